@@ -1,0 +1,41 @@
+# Each target creates .venv by itself; nothing but Python (3.10 or newer) and pip is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: clean demo format test
+
+demo: $(VENV)/.demo-ready
+	$(BIN)/gapless check examples/metrics/naive.py
+
+test: $(VENV)/.test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 2
+
+format: $(VENV)/.test-ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Where the venv module is missing (Debian splits it off), virtualenv does the same work.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  $(PYTHON) -m pip install -q --target build/virtualenv virtualenv && \
+	  PYTHONPATH=build/virtualenv $(PYTHON) -m virtualenv -q $(VENV); }
+
+$(VENV)/.demo-ready: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing Gapless and what the examples need into $(VENV) …"
+	$(PIP_INSTALL) -e ".[examples]"
+	@touch $@
+
+$(VENV)/.test-ready: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing Gapless and what the tests need into $(VENV) …"
+	$(PIP_INSTALL) -e ".[test]"
+	@touch $@ $(VENV)/.demo-ready
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,44 @@
+"""Gapless finds every place where PyTorch training makes the GPU wait.
+
+Names are loaded when first used: ``import gapless`` costs nothing and loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gapless.analyze import report as report
+    from gapless.model.session import Session as Session
+    from gapless.model.session import load as load
+    from gapless.model.session import save as save
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Session": "gapless.model.session",
+    "load": "gapless.model.session",
+    "save": "gapless.model.session",
+    "report": "gapless.analyze",
+    "no_waits": "gapless.capture.guard",
+    "step": "gapless.emulate.emulator",
+}
+"""Public names that are not rooms, and the module each one lives in."""
+
+__all__ = ["Session", "emulate", "load", "no_waits", "report", "save", "step"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "emulate":  # the room itself is callable: see gapless.emulate
+        return importlib.import_module("gapless.emulate")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gapless' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,47 @@
+"""How often a group of waits happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gapless.analyze.group import Group
+from gapless.analyze.steps import Steps
+from gapless.model import Frequency
+
+
+def frequency(group: Group, steps: Steps) -> Frequency:
+    """When and how often the waits of `group` happen."""
+    total = group.total
+    whole = float(total)
+    if group.phase == "eval":
+        return Frequency(when="evaluation", waits=whole, total=total)
+    if not steps.seen:
+        return Frequency(when="no-steps", waits=whole, total=total)
+    counts = [group.steps[step] for step in steps.steady]
+    hit = [count for count in counts if count]
+    per_step = sum(counts) / len(counts)
+    if len(hit) == len(counts):
+        return Frequency(when="every-step", waits=per_step, per_step=per_step, every=1, total=total)
+    if hit:
+        distance = _distance(sorted(group.steps), steps.seen)
+        return Frequency(
+            when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=distance, total=total
+        )
+    if group.steps:
+        return Frequency(when="first-step", waits=float(sum(group.steps.values())), total=total)
+    if group.before:
+        return Frequency(when="set-up", waits=float(group.before), total=total)
+    return Frequency(when="after", waits=float(group.after), total=total)
+
+
+def _distance(hit: Sequence[int], seen: int) -> int:
+    """N where `hit` are every N-th of `seen` steps, 0 where they are not, or too few to tell."""
+    if len(hit) < 2:
+        return 0
+    distances = {later - earlier for earlier, later in pairwise(hit)}
+    distance = distances.pop()
+    # Missing one at either end would break the rhythm as much as an irregular one between them.
+    if distances or distance < 2 or hit[0] >= distance or hit[-1] + distance < seen:
+        return 0
+    return distance

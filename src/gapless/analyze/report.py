@@ -1,0 +1,87 @@
+"""`Session` to `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gapless.analyze.frequency import frequency
+from gapless.analyze.group import Group, group_events
+from gapless.analyze.loop import ReadSource, read_source, training_loop
+from gapless.analyze.sentence import sentence
+from gapless.analyze.steps import Steps, find_steps
+from gapless.model import Finding, Report, Session, StepSummary
+
+_ORDER = ("every-step", "some-steps", "no-steps", "evaluation", "first-step", "set-up", "after")
+
+
+def report(session: Session, read: ReadSource = read_source) -> Report:
+    """What `session` means: its findings, the worst first. `read` gives the text of source files."""
+    steps = find_steps(session.marks)
+    loop = training_loop(steps.marks, session.marks, read)
+    groups = group_events(session, steps, loop)
+    summary = summarize(session, steps)
+    return Report(
+        sentence=sentence(session, summary),
+        script=session.script,
+        environment=session.environment,
+        ending=session.ending,
+        steps=summary,
+        findings=order([finding(group, session, steps) for group in groups]),
+        notes=session.notes + _remarks(steps),
+    )
+
+
+def summarize(session: Session, steps: Steps) -> StepSummary:
+    """Waits per steady training step; those of evaluation in between do not count."""
+    if not steps.seen:
+        return StepSummary()
+    waits = dict.fromkeys(steps.steady, 0)
+    for event in session.events:
+        step = steps.of(event.tick)
+        if event.phase == "train" and step in waits:
+            waits[step] += event.waits
+    counts = list(waits.values())
+    return StepSummary(
+        seen=steps.seen,
+        steady=len(counts),
+        waits_per_step=sum(counts) / len(counts),
+        least=min(counts),
+        most=max(counts),
+        source=steps.source,
+    )
+
+
+def finding(group: Group, session: Session, steps: Steps) -> Finding:
+    """`group` as a finding."""
+    sites = tuple(session.sites[number] for number, _ in group.by_site.most_common())
+    return Finding(
+        code=group.rule.code,
+        name=group.rule.name,
+        line=group.line,
+        frequency=frequency(group, steps),
+        remedy=group.remedy,
+        operators=tuple(dict.fromkeys(site.operator for site in sites)),
+        library_stack=sites[0].library_frames,
+        backward=group.backward,
+        node=sites[0].node,
+        bytes=group.bytes,
+        sites=sites,
+    )
+
+
+def order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """`findings`, the worst first: each step before some steps, and those before what happens once."""
+
+    def weight(one: Finding) -> tuple[object, ...]:
+        often = one.frequency
+        place = (one.line.file, one.line.line, one.code)
+        return (_ORDER.index(often.when), -often.per_step, -often.waits, place)
+
+    return tuple(sorted(findings, key=weight))
+
+
+def _remarks(steps: Steps) -> tuple[str, ...]:
+    if steps.seen and len(steps.steady) < 3:
+        few = "1 step is" if steps.seen == 1 else f"{steps.seen} steps are"
+        return (f"{few} too few to tell waits of every step from those of the first ones",)
+    return ()

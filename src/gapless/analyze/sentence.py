@@ -1,0 +1,33 @@
+"""The sentence a report begins with."""
+
+from __future__ import annotations
+
+import os
+
+from gapless.model import Session, StepSummary
+from gapless.model.wording import count
+
+
+def sentence(session: Session, steps: StepSummary) -> str:
+    """How often the host waits, in how many steps of what, on which device."""
+    name = os.path.basename(session.script[0]) if session.script else "the run"
+    where = _device(session)
+    if not steps.seen:
+        total = sum(event.waits for event in session.events)
+        if not total:
+            return f"No waits in {name}{where}, and no training step"
+        return f"{count(total, 'wait')} in {name}{where}, which took no training step"
+    sample = f"{steps.steady} steady step{'' if steps.steady == 1 else 's'} of {name}{where}"
+    if not steps.most:
+        return f"No waits in {sample}"
+    spread = f" ({steps.least} to {steps.most})" if steps.least != steps.most else ""
+    return f"{count(steps.waits_per_step, 'wait')} per training step{spread} in {sample}"
+
+
+def _device(session: Session) -> str:
+    device = session.environment.device
+    if not device:
+        return ""
+    if not session.environment.emulated:
+        return f" on {device}"
+    return f" on an emulated {device}"

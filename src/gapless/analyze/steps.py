@@ -1,0 +1,148 @@
+"""Steps: which of a session's marks end one, and to which step a tick belongs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gapless.model import Mark
+
+WARM_UP = 2
+"""Steps that do not count for frequencies: caches fill and optimizers make their state in them."""
+
+_RAREST = 10
+"""An optimizer that steps more than this many times less often than another does not define the iteration."""
+
+_ADVANCING = ("optimizer", "profiler", "user")
+
+
+@dataclass
+class _Stepper:
+    """One optimizer's marks: how many, and where the first and the last stand among all of them."""
+
+    first: int
+    last: int
+    count: int = 1
+
+
+@dataclass
+class StepTally:
+    """Counts steps while marks arrive, so that a running capture and its analysis agree on what a step is."""
+
+    seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ADVANCING, 0))
+    steppers: dict[str, _Stepper] = field(default_factory=dict)
+
+    def add(self, mark: Mark) -> None:
+        """Take note of `mark`; one that advances no tick is ignored."""
+        if mark.kind not in self.seen:
+            return
+        if mark.kind == "optimizer":
+            position = self.seen["optimizer"]
+            stepper = self.steppers.get(mark.name)
+            if stepper is None:
+                self.steppers[mark.name] = _Stepper(position, position)
+            else:
+                stepper.last = position
+                stepper.count += 1
+        self.seen[mark.kind] += 1
+
+    @property
+    def kind(self) -> str:
+        """The kind of mark that ends steps: the user's word first, then the profiler's, then optimizers'."""
+        if self.seen["user"]:
+            return "user"
+        # A profiler that was stepped for a part of the run only, or once an epoch, does not tell steps.
+        if 2 * self.seen["profiler"] >= max(1, self._optimizer_steps()):
+            return "profiler"
+        return "optimizer"
+
+    @property
+    def count(self) -> int:
+        """Steps ended so far."""
+        kind = self.kind
+        return self._optimizer_steps() if kind == "optimizer" else self.seen[kind]
+
+    def _optimizer_steps(self) -> int:
+        return sum(self.steppers[name].count for name in self.defining())
+
+    def defining(self) -> frozenset[str]:
+        """The optimizers whose steps end an iteration.
+
+        Optimizers that take turns make one iteration together; it ends with the one that steps least often,
+        or with the last in turn where they step equally often. Optimizers used one after the other, as in
+        pre-training and fine-tuning, each end their own iterations.
+        """
+        chosen: set[str] = set()
+        group: list[str] = []
+        group_end = -1
+        for name, stepper in sorted(self.steppers.items(), key=lambda item: item[1].first):
+            if group and stepper.first > group_end:
+                chosen.add(self._last_in_turn(group))
+                group = []
+            group.append(name)
+            group_end = max(group_end, stepper.last)
+        if group:
+            chosen.add(self._last_in_turn(group))
+        return frozenset(chosen)
+
+    def _last_in_turn(self, group: Sequence[str]) -> str:
+        most = max(self.steppers[name].count for name in group)
+        often = [name for name in group if self.steppers[name].count * _RAREST >= most]
+        return min(often, key=lambda name: (self.steppers[name].count, -self.steppers[name].first))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a run; `ends` holds, for each, the number of tick-advancing marks before its last one."""
+
+    ends: tuple[int, ...] = ()
+    source: str = ""
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def seen(self) -> int:
+        return len(self.ends)
+
+    @property
+    def steady(self) -> range:
+        """The steps that count for frequencies: all but the first ones, and always at least one."""
+        return range(min(WARM_UP, max(self.seen - 1, 0)), self.seen)
+
+    def of(self, tick: int) -> int:
+        """The step (from 0) that `tick` falls into; `seen` for what comes after the last step."""
+        return bisect_left(self.ends, tick)
+
+
+def find_steps(marks: Iterable[Mark]) -> Steps:
+    """The steps told by `marks`, which are in order of time."""
+    advancing = [mark for mark in marks if mark.kind in _ADVANCING]
+    tally = StepTally()
+    for mark in advancing:
+        tally.add(mark)
+    kind, names = tally.kind, tally.defining()
+    chosen = [
+        (position, mark)
+        for position, mark in enumerate(advancing)
+        if mark.kind == kind and (kind != "optimizer" or mark.name in names)
+    ]
+    return Steps(
+        ends=tuple(position for position, _ in chosen),
+        source=_source(tally) if chosen else "",
+        marks=tuple(mark for _, mark in chosen),
+    )
+
+
+def _source(tally: StepTally) -> str:
+    if tally.kind == "user":
+        return "gapless.step()"
+    if tally.kind == "profiler":
+        return "profiler.step()"
+    names = [name for name in tally.steppers if name in tally.defining()]
+    others = [name for name in tally.steppers if name not in names]
+    source = " then ".join(f"{name}.step" for name in names)
+    if not others:
+        return source
+    steps = sum(tally.steppers[name].count for name in names)
+    turns = [f"{tally.steppers[name].count / steps:.2g} of {name}.step" for name in others]
+    return f"{source}, with {' and '.join(turns)} to each"

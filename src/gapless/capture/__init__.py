@@ -1,0 +1,1 @@
+"""Running somebody's script or block while something looks on."""

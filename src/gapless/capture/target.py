@@ -1,0 +1,151 @@
+"""`Target`: what to run, found and compiled as Python itself would."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import io
+import os
+import pkgutil
+import sys
+import zipfile
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from gapless.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A script, a folder or archive with a ``__main__.py``, or (`module`) a module's name; and its arguments."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What the user asked to run, in words."""
+        return ("-m", self.name, *self.arguments) if self.module else (self.name, *self.arguments)
+
+    def check(self) -> None:
+        """Refuse early what cannot run.
+
+        Raises:
+            UsageError: there is no such script.
+        """
+        if self.module or os.path.isfile(self.name):
+            return
+        if os.path.isdir(self.name):
+            if os.path.isfile(os.path.join(self.name, "__main__.py")):
+                return
+            raise UsageError(f"{self.name} is a folder without a __main__.py: name the script to run")
+        raise UsageError(f"no such file: {self.name}{_advice(self.name)}")
+
+
+def _advice(name: str) -> str:
+    folder, file = os.path.split(name)
+    try:
+        names = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
+    except OSError:
+        return f" (there is no folder {folder})"
+    close = difflib.get_close_matches(file, names, n=1)
+    if close:
+        return f" (did you mean {os.path.join(folder, close[0])}?)"
+    if os.path.isfile(f"{name.replace('.', os.sep)}.py"):
+        return f" (a module is run with -m {name})"
+    return ""
+
+
+def prepare(target: Target) -> tuple[ModuleType, CodeType]:
+    """The new ``__main__`` and its code. Sets `sys.argv`, `sys.path` and `sys.modules` as Python would.
+
+    They stay as they are set: from here on the process is the script's.
+
+    Raises:
+        UsageError: a module that does not exist or cannot be run.
+        SyntaxError: the script's own.
+    """
+    if target.module:
+        return _prepare_module(target)
+    archive = os.path.isdir(target.name) or zipfile.is_zipfile(target.name)
+    if archive:
+        return _prepare_archive(target)
+    path = os.path.abspath(target.name)
+    sys.argv = [target.name, *target.arguments]
+    _first_on_path(os.path.dirname(os.path.realpath(path)))
+    main = _new_main(path, SourceFileLoader("__main__", path), None)
+    return main, _compile(path)
+
+
+def _compile(path: str) -> CodeType:
+    with io.open_code(path) as stream:
+        compiled: CodeType | None = pkgutil.read_code(stream)  # type: ignore[attr-defined]
+    if compiled is not None:  # a .pyc
+        return compiled
+    # Gapless's own __future__ imports are not the script's.
+    return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+
+
+def _prepare_archive(target: Target) -> tuple[ModuleType, CodeType]:
+    path = os.path.abspath(target.name)
+    sys.argv = [target.name, *target.arguments]
+    _first_on_path(path)
+    importer = pkgutil.get_importer(path)
+    spec = importer.find_spec("__main__") if importer is not None else None
+    if spec is None:
+        raise UsageError(f"{target.name} has no __main__.py to run")
+    return _main_of(spec, target.name)
+
+
+def _prepare_module(target: Target) -> tuple[ModuleType, CodeType]:
+    # As in Python, packages above the module are imported while argv[0] is still "-m".
+    sys.argv = ["-m", *target.arguments]
+    _first_on_path(os.getcwd())
+    name = target.name
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name = f"{name}.__main__"
+            spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        spec = None
+    if spec is None:
+        why = f"; {target.name} is a package without __main__" if name != target.name else ""
+        raise UsageError(f"no module named {name}{why}")
+    main, code = _main_of(spec, target.name)
+    sys.argv[0] = spec.origin or name
+    return main, code
+
+
+def _main_of(spec: ModuleSpec, name: str) -> tuple[ModuleType, CodeType]:
+    get_code = getattr(spec.loader, "get_code", None)
+    code: CodeType | None = get_code(spec.name) if get_code is not None else None
+    if code is None:
+        raise UsageError(f"{name} has no Python code to run")
+    return _new_main(spec.origin, spec.loader, spec), code
+
+
+def _new_main(file: str | None, loader: object, spec: ModuleSpec | None) -> ModuleType:
+    main = ModuleType("__main__")
+    vars(main).update(
+        __file__=file,
+        __loader__=loader,
+        __spec__=spec,
+        __package__=spec.parent if spec is not None else None,
+        __cached__=spec.cached if spec is not None else None,
+        __builtins__=__builtins__,
+    )
+    sys.modules["__main__"] = main
+    return main
+
+
+def _first_on_path(folder: str) -> None:
+    """Put `folder` where Python puts the script's: in place of the one it put there for Gapless."""
+    if getattr(sys.flags, "safe_path", False):
+        return  # with -P Python adds no folder, neither for Gapless nor for the script
+    sys.path[:1] = [folder]

@@ -1,0 +1,79 @@
+"""Dispatch handlers for operators that copy, pin or ask where something is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.emulate.operators import OperatorMode, handles
+from gapless.emulate.placement import HOST, ORPHAN, PINNED
+from gapless.emulate.transfers import count_copy
+
+_CPU = torch.device("cpu")
+
+
+@handles("aten::copy_")
+def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, source = args[0], args[1]
+    non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    placement = mode.core.placement
+    to, of = placement.state_of(target), placement.state_of(source)
+    if to == ORPHAN and of >= 0:
+        placement.put(target, of)
+    elif of == ORPHAN and to >= 0:
+        placement.put(source, to)
+    elif (to >= 0) != (of >= 0) and not target.is_meta and not source.is_meta:
+        # A copy converts on the source's side of a device-to-host copy: what travels has the target's type.
+        count_copy(
+            mode.core,
+            of,
+            to,
+            non_blocking=non_blocking,
+            nbytes=target.numel() * target.element_size(),
+            operator="aten::copy_",
+            detail="value" if source.dim() == 0 and of < 0 and to >= 0 else "",
+        )
+    return func(*args, **kwargs)
+
+
+@handles("aten::_to_copy")
+def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    placement = mode.core.placement
+    state = placement.state_of(tensor)
+    device = kwargs.get("device")
+    if device is not None and device.type == "meta" or tensor.is_meta:
+        return func(*args, **kwargs)
+    target = state
+    if device is not None and device.type == "cuda":
+        target = mode.core.index_of(device)
+        kwargs = {**kwargs, "device": _CPU}
+        count_copy(
+            mode.core,
+            state,
+            target,
+            non_blocking=bool(kwargs.get("non_blocking", False)),
+            nbytes=tensor.numel() * tensor.element_size(),
+            fresh=True,
+        )
+    if kwargs.get("pin_memory"):
+        kwargs = {**kwargs, "pin_memory": False}
+        target = PINNED if target == HOST else target
+    out = func(*args, **kwargs)
+    return placement.put(out, HOST if target == PINNED and state == PINNED else target)
+
+
+@handles("aten::is_pinned")
+def _is_pinned(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.core.is_pinned(args[0])
+
+
+@handles("aten::_pin_memory")
+def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.core.place(args[0].clone(), PINNED)
+
+
+@handles("aten::record_stream")
+def _record_stream(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return None

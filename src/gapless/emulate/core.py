@@ -1,0 +1,140 @@
+"""`Core`: what the parts of the emulated device share — placement, waits, the current device."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gapless.emulate import stacks
+from gapless.emulate.gpus import Gpu
+from gapless.emulate.local import local
+from gapless.emulate.placement import HOST, PINNED, Placement
+from gapless.emulate.recorder import Recorder
+from gapless.model import Mechanism
+
+_MANY_NODES = 200_000
+
+
+class Core:
+    """The state of one emulation. Implements `device.Device`."""
+
+    def __init__(self, gpu: Gpu, device_count: int, recorder: Recorder, clock: Callable[[], float]) -> None:
+        self.gpu = gpu
+        self.device_count = device_count
+        self.recorder = recorder
+        self.placement = Placement()
+        self.clock = clock
+        self.enabled = True
+        self.trace_nodes = True
+        self.optimizers: list[Any] = []
+        self.trained: set[int] = set()
+        self._node_ends: list[int] = []
+        self._node_stacks: list[stacks.RawStack] = []
+
+    # -- devices -----------------------------------------------------------------------------------
+
+    def current_device(self) -> int:
+        return local.device
+
+    def set_current_device(self, index: int) -> None:
+        local.device = index
+
+    def device_of(self, tensor: torch.Tensor) -> int:
+        return self.placement.device_of(tensor)
+
+    def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
+        return self.placement.put(tensor, index)
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return self.placement.state_of(tensor) == PINNED
+
+    def index_of(self, device: torch.device) -> int:
+        """The index a user's device names, checked as CUDA checks it; `HOST` for the CPU.
+
+        Raises:
+            torch.AcceleratorError: there is no such device.
+        """
+        if device.type != "cuda":
+            return HOST
+        index = local.device if device.index is None else device.index
+        if index >= self.device_count:
+            raise invalid_ordinal()
+        return index
+
+    def allocated(self, index: int) -> int:
+        return self.placement.allocated(index)
+
+    def peak_allocated(self, index: int) -> int:
+        return self.placement.peak(index)
+
+    def reset_peak(self, index: int) -> None:
+        self.placement.reset_peak(index)
+
+    # -- waits -------------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        operator: str,
+        mechanism: Mechanism,
+        *,
+        call: str = "",
+        detail: str = "",
+        waits: int = 1,
+        nbytes: int = 0,
+    ) -> None:
+        """Record that the host waits here, unless it is inside a call that counts as one."""
+        if local.quiet or not self.enabled or waits <= 0:
+            return
+        node = ""
+        forward: stacks.RawStack = ()
+        if local.backward != HOST:
+            current = torch._C._current_autograd_node()
+            if current is not None:
+                node = current.name()
+                forward = self._forward_of(current._sequence_nr())
+        self.recorder.wait(
+            operator,
+            mechanism,
+            call=call or local.call,
+            detail=detail,
+            waits=waits,
+            nbytes=nbytes,
+            node=node,
+            forward=forward,
+            depth=1,
+        )
+
+    def note(self, text: str) -> None:
+        self.recorder.note(text)
+
+    # -- from backward to forward ------------------------------------------------------------------
+
+    def created_nodes(self, depth: int) -> None:
+        """The call whose stack is `depth` frames up has just created autograd nodes: remember where."""
+        if len(self._node_ends) > _MANY_NODES:
+            del self._node_ends[: _MANY_NODES // 2], self._node_stacks[: _MANY_NODES // 2]
+        self._node_ends.append(torch._C._autograd._get_sequence_nr())
+        self._node_stacks.append(stacks.capture(depth + 1))
+
+    def _forward_of(self, sequence_number: int) -> stacks.RawStack:
+        """The stack of the forward call that made the node with that number, or ``()``."""
+        position = bisect.bisect_right(self._node_ends, sequence_number)
+        if position < len(self._node_stacks):
+            return self._node_stacks[position]
+        return ()
+
+
+def invalid_ordinal() -> Exception:
+    """The exception CUDA raises for a device that is not there."""
+    error: Any = getattr(torch, "AcceleratorError", RuntimeError)
+    return error(
+        "CUDA error: invalid device ordinal\n"
+        "GPU device may be out of range, do you have enough GPUs?\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+        "might be incorrect.\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )

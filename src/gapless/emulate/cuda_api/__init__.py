@@ -1,0 +1,185 @@
+"""``torch.cuda.*`` and ``torch.accelerator.*`` of a GPU that is not there.
+
+`install` answers what Python asks of CUDA, as on a machine with the device's GPUs. What cannot exist without a
+GPU raises `NotEmulated` and says what to do. Tensors themselves are not touched: where they are is the
+business of the rest of the emulation, reached through `Device`.
+
+Torch's C++ reaches none of this. On a CUDA build of torch its own functions of the same names are set aside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.accelerator
+import torch.cuda.comm
+import torch.cuda.gds
+import torch.cuda.nccl
+import torch.cuda.nvtx
+
+from gapless.emulate.cuda_api import bindings, generators, libraries, streams, tensor_types
+from gapless.emulate.cuda_api.generators import DeviceGenerator, kernel_generator
+from gapless.emulate.cuda_api.memory import Memory
+from gapless.emulate.cuda_api.properties import DeviceProperties
+from gapless.emulate.cuda_api.runtime import Runtime, refusal
+from gapless.emulate.cuda_api.tensor_types import legacy_type
+from gapless.emulate.device import Device
+from gapless.emulate.patches import Patches
+
+__all__ = ["DeviceGenerator", "install", "kernel_generator", "legacy_type"]
+
+CUDNN_VERSION = 91002
+"""Taken for the version of cuDNN where torch has none."""
+
+_GRAPHS = "CUDA graphs are captured from real launches: run this part eagerly when the device is emulated."
+
+
+def install(device: Device, patches: Patches) -> None:
+    """Make torch's Python side of CUDA speak of `device`, until `patches` are undone."""
+    runtime = Runtime(device)
+    memory = Memory(runtime)
+    _state_of_torch_cuda(runtime, patches)
+    for name, function in bindings.cuda(runtime, memory).items():
+        patches.set_everywhere(torch._C, name, function)
+    stream_class = _stream_classes(runtime, patches)
+    for name, function in bindings.accelerator(runtime, memory, stream_class).items():
+        patches.set(torch._C, name, function)
+    _uncached(patches)
+    _random(runtime, patches)
+    tensor_types.install(runtime, patches)
+    _libraries(runtime, memory, patches)
+    _builds(device, patches)
+    _refused(patches)
+
+
+def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
+    """Module globals of ``torch.cuda`` that its own functions read and write."""
+    device = runtime.device
+    properties = [DeviceProperties(device.gpu, index) for index in range(device.device_count)]
+    for name, value in {
+        "_initialized": False,
+        "_cached_device_count": None,
+        "_queued_calls": [],
+        "_exchange_device": runtime.exchange,
+        "_maybe_exchange_device": runtime.exchange,
+        "_get_device_properties": properties.__getitem__,
+        "_CudaDeviceProperties": DeviceProperties,
+        "_device_count_nvml": lambda: -1,  # a real driver's count must not show
+        "_raw_device_count_nvml": lambda: -1,
+    }.items():
+        patches.set(torch.cuda, name, value)
+    patches.set(torch._C, "_CudaDeviceProperties", DeviceProperties)
+    for name, function in {
+        "_is_in_bad_fork": runtime.in_bad_fork,
+        "is_initialized": runtime.is_initialized,
+        "_lazy_call": runtime.call_now,
+    }.items():
+        patches.set_everywhere(torch.cuda, name, function)
+
+
+def _stream_classes(runtime: Runtime, patches: Patches) -> Any:
+    """Streams and events under all their names; returns ``torch.cuda.Stream``."""
+    slots, handles = streams.fresh_counters()
+    for base in (streams.StreamBase, streams.EventBase):
+        patches.set(base, "runtime", runtime)
+    patches.set(streams.StreamBase, "_slots", slots)
+    patches.set(streams.EventBase, "_handles", handles)
+    patches.set(torch._C, "_CudaStreamBase", streams.StreamBase)
+    patches.set(torch._C, "_CudaEventBase", streams.EventBase)
+    built = streams.torch_classes()
+    for name in ("Stream", "ExternalStream", "Event"):
+        patches.set_everywhere(torch.cuda.streams, name, getattr(built, name))
+    generic_stream, generic_event = streams.generic_classes(built.Stream, built.Event)
+    patches.set(torch, "Stream", generic_stream)
+    patches.set(torch, "Event", generic_event)
+    return built.Stream
+
+
+def _uncached(patches: Patches) -> None:
+    """Answers that torch remembers must not outlive the device, nor come from before it."""
+    for owner, name in ((torch, "get_device_module"), (torch.accelerator, "get_device_capability")):
+        cached = getattr(owner, name, None)
+        if hasattr(cached, "__wrapped__"):
+            patches.set_everywhere(owner, name, cached.__wrapped__)
+    uncached = getattr(torch.cuda._check_bf16_tensor_supported, "__wrapped__", None)
+    if uncached is not None:
+        patches.set(torch.cuda, "_check_bf16_tensor_supported", uncached)
+
+
+def _random(runtime: Runtime, patches: Patches) -> None:
+    defaults = tuple(generators.DefaultGenerator(index) for index in range(runtime.device.device_count))
+    patches.set(torch.cuda, "default_generators", defaults)
+    generator = generators.generic_class(runtime)
+    patches.set(torch, "Generator", generator)
+    patches.set(torch._C, "Generator", generator)
+
+
+def _libraries(runtime: Runtime, memory: Memory, patches: Patches) -> None:
+    cudart = libraries.Cudart(runtime, memory)
+    patches.set(torch.cuda, "_cudart", cudart)
+    patches.set(torch._C, "_cudart", cudart)
+    patches.set(torch.cuda.nvtx, "_nvtx", libraries.Nvtx())
+    # torch.cuda.comm falls back from NCCL to plain copies where NCCL cannot take the tensors.
+    patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
+    for name, function in libraries.copies().items():
+        patches.set(torch._C, name, function)
+    for name, function in libraries.sensors(runtime, memory).items():
+        patches.set_everywhere(torch.cuda, name, function)
+
+
+def _builds(device: Device, patches: Patches) -> None:
+    """What torch says it was built with; a CUDA build keeps its own versions."""
+    patches.set(torch._C, "_has_cuda", True)
+    if torch.version.cuda is None:
+        version = bindings.compiled_version(device.gpu.capability)
+        patches.set(torch.version, "cuda", f"{version // 1000}.{version % 1000 // 10}")
+    cudnn: Any = getattr(torch.backends.cudnn, "m", torch.backends.cudnn)  # torch wraps the module in another
+    answers = {"is_available": lambda: True, "version": lambda: CUDNN_VERSION, "is_acceptable": lambda tensor: False}
+    if getattr(cudnn, "_cudnn", None) is not None:
+        del answers["version"]
+    for name, function in answers.items():
+        patches.set(cudnn, name, function)
+
+
+def _refused(patches: Patches) -> None:
+    """Classes and functions of which no part works without a GPU."""
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        stand_in = _refusing(getattr(torch.cuda.graphs, name), f"torch.cuda.{name}", _GRAPHS)
+        patches.set_everywhere(torch.cuda.graphs, name, stand_in)
+    pools = "Tensors are allocated through torch itself here: leave this out when the device is emulated."
+    patches.set_everywhere(torch.cuda.memory, "MemPool", _refusing(torch.cuda.memory.MemPool, "torch.cuda.MemPool", pools))
+    patches.set(torch.cuda.graphs, "_graph_pool_handle", _pool_handles())
+    kernels = "No kernel can run on an emulated device: use the eager expression here."
+    for owner, name, words in (
+        (torch.cuda, "_compile_kernel", ("torch.cuda._compile_kernel", kernels)),
+        (torch.cuda, "_use_uvm", ("torch.cuda._use_uvm", pools)),
+        (torch.cuda.gds, "GdsFile", ("torch.cuda.gds.GdsFile", "Use torch.save and torch.load.")),
+        (torch.cuda.gds, "gds_register_buffer", ("torch.cuda.gds.gds_register_buffer", "Leave it out here.")),
+        (torch.cuda.gds, "gds_deregister_buffer", ("torch.cuda.gds.gds_deregister_buffer", "Leave it out here.")),
+    ):
+        if hasattr(owner, name):
+            patches.set_everywhere(owner, name, _refusing(getattr(owner, name), *words))
+    for owner, name in ((torch.cuda, "GreenContext"), (torch.accelerator, "Graph")):
+        if hasattr(owner, name):
+            words = (f"{owner.__name__}.{name}", _GRAPHS if name == "Graph" else kernels)
+            patches.set_everywhere(owner, name, _refusing(getattr(owner, name), *words))
+
+
+def _refusing(original: Any, name: str, instead: str) -> Any:
+    """A stand-in for `original` that raises when it is called; a class stays one, for ``isinstance``."""
+    refuse = refusal(name, instead)
+    if not isinstance(original, type):
+        return refuse
+    stand_in: Any = type(original.__name__, (), {"__new__": lambda cls, *args, **kwargs: refuse()})
+    for member in ("create", "max_workqueue_concurrency"):
+        if hasattr(original, member):
+            setattr(stand_in, member, staticmethod(refuse))
+    stand_in.__module__ = original.__module__
+    return stand_in
+
+
+def _pool_handles() -> Any:
+    """Ids for memory pools that nothing will be allocated in."""
+    numbers = iter(range(1, 1 << 62))
+    return lambda: (0, next(numbers))

@@ -1,0 +1,240 @@
+"""The functions of ``torch._C`` that torch's Python code for CUDA stands on, answered by the emulated device.
+
+Replacing these, and not ``torch.cuda.*`` itself, keeps torch's own Python code in use: arguments, checks and
+error texts are those of the torch version in hand, and a user's stack looks as it would on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gapless.emulate.cuda_api.memory import Memory
+from gapless.emulate.cuda_api.runtime import CUDA_DEVICE_TYPE, Runtime, refusal
+from gapless.emulate.cuda_api.streams import handle_of
+
+Functions = dict[str, Callable[..., Any]]
+
+CUBLAS_WORKSPACE = 4096 * 2 * 1024 + 16 * 8 * 1024
+"""aten/src/ATen/cuda/CublasHandlePool.cpp: default workspace before Hopper, in bytes."""
+
+NCCL_VERSION = (2, 28, 9)
+
+
+def cuda(runtime: Runtime, memory: Memory) -> Functions:
+    """``torch._C._cuda_*``."""
+    return {
+        **_devices(runtime),
+        **_streams(runtime),
+        **_memory(runtime, memory),
+        **_switches(runtime),
+        **_refused(),
+        "_nccl_version": lambda: NCCL_VERSION[0] << 32 | NCCL_VERSION[1] << 16 | NCCL_VERSION[2],
+        "_nccl_version_suffix": lambda: b"",
+    }
+
+
+def _devices(runtime: Runtime) -> Functions:
+    device = runtime.device
+
+    def synchronize() -> None:
+        device.wait("cudaDeviceSynchronize", "explicit", call="torch.cuda.synchronize")
+
+    def peers(index: int, peer: int) -> bool:
+        return runtime.check(index) != runtime.check(peer)
+
+    major, minor = device.gpu.capability
+    return {
+        "_cuda_init": runtime.initialize,
+        "_cuda_isInBadFork": runtime.in_bad_fork,
+        "_cuda_getDeviceCount": runtime.device_count,
+        "_cuda_getDevice": runtime.current,
+        "_cuda_setDevice": runtime.select,
+        "_cuda_exchangeDevice": runtime.exchange,
+        "_cuda_maybeExchangeDevice": runtime.exchange,
+        "_cuda_hasPrimaryContext": lambda index: runtime.is_initialized() and 0 <= index < runtime.device_count(),
+        "_cuda_canDeviceAccessPeer": peers,
+        "_cuda_getArchFlags": lambda: " ".join(architectures((major, minor))),
+        "_cuda_getCompiledVersion": lambda: compiled_version((major, minor)),
+        "_cuda_synchronize": synchronize,
+        "_cuda_sleep": lambda cycles: None,
+        "_cuda_ipc_collect": lambda: None,
+    }
+
+
+def _streams(runtime: Runtime) -> Functions:
+    def current(index: int) -> tuple[int, int, int]:
+        return runtime.current_stream_id(runtime.check(index)), index, CUDA_DEVICE_TYPE
+
+    def select(stream_id: int, device_index: int, device_type: int) -> None:
+        runtime.set_current_stream(stream_id, device_index)
+
+    return {
+        "_cuda_getCurrentStream": current,
+        "_cuda_getCurrentRawStream": lambda index: handle_of(current(index)[0]),
+        "_cuda_getDefaultStream": lambda index: (0, runtime.check(index), CUDA_DEVICE_TYPE),
+        "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, runtime.check(index), CUDA_DEVICE_TYPE),
+        "_cuda_setStream": select,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+    }
+
+
+def _memory(runtime: Runtime, memory: Memory) -> Functions:
+    def set_fraction(fraction: float, index: int) -> None:
+        runtime.memory_fraction[runtime.check(index)] = fraction
+
+    return {
+        "_cuda_memoryStats": memory.stats,
+        "_cuda_resetPeakMemoryStats": memory.reset_peak,
+        "_cuda_resetAccumulatedMemoryStats": memory.reset_accumulated,
+        "_cuda_hostMemoryStats": memory.host_stats,
+        "_cuda_resetPeakHostMemoryStats": lambda: None,
+        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
+        "_cuda_emptyCache": memory.empty_cache,
+        "_cuda_memorySnapshot": memory.snapshot,
+        "_cuda_record_memory_history": memory.record_history,
+        "_cuda_record_memory_history_legacy": memory.record_history,
+        "_cuda_isHistoryEnabled": lambda: memory.history,
+        "_cuda_allocationTraceback": lambda pointer: None,
+        "_cuda_attach_out_of_memory_observer": lambda observer: None,
+        "_cuda_setMemoryFraction": set_fraction,
+        "_cuda_getMemoryFraction": lambda index: runtime.memory_fraction.get(runtime.check(index), 1.0),
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_clearCublasWorkspaces": lambda: None,
+    }
+
+
+def _switches(runtime: Runtime) -> Functions:
+    """Settings that are kept and given back, and change nothing here."""
+    kept = runtime.switches
+
+    def pair(key: str, default: Any, setter: str, getter: str) -> Functions:
+        kept.setdefault(key, default)
+        return {setter: lambda value: kept.__setitem__(key, value), getter: lambda: kept[key]}
+
+    def sync_debug_mode(mode: int) -> None:
+        runtime.sync_debug_mode = int(mode)
+
+    functions: Functions = {
+        "_cuda_set_sync_debug_mode": sync_debug_mode,
+        "_cuda_get_sync_debug_mode": lambda: runtime.sync_debug_mode,
+        **pair("metadata", "", "_cuda_setMemoryMetadata", "_cuda_getMemoryMetadata"),
+        **pair("benchmark limit", 10, "_cuda_set_cudnn_benchmark_limit", "_cuda_get_cudnn_benchmark_limit"),
+        **pair("tuning", False, "_cuda_tunableop_enable", "_cuda_tunableop_is_enabled"),
+        **pair("tuning on", True, "_cuda_tunableop_tuning_enable", "_cuda_tunableop_tuning_is_enabled"),
+        **pair("untuned", False, "_cuda_record_untuned_enable", "_cuda_record_untuned_is_enabled"),
+        **pair(
+            *("conv cache", False, "_cudnn_set_conv_benchmark_empty_cache", "_cuda_get_conv_benchmark_empty_cache")
+        ),
+        **pair(
+            *("caching", True, "_cuda_cudaCachingAllocator_enable", "_cuda_cudaCachingAllocator_is_enabled"),
+        ),
+        **pair(
+            *("allocator", "", "_accelerator_setAllocatorSettings", "_accelerator_getAllocatorSettings"),
+        ),
+    }
+    for library, size in (("Cublas", CUBLAS_WORKSPACE), ("CublasLt", 1024 * 1024)):
+        setter, getter = f"_cuda_set{library}WorkspaceSize", f"_cuda_get{library}WorkspaceSize"
+        functions.update(pair(library, size, setter, getter))
+        functions[f"_cuda_reset{library}WorkspaceSize"] = _keeper(kept, library, size)
+    return functions
+
+
+def _keeper(kept: dict[str, Any], key: str, value: Any) -> Callable[[], None]:
+    def reset() -> None:
+        kept[key] = value
+
+    return reset
+
+
+def _refused() -> Functions:
+    """What only a CUDA device can do."""
+    torch_allocates = "Tensors are allocated through torch itself here: leave this out when the device is emulated."
+    no_handles = "No library can work on an emulated device: leave this out when the device is emulated."
+    names = {
+        "_cuda_cudaCachingAllocator_raw_alloc": ("torch.cuda.caching_allocator_alloc", torch_allocates),
+        "_cuda_cudaCachingAllocator_raw_delete": ("torch.cuda.caching_allocator_delete", torch_allocates),
+        "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", torch_allocates),
+        "_cuda_customAllocator": ("torch.cuda.CUDAPluggableAllocator", torch_allocates),
+        "_cuda_changeCurrentAllocator": ("torch.cuda.change_current_allocator", torch_allocates),
+        "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", torch_allocates),
+        "_cuda_beginAllocateToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
+        "_cuda_beginAllocateCurrentThreadToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
+        "_cuda_beginAllocateCurrentStreamToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
+        "_cuda_endAllocateToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
+        "_cuda_releasePool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
+        "_cuda_getCurrentBlasHandle": ("torch.cuda.current_blas_handle", no_handles),
+        "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", no_handles),
+        "_cuda_jiterator_compile_and_launch_kernel": (
+            "A kernel of torch.cuda.jiterator",
+            "Run the eager expression it replaces when the device is emulated.",
+        ),
+    }
+    for name in ("read_file", "get_results", "get_validators", "set_filename", "get_filename"):
+        names[f"_cuda_tunableop_{name}"] = (f"torch.cuda.tunable.{name}", no_handles)
+    for name in ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "unique_id", "init_rank"):
+        names[f"_nccl_{name}"] = (f"torch.cuda.nccl.{name}", "Use torch.distributed, which is carried.")
+    return {binding: refusal(*words) for binding, words in names.items()}
+
+
+def accelerator(runtime: Runtime, memory: Memory, stream_class: Any) -> Functions:
+    """``torch._C._accelerator_*``: the same device under its general name."""
+
+    def stream(index: int) -> Any:
+        ids = runtime.current_stream_id(runtime.check(index))
+        return stream_class(stream_id=ids, device_index=index, device_type=CUDA_DEVICE_TYPE)
+
+    def synchronize(index: int) -> None:
+        if runtime.is_initialized():  # torch documents that nothing happens before
+            runtime.check(index)
+            runtime.device.wait("cudaDeviceSynchronize", "explicit", call="torch.accelerator.synchronize")
+
+    functions: Functions = {
+        "_get_accelerator": lambda *_: torch.device("cuda"),
+        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_accelerator_getDeviceIndex": runtime.current,
+        "_accelerator_setDeviceIndex": lambda index: None if index < 0 else runtime.select(index),
+        "_accelerator_exchangeDevice": runtime.exchange,
+        "_accelerator_maybeExchangeDevice": runtime.exchange,
+        "_accelerator_getDeviceCapability": lambda index: {"supported_dtypes": supported_dtypes()},
+        "_accelerator_getStream": stream,
+        "_accelerator_setStream": lambda value: runtime.set_current_stream(value.stream_id, value.device_index),
+        "_accelerator_synchronizeDevice": synchronize,
+        "_accelerator_isAllocatorInitialized": runtime.is_initialized,
+        "_accelerator_emptyCache": memory.empty_cache,
+        "_accelerator_emptyHostCache": lambda: None,
+        "_accelerator_getDeviceStats": memory.stats,
+        "_accelerator_resetAccumulatedStats": memory.reset_accumulated,
+        "_accelerator_resetPeakStats": memory.reset_peak,
+        "_accelerator_getMemoryInfo": memory.free_and_total,
+        "_accelerator_hooks_device_count": runtime.device_count,
+        "_accelerator_hooks_get_current_device": runtime.current,
+        "_accelerator_hooks_set_current_device": runtime.select,
+        "_accelerator_hooks_exchange_device": runtime.exchange,
+        "_accelerator_hooks_maybe_exchange_device": runtime.exchange,
+    }
+    return functions
+
+
+def supported_dtypes() -> set[torch.dtype]:
+    """Every dtype but the quantized ones and the barest integers: what CUDA allocates and converts."""
+    names = (
+        *("float64", "float32", "float16", "bfloat16", "complex32", "complex64", "complex128", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    )
+    return {getattr(torch, name) for name in names if hasattr(torch, name)}
+
+
+def compiled_version(capability: tuple[int, int]) -> int:
+    """CUDA version torch is taken to be built for, as an integer: 13 dropped what is older than Turing."""
+    return 13000 if capability >= (7, 5) else 12060
+
+
+def architectures(capability: tuple[int, int]) -> list[str]:
+    """What torch's wheels of that CUDA version are built for (torch.cuda.PYTORCH_RELEASES_CODE_CC)."""
+    old = ("50", "60", "70", "75", "80", "86", "90")
+    new = ("75", "80", "86", "90", "100", "120")
+    return [f"sm_{number}" for number in (new if compiled_version(capability) == 13000 else old)]

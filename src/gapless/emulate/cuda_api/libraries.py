@@ -1,0 +1,188 @@
+"""Stand-ins for the libraries beside CUDA: the runtime's bindings, NVTX, NVML's readings, copies among devices."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gapless.emulate.cuda_api.memory import Memory
+from gapless.emulate.cuda_api.runtime import Runtime, refusal
+
+
+class cudaError(enum.IntEnum):  # noqa: N801 - CUDA's own name
+    """Status codes of the CUDA runtime."""
+
+    success = 0
+    invalid_value = 1
+    invalid_device = 101
+    not_ready = 600
+
+
+_ERROR_TEXT = {
+    cudaError.success: "no error",
+    cudaError.invalid_value: "invalid argument",
+    cudaError.invalid_device: "invalid device ordinal",
+    cudaError.not_ready: "device not ready",
+}
+
+
+class Cudart:
+    """``torch.cuda.cudart()``: the functions of the CUDA runtime that torch binds."""
+
+    cudaError = cudaError
+
+    def __init__(self, runtime: Runtime, memory: Memory) -> None:
+        self._runtime = runtime
+        self._memory = memory
+
+    def cudaGetErrorString(self, error: int) -> str:
+        """The text of a status code."""
+        known = {int(code): text for code, text in _ERROR_TEXT.items()}
+        return known.get(int(error), "unrecognized error code")
+
+    def cudaProfilerStart(self) -> cudaError:
+        """Nothing is profiled here."""
+        return cudaError.success
+
+    def cudaProfilerStop(self) -> cudaError:
+        """Nothing is profiled here."""
+        return cudaError.success
+
+    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> cudaError:
+        """Page-lock memory: the host waits."""
+        self._runtime.device.wait("cudaHostRegister", "explicit", call="torch.cuda.cudart().cudaHostRegister")
+        return cudaError.success
+
+    def cudaHostUnregister(self, ptr: int) -> cudaError:
+        """Undo `cudaHostRegister`."""
+        return cudaError.success
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        """Free and total bytes."""
+        return self._memory.free_and_total(device)
+
+    cudaStreamCreate = cudaStreamDestroy = refusal(
+        "A stream made through torch.cuda.cudart()", "Use torch.cuda.Stream."
+    )
+
+
+class Nvtx:
+    """``torch._C._nvtx``: ranges are accepted and go nowhere."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._handles = itertools.count(1)
+
+    def rangePushA(self, message: str) -> int:
+        """Depth of the range that begins."""
+        depth: int = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        return depth
+
+    def rangePop(self) -> int:
+        """Depth of the range that ends."""
+        self._local.depth = getattr(self._local, "depth", 0) - 1
+        return int(self._local.depth)
+
+    def rangeStartA(self, message: str) -> int:
+        """A handle for the range."""
+        return next(self._handles)
+
+    def deviceRangeStart(self, message: str, stream: int = 0) -> int:
+        """A handle for the range."""
+        return next(self._handles)
+
+    def rangeEnd(self, handle: int) -> None:
+        """Accepted."""
+
+    def deviceRangeEnd(self, handle: int, stream: int = 0) -> None:
+        """Accepted."""
+
+    def markA(self, message: str) -> None:
+        """Accepted."""
+
+
+def sensors(runtime: Runtime, memory: Memory) -> dict[str, Any]:
+    """Readings that torch takes through NVML. Memory is the emulation's own; what has no sensor reads 0, and says so."""
+
+    def reading(name: str) -> Any:
+        def read(device: Any = None) -> int:
+            _index(runtime, device)
+            runtime.device.note(f"torch.cuda.{name}() has nothing to measure on the emulated device and returned 0")
+            return 0
+
+        read.__name__ = name
+        return read
+
+    names = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
+    return {
+        **{name: reading(name) for name in names},
+        "device_memory_used": lambda device=None: memory.used_on_device(_index(runtime, device)),
+        "list_gpu_processes": lambda device=None: memory.processes(_index(runtime, device)),
+    }
+
+
+def _index(runtime: Runtime, device: Any) -> int:
+    return runtime.check(torch.cuda._utils._get_device_index(device, optional=True))
+
+
+def copies() -> dict[str, Any]:
+    """The functions of ``torch._C`` behind ``torch.cuda.comm`` and ``DataParallel``, through ``Tensor.to``."""
+
+    def at(tensor: torch.Tensor, index: int) -> torch.Tensor:
+        return tensor.to("cpu" if index < 0 else torch.device("cuda", index), non_blocking=index >= 0)
+
+    def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+        return [at(tensor, index) for index in devices]
+
+    def broadcast_coalesced(
+        tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int = 0
+    ) -> list[list[torch.Tensor]]:
+        return [[at(tensor, index) for tensor in tensors] for index in devices]
+
+    def broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        for target in out:
+            target.copy_(tensor, non_blocking=True)
+        return out
+
+    def pieces(tensor: torch.Tensor, sizes: Any, count: int, dim: int) -> Sequence[torch.Tensor]:
+        return tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(count, dim)
+
+    def scatter(
+        tensor: torch.Tensor, devices: Sequence[int], chunk_sizes: Any = None, dim: int = 0, streams: Any = None
+    ) -> list[torch.Tensor]:
+        return [
+            at(piece, index)
+            for piece, index in zip(pieces(tensor, chunk_sizes, len(devices), dim), devices, strict=False)
+        ]
+
+    def scatter_out(tensor: torch.Tensor, out: Any, dim: int = 0, streams: Any = None) -> Any:
+        parts = tensor.split([target.size(dim) for target in out], dim)
+        for target, piece in zip(out, parts, strict=True):
+            target.copy_(piece, non_blocking=True)
+        return out
+
+    def gather(tensors: Sequence[torch.Tensor], dim: int, destination: Any = None) -> torch.Tensor:
+        index = torch.cuda.current_device() if destination is None else destination
+        return torch.cat([at(tensor, index) for tensor in tensors], dim)
+
+    def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+        parts = out.split([tensor.size(dim) for tensor in tensors], dim)
+        for target, tensor in zip(parts, tensors, strict=True):
+            target.copy_(tensor, non_blocking=True)
+        return out
+
+    return {
+        "_broadcast": broadcast,
+        "_broadcast_coalesced": broadcast_coalesced,
+        "_broadcast_out": broadcast_out,
+        "_scatter": scatter,
+        "_scatter_out": scatter_out,
+        "_gather": gather,
+        "_gather_out": gather_out,
+    }

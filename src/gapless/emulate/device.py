@@ -1,0 +1,50 @@
+"""What the parts of the emulation may ask of the device that is not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from gapless.emulate.gpus import Gpu
+    from gapless.model.event import Mechanism
+
+
+class Device(Protocol):
+    """The emulated devices: placement of storages, the current device, and the record of waits."""
+
+    gpu: Gpu
+    device_count: int
+
+    def current_device(self) -> int:
+        """Index of this thread's current device."""
+
+    def set_current_device(self, index: int) -> None:
+        """Make `index`, which exists, this thread's current device."""
+
+    def device_of(self, tensor: torch.Tensor) -> int:
+        """Index of the device that holds `tensor`; -1 for the host."""
+
+    def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
+        """Put the storage of `tensor` on device `index` and return the tensor."""
+
+    def allocated(self, index: int) -> int:
+        """Bytes of the live storages on device `index`."""
+
+    def peak_allocated(self, index: int) -> int:
+        """The most bytes there have been on device `index` since the last `reset_peak`."""
+
+    def reset_peak(self, index: int) -> None:
+        """Count the peak of device `index` afresh."""
+
+    def wait(
+        self, operator: str, mechanism: Mechanism, *, call: str = "", detail: str = "", waits: int = 1
+    ) -> None:
+        """Record that the host waits here, at the caller's line."""
+
+    def note(self, text: str) -> None:
+        """Put a remark into the report, once."""
+
+    def clock(self) -> float:
+        """Seconds, monotonic."""

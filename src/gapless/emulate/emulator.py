@@ -1,0 +1,184 @@
+"""`Emulator`: the CUDA device that is not there, switched on and off."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from gapless.emulate import (
+    autocast,
+    compilers,
+    copies,
+    cuda_api,
+    distributed,
+    foreach,
+    functions,
+    gpus,
+    operators,
+    properties,
+    serialization,
+    steps,
+    tensor_methods,
+    threads,
+)
+from gapless.emulate.core import Core
+from gapless.emulate.patches import Patches
+from gapless.emulate.recorder import Recorder
+from gapless.errors import UsageError
+from gapless.model import Ending, Environment, Mark, Session
+
+_HANDLERS = (copies, tensor_methods)  # importing them registers their handlers
+_current: Emulator | None = None
+
+
+class Emulator:
+    """A machine with `devices` GPUs of the kind `gpu`, for everything torch does between `start` and `stop`.
+
+    `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
+    may raise to stop the script. Use it as a context manager, or through :func:`gapless.emulate`.
+
+    Raises:
+        UsageError: no GPU of that name, fewer than one device, or an emulation is on already.
+    """
+
+    def __init__(
+        self,
+        gpu: gpus.Gpu | str | None = None,
+        devices: int = 1,
+        *,
+        on_mark: Callable[[Mark], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if devices < 1:
+            raise UsageError(f"{devices} devices: an emulated machine has at least one")
+        self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
+        self.devices = devices
+        self.recorder = Recorder(clock)
+        self.recorder.on_mark = on_mark
+        self.core = Core(self.gpu, devices, self.recorder, clock)
+        self._patches = Patches()
+        self._modes: contextlib.ExitStack | None = None
+        self._hook: Any = None
+
+    # -- on and off --------------------------------------------------------------------------------
+
+    def start(self) -> Emulator:
+        """Switch the device on in this thread and in every thread started from now on."""
+        global _current
+        if _current is not None:
+            raise UsageError("an emulated device is on already: emulations cannot be nested")
+        if torch.cuda.is_available():
+            self.core.note("this machine has a GPU; the emulated device stands in for it")
+        _current = self
+        patches = self._patches
+        try:
+            properties.install(self.core, patches)
+            cuda_api.install(self.core, patches)
+            foreach.install(self.core, patches)
+            distributed.install(self.core, patches)
+            compilers.install(self.core.note, patches)
+            autocast.install(self.core.device_of, patches)
+            serialization.install(self.core)
+            self._hook = steps.install(self.core, patches)
+            threads.install(self, patches)
+            self._modes = contextlib.ExitStack()
+            self._modes.enter_context(self.modes())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Switch the device off; what was recorded stays."""
+        global _current
+        if _current is not self:
+            return
+        self.core.enabled = False
+        if self._modes is not None:
+            self._modes.close()
+            self._modes = None
+        threads.uninstall()
+        if self._hook is not None:
+            self._hook.remove()
+        serialization.uninstall()
+        autocast.uninstall()
+        self._patches.undo()
+        self.core.placement.clear()
+        _current = None
+
+    def __enter__(self) -> Emulator:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def modes(self) -> Iterator[None]:
+        """Both modes, on in the calling thread."""
+        function_mode = functions.FunctionMode(self.core)
+        operator_mode = operators.OperatorMode(self.core)
+        with function_mode, operator_mode:
+            yield
+
+    def leave_in_child(self) -> None:
+        """In a forked child: record nothing, and run on the host at full speed where that can be had."""
+        self.core.enabled = False
+        self.recorder.on_mark = None
+        if isinstance(torch.overrides._get_current_function_mode(), functions.FunctionMode):
+            torch._C._pop_torch_function_stack()
+        if isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), operators.OperatorMode):
+            torch.utils._python_dispatch._pop_mode()
+
+    # -- what was seen -----------------------------------------------------------------------------
+
+    @property
+    def session_so_far(self) -> Session:
+        """What was recorded until now."""
+        return self.session()
+
+    def session(self, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
+        """Everything recorded, as a `Session`."""
+        recorder = self.recorder
+        return Session(
+            script=script,
+            environment=environment(self.gpu.name),
+            ending=ending or Ending(),
+            sites=recorder.sites(),
+            events=recorder.events(),
+            marks=recorder.marks(),
+            notes=recorder.notes(),
+            duration=recorder.duration(),
+        )
+
+
+def environment(device: str) -> Environment:
+    """Versions and devices of this process."""
+    import gapless
+
+    return Environment(
+        gapless=gapless.__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        platform=f"{platform.system()} {platform.machine()}",
+        device=device,
+        emulated=True,
+        world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
+        rank=int(os.environ.get("RANK", "0") or 0),
+    )
+
+
+def current() -> Emulator | None:
+    """The emulation that is on, if any."""
+    return _current
+
+
+def step() -> None:
+    """Say that a training step ends here, where Gapless cannot see it (no optimizer, no profiler)."""
+    if _current is not None:
+        _current.recorder.mark("user", "gapless.step", depth=1)

@@ -1,0 +1,162 @@
+"""What Python asks: the function mode that sees calls before ATen does.
+
+It knows what the user asked for in so many words — a device, a factory without one, a read — which below the
+dispatcher is no longer visible. Handlers are looked up by identity of the function; all else goes straight on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gapless.emulate.core import Core
+from gapless.emulate.inside import unasking
+from gapless.emulate.local import local
+from gapless.emulate.predicates import PREDICATES, Call
+from gapless.emulate.waits import Row, table
+
+Tensor = torch.Tensor
+Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.UninitializedParameter})
+_peek = torch._C._autograd._get_sequence_nr
+
+HANDLERS: dict[Any, Handler] = {}
+
+
+def handles(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register a handler for these functions, told apart by identity."""
+
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            HANDLERS[function] = handler
+        return handler
+
+    return register
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sees every overridable torch call made from Python."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__()
+        self.core = core
+        self.handlers: dict[Any, Handler] = {**HANDLERS, **_from_table(core)}
+        self._unasking: dict[Any, Any] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if kwargs is None:
+            kwargs = {}
+        handler = self.handlers.get(func)
+        core = self.core
+        if core.trace_nodes:
+            before = _peek()
+            out = self._run(handler, func, types, args, kwargs)
+            if _peek() != before:
+                core.created_nodes(1)
+            return out
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        if kwargs and kwargs.get("device") is not None:
+            return self.asked(func, args, kwargs)
+        if type(func) is FunctionType:
+            return self.inside(func, types, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _run(self, handler: Handler | None, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        if kwargs and kwargs.get("device") is not None:
+            return self.asked(func, args, kwargs)
+        if type(func) is FunctionType:
+            return self.inside(func, types, args, kwargs)
+        return func(*args, **kwargs)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def inside(self, func: FunctionType, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run a torch Python function with this mode on in its body."""
+        if types and not _PLAIN.issuperset(types):
+            return func(*args, **kwargs)  # a subclass wants to be asked
+        try:
+            copy = self._unasking[func]
+        except KeyError:
+            copy = self._unasking[func] = unasking(func)
+        if copy is None:
+            return func(*args, **kwargs)
+        if local.entering is func:  # it asks in a way not known here after all
+            self._unasking[func] = None
+            return func(*args, **kwargs)
+        local.entering = func
+        try:
+            with self:
+                return copy(*args, **kwargs)
+        finally:
+            local.entering = None
+
+    def asked(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call that names a device, so that below "the host" means the host."""
+        device = as_device(kwargs["device"])
+        kwargs = {**kwargs, "device": device}
+        if device.type == "cuda":
+            self.core.index_of(device)
+            return func(*args, **kwargs)
+        before = local.host_asked
+        local.host_asked = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            local.host_asked = before
+
+    def on_device(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and self.core.placement.state_of(value) >= 0
+
+
+def as_device(device: Any) -> torch.device:
+    """A user's device as `torch.device`; a bare index means CUDA."""
+    if isinstance(device, torch.device):
+        return device
+    if isinstance(device, int) and not isinstance(device, bool):
+        return torch.device("cuda", device)
+    return torch.device(device)
+
+
+def resolve_path(dotted: str) -> Any:
+    """The object at a dotted path such as ``torch.nn.functional.one_hot``, or None where torch lacks it."""
+    found: Any = torch
+    for name in dotted.split(".")[1:]:
+        found = getattr(found, name, None)
+        if found is None:
+            return None
+    return found
+
+
+def _from_table(core: Core) -> dict[Any, Handler]:
+    """Handlers for the Python calls in the table of waits: what waits inside is replaced by the row's count."""
+    handlers: dict[Any, Handler] = {}
+    for dotted, rows in table().calls().items():
+        function = resolve_path(dotted)
+        if function is not None:
+            handlers[function] = _counted(dotted.removeprefix("torch."), rows)
+    return handlers
+
+
+def _counted(name: str, rows: tuple[Row, ...]) -> Handler:
+    applies = tuple((row, PREDICATES[row.when]) for row in rows)
+
+    def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = Call(func, args, kwargs, mode.on_device)
+        for row, predicate in applies:
+            times = int(predicate(call))
+            if times:
+                mode.core.wait(f"torch.{name}", row.mechanism, call=name, waits=row.waits * times)
+        local.quiet += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            local.quiet -= 1
+
+    return handler

@@ -1,0 +1,64 @@
+"""Run the body of a torch Python function with the function mode still on.
+
+torch's own Python functions begin with "is somebody overriding me?" and hand themselves to the mode, which is
+switched off while it works: everything inside the body would go unseen (a whole backward pass, below
+``Tensor.backward``). A copy of the function whose globals answer that question with "no" runs the same code with
+the mode on. The copy sees the live globals of the original, so later changes of the module count.
+"""
+
+from __future__ import annotations
+
+import builtins
+from types import FunctionType
+from typing import Any
+
+import torch
+
+_QUESTIONS = frozenset(
+    {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
+)
+
+
+def _no(*_: object) -> bool:
+    return False
+
+
+class _Overlay(dict[str, Any]):
+    """Globals with a few names replaced; all else is looked up in the original when asked."""
+
+    def __init__(self, original: dict[str, Any], replaced: dict[str, Any]) -> None:
+        super().__init__(replaced)
+        self._original = original
+        self["__builtins__"] = original.get("__builtins__", builtins)
+
+    def __missing__(self, name: str) -> Any:
+        return self._original[name]
+
+
+class _Proxy:
+    """A module with a few names replaced, for code that asks through ``torch.overrides.…``."""
+
+    def __init__(self, module: Any, replaced: dict[str, Any]) -> None:
+        self.__dict__.update(replaced)
+        self.__dict__["_module"] = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_module"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_module"], name, value)
+
+
+def unasking(function: FunctionType) -> FunctionType | None:
+    """A copy of `function` that does not ask for overrides, or None where it asks in no way known here."""
+    asked = _QUESTIONS.intersection(function.__code__.co_names)
+    if not asked:
+        return None
+    replaced: dict[str, Any] = dict.fromkeys(asked, _no)
+    if "overrides" in function.__code__.co_names and function.__globals__.get("torch") is torch:
+        replaced["torch"] = _Proxy(torch, {"overrides": _Proxy(torch.overrides, dict.fromkeys(asked, _no))})
+    overlay = _Overlay(function.__globals__, replaced)
+    copy = FunctionType(function.__code__, overlay, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__ = function.__qualname__
+    return copy

@@ -1,0 +1,30 @@
+"""What the emulated device remembers per thread."""
+
+from __future__ import annotations
+
+import threading
+
+from gapless.emulate.placement import HOST
+
+
+class Local(threading.local):
+    """One thread's state.
+
+    `device`: current device index. `quiet`: waits are not counted while > 0 (they are inside a call that
+    counts as one). `call`: the Python call under way where it tells more than the operator. `explicit`: a
+    Python factory call is under way, so a tensor without a device is the host's by the user's wish.
+    `host_asked`: that call asked for the host in so many words. `backward`: device of the backward pass
+    under way. `entering`: the torch Python function whose body was entered last, with the mode on.
+    """
+
+    def __init__(self) -> None:
+        self.device = 0
+        self.quiet = 0
+        self.call = ""
+        self.explicit = False
+        self.host_asked = False
+        self.backward = HOST
+        self.entering: object = None
+
+
+local = Local()

@@ -1,0 +1,190 @@
+"""What ATen runs: the dispatch mode that places results, counts waits and refuses mixed devices.
+
+It sits below autograd, so backward passes through it too, and it is entered once per operator: the fast path
+is a flat loop over the arguments and a look-up of each storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gapless.emulate import devices
+from gapless.emulate.core import Core
+from gapless.emulate.local import local
+from gapless.emulate.placement import HOST, ORPHAN, PINNED
+from gapless.emulate.predicates import PREDICATES, Call
+from gapless.emulate.waits import Row, table
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+Handler = Callable[["OperatorMode", Any, tuple[Any, ...], dict[str, Any]], Any]
+_CPU = torch.device("cpu")
+
+HANDLERS: dict[str, Handler] = {}
+"""Operators that need more than the rule "results are where the arguments are", by qualified name."""
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Register a handler for operators such as ``aten::copy_``."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return register
+
+
+class Plan:
+    """What is known beforehand of one operator overload."""
+
+    __slots__ = ("func", "handler", "lenient", "makes", "name", "rows", "scalar_ok")
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.func = func
+        self.name: str = schema.name
+        self.handler = HANDLERS.get(schema.name)
+        self.makes = any(argument.name == "device" for argument in schema.arguments)
+        overload = schema.overload_name
+        self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
+            (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
+        )
+        self.lenient = devices.accepts_mixed(schema.name)
+
+
+class OperatorMode(TorchDispatchMode):
+    """Runs every operator on CPU values and keeps the books of the device."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__()
+        self.core = core
+        self.plans: dict[Any, Plan] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under emulation; torch's guard against it would cost 1 µs an operator."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(_has_own_dispatch(cls) for cls in types):
+            return NotImplemented  # the subclass unpacks itself; what it runs inside comes here again
+        plan = self.plans.get(func)
+        if plan is None:
+            plan = self.plans[func] = Plan(func)
+        if kwargs is None:
+            kwargs = {}
+        if plan.handler is not None:
+            return plan.handler(self, func, args, kwargs)
+
+        placement = self.core.placement
+        where = placement.where
+        index = HOST
+        mixed: list[Tensor] | None = None
+        orphans: list[Tensor] | None = None
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(arg)
+            if kind is Tensor or kind is Parameter:
+                items: Any = (arg,)
+            elif kind is list or kind is tuple:
+                items = arg
+            elif isinstance(arg, Tensor):
+                items = (arg,)
+            else:
+                continue
+            for item in items:
+                if not isinstance(item, Tensor):
+                    continue
+                try:
+                    state = where.get(item.untyped_storage()._cdata, HOST)
+                except (NotImplementedError, RuntimeError):
+                    state = placement.state_of(item)
+                if state >= 0:
+                    if index == HOST:
+                        index = state
+                    elif index != state and (mixed is None):
+                        mixed = [item]
+                elif state == ORPHAN:
+                    orphans = [item] if orphans is None else [*orphans, item]
+                elif mixed is None and item.dim() > 0:
+                    mixed = [item]
+        if index >= 0:
+            if orphans is not None:
+                for item in orphans:
+                    placement.put(item, index)
+            if mixed is not None and not plan.lenient:
+                devices.check(plan.name, func, args, kwargs, placement)
+        elif orphans is not None:
+            index = ORPHAN
+        if plan.makes:
+            index, kwargs = self._made_at(func, args, kwargs, index)
+        if plan.rows and index >= 0:
+            self.count(plan, args, kwargs)
+        out = func(*args, **kwargs)
+        if index != HOST:
+            self.put(out, index, args)
+        return out
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def count(self, plan: Plan, args: Any, kwargs: Any) -> None:
+        """Record the waits the table has for this call."""
+        if local.quiet:
+            return
+        call = Call(plan.func, args, kwargs, self.on_device)
+        for row, applies in plan.rows:
+            times = int(applies(call))
+            if times:
+                detail = "index" if row.mechanism == "h2d" else ""
+                self.core.wait(plan.name, row.mechanism, detail=detail, waits=row.waits * times)
+
+    def on_device(self, tensor: Tensor) -> bool:
+        return self.core.placement.state_of(tensor) >= 0
+
+    def put(self, out: Any, index: int, args: Any = ()) -> None:
+        """Say that the tensors in `out` are at `index`, unless their storage has a place already."""
+        placement = self.core.placement
+        if isinstance(out, Tensor):
+            if args and out is args[0]:
+                return
+            try:
+                storage = out.untyped_storage()
+                if storage._cdata not in placement.where:
+                    placement.put_storage(storage, index)
+            except (NotImplementedError, RuntimeError):
+                placement.put(out, index)
+        elif isinstance(out, (list, tuple)):
+            for item in out:
+                self.put(item, index)
+
+    def _made_at(self, func: Any, args: Any, kwargs: dict[str, Any], index: int) -> tuple[int, dict[str, Any]]:
+        """Where a factory's result goes, and its keyword arguments with the CPU in place of the device.
+
+        ATen's own C++ code reads the device off storages, which are the CPU's here, and passes it on: only a
+        host the user asked for in Python counts as asked for.
+        """
+        device = kwargs.get("device")
+        pinned = bool(kwargs.get("pin_memory"))
+        if device is not None and device.type == "cuda":
+            index = self.core.index_of(device)
+            kwargs = {**kwargs, "device": _CPU, "pin_memory": False} if pinned else {**kwargs, "device": _CPU}
+            return index, kwargs
+        if device is not None and device.type != "cpu":
+            return HOST, kwargs
+        if pinned:
+            return PINNED, {**kwargs, "pin_memory": False}
+        if local.host_asked:
+            return HOST, kwargs
+        if index != HOST or local.explicit:
+            return index, kwargs
+        if local.backward != HOST:
+            return local.backward, kwargs
+        return ORPHAN, kwargs
+
+
+def _has_own_dispatch(cls: type) -> bool:
+    return getattr(cls, "__torch_dispatch__", None) not in (None, torch._C._disabled_torch_dispatch_impl)

@@ -1,0 +1,154 @@
+"""Which storages are on the emulated device.
+
+Placement belongs to storages, not tensors: views, detached tensors and `param.data` share it without any
+bookkeeping. Storages on the plain host are not in the table at all, so CPU code pays one failed look-up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+HOST = -1
+PINNED = -2
+ORPHAN = -3
+"""A tensor some C++ code made without saying where: it follows the first device tensor it meets."""
+
+_ATTRIBUTE = "_gapless_device"
+_FIRST_SWEEP = 8192
+
+
+class Placement:
+    """Maps storages to a device index (0, 1, …) or to `PINNED` or `ORPHAN`.
+
+    Keys are addresses of `StorageImpl`. A weak reference per entry keeps the address from being reused, so
+    that a placement can never leak onto a new tensor; dead entries are swept now and then.
+    """
+
+    def __init__(self) -> None:
+        self.where: dict[int, int] = {}
+        self._weak: dict[int, int] = {}
+        self._sweep_at = _FIRST_SWEEP
+        self._peak: dict[int, int] = {}
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def state_of(self, tensor: torch.Tensor) -> int:
+        """Device index, `HOST`, `PINNED` or `ORPHAN`."""
+        try:
+            return self.where.get(tensor.untyped_storage()._cdata, HOST)
+        except (NotImplementedError, RuntimeError):
+            return self._state_without_storage(tensor)
+
+    def device_of(self, tensor: torch.Tensor) -> int:
+        """Device index, or -1 on the host."""
+        state = self.state_of(tensor)
+        return state if state >= 0 else HOST
+
+    def _state_without_storage(self, tensor: torch.Tensor) -> int:
+        """Sparse tensors carry a mark of their own; functorch's wrappers are looked through."""
+        mark = getattr(tensor, _ATTRIBUTE, None)
+        if mark is not None:
+            return int(mark)
+        inner = unwrapped(tensor)
+        if inner is not tensor:
+            return self.state_of(inner)
+        for part in _parts(tensor):
+            return self.state_of(part)
+        return HOST
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def put(self, tensor: torch.Tensor, state: int) -> torch.Tensor:
+        """Say that the storage of `tensor` is at `state`; gives `tensor` back."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            self._put_without_storage(tensor, state)
+            return tensor
+        self.put_storage(storage, state)
+        return tensor
+
+    def put_storage(self, storage: Any, state: int) -> None:
+        """Like `put`, for an `UntypedStorage`."""
+        key = storage._cdata
+        if state == HOST:
+            if self.where.pop(key, None) is not None:
+                torch.UntypedStorage._free_weak_ref(self._weak.pop(key))
+            return
+        if key not in self.where:
+            self._weak[key] = storage._weak_ref()
+            if len(self._weak) > self._sweep_at:
+                self.sweep()
+        self.where[key] = state
+
+    def _put_without_storage(self, tensor: torch.Tensor, state: int) -> None:
+        inner = unwrapped(tensor)
+        if inner is not tensor:
+            self.put(inner, state)
+            return
+        for part in _parts(tensor):
+            self.put(part, state)
+        setattr(tensor, _ATTRIBUTE, state)
+
+    def sweep(self) -> None:
+        """Forget storages that no longer exist."""
+        expired, free = torch.UntypedStorage._expired, torch.UntypedStorage._free_weak_ref
+        for key, weak in list(self._weak.items()):
+            if expired(weak):
+                free(weak)
+                del self._weak[key], self.where[key]
+        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for weak in self._weak.values():
+            torch.UntypedStorage._free_weak_ref(weak)
+        self._weak.clear()
+        self.where.clear()
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def allocated(self, index: int) -> int:
+        """Bytes of live storages on device `index`."""
+        total = 0
+        revive = torch.UntypedStorage._new_with_weak_ptr
+        for key, weak in list(self._weak.items()):
+            if self.where[key] == index:
+                storage = revive(weak)
+                if storage is not None:
+                    total += storage.nbytes()
+        self._peak[index] = max(self._peak.get(index, 0), total)
+        return total
+
+    def peak(self, index: int) -> int:
+        """The largest value `allocated` has had when it was looked at."""
+        self.allocated(index)
+        return self._peak[index]
+
+    def reset_peak(self, index: int) -> None:
+        """Start the peak again from what is allocated now."""
+        self._peak[index] = 0
+        self.allocated(index)
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside functorch's wrappers (`vmap`, `grad`), or `tensor` itself."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors a sparse one consists of."""
+    layout = tensor.layout
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        if layout is torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        if layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        if layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []

@@ -1,0 +1,105 @@
+"""What a tensor says of itself: `device`, `is_cuda`, … answered from the placement table.
+
+Replaced on the class, because there they hold in every thread and while function modes are switched off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.emulate.core import Core
+from gapless.emulate.local import local
+from gapless.emulate.patches import Patches
+from gapless.emulate.placement import HOST, PINNED
+
+_Base: Any = torch._C.TensorBase
+
+
+def install(core: Core, patches: Patches) -> None:
+    """Answer from `core`'s placement until `patches` are undone."""
+    where = core.placement.where
+    state_of = core.placement.state_of
+    cuda = [torch.device("cuda", index) for index in range(core.device_count)]
+    real_device = _Base.device.__get__
+    real_cuda, real_cpu = _Base.is_cuda.__get__, _Base.is_cpu.__get__
+    disabled = torch._C.DisableTorchFunction
+
+    def state(tensor: Any) -> int:
+        with disabled():
+            try:
+                return where.get(tensor.untyped_storage()._cdata, HOST)
+            except (NotImplementedError, RuntimeError):
+                return state_of(tensor)
+
+    def device(tensor: Any) -> Any:
+        index = state(tensor)
+        return cuda[index] if index >= 0 else real_device(tensor)
+
+    def is_cuda(tensor: Any) -> bool:
+        return state(tensor) >= 0 or real_cuda(tensor)
+
+    def is_cpu(tensor: Any) -> bool:
+        return state(tensor) < 0 and real_cpu(tensor)
+
+    for name, getter in (("device", device), ("is_cuda", is_cuda), ("is_cpu", is_cpu)):
+        patches.set(torch.Tensor, name, property(getter))
+    _install_storages(core, patches, cuda)
+    _install_wrappers(core, patches)
+
+
+def _install_storages(core: Core, patches: Patches, cuda: list[torch.device]) -> None:
+    where = core.placement.where
+    real_device = torch.UntypedStorage.device
+    real_pinned = torch.UntypedStorage.is_pinned
+
+    def storage_device(storage: Any) -> Any:
+        index = where.get(storage._cdata, HOST)
+        if index >= 0:
+            return cuda[index]
+        return real_device.__get__(storage) if hasattr(real_device, "__get__") else real_device
+
+    def is_cuda(storage: Any) -> bool:
+        return where.get(storage._cdata, HOST) >= 0
+
+    def is_pinned(storage: Any, device: Any = "cuda") -> bool:
+        return where.get(storage._cdata, HOST) == PINNED or (not is_cuda(storage) and real_pinned(storage))
+
+    def cpu(storage: Any) -> Any:
+        if not is_cuda(storage):
+            return storage
+        core.wait("aten::_to_copy", "d2h", call="UntypedStorage.cpu", detail="pageable", nbytes=storage.nbytes())
+        return copied(storage)
+
+    def copied(storage: Any) -> Any:
+        local.quiet += 1  # its caller has counted it, or nothing crosses to the host
+        try:
+            return torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
+        finally:
+            local.quiet -= 1
+
+    def clone(storage: Any) -> Any:
+        out = copied(storage)
+        core.placement.put_storage(out, where.get(storage._cdata, HOST))
+        return out
+
+    patches.set(torch.UntypedStorage, "clone", clone)
+    patches.set(torch.UntypedStorage, "device", property(storage_device))
+    patches.set(torch.UntypedStorage, "is_cuda", property(is_cuda))
+    patches.set(torch.UntypedStorage, "is_pinned", is_pinned)
+    patches.set(torch.UntypedStorage, "cpu", cpu)
+
+
+def _install_wrappers(core: Core, patches: Patches) -> None:
+    """Wrapper subclasses (DTensor, jagged tensors) are made with the device of what they wrap."""
+    real = _Base._make_wrapper_subclass
+
+    def make_wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cuda":
+            return real(cls, *args, **kwargs)
+        index = core.index_of(torch.device(device))
+        return core.place(real(cls, *args, **{**kwargs, "device": torch.device("cpu")}), index)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper_subclass))

@@ -1,0 +1,121 @@
+"""`Recorder`: what happens, counted by place and step while the script runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gapless.emulate import stacks
+from gapless.model import Event, Mark, Mechanism, Phase, Site
+
+_Key = tuple[Any, ...]
+_MANY_MARKS = 20_000
+
+
+class Recorder:
+    """Collects waits and marks. Repeats of a wait between two step marks are one event with a count."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+        self._sites: dict[_Key, int] = {}
+        self._counts: dict[tuple[int, int, Phase], list[float]] = {}
+        self._marks: list[tuple[str, int, float, str, stacks.RawStack]] = []
+        self._notes: dict[str, None] = {}
+        self.tick = 0
+        self.total = 0
+        self.phase: Phase = "train"
+        self.on_mark: Callable[[Mark], None] | None = None
+        self.on_wait: list[Callable[[Site], None]] = []
+        self.pid = os.getpid()
+
+    def wait(
+        self,
+        operator: str,
+        mechanism: Mechanism,
+        *,
+        call: str = "",
+        detail: str = "",
+        waits: int = 1,
+        nbytes: int = 0,
+        node: str = "",
+        forward: stacks.RawStack = (),
+        depth: int = 1,
+    ) -> None:
+        """Count a wait at the stack of the caller's `depth`-th caller."""
+        stack = stacks.capture(depth + 1)
+        key = (operator, mechanism, call, detail, stack, node, forward)
+        with self._lock:
+            site = self._sites.setdefault(key, len(self._sites))
+            entry = self._counts.get((site, self.tick, self.phase))
+            if entry is None:
+                self._counts[site, self.tick, self.phase] = [self._clock() - self._began, 1, waits, nbytes]
+            else:
+                entry[1] += 1
+                entry[2] += waits
+                entry[3] += nbytes
+            self.total += waits
+        for listener in tuple(self.on_wait):
+            listener(self._site(key))
+
+    def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
+        """Note a place that tells where steps begin or end; optimizer, profiler and user marks advance the tick."""
+        advances = kind in ("optimizer", "profiler", "user")
+        with self._lock:
+            raw = (kind, self.tick, self._clock() - self._began, name, stacks.capture(depth + 1))
+            if advances or len(self._marks) < _MANY_MARKS:
+                self._marks.append(raw)
+            if advances:
+                self.tick += 1
+        if advances and self.on_mark is not None:
+            self.on_mark(self._as_mark(raw))
+
+    def note(self, text: str) -> None:
+        """Keep a remark for the report, once."""
+        self._notes.setdefault(text)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _site(key: _Key) -> Site:
+        operator, mechanism, call, detail, stack, node, forward = key
+        return Site(
+            operator=operator,
+            mechanism=mechanism,
+            call=call,
+            detail=detail,
+            stack=stacks.resolve(stack),
+            node=node,
+            forward=stacks.resolve(forward) if forward else (),
+        )
+
+    @staticmethod
+    def _as_mark(raw: tuple[str, int, float, str, stacks.RawStack]) -> Mark:
+        kind, tick, at, name, stack = raw
+        return Mark(kind=kind, tick=tick, time=at, name=name, stack=stacks.resolve(stack))  # type: ignore[arg-type]
+
+    def sites(self) -> tuple[Site, ...]:
+        """The distinct sites, by their number."""
+        return tuple(self._site(key) for key in self._sites)
+
+    def events(self) -> tuple[Event, ...]:
+        """Everything counted, in order of time."""
+        found = [
+            Event(site=site, tick=tick, phase=phase, time=at, calls=int(calls), waits=int(waits), bytes=int(nbytes))
+            for (site, tick, phase), (at, calls, waits, nbytes) in self._counts.items()
+        ]
+        return tuple(sorted(found, key=lambda event: event.time))
+
+    def marks(self) -> tuple[Mark, ...]:
+        return tuple(self._as_mark(raw) for raw in self._marks)
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(self._notes)
+
+    def duration(self) -> float:
+        """Seconds since the capture began."""
+        return self._clock() - self._began

@@ -1,0 +1,107 @@
+"""Stacks: captured as numbers, turned into source lines when somebody reads them."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from functools import lru_cache
+from types import CodeType, FrameType
+
+from gapless.model import SourceLine, Stack
+
+RawStack = tuple[int, ...]
+"""``(id(code), f_lasti, id(code), f_lasti, …)``, innermost first."""
+
+_codes: dict[int, CodeType] = {}
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OWN_ROOMS = tuple(os.path.join(_HERE, room) for room in ("emulate", "capture", "commands")) + (
+    os.path.join(_HERE, "__main__.py"),
+    os.path.join(_HERE, "__init__.py"),
+)
+_MACHINERY = ("/torch/overrides.py", "/torch/utils/_python_dispatch.py", "/torch/_ops.py", "/torch/utils/_device.py")
+
+
+def capture(depth: int = 1) -> RawStack:
+    """The stack of the caller's `depth`-th caller. Costs about 0.1 µs a frame: nothing is formatted."""
+    frame: FrameType | None = sys._getframe(depth + 1)
+    codes = _codes
+    numbers = []
+    while frame is not None:
+        code = frame.f_code
+        key = id(code)
+        if key not in codes:
+            codes[key] = code  # keeps the code object alive, so that its id stays its own
+        numbers.append(key)
+        numbers.append(frame.f_lasti)
+        frame = frame.f_back
+    return tuple(numbers)
+
+
+@lru_cache(maxsize=4096)
+def resolve(raw: RawStack) -> Stack:
+    """`raw` as source lines, innermost first, without Gapless's own frames and those above the script."""
+    lines: list[SourceLine] = []
+    for position in range(0, len(raw), 2):
+        line = _resolve_frame(raw[position], raw[position + 1])
+        if line is None:
+            continue
+        lines.append(line)
+    return tuple(_until_script(lines))
+
+
+def _until_script(lines: list[SourceLine]) -> list[SourceLine]:
+    """Drop what called the script: `runpy`, the console entry point, a test runner's own frames stay."""
+    for position in range(len(lines) - 1, -1, -1):
+        if lines[position].function == "<module>" and lines[position].is_user:
+            return lines[: position + 1]
+    return lines
+
+
+@lru_cache(maxsize=65536)
+def _resolve_frame(key: int, lasti: int) -> SourceLine | None:
+    code = _codes[key]
+    file = code.co_filename
+    if file.startswith(_OWN_ROOMS) or file.startswith("<frozen") or file.replace("\\", "/").endswith(_MACHINERY):
+        return None
+    number = _line_number(code, lasti)
+    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    return SourceLine(
+        file=file,
+        line=number,
+        function=name,
+        code=linecache.getline(file, number).strip(),
+        library=library_of(file),
+    )
+
+
+def _line_number(code: CodeType, lasti: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    paths = sysconfig.get_paths()
+    site = {paths["purelib"], paths["platlib"]}
+    site |= {p for p in sys.path if p.rstrip("/\\").endswith(("site-packages", "dist-packages"))}
+    # In a virtual environment the standard library is that of the base installation.
+    standard = {paths["stdlib"], paths["platstdlib"], os.path.dirname(os.__file__)}
+    return tuple(p.rstrip("/\\") + os.sep for p in site), tuple(p.rstrip("/\\") + os.sep for p in standard)
+
+
+@lru_cache(maxsize=4096)
+def library_of(file: str) -> str:
+    """The installed package `file` belongs to, ``"python"`` for the standard library, else ``""``."""
+    site, standard = _roots()
+    for root in site:
+        if file.startswith(root):
+            top = file[len(root) :].replace("\\", "/").split("/", 1)[0]
+            return top.removesuffix(".py")
+    if file.startswith(_HERE):
+        return "gapless"
+    if file.startswith(standard) or (file.startswith("<") and not file.startswith(("<ipython", "<stdin", "<string"))):
+        return "python"
+    return ""

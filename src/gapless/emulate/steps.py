@@ -1,0 +1,150 @@
+"""Where training steps begin and end, found without the user's help."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+import torch.profiler
+import torch.utils.data
+
+from gapless.emulate.core import Core
+from gapless.emulate.local import local
+from gapless.emulate.patches import Patches
+from gapless.emulate.placement import HOST
+
+
+def install(core: Core, patches: Patches) -> Any:
+    """Mark optimizer steps, profiler steps, backward passes, batches and evaluation.
+
+    Gives a handle whose ``remove()`` takes the optimizer hook away.
+    """
+    _install_backward(core, patches)
+    _install_batches(core, patches)
+    _install_profiler(core, patches)
+    _install_phase(core, patches)
+    _install_scaler(core, patches)
+    return register_optimizer_step_post_hook(_optimizer_hook(core))
+
+
+def _optimizer_hook(core: Core) -> Any:
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if core.enabled:
+            core.recorder.mark("optimizer", _name(core, optimizer), depth=1)
+
+    return hook
+
+
+def _name(core: Core, optimizer: Any) -> str:
+    """The optimizer's class, numbered where a script has several of one class."""
+    known = core.optimizers
+    for number, other in enumerate(known):
+        if other is optimizer:
+            break
+    else:
+        number = len(known)
+        known.append(optimizer)
+    return f"{type(optimizer).__name__}.step#{number}"
+
+
+def _install_scaler(core: Core, patches: Patches) -> None:
+    """A step that GradScaler skips, because gradients overflowed, is a step all the same."""
+    from torch.amp.grad_scaler import GradScaler
+
+    real = GradScaler.step
+
+    @wraps(real)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = core.recorder.tick
+        out = real(self, optimizer, *args, **kwargs)
+        if core.enabled and core.recorder.tick == before:
+            core.recorder.mark("optimizer", _name(core, optimizer), depth=1)
+        return out
+
+    patches.set(GradScaler, "step", step)
+
+
+def _install_backward(core: Core, patches: Patches) -> None:
+    """Every way into the autograd engine ends in one Python function."""
+    import torch.autograd.graph as graph
+
+    real = graph._engine_run_backward
+
+    @wraps(real)
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not core.enabled:
+            return real(outputs, *args, **kwargs)
+        before = local.backward
+        devices = [core.device_of(tensor) for tensor in outputs if isinstance(tensor, torch.Tensor)]
+        local.backward = max(devices, default=HOST)
+        if before == HOST:
+            core.recorder.phase = "train"
+            core.recorder.mark("backward", depth=1)
+        try:
+            return real(outputs, *args, **kwargs)
+        finally:
+            local.backward = before
+
+    patches.set_everywhere(graph, "_engine_run_backward", run)
+
+
+def _install_batches(core: Core, patches: Patches) -> None:
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    real = _BaseDataLoaderIter.__next__
+
+    @wraps(real)
+    def following(self: Any) -> Any:
+        batch = real(self)
+        if core.enabled:
+            core.recorder.mark("batch", depth=1)
+        return batch
+
+    patches.set(_BaseDataLoaderIter, "__next__", following)
+
+
+def _install_profiler(core: Core, patches: Patches) -> None:
+    real = torch.profiler.profile.step
+
+    @wraps(real)
+    def step(self: Any) -> Any:
+        out = real(self)
+        if core.enabled:
+            core.recorder.mark("profiler", "profiler.step", depth=1)
+        return out
+
+    patches.set(torch.profiler.profile, "step", step)
+
+
+def _install_phase(core: Core, patches: Patches) -> None:
+    """``model.eval()`` begins an evaluation, ``model.train()`` or a backward pass ends it.
+
+    Only for a module that is being trained: a frozen teacher or a frozen normalisation layer says nothing
+    of the loop.
+    """
+    real = torch.nn.Module.train
+    depth = 0
+
+    @wraps(real)
+    def train(self: Any, mode: bool = True) -> Any:
+        nonlocal depth
+        depth += 1
+        try:
+            out = real(self, mode)
+        finally:
+            depth -= 1
+        if depth == 0 and core.enabled and any(_id in core.trained for _id in map(id, self.parameters())):
+            core.recorder.phase = "train" if mode else "eval"
+        return out
+
+    patches.set(torch.nn.Module, "train", train)
+    real_add = torch.optim.Optimizer.add_param_group
+
+    @wraps(real_add)
+    def add_param_group(self: Any, group: dict[str, Any]) -> None:
+        real_add(self, group)
+        core.trained.update(map(id, self.param_groups[-1]["params"]))
+
+    patches.set(torch.optim.Optimizer, "add_param_group", add_param_group)

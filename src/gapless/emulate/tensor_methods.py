@@ -1,0 +1,324 @@
+"""Handlers for what users write on tensors: moving, reading, pinning, copying, making new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.emulate.functions import FunctionMode, Handler, as_device, handles
+from gapless.emulate.local import local
+from gapless.emulate.placement import HOST, PINNED
+from gapless.emulate.transfers import count_copy, moved
+
+Tensor = torch.Tensor
+
+# -- moving ----------------------------------------------------------------------------------------
+
+
+@handles(Tensor.to)
+def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    options = dict(kwargs)
+    device: Any = options.pop("device", None)
+    dtype: Any = options.pop("dtype", None)
+    other = options.pop("other", None)
+    if rest and isinstance(rest[0], Tensor):
+        other = rest.pop(0)
+    elif rest and isinstance(rest[0], torch.dtype):
+        dtype = rest.pop(0)
+    elif rest:
+        device = rest.pop(0)
+        if rest and (rest[0] is None or isinstance(rest[0], torch.dtype)):
+            dtype = rest.pop(0)
+    if other is not None:
+        device, dtype = other.device, other.dtype
+    for name in ("non_blocking", "copy"):
+        if rest:
+            options[name] = rest.pop(0)
+    if device is None:
+        return func(tensor, dtype=dtype, **options) if dtype is not None else func(*args, **kwargs)
+    device = as_device(device)
+    if device.type not in ("cuda", "cpu") or tensor.is_meta:
+        if device.type != "meta" and not tensor.is_meta:
+            return func(*args, **kwargs)
+        return _through_meta(mode, func, tensor, device, dtype, options)
+    options["memory_format"] = options.get("memory_format") or torch.preserve_format
+    return moved(mode.core, tensor, mode.core.index_of(device), dtype=dtype, **options)
+
+
+def _through_meta(
+    mode: FunctionMode, func: Any, tensor: Tensor, device: torch.device, dtype: Any, options: dict[str, Any]
+) -> Any:
+    """To and from tensors without data: ATen's own errors and results, on the CPU."""
+    index = mode.core.index_of(device)
+    real = torch.device("cpu") if index >= 0 else device
+    out = func(tensor, device=real, dtype=dtype, **options)
+    return mode.core.place(out, index) if index >= 0 else out
+
+
+@handles(Tensor.cuda)
+def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    device = rest[0] if rest else kwargs.get("device")
+    non_blocking = rest[1] if len(rest) > 1 else kwargs.get("non_blocking", False)
+    wanted = torch.device("cuda") if device is None else as_device(device)
+    if wanted.type != "cuda":
+        raise RuntimeError(f"Invalid device, must be cuda device but got {wanted}")
+    memory_format = kwargs.get("memory_format") or torch.preserve_format
+    return moved(
+        mode.core, tensor, mode.core.index_of(wanted), non_blocking=non_blocking, memory_format=memory_format
+    )
+
+
+@handles(Tensor.cpu)
+def _cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    memory_format = kwargs.get("memory_format") or torch.preserve_format
+    return moved(mode.core, args[0], HOST, memory_format=memory_format, call="Tensor.cpu")
+
+
+@handles(Tensor.type)
+def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    wanted = rest[0] if rest else kwargs.get("dtype")
+    index = mode.core.device_of(tensor)
+    if wanted is None:
+        name: str = func(tensor)
+        return name.replace("torch.", "torch.cuda.", 1) if index >= 0 else name
+    if isinstance(wanted, torch.dtype):
+        return tensor.to(dtype=wanted)
+    name = wanted if isinstance(wanted, str) else _type_name(wanted)
+    target = max(index, 0) if ".cuda." in name else HOST
+    if ".cuda." in name and index < 0:
+        target = local.device
+    dtype = _dtype_of(name)
+    non_blocking = rest[1] if len(rest) > 1 else kwargs.get("non_blocking", False)
+    return moved(mode.core, tensor, target, dtype=dtype, non_blocking=non_blocking, call="Tensor.type")
+
+
+def _type_name(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+def _dtype_of(name: str) -> torch.dtype:
+    """The dtype of a legacy type name such as ``torch.cuda.FloatTensor``."""
+    legacy = name.rsplit(".", 1)[-1]
+    kind = getattr(torch, legacy, None)
+    dtype = getattr(kind, "dtype", None)
+    if legacy == "Tensor":
+        return torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"invalid type: '{name}'")
+    return dtype
+
+
+@handles(Tensor.get_device, torch.get_device)
+def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.core.device_of(args[0])
+
+
+@handles(Tensor.record_stream)
+def _record_stream(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return None
+
+
+# -- pinning ---------------------------------------------------------------------------------------
+
+
+@handles(Tensor.pin_memory)
+def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    state = mode.core.placement.state_of(tensor)
+    if state == PINNED:
+        return tensor
+    if state >= 0:
+        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
+    with torch.no_grad():
+        return mode.core.place(tensor.clone(), PINNED)
+
+
+@handles(Tensor.is_pinned)
+def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.core.is_pinned(args[0])
+
+
+@handles(Tensor.share_memory_)
+def _share_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if mode.on_device(args[0]) else func(*args, **kwargs)  # device memory is shared already
+
+
+@handles(Tensor.is_shared)
+def _is_shared(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return True if mode.on_device(args[0]) else func(*args, **kwargs)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _named(name: str) -> Handler:
+    """A read whose Python spelling tells more than the operator."""
+
+    def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = local.call
+        local.call = before or name
+        try:
+            return func(*args, **kwargs)
+        finally:
+            local.call = before
+
+    return handler
+
+
+for _method in (
+    "item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__format__", "__contains__",
+    "is_nonzero", "__getitem__", "__setitem__",
+):  # fmt: skip
+    handles(getattr(Tensor, _method))(_named(f"Tensor.{_method}"))
+handles(torch.is_nonzero)(_named("torch.is_nonzero"))
+
+
+def _read_at_once(name: str) -> Handler:
+    """A read of the whole tensor that passes the dispatcher by, or reads many times: it counts once."""
+
+    def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if mode.on_device(args[0]):
+            mode.core.wait(name, "read", call=name)
+        local.quiet += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            local.quiet -= 1
+
+    return handler
+
+
+handles(Tensor.tolist)(_read_at_once("Tensor.tolist"))
+handles(Tensor.__repr__)(_read_at_once("Tensor.__repr__"))
+
+
+@handles(Tensor.numpy)
+def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    index = mode.core.device_of(tensor)
+    if index < 0:
+        return func(*args, **kwargs)
+    if not kwargs.get("force", False):
+        raise TypeError(
+            f"can't convert cuda:{index} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+            "host memory first."
+        )
+    count_copy(
+        mode.core, index, HOST, non_blocking=False, nbytes=tensor.nbytes, call="Tensor.numpy", fresh=True
+    )
+    return func(tensor, force=True).copy()
+
+
+# -- making new ones -------------------------------------------------------------------------------
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _default_device() -> torch.device | None:
+    """The device of ``torch.set_default_device``, which sits below this mode."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+def _from_values(name: str, keeps_tensors: bool) -> Handler:
+    """`torch.tensor` and its kin: values built on the host, then copied to the device."""
+
+    def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        asked = kwargs.get("device")
+        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        is_tensor = isinstance(data, Tensor)
+        wanted = as_device(asked) if asked is not None else _default_device()
+        source = mode.core.placement.state_of(data) if is_tensor else HOST
+        if wanted is None and is_tensor and (keeps_tensors or source >= 0):
+            target = source
+        else:
+            target = HOST if wanted is None else mode.core.index_of(wanted)
+        if wanted is not None and wanted.type not in ("cuda", "cpu"):
+            return func(*args, **kwargs)
+        if is_tensor and keeps_tensors:
+            copy = bool(kwargs.get("copy"))
+            return moved(mode.core, data, max(target, HOST), dtype=kwargs.get("dtype"), copy=copy, call=name)
+        quietly = {**kwargs, "device": torch.device("cpu")}
+        pinned = bool(quietly.pop("pin_memory", False))
+        if is_tensor and source >= 0:
+            local.quiet += 1  # a tensor made of a tensor is a clone where it is
+        try:
+            out = func(*args, **quietly)
+        finally:
+            if is_tensor and source >= 0:
+                local.quiet -= 1
+        if target >= 0 and not (is_tensor and source == target):
+            detail = "" if is_tensor else ("scalar" if out.dim() == 0 or _is_python_values(data) else "")
+            count_copy(
+                mode.core, source, target, non_blocking=False, nbytes=_bytes_of(out), call=name, detail=detail
+            )
+        return mode.core.place(out, PINNED if pinned and target == HOST else target)
+
+    return handler
+
+
+def _is_python_values(data: Any) -> bool:
+    return isinstance(data, (int, float, complex, bool, list, tuple))
+
+
+handles(torch.tensor)(_from_values("torch.tensor", keeps_tensors=False))
+handles(torch.as_tensor)(_from_values("torch.as_tensor", keeps_tensors=True))
+handles(torch.asarray)(_from_values("torch.asarray", keeps_tensors=True))
+
+
+@handles(Tensor.new_tensor)
+def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, data = args[0], args[1] if len(args) > 1 else kwargs["data"]
+    asked = kwargs.get("device")
+    target = mode.core.device_of(tensor) if asked is None else mode.core.index_of(as_device(asked))
+    options = {**kwargs, "device": torch.device("cpu")}
+    out = func(*args, **options)
+    source = mode.core.device_of(data) if isinstance(data, Tensor) else HOST
+    if source != target:
+        detail = "scalar" if _is_python_values(data) else ""
+        count_copy(
+            mode.core, source, target, non_blocking=False, nbytes=_bytes_of(out), call="Tensor.new_tensor",
+            detail=detail,
+        )  # fmt: skip
+    return mode.core.place(out, target)
+
+
+@handles(Tensor.new)
+def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.core.place(func(*args, **kwargs), mode.core.device_of(args[0]))
+
+
+@handles(Tensor.__deepcopy__)
+def _deepcopy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    state = mode.core.placement.state_of(args[0])
+    out = func(*args, **kwargs)
+    return mode.core.place(out, state) if state >= 0 else out
+
+
+def _factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A factory called from Python: without a device it is the host's, and not C++ code's secret."""
+    if kwargs.get("device") is not None:
+        return mode.asked(func, args, kwargs)
+    before = local.explicit
+    local.explicit = True
+    try:
+        return func(*args, **kwargs)
+    finally:
+        local.explicit = before
+
+
+for _name in (
+    "zeros", "ones", "empty", "full", "rand", "randn", "randint", "randperm", "arange", "range", "linspace",
+    "logspace", "eye", "empty_strided", "scalar_tensor", "normal", "tril_indices", "triu_indices", "bartlett_window",
+    "blackman_window", "hamming_window", "hann_window", "kaiser_window", "sparse_coo_tensor", "sparse_csr_tensor",
+    "from_numpy", "frombuffer", "from_file", "empty_permuted", "vander", "cartesian_prod", "meshgrid",
+):  # fmt: skip
+    _found = getattr(torch, _name, None)
+    if _found is not None and _found not in (None,):
+        handles(_found)(_factory)

@@ -1,0 +1,47 @@
+"""Modes are per thread: threads the script starts enter them too; forked children leave them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from gapless.emulate.patches import Patches
+
+if TYPE_CHECKING:
+    from gapless.emulate.emulator import Emulator
+
+_active: Emulator | None = None
+_registered = False
+
+
+def install(emulator: Emulator, patches: Patches) -> None:
+    """Threads started from now on see the device; children forked from now on do not record."""
+    global _active, _registered
+    _active = emulator
+    real = threading.Thread.run
+
+    @wraps(real)
+    def run(self: Any) -> None:
+        if _active is not emulator or not emulator.core.enabled:
+            real(self)
+            return
+        with emulator.modes():
+            real(self)
+
+    patches.set(threading.Thread, "run", run)
+    if not _registered and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+        _registered = True
+
+
+def uninstall() -> None:
+    global _active
+    _active = None
+
+
+def _after_fork() -> None:
+    """A DataLoader's worker runs on the host alone: CUDA cannot be used in a forked child either."""
+    if _active is not None:
+        _active.leave_in_child()

@@ -1,0 +1,107 @@
+"""Tensors that move between host and device, and what the host waits for then.
+
+CUDA's rules (`aten/src/ATen/native/cuda/Copy.cu`): a blocking copy between host and device always ends in a
+stream synchronization, pinned or not. With ``non_blocking=True`` a pinned side makes it asynchronous; from or to
+pageable memory the driver stages the data and the host waits all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.emulate.core import Core
+from gapless.emulate.placement import HOST, PINNED
+
+Tensor = torch.Tensor
+
+
+def count_copy(
+    core: Core,
+    source: int,
+    target: int,
+    *,
+    non_blocking: bool,
+    nbytes: int,
+    operator: str = "aten::_to_copy",
+    call: str = "",
+    detail: str = "",
+    fresh: bool = False,
+) -> None:
+    """Record the wait of a copy between two placements, if it makes one.
+
+    `fresh` says that the host side of a device-to-host copy is allocated by the operator itself, which then
+    takes pinned memory when asked not to block.
+    """
+    if nbytes == 0 or (source >= 0) == (target >= 0):
+        return
+    to_device = target >= 0
+    host_pinned = (source if to_device else target) == PINNED or (fresh and not to_device)
+    if non_blocking and host_pinned:
+        return
+    if not detail:
+        pinned = (source if to_device else target) == PINNED
+        detail = "pinned" if pinned else "pageable"
+    core.wait(operator, "h2d" if to_device else "d2h", call=call, detail=detail, nbytes=nbytes)
+
+
+def moved(
+    core: Core,
+    tensor: Tensor,
+    target: int,
+    *,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: torch.memory_format = torch.preserve_format,
+    call: str = "",
+    detail: str = "",
+) -> Tensor:
+    """`tensor` at `target` (`HOST` or a device index), as ``Tensor.to`` would give it.
+
+    Gradients travel back the same way. Gives `tensor` itself where nothing has to change.
+    """
+    source = core.device_of(tensor)
+    if source == target:
+        return _Converted.plain(tensor, dtype, copy, memory_format)
+    state = core.placement.state_of(tensor)
+    nbytes = tensor.numel() * tensor.element_size()
+    count_copy(core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True)
+    after = PINNED if target == HOST and non_blocking else target
+    if tensor.requires_grad and torch.is_grad_enabled():
+        result: Tensor = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
+        return result
+    return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), after)
+
+
+class _Converted:
+    """A conversion that stays where it is."""
+
+    @staticmethod
+    def plain(tensor: Tensor, dtype: torch.dtype | None, copy: bool, memory_format: torch.memory_format) -> Tensor:
+        if not copy and dtype in (None, tensor.dtype) and memory_format is torch.preserve_format:
+            return tensor
+        return tensor.to(dtype=dtype or tensor.dtype, copy=copy, memory_format=memory_format)
+
+
+class ToCopy(torch.autograd.Function):
+    """A copy to another device whose gradient comes back to where the input is."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        tensor: Tensor,
+        core: Core,
+        target: int,
+        dtype: torch.dtype | None,
+        memory_format: torch.memory_format,
+        non_blocking: bool,
+    ) -> Tensor:
+        ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
+        return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), target)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        back = moved(ctx.core, gradient, ctx.source, dtype=ctx.dtype)
+        return back, None, None, None, None, None

@@ -1,0 +1,37 @@
+"""The exceptions of Gapless and the exit status each one carries."""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FINDINGS = 1
+EXIT_USAGE = 2
+EXIT_UNREADABLE = 3
+
+
+class GaplessError(Exception):
+    """Something the user can act on: shown as one or two lines, never as a traceback.
+
+    The message says what was seen and what to do about it.
+    """
+
+    exit_code = EXIT_UNREADABLE
+
+
+class UsageError(GaplessError):
+    """The command line or the call asks for something that does not exist."""
+
+    exit_code = EXIT_USAGE
+
+
+class UnreadableInput(GaplessError):
+    """A file that was named cannot be read as what it should be."""
+
+
+class NotEmulated(GaplessError, RuntimeError):
+    """The script needs something that cannot exist without a real CUDA device."""
+
+
+class WaitError(GaplessError, RuntimeError):
+    """The host waited for the device inside :func:`gapless.no_waits`."""
+
+    exit_code = EXIT_FINDINGS

@@ -1,0 +1,98 @@
+"""`Site` and `Event`: what happened in a capture, where, and when."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gapless.model.source import SourceLine, Stack, library_frames, user_line
+
+Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit", "free"]
+"""Why the host waits.
+
+- ``read``: a value is read on the host (``.item()`` and all that ends there);
+- ``size``: the size of the result depends on the data;
+- ``values``: the operator needs values of a device tensor on the host to do its work;
+- ``status``: an error code is read back (``torch.linalg``);
+- ``h2d`` / ``d2h``: a copy from host to device or back;
+- ``explicit``: the program asks to wait;
+- ``free``: memory is given back to the driver.
+"""
+
+Phase = Literal["train", "eval"]
+
+
+class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A place where the host waits: everything about a wait that does not change when it happens again.
+
+    `operator` is what waits, in the field's spelling (``aten::nonzero``, ``cudaStreamSynchronize``).
+    `call` is the Python call through which it was reached where that tells more
+    (``Tensor.__bool__``, ``Tensor.tolist``, ``torch.allclose``), else empty.
+    `detail` tells variants apart: for copies ``pageable``, ``pinned``, ``scalar``, ``list``, ``index``.
+    `stack` is innermost first. In backward, `node` names the autograd node and `forward` is the stack of
+    the forward call that created it (empty if unknown).
+    """
+
+    operator: str
+    mechanism: Mechanism
+    call: str = ""
+    detail: str = ""
+    stack: Stack = ()
+    node: str = ""
+    forward: Stack = ()
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The user's line to change: in backward the forward line that created the node."""
+        return user_line(self.forward or self.stack)
+
+    @property
+    def library_frames(self) -> Stack:
+        """Library frames below the user's line, innermost first."""
+        return library_frames(self.forward or self.stack)
+
+    @property
+    def in_backward(self) -> bool:
+        return bool(self.node)
+
+    def passes_through(self, library: str, function: str = "", file: str = "") -> bool:
+        """Whether some frame is in `library`, in `function` and in a file that ends in `file` (where given)."""
+        return any(
+            frame.library == library
+            and (not function or frame.function == function or frame.function.endswith("." + function))
+            and (not file or frame.file.replace("\\", "/").endswith(file))
+            for frame in self.stack
+        )
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Waits at one site between two step marks.
+
+    `site` indexes `Session.sites`. `tick` counts the step marks seen before. `calls` is how often the
+    site was reached in that time and `waits` how many times the host waited there.
+    `time` is seconds since the capture began, of the first of them. `bytes` is what was copied, in all.
+    """
+
+    site: int
+    tick: int
+    time: float = 0.0
+    calls: int = 1
+    waits: int = 1
+    bytes: int = 0
+    phase: Phase = "train"
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Something that tells where steps begin and end.
+
+    `kind`: ``optimizer`` (a step of the optimizer `name`, skipped by a scaler or not), ``profiler``
+    (``profiler.step()``), ``user`` (``gapless.step()``), ``backward`` (a backward pass begins),
+    ``batch`` (a batch was drawn from a DataLoader). Only the first three advance the tick.
+    """
+
+    kind: Literal["optimizer", "profiler", "user", "backward", "batch"]
+    tick: int
+    time: float
+    name: str = ""
+    stack: Stack = ()

@@ -1,0 +1,54 @@
+"""`Finding`: a rule met at a place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gapless.model.event import Site
+from gapless.model.source import SourceLine, Stack
+
+When = Literal["every-step", "some-steps", "first-step", "set-up", "evaluation", "after", "no-steps"]
+"""When the waits happen.
+
+``every-step``: in each steady step; ``some-steps``: in some (`Frequency.every` says which);
+``first-step``: in the first step and never again; ``set-up``: before the training loop;
+``evaluation``: while the model is evaluated; ``after``: after the last step; ``no-steps``: the run had
+no steps to tell by.
+"""
+
+
+class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How often: `waits` per occurrence (per step where `when` is a kind of step, else in all).
+
+    `per_step` is waits in steady training steps divided by their number. `every` is N for "every N
+    steps", 0 where no regular distance shows. `total` counts the whole run.
+    """
+
+    when: When
+    waits: float
+    per_step: float = 0.0
+    every: int = 0
+    total: int = 0
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A rule met at a user's line.
+
+    `line` is the line to change. `library_stack` are the frames below it where the wait sits in a
+    library, innermost first. `backward` says that the waits happen in backward of that line.
+    `sites` are the distinct sites that were grouped into this finding.
+    """
+
+    code: str
+    name: str
+    line: SourceLine
+    frequency: Frequency
+    remedy: str
+    operators: tuple[str, ...] = ()
+    library_stack: Stack = ()
+    backward: bool = False
+    node: str = ""
+    bytes: int = 0
+    sites: tuple[Site, ...] = ()

@@ -1,0 +1,79 @@
+"""`Canvas`: rich text gathered into a string of a given width."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.text import Text
+
+from gapless.render._style import Style
+
+
+class Canvas:
+    """Writes lines in four ways: as they are, wrapped, clipped to the width, or with a hanging indent."""
+
+    def __init__(self, style: Style) -> None:
+        self.style = style
+        self._file = io.StringIO()
+        self._console = Console(
+            file=self._file,
+            width=style.width,
+            force_terminal=style.color is not None,
+            color_system=style.color,  # type: ignore[arg-type]  # a name rich gave itself
+            no_color=style.color is None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+
+    def text(self) -> str:
+        """Everything written so far."""
+        return "".join(line.rstrip() + "\n" for line in self._file.getvalue().splitlines())
+
+    def blank(self) -> None:
+        self.line(Text())
+
+    def line(self, text: Text) -> None:
+        """One line, however long: for what a terminal makes a link of."""
+        self._console.print(self._clean(text), soft_wrap=True)
+
+    def wrapped(self, text: Text) -> None:
+        self._console.print(self._clean(text), overflow="fold")
+
+    def clipped(self, text: Text) -> None:
+        """One line, cut at the width."""
+        clean = self._clean(text)
+        clean.truncate(self.style.width, overflow="ellipsis" if self.style.unicode else "crop")
+        self.line(clean)
+
+    def hanging(self, lead: Text, text: Text) -> None:
+        """`lead`, then `text` wrapped beside it."""
+        room = max(20, self.style.width - lead.cell_len)
+        rows = self._clean(text).wrap(self._console, room, overflow="fold")
+        for position, row in enumerate(rows):
+            row.rstrip()
+            self.line((lead if not position else Text(" " * lead.cell_len)) + row)
+
+    def spread(self, left: Text, right: Text) -> None:
+        """`left` and `right` at the two margins."""
+        gap = self.style.width - left.cell_len - self._clean(right).cell_len
+        self.line(left + Text(" " * max(gap, 2)) + right)
+
+    def code(self, source: str) -> Text:
+        """`source`, a line of Python, in colours."""
+        if self.style.color is None:
+            return Text(source)
+        code = Syntax("", "python", theme="ansi_dark", background_color="default").highlight(source)
+        code.rstrip()
+        return code
+
+    def _clean(self, text: Text) -> Text:
+        """`text` without what would steer the terminal, and within ASCII where it must be."""
+        plain = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text.plain)
+        plain = self.style.ascii(plain)
+        if plain == text.plain:
+            return text
+        return Text(plain, style=text.style)

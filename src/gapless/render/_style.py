@@ -1,0 +1,43 @@
+"""`Style`: what a renderer may use of the place its text goes to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+
+class Style(msgspec.Struct, frozen=True, kw_only=True):
+    """How to write.
+
+    `width` in columns. `color` is one of rich's colour systems, or None for plain text. `unicode` tells
+    whether the output can hold more than ASCII. `unfold` shows every finding in full and `frames` every
+    frame of their stacks. `folder` is what paths are shown relative to. `hints` are closing words of advice.
+    """
+
+    width: int = 80
+    color: str | None = None
+    unicode: bool = True
+    unfold: bool = False
+    frames: bool = False
+    folder: str = ""
+    hints: tuple[str, ...] = ()
+
+    def path(self, file: str) -> str:
+        """`file` as the user would name it from `folder`."""
+        if not self.folder or not os.path.isabs(file):
+            return file
+        try:
+            return str(Path(file).relative_to(self.folder))
+        except ValueError:
+            return file
+
+    def ascii(self, text: str) -> str:
+        """`text` with typography replaced by ASCII where the output can hold no more."""
+        if self.unicode:
+            return text
+        return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode("ascii")
+
+
+_PLAIN = str.maketrans({"×": "x", "│": "|", "…": "...", "·": "-", "–": "-", "—": "-", "’": "'"})

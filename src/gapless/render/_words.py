@@ -1,0 +1,77 @@
+"""How the report puts things: numbers, frequencies and endings in words."""
+
+from __future__ import annotations
+
+from gapless.model import Finding, Frequency, Report, StepSummary
+from gapless.model.wording import count, number
+
+WHEN = {
+    "every-step": "every step",
+    "some-steps": "some steps",
+    "no-steps": "whole run",
+    "evaluation": "evaluation",
+    "first-step": "first step",
+    "set-up": "set-up",
+    "after": "after",
+}
+
+
+def often(frequency: Frequency, steady: int) -> str:
+    """``every step, 2×``; `steady` is the number of steps that were looked at."""
+    times = f"{number(frequency.waits)}×"
+    if frequency.when == "some-steps":
+        if frequency.every:
+            return f"every {frequency.every} steps, {times}"
+        hit = round(frequency.per_step * steady / frequency.waits)
+        return f"{hit} of {steady} steps, {times}"
+    return f"{WHEN[frequency.when]}, {times}"
+
+
+def meaning(steps: StepSummary) -> str:
+    """What the number of waits says of a step, and what a step is."""
+    waits = steps.waits_per_step
+    times = "Once" if waits == 1 else f"{number(waits)} times"
+    return (
+        f"{times} in each step the host launches nothing until the GPU has done all that was queued. "
+        f"A step ends with {steps.source}."
+    )
+
+
+def operators(finding: Finding) -> str:
+    """What waits: the Python call where it says more, the operators, and the node in backward."""
+    calls = list(dict.fromkeys(site.call for site in finding.sites if site.call))
+    names = ", ".join(finding.operators)
+    text = f"{', '.join(calls)} ({names})" if calls else names
+    details = list(dict.fromkeys(site.detail for site in finding.sites if site.detail))
+    if details:
+        text += f", {' and '.join(details)}"
+    if finding.node:
+        text += f", in {finding.node}"
+    if finding.bytes:
+        text += f", {size(finding.bytes)} in all"
+    return text
+
+
+def size(nbytes: int) -> str:
+    """Bytes as people write them: ``512 B``, ``1.5 MB`` (powers of 1000)."""
+    power = min(4, (len(str(nbytes)) - 1) // 3)
+    return f"{nbytes / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def ending(report: Report) -> list[str]:
+    """How the script ended, where that bears on what was seen."""
+    how, status, message = report.ending.how, report.ending.status, report.ending.message
+    if how == "enough-steps":
+        return [
+            f"Stopped after {count(report.steps.seen, 'step')}: what comes later, evaluation for one, "
+            "was not seen (--steps all runs to the end)."
+        ]
+    if how == "exit" and status:
+        return [f"The script left with status {status}."]
+    if how == "interrupted":
+        return ["The script was interrupted: this is what was seen until then."]
+    if how == "error":
+        return [f"The script failed ({message}): this is what was seen until then."]
+    if how == "not-emulated":
+        return [f"The run ended early: {message}"]
+    return []

@@ -1,0 +1,52 @@
+"""The rules, one file each. A file ``gapNNN_name.py`` in this folder is found by itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from gapless.errors import UsageError
+from gapless.model import Rule, Site
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, by code."""
+    found: list[Rule] = []
+    for module_info in pkgutil.iter_modules(__path__):
+        if not module_info.name.startswith("gap"):
+            continue
+        module = importlib.import_module(f"{__name__}.{module_info.name}")
+        found += [
+            value()
+            for value in vars(module).values()
+            if isinstance(value, type) and issubclass(value, Rule) and value.__module__ == module.__name__
+        ]
+    return tuple(sorted(found, key=lambda rule: rule.code))
+
+
+@cache
+def _by_priority() -> tuple[Rule, ...]:
+    return tuple(sorted(all_rules(), key=lambda rule: (-rule.priority, rule.code)))
+
+
+def rule(code: str) -> Rule:
+    """The rule with that code or name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    wanted = code.strip()
+    for candidate in all_rules():
+        if wanted.upper() == candidate.code or wanted.lower() == candidate.name:
+            return candidate
+    raise UsageError(f"no rule {code!r}: `gapless rule` lists them all")
+
+
+def match(site: Site) -> Rule:
+    """The rule that names the wait at `site`: the first of the highest priority that matches."""
+    for candidate in _by_priority():
+        if candidate.matches(site):
+            return candidate
+    raise LookupError(f"no rule matches {site.operator} ({site.mechanism}): GAP100 should")

@@ -1,0 +1,139 @@
+"""Reading the user's line, so that a remedy can speak of its own names.
+
+A line is one physical line: it may be the middle of a statement. What cannot be read gives None, and the
+rule falls back to its general advice: wrong concrete advice is worse than general advice.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+
+_OPEN = {"(": ")", "[": "]", "{": "}"}
+_CLOSE = {close: open_ for open_, close in _OPEN.items()}
+_LONGEST = 70
+
+
+class Code:
+    """One line of Python, parsed. `source` is the text that was parsed; offsets refer to it."""
+
+    def __init__(self, source: str, tree: ast.Module) -> None:
+        self.source = source
+        self._bytes = source.encode()
+        self.tree = tree
+
+    @property
+    def statement(self) -> ast.stmt:
+        """The first statement of the line."""
+        return self.tree.body[0]
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Every node of the line."""
+        return ast.walk(self.tree)
+
+    def text(self, node: ast.AST) -> str:
+        """The source text of `node`, empty where it is too long to quote."""
+        found = ast.get_source_segment(self.source, node) or ""
+        return found if len(found) <= _LONGEST and "\n" not in found else ""
+
+    def replace(self, node: ast.expr, new: str) -> str:
+        """The line with `new` in place of `node`, empty where it is too long to quote."""
+        if node.lineno != 1 or node.end_lineno != 1 or node.end_col_offset is None:
+            return ""
+        changed = self._bytes[: node.col_offset] + new.encode() + self._bytes[node.end_col_offset :]
+        found = changed.decode()
+        return found if len(found) <= _LONGEST + 20 and "\n" not in found else ""
+
+    def calls(self, *names: str) -> list[ast.Call]:
+        """Calls of a function or a method with one of those last names, in order of appearance."""
+        found = [node for node in self.nodes() if isinstance(node, ast.Call) and called(node) in names]
+        return sorted(found, key=lambda call: (call.lineno, call.end_col_offset or 0))
+
+    def only_call(self, *names: str) -> ast.Call | None:
+        """The call of one of `names` where there is exactly one, else None."""
+        found = self.calls(*names)
+        return found[0] if len(found) == 1 else None
+
+    def subject(self, call: ast.Call) -> str:
+        """What a method is called on (``loss`` in ``loss.item()``), empty for a plain function."""
+        return self.text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+    def only_subscript(self) -> ast.Subscript | None:
+        """The subscript of the line where there is exactly one, else None."""
+        found = [node for node in self.nodes() if isinstance(node, ast.Subscript)]
+        return found[0] if len(found) == 1 else None
+
+
+def called(call: ast.Call) -> str:
+    """The last name of what is called: ``nonzero`` for ``torch.nonzero(x)`` and for ``x.nonzero()``."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    """The value of a keyword argument, None where it is not given."""
+    return next((given.value for given in call.keywords if given.arg == name), None)
+
+
+def is_module(node: ast.AST, *names: str) -> bool:
+    """Whether `node` is the bare name of a module, such as ``torch`` or ``F``."""
+    return isinstance(node, ast.Name) and node.id in names
+
+
+@cache
+def read(code: str) -> Code | None:
+    """`code`, parsed as leniently as one line allows; None where it does not read as Python."""
+    text = code.strip()
+    if not text:
+        return None
+    for candidate in _candidates(text):
+        try:
+            tree = ast.parse(candidate)
+        except (SyntaxError, ValueError):
+            continue
+        if tree.body:
+            return Code(candidate, tree)
+    return None
+
+
+def _candidates(text: str) -> Iterator[str]:
+    yield text
+    for form in dict.fromkeys((text, _balanced(text))):
+        yield form
+        bare = form.rstrip(",").rstrip()
+        yield bare
+        if bare.startswith("elif "):
+            bare = bare[2:]
+        if bare.endswith(":"):
+            yield bare + " pass"
+        yield f"({form})"
+        yield f"{{{form}}}"
+        yield f"f({form})"
+
+
+def _balanced(text: str) -> str:
+    """`text` with the brackets it lacks: closers at its end, openers at its start."""
+    pending: list[str] = []
+    missing: list[str] = []
+    quote = ""
+    for position, character in enumerate(text):
+        if quote:
+            if character == quote and text[position - 1] != "\\":
+                quote = ""
+        elif character in "\"'":
+            quote = character
+        elif character == "#":
+            text = text[:position].rstrip()
+            break
+        elif character in _OPEN:
+            pending.append(_OPEN[character])
+        elif character in _CLOSE:
+            if pending and pending[-1] == character:
+                pending.pop()
+            else:
+                missing.append(_CLOSE[character])
+    body = text.rstrip(",") if pending else text
+    return "".join(reversed(missing)) + body + "".join(reversed(pending))

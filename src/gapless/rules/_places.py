@@ -1,0 +1,87 @@
+"""Where a wait sits: on the user's own line, or in a library below it."""
+
+from __future__ import annotations
+
+from gapless.model import Site, SourceLine
+from gapless.rules._code import Code, read
+
+# Files of torch that only pass a call on: a wait below them is the doing of whoever called.
+_PASS_ON = (
+    "torch/_tensor.py",
+    "torch/_tensor_str.py",
+    "torch/functional.py",
+    "torch/overrides.py",
+    "torch/_ops.py",
+    "torch/_VF.py",
+    "torch/_jit_internal.py",
+    "torch/utils/_contextlib.py",
+    "torch/utils/_device.py",
+    "torch/autograd/__init__.py",
+    "torch/autograd/graph.py",
+    "torch/autograd/function.py",
+    "torch/nn/modules/module.py",
+)
+
+
+def _path(frame: SourceLine) -> str:
+    return frame.file.replace("\\", "/")
+
+
+def _is(function: str, name: str) -> bool:
+    return function == name or function.endswith("." + name)
+
+
+def below(site: Site, library: str, function: str = "", file: str = "") -> bool:
+    """Whether a frame below the user's line is in `library`, in `function`, in a file with `file` in its path.
+
+    Frames above the user's line do not count: a metric of the user's own, called by a library, is his.
+    """
+    return any(
+        frame.library == library and (not function or _is(frame.function, function)) and file in _path(frame)
+        for frame in site.library_frames
+    )
+
+
+def deciding_frame(site: Site) -> SourceLine | None:
+    """The innermost library frame that chose to wait; None where the user's own line did."""
+    for frame in site.library_frames:
+        if frame.library != "python" and not _path(frame).endswith(_PASS_ON):
+            return frame
+    return None
+
+
+def own_code(site: Site) -> Code | None:
+    """The user's line, parsed, where the wait is its own doing; None where a library waits or it cannot be read."""
+    line = site.line
+    if line is None or not line.is_user or deciding_frame(site) is not None:
+        return None
+    return read(line.code)
+
+
+def short_path(frame: SourceLine) -> str:
+    """``torchmetrics/aggregation.py:93``: the frame without the folders above its package."""
+    path = _path(frame)
+    start = path.rfind(f"/{frame.library}/")
+    return f"{path[start + 1:] if start >= 0 else path.rsplit('/', 1)[-1]}:{frame.line}"
+
+
+def in_library(site: Site, advice: str) -> str:
+    """`advice`, told for the library's line where a library waits and not the user's own."""
+    frame = deciding_frame(site)
+    if frame is None:
+        return advice
+    return (
+        f"{frame.library} waits here, at {short_path(frame)} ({frame.function}): look for an option of it that "
+        f"avoids this, or for another call; in its code: {advice}"
+    )
+
+
+def operator(site: Site) -> str:
+    """What waits, without namespace and overload: ``index`` for ``aten::index.Tensor``."""
+    name = site.operator
+    return name[6:].split(".")[0] if name.startswith("aten::") else name.rpartition(".")[2]
+
+
+def names(site: Site) -> frozenset[str]:
+    """The bare names of what waits: the operator, and the Python call through which it was reached."""
+    return frozenset({operator(site), site.call.rpartition(".")[2]} - {""})

@@ -1,0 +1,61 @@
+"""GAP100."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library
+
+_ADVICE = {
+    "read": "keep the value on the device, and read it once every N steps instead of in each",
+    "size": "use a form whose result has a fixed size, such as a mask instead of a selection",
+    "values": "use a form that needs no values on the host, or prepare those values on the host beforehand",
+    "status": "use the variant that leaves its error code on the device, and look at the code rarely",
+    "h2d": "copy from pinned memory with `non_blocking=True`, or create the tensor on the device",
+    "d2h": "copy into pinned memory with `non_blocking=True`, and read it once an event says that it has arrived",
+    "explicit": "remove the wait: work on one stream is in order already, and an event orders two streams",
+    "free": "keep the memory: the caching allocator uses it again",
+}
+
+
+class UnnamedWait(Rule):
+    """The host waits for the device in a way that no other rule names.
+
+    ## What waits
+    The operator named in the finding needs something from the device before the host can go on: a value, the
+    size of its result, an error code, or the end of a copy. No more exact rule describes this place.
+
+    ## Why it costs
+    The host launches kernels ahead of the device. A wait lets the device catch up and run dry; until the host
+    has launched the next kernels, the device idles. Work on the host that was hidden behind the device (the
+    next batch, the optimizer's bookkeeping) is no longer hidden.
+
+    ## Example
+    ```python
+    weights = torch.randn(8, 3, device=device)
+    scale = torch.tensor([2.0]).to(device)
+    weights = weights * scale.item()
+    ```
+
+    ## Use instead
+    ```python
+    weights = torch.randn(8, 3, device=device)
+    scale = torch.full((1,), 2.0, device=device)
+    weights = weights * scale
+    ```
+    In general: keep values on the device, compute with masks instead of selections, and gather what the host
+    wants to know so that one wait every N steps brings it all.
+
+    ## When it is fine
+    Outside the training loop, or so rarely that its share of the time cannot be seen.
+    """
+
+    code = "GAP100"
+    name = "unnamed-wait"
+    priority = 0
+    advice = "keep what this needs on the device, or do it once every N steps instead of in each"
+
+    def matches(self, site: Site) -> bool:
+        return True
+
+    def remedy(self, site: Site) -> str:
+        return in_library(site, _ADVICE.get(site.mechanism, self.advice))

@@ -1,0 +1,118 @@
+"""GAP101."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code, is_module
+from gapless.rules._places import names, own_code
+
+_CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__"}
+_READERS = ("item", "float", "int")
+
+
+class ItemRead(Rule):
+    """`.item()`, `float(t)` or `int(t)`: one number is copied to the host, which waits until it has been computed.
+
+    ## What waits
+    `.item()`, `float(tensor)`, `int(tensor)` and functions that call them (`math.sqrt(tensor)`, `round`) copy
+    one number from the device into a Python number. The copy stands in the queue behind everything launched
+    before it, so the host waits for all of that.
+
+    ## Why it costs
+    The usual place is the loss, read in each step for a running mean. The host then stands still until the
+    forward pass is done, and the device idles while the host prepares and launches what comes next. With small
+    kernels, where the host is hardly faster than the device, that gap is a large part of the step.
+
+    ## Example
+    ```python
+    running = 0.0
+    for step in range(100):
+        loss = train_step()
+        running += loss.item()
+        if step % 50 == 49:
+            print(running / 50)
+            running = 0.0
+    ```
+
+    ## Use instead
+    ```python
+    running = torch.zeros((), device=device)
+    for step in range(100):
+        loss = train_step()
+        running += loss.detach()
+        if step % 50 == 49:
+            average = (running / 50).tolist()  # one wait in 50 steps
+            running.zero_()
+    ```
+    `detach()` matters: without it the sum keeps the graph of every step alive. Several values are read with one
+    wait when they are stacked first: `torch.stack([loss, accuracy]).tolist()`.
+
+    ## When it is fine
+    Once every N steps, once an epoch, or where the host really decides with the value and the decision is rare.
+    """
+
+    code = "GAP101"
+    name = "item-read"
+    advice = (
+        "keep the value on the device (`.detach()`), sum it up there, and read the sum once every N steps; "
+        "several values are read with one wait by `torch.stack([a, b]).tolist()`"
+    )
+
+    def matches(self, site: Site) -> bool:
+        if site.mechanism != "read":
+            return False
+        return not _CALLS.isdisjoint(names(site))
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        if code is None:
+            return self.advice
+        reads = [(call, subject) for call in code.calls(*_READERS) if (subject := _subject(code, call))]
+        if len(reads) == 1:
+            return _one(code, *reads[0]) or self.advice
+        names = list(dict.fromkeys(f"`{subject}`" for _, subject in reads))
+        if 2 <= len(names) <= 4:
+            together = f"{', '.join(names[:-1])} and {names[-1]}"
+            return f"keep {together} on the device (`.detach()`), and read them together once every N steps"
+        return self.advice
+
+
+def _subject(code: Code, call: ast.Call) -> str:
+    """The tensor that `call` reads, empty where it reads none that could be named."""
+    if isinstance(call.func, ast.Attribute):
+        return code.subject(call) if call.func.attr == "item" and not call.args else ""
+    if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Constant):
+        return ""
+    inner = call.args[0]
+    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "item":
+        return ""  # float(x.item()): the inner call names it
+    return code.text(inner)
+
+
+def _detached(subject: str) -> str:
+    try:
+        simple = isinstance(ast.parse(subject, mode="eval").body, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+    except SyntaxError:
+        return ""
+    bare = subject if simple else f"({subject})"
+    return bare if bare.endswith(".detach()") else f"{bare}.detach()"
+
+
+def _one(code: Code, call: ast.Call, subject: str) -> str:
+    kept = _detached(subject)
+    changed = code.replace(call, kept) if kept else ""
+    statement = code.statement
+    if not changed or is_module(call.func, "math"):
+        return ""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        target = code.text(statement.target)
+        return f"sum up on the device: `{changed}`, and read `{target}` once every N steps"
+    appended = code.only_call("append")
+    if appended is not None and appended.args == [call]:
+        values = code.subject(appended)
+        return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
+    if isinstance(statement, ast.Assign) and statement.value is call:
+        return f"keep it on the device: `{changed}`, and read it only where the host needs it, every N steps"
+    return f"keep `{subject}` on the device (`{kept}`), and read it only once every N steps"

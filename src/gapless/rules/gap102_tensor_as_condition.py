@@ -1,0 +1,140 @@
+"""GAP102."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code, called
+from gapless.rules._places import names, own_code
+
+_CALLS = {"__bool__", "is_nonzero"}
+_PICKS = {"max": "torch.maximum", "min": "torch.minimum"}
+_FINITE = ("isnan", "isinf", "isfinite")
+
+
+class TensorAsCondition(Rule):
+    """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool, and only the device knows it.
+
+    ## What waits
+    Python asks a tensor for its truth value wherever a condition stands: `if`, `while`, `assert`, `not`, `and`,
+    `or`, a conditional expression, and inside `any`, `all`, `max`, `min` and `sorted` over tensors, or
+    `tensor in [a, b]`. For a device tensor, each of these questions copies one bool to the host and waits for it.
+
+    ## Why it costs
+    The host cannot launch either branch before it knows which one it is. `max`, `sorted` and `in` over a list ask
+    once per comparison: a list of n tensors waits n times.
+
+    ## Example
+    ```python
+    if torch.isnan(loss).any():
+        loss = torch.zeros_like(loss)
+    best = max(loss, target_loss)
+    ```
+
+    ## Use instead
+    ```python
+    loss = torch.where(torch.isnan(loss), 0.0, loss)
+    best = torch.maximum(loss, target_loss)
+    ```
+    Compute both outcomes and choose with `torch.where`; `torch.maximum`, `torch.minimum`, `clamp`,
+    `logical_and`, `logical_or` and `logical_not` stay on the device. A check that should only warn can be
+    collected in a device flag (`bad |= torch.isnan(loss)`) that is read once every N steps.
+
+    ## When it is fine
+    Where the branch saves more work than the wait costs, or where it is asked rarely: test `step % n == 0` first,
+    so that Python does not reach the tensor in the other steps.
+    """
+
+    code = "GAP102"
+    name = "tensor-as-condition"
+    advice = (
+        "compute both outcomes and choose on the device: `torch.where(condition, a, b)`; "
+        "a check that only warns can be asked once every N steps"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and not _CALLS.isdisjoint(names(site))
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        if code is None:
+            return self.advice
+        return _compared(code) or _checked(code) or _branched(code) or self.advice
+
+
+def _number(node: ast.expr) -> bool:
+    """Whether `node` is a number written out, with a sign or without."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        node = node.operand
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+
+
+def _compared(code: Code) -> str:
+    """Advice for Python's own max and min."""
+    call = code.only_call(*_PICKS)
+    if call is None or not isinstance(call.func, ast.Name) or call.keywords:
+        return ""
+    name = call.func.id
+    texts = [code.text(value) for value in call.args]
+    if not all(texts) or any(isinstance(value, ast.Starred) for value in call.args):
+        return ""
+    if len(texts) == 1:
+        return f"`{texts[0]}.{name}()` for a tensor, `torch.stack({texts[0]}).{name}()` for a list of tensors"
+    if len(texts) != 2:
+        return ""
+    numbers = [_number(value) for value in call.args]
+    if any(numbers):
+        tensor, bound = texts if numbers[1] else reversed(texts)
+        side = "min" if name == "max" else "max"
+        return f"`torch.clamp({tensor}, {side}={bound})` does the same on the device"
+    return f"`{_PICKS[name]}({texts[0]}, {texts[1]})` does the same on the device, with both of them tensors there"
+
+
+def _checked(code: Code) -> str:
+    """Advice for asserts and for checks that values are finite."""
+    if isinstance(code.statement, ast.Assert):
+        return (
+            "assert what the host knows (shapes, dtypes); a check of values belongs into a flag on the device that "
+            "is read once every N steps (`bad |= ~condition`), or behind a debug switch"
+        )
+    call = code.only_call(*_FINITE)
+    asked = code.text(call) if call is not None else ""
+    if call is None or not asked:
+        return ""
+    flag = f"~{asked}.all()" if called(call) == "isfinite" else f"{asked}.any()"
+    return (
+        f"collect the answer on the device (`bad |= {flag}`, with `bad` a bool tensor there) "
+        "and read `bad` once every N steps"
+    )
+
+
+def _tensor_like(test: ast.expr) -> bool:
+    """Whether the truth of `test` can be what was asked of the tensor, as a whole."""
+    if isinstance(test, ast.Compare):
+        return len(test.ops) == 1 and not isinstance(test.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot))
+    if isinstance(test, ast.Call):
+        return not (isinstance(test.func, ast.Name) and hasattr(builtins, test.func.id))
+    return isinstance(test, (ast.Name, ast.Attribute, ast.Subscript))
+
+
+def _branched(code: Code) -> str:
+    """Advice for `if` and conditional expressions, with the condition's text."""
+    choices = [node for node in code.nodes() if isinstance(node, ast.IfExp)]
+    if isinstance(code.statement, ast.If) and not choices:
+        asked = code.text(code.statement.test)
+        if not asked or not _tensor_like(code.statement.test):
+            return ""
+        return (
+            f"compute both outcomes and choose on the device: `torch.where({asked}, a, b)`; "
+            "where the branch only warns or logs, ask once every N steps"
+        )
+    if len(choices) != 1 or isinstance(code.statement, ast.If):
+        return ""
+    parts = (choices[0].test, choices[0].body, choices[0].orelse)
+    texts = [code.text(part) for part in parts]
+    values_fit = all(_number(part) or not isinstance(part, (ast.Constant, ast.JoinedStr)) for part in parts[1:])
+    if all(texts) and values_fit and _tensor_like(choices[0].test):
+        return f"choose on the device: `torch.where({', '.join(texts)})`"
+    return ""

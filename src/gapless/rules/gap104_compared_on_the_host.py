@@ -1,0 +1,70 @@
+"""GAP104."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code, is_module
+from gapless.rules._places import in_library, names, own_code
+
+_NAMES = {"equal", "allclose"}
+
+
+class ComparedOnTheHost(Rule):
+    """`torch.equal` or `torch.allclose`: the answer is a Python bool, so it must come to the host.
+
+    ## What waits
+    `torch.equal(a, b)` and `torch.allclose(a, b)` compare on the device and return a Python `bool`. The answer is
+    copied back, and the host waits for it, even where nobody looks at it.
+
+    ## Why it costs
+    A comparison in a training loop is often a leftover check ("have the weights really changed?"). It costs a full
+    read of both tensors on the device and one wait on the host, in each step.
+
+    ## Example
+    ```python
+    same = torch.equal(x, y)
+    close = torch.allclose(x, y, atol=1e-6)
+    ```
+
+    ## Use instead
+    ```python
+    same = (x == y).all()
+    close = torch.isclose(x, y, atol=1e-6).all()
+    ```
+    Both are bool tensors on the device; `torch.where` and `&` work with them there. `torch.equal` also accepts
+    different shapes and answers `False`: compare `a.shape == b.shape` first, the host knows shapes.
+
+    ## When it is fine
+    In tests, in set-up, or every N steps.
+    """
+
+    code = "GAP104"
+    name = "compared-on-the-host"
+    advice = "`(a == b).all()` or `torch.isclose(a, b).all()` keeps the answer on the device"
+
+    def matches(self, site: Site) -> bool:
+        return not _NAMES.isdisjoint(names(site))
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_on_device(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _on_device(code: Code) -> str:
+    call = code.only_call("equal", "allclose")
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return ""
+    bound = not is_module(call.func.value, "torch", "th")
+    tensors = [call.func.value, *call.args[:1]] if bound else call.args[:2]
+    rest = call.args[1:] if bound else call.args[2:]
+    if len(tensors) != 2:
+        return ""
+    left, right = (code.text(tensor) for tensor in tensors)
+    if not left or not right:
+        return ""
+    if call.func.attr == "equal":
+        return f"`({left} == {right}).all()` keeps the answer on the device (for tensors of one shape)"
+    options = [code.text(value) for value in rest] + [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg]
+    return f"`torch.isclose({', '.join([left, right, *options])}).all()` keeps the answer on the device"

@@ -1,0 +1,101 @@
+"""GAP105."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code
+from gapless.rules._places import names, own_code
+
+_INDEXING = {"__index__", "__getitem__", "__setitem__"}
+_SHAPES = {
+    *("arange", "empty", "eye", "linspace", "narrow", "ones", "rand", "randint", "randn", "randperm", "zeros"),
+    *("chunk", "expand", "flatten", "new_empty", "new_ones", "new_zeros", "permute", "repeat"),
+    *("reshape", "roll", "select", "split", "tile", "topk", "tril", "triu", "unflatten", "unfold", "view"),
+}
+
+
+class TensorAsIndex(Rule):
+    """A device tensor as a slice bound, a position, a `range` or a shape: Python and shapes need an `int`.
+
+    ## What waits
+    `x[:n]`, `x[i]` with a 0-dim integer `i`, `range(n)`, `torch.zeros(n)`, `x.view(n, -1)` and a Python list indexed
+    with `n`: wherever a whole number is needed and a device tensor is given, its value is copied to the host.
+
+    ## Why it costs
+    Positions and lengths are often the result of the step's own computation (an `argmax`, a count), so the host
+    waits for that computation before it can launch anything that uses it.
+
+    ## Example
+    ```python
+    best = scores.argmax()
+    row = x[best]
+    length = lengths.max()
+    trimmed = x[:length]
+    ```
+
+    ## Use instead
+    ```python
+    best = scores.argmax()
+    row = x.index_select(0, best.reshape(1)).squeeze(0)
+    length = lengths.max()
+    inside = torch.arange(x.shape[0], device=x.device) < length
+    trimmed = torch.where(inside.unsqueeze(1), x, 0.0)
+    ```
+    An index tensor of one dimension stays on the device. Lengths that come from the data are better computed on the
+    host while the batch is made, and kept as Python numbers beside it.
+
+    ## When it is fine
+    Where a shorter shape saves much more work than the wait costs (long padding), or outside the loop.
+    """
+
+    code = "GAP105"
+    name = "tensor-as-index"
+    advice = (
+        "select with an index tensor of one dimension (`x.index_select(0, i.reshape(1))`), mask instead of slicing "
+        "(`torch.arange(n, device=x.device) < length`), or keep lengths as Python numbers from the start"
+    )
+
+    def matches(self, site: Site) -> bool:
+        if site.mechanism != "read":
+            return False
+        if not _INDEXING.isdisjoint(names(site)):
+            return True
+        if site.call or site.in_backward:
+            return site.call.rpartition(".")[2] in _SHAPES
+        code = own_code(site)  # a shape is read inside PyTorch, by no call of its own
+        return code is not None and bool(code.calls(*_SHAPES))
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_subscript(code) or _range(code) if code is not None else "") or self.advice
+
+
+def _subscript(code: Code) -> str:
+    found = code.only_subscript()
+    if found is None or code.calls("range") or not isinstance(found.ctx, ast.Load):
+        return ""
+    owner, index = code.text(found.value), found.slice
+    if not owner or not isinstance(found.value, (ast.Name, ast.Attribute)):
+        return ""
+    if isinstance(index, ast.Slice) and index.upper is not None and index.lower is None and index.step is None:
+        bound = code.text(index.upper)
+        if bound and isinstance(index.upper, (ast.Name, ast.Attribute)):
+            return (
+                f"keep the full shape and mask it: `torch.arange({owner}.shape[0], device={owner}.device) < {bound}`; "
+                f"or keep `{bound}` as a Python number from the start"
+            )
+    if isinstance(index, (ast.Name, ast.Attribute)) and (position := code.text(index)):
+        return (
+            f"`{owner}.index_select(0, {position}.reshape(1)).squeeze(0)` selects on the device, "
+            f"where `{owner}` is a device tensor"
+        )
+    return ""
+
+
+def _range(code: Code) -> str:
+    call = code.only_call("range")
+    if call is None or len(call.args) != 1 or not (bound := code.text(call.args[0])):
+        return ""
+    return f"loop over a number the host knows (a shape, a maximum) and mask what lies beyond `{bound}`"

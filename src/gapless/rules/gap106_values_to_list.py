@@ -1,0 +1,66 @@
+"""GAP106."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._places import names, own_code
+
+_NAMES = {"tolist", "numpy", "__array__", "__dlpack__"}
+
+
+class ValuesToList(Rule):
+    """`.tolist()` on a device tensor: all its values are copied to the host, which waits for them.
+
+    ## What waits
+    `tensor.tolist()` copies the tensor to the host in one blocking copy and makes Python numbers of it. Passing the
+    list on to `split`, `range` or a loop hides that the values came from the device.
+
+    ## Why it costs
+    The copy stands behind everything launched before. For a large tensor the copy itself costs as well, because the
+    destination is not pinned, and so does making a Python object of each value.
+
+    ## Example
+    ```python
+    sizes = counts.tolist()
+    for row, size in enumerate(sizes):
+        x[row, size:] = 0.0
+    ```
+
+    ## Use instead
+    ```python
+    columns = torch.arange(x.shape[1], device=x.device)
+    x = torch.where(columns < counts.unsqueeze(1), x, 0.0)
+    ```
+    A loop over values is nearly always a comparison with `torch.arange`, a `gather` or a `scatter`. What is only
+    logged can be collected with `torch.stack` and read once every N steps: one `tolist()` of a stack is one wait.
+
+    ## When it is fine
+    Once every N steps, and then as one list of everything. It is the right way to read many values at once.
+    """
+
+    code = "GAP106"
+    name = "values-to-list"
+    advice = (
+        "compute with the tensor itself (compare with `torch.arange`, `gather`, `scatter`), or read everything at "
+        "once every N steps"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        call = code.only_call("tolist") if code is not None else None
+        if code is None or call is None or not isinstance(call.func, ast.Attribute):
+            return self.advice
+        subject = code.subject(call)
+        appended = code.only_call("append", "extend")
+        if subject and appended is not None and appended.args == [call]:
+            kept = code.replace(appended, f"{code.subject(appended)}.append({subject}.detach())")
+            if kept:
+                return f"keep the tensor: `{kept}`, and read all of them at once, every N steps"
+        if not subject:
+            return self.advice
+        return f"keep `{subject}` on the device and compute with it there; what is only logged, read every N steps"

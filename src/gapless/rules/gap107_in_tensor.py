@@ -1,0 +1,58 @@
+"""GAP107."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._places import names, own_code
+
+
+class InTensor(Rule):
+    """`value in tensor`: Python's `in` needs a bool, and the elements are on the device.
+
+    ## What waits
+    `value in tensor` compares every element with the value on the device, reduces the answers to one and copies it
+    to the host, which waits for it.
+
+    ## Why it costs
+    It reads like a cheap look-up, and waits for everything launched before. In a loop over classes or ids it waits
+    once for each.
+
+    ## Example
+    ```python
+    if 3 in y:
+        loss = loss * 2.0
+    ```
+
+    ## Use instead
+    ```python
+    loss = torch.where((y == 3).any(), loss * 2.0, loss)
+    ```
+    Many values at once: `torch.isin(y, wanted)` tells it for each element, on the device.
+
+    ## When it is fine
+    In set-up, or on a tensor that is on the host: ask there, before the batch is copied to the device.
+    """
+
+    code = "GAP107"
+    name = "in-tensor"
+    advice = "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for many values at once"
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and "__contains__" in names(site)
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        if code is None:
+            return self.advice
+        asked = [node for node in code.nodes() if isinstance(node, ast.Compare)]
+        if len(asked) != 1 or len(asked[0].ops) != 1 or not isinstance(asked[0].ops[0], (ast.In, ast.NotIn)):
+            return self.advice
+        value, tensor = code.text(asked[0].left), code.text(asked[0].comparators[0])
+        if not value or not tensor:
+            return self.advice
+        some = f"({tensor} == {value}).any()"
+        if isinstance(asked[0].ops[0], ast.NotIn):
+            some = f"({tensor} != {value}).all()"
+        return f"`{some}` keeps the answer on the device; `torch.where` chooses with it"

@@ -1,0 +1,68 @@
+"""GAP110."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import is_module
+from gapless.rules._places import in_library, names, own_code
+
+_NAMES = {"nonzero", "nonzero_numpy", "argwhere"}
+
+
+class Nonzero(Rule):
+    """`nonzero`, `argwhere` or one-argument `where`: the number of hits must be known to allocate the result.
+
+    ## What waits
+    `torch.nonzero`, `torch.argwhere` and `torch.where(condition)` return as many rows as there are
+    non-zero elements. The host cannot allocate the result before the device has counted them, so it
+    copies the count back and waits for everything queued before it.
+
+    ## Why it costs
+    While the host waits it launches nothing; once the count has arrived the device is empty and idles
+    until the next kernels are launched. The length of the call says little: it is charged for all the work
+    that was queued before it.
+
+    ## Example
+    ```python
+    inds = torch.nonzero(target == background, as_tuple=True)
+    target[inds] = ignore
+    ```
+
+    ## Use instead
+    ```python
+    target = torch.where(target == background, ignore, target)
+    ```
+    Compute with the mask itself: `torch.where(mask, a, b)`, `masked_fill`, a sum weighted by the mask, or
+    `mask.sum()` where only the number is needed. Where indices are needed, a bounded form has a fixed size:
+    `torch.nonzero_static(mask, size=n)`.
+
+    ## When it is fine
+    In set-up, in evaluation that runs rarely, or where the selected part is so small that working on it
+    saves more than the wait costs: measure both.
+    """
+
+    code = "GAP110"
+    name = "nonzero"
+    advice = (
+        "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted by the mask; "
+        "`torch.nonzero_static(mask, size=n)` where indices are needed"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "size" and not _NAMES.isdisjoint(names(site))
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        call = code.only_call("nonzero", "argwhere", "where") if code is not None else None
+        if code is None or call is None:
+            return in_library(site, self.advice)
+        plain = isinstance(call.func, ast.Attribute) and is_module(call.func.value, "torch", "th")
+        mask = code.text(call.args[0]) if plain and call.args else code.subject(call)
+        if not mask or (plain and not call.args):
+            return self.advice
+        return (
+            f"keep the mask `{mask}` and its fixed size: `torch.where({mask}, a, b)`, `masked_fill`, or a sum "
+            f"weighted by it; `torch.nonzero_static({mask}, size=n)` where indices are needed"
+        )

@@ -1,0 +1,115 @@
+"""GAP112."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code, is_module
+from gapless.rules._places import in_library, operator, own_code
+
+_NODES = ("IndexBackward", "MaskedSelectBackward")
+_OPERATORS = {"index", "_unsafe_index", "masked_select", "_unsafe_masked_index"}
+_SUMS = ("sum", "mean")
+
+
+class BooleanMaskRead(Rule):
+    """`x[mask]` or `masked_select`: how many elements the mask selects must be known to allocate the result.
+
+    ## What waits
+    Indexing with a bool (or uint8) mask turns the mask into indices with `nonzero`, and the host waits for their
+    number. `torch.masked_select` does the same. Where gradients flow through `x[mask]`, the mask is turned into
+    indices once more in backward, and the host waits again.
+
+    ## Why it costs
+    A masked loss is the usual place: it stands at the end of the forward pass, so the host waits for all of it,
+    and the device then idles until backward has been launched.
+
+    ## Example
+    ```python
+    errors = F.cross_entropy(logits, target, reduction="none")
+    valid = target != ignore
+    loss = errors[valid].mean()
+    ```
+
+    ## Use instead
+    ```python
+    errors = F.cross_entropy(logits, target, reduction="none")
+    valid = target != ignore
+    loss = torch.where(valid, errors, 0.0).sum() / valid.sum()
+    ```
+    Zeros outside the mask leave a sum as it is, and `mask.sum()` is the number to divide by. Use `torch.where` and
+    not a product with the mask where the excluded values may be infinite or NaN. Many losses do it themselves:
+    `F.cross_entropy(logits, target, ignore_index=ignore)`.
+
+    ## When it is fine
+    Where the selected part is small and much work follows on it, or outside the training loop.
+    """
+
+    code = "GAP112"
+    name = "boolean-mask-read"
+    advice = (
+        "keep the full shape: `torch.where(mask, x, 0.0).sum() / mask.sum()` is the mean over the mask; "
+        "`torch.where(mask, a, b)` instead of working on the selected part"
+    )
+
+    def matches(self, site: Site) -> bool:
+        if site.mechanism != "size":
+            return False
+        if site.in_backward and site.node.startswith(_NODES):
+            return True
+        if site.in_backward and site.node.startswith("IndexPut"):
+            return False  # the gradient of a masked write
+        return operator(site) in _OPERATORS
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_reduced(code) or _selected(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _selection(code: Code) -> tuple[ast.expr, str, str] | None:
+    """The expression that selects, with the texts of what and by which mask."""
+    call = code.only_call("masked_select")
+    if call is not None:
+        plain = isinstance(call.func, ast.Attribute) and is_module(call.func.value, "torch", "th")
+        texts = [code.text(value) for value in call.args] if plain else [code.subject(call)]
+        if not plain and call.args:
+            texts.append(code.text(call.args[0]))
+        return (call, texts[0], texts[1]) if len(texts) == 2 and all(texts) else None
+    found = code.only_subscript()
+    if found is None or not isinstance(found.ctx, ast.Load) or isinstance(found.slice, (ast.Tuple, ast.Slice)):
+        return None
+    owner, mask = code.text(found.value), code.text(found.slice)
+    return (found, owner, mask) if owner and mask else None
+
+
+def _bare(text: str) -> str:
+    """`text`, in brackets unless a method can be called on it as it stands."""
+    tree = ast.parse(text, mode="eval").body
+    return text if isinstance(tree, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
+
+
+def _reduced(code: Code) -> str:
+    """Advice for ``x[mask].sum()`` and ``x[mask].mean()``."""
+    selection = _selection(code)
+    if selection is None:
+        return ""
+    node, owner, mask = selection
+    for call in code.calls(*_SUMS):
+        if isinstance(call.func, ast.Attribute) and call.func.value is node and not call.args and not call.keywords:
+            total = f"torch.where({mask}, {owner}, 0.0).sum()"
+            if call.func.attr == "sum":
+                return f"`{total}` is the same sum at a fixed size"
+            return f"`{total} / {_bare(mask)}.sum()` is the same mean at a fixed size (where both have one shape)"
+    return ""
+
+
+def _selected(code: Code) -> str:
+    selection = _selection(code)
+    if selection is None:
+        return ""
+    _, owner, mask = selection
+    return (
+        f"keep `{owner}` at its full size and choose with `torch.where({mask}, {owner}, other)`; a mean over the mask "
+        f"is `torch.where({mask}, {owner}, 0.0).sum() / {_bare(mask)}.sum()`"
+    )

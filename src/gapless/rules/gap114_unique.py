@@ -1,0 +1,61 @@
+"""GAP114."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library, operator, own_code
+
+
+class Unique(Rule):
+    """`unique` or `unique_consecutive`: the number of distinct values must be known to allocate the result.
+
+    ## What waits
+    `torch.unique` and `torch.unique_consecutive` return as many elements as there are distinct values. The host
+    waits until the device has sorted and counted them, often more than once in one call.
+
+    ## Why it costs
+    The usual question is a smaller one than "which values are there": how many, whether a value occurs, or one row
+    per class. Those answers have a fixed size and need no wait.
+
+    ## Example
+    ```python
+    number = torch.unique(y).numel()
+    seen = torch.unique(y)
+    ```
+
+    ## Use instead
+    ```python
+    ordered = y.flatten().sort().values
+    number = 1 + (ordered[1:] != ordered[:-1]).sum()
+    seen = torch.zeros(classes, dtype=torch.bool, device=device).index_fill_(0, y.flatten(), True)
+    ```
+    `number` is the count, on the device (of a tensor that is not empty). `seen` tells for each of a known number of
+    classes whether it occurs: one element per class, in the place of a list of unknown length.
+
+    ## When it is fine
+    In set-up, in checks that run rarely, or on the host before the batch is copied.
+    """
+
+    code = "GAP114"
+    name = "unique"
+    advice = (
+        "for the number: sort and count the changes; for known classes: a bool of one element per class, set with "
+        "`index_fill_`: both have a fixed size"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "size" and "unique" in operator(site)
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        call = code.only_call("unique") if code is not None else None
+        if code is None or call is None or len(call.args) > 1 or call.keywords:
+            return in_library(site, self.advice)
+        values = code.text(call.args[0]) if call.args else code.subject(call)
+        if not values.isidentifier():
+            return in_library(site, self.advice)
+        return (
+            f"to count: `s = {values}.flatten().sort().values; 1 + (s[1:] != s[:-1]).sum()`; for a known number of "
+            f"classes: `torch.zeros(classes, dtype=torch.bool, device={values}.device)"
+            f".index_fill_(0, {values}.flatten(), True)`"
+        )

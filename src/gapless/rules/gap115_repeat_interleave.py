@@ -1,0 +1,55 @@
+"""GAP115."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._code import keyword
+from gapless.rules._places import in_library, names, own_code
+
+
+class RepeatInterleave(Rule):
+    """`repeat_interleave` with a tensor of repeats and no `output_size`: the sum of the repeats must be known.
+
+    ## What waits
+    With a device tensor of repeats, the result has as many rows as the repeats add up to. Without `output_size`
+    the host waits to read that sum.
+
+    ## Why it costs
+    The length is nearly always known to whoever made the repeats (a number of tokens, of edges, of nodes), so the
+    wait buys nothing.
+
+    ## Example
+    ```python
+    repeats = torch.full((8,), 3, device=device)
+    rows = torch.repeat_interleave(x, repeats, dim=0)
+    ```
+
+    ## Use instead
+    ```python
+    repeats = torch.full((8,), 3, device=device)
+    rows = torch.repeat_interleave(x, repeats, dim=0, output_size=24)
+    ```
+    `output_size` must be the exact sum, as a Python number. Where only an upper bound is known, append one row of
+    padding whose repeat is the bound less the sum (computed on the device), and pass the bound. The same number of
+    repeats for all rows is `x.repeat_interleave(3, dim=0)`, which does not wait.
+
+    ## When it is fine
+    In set-up, such as building the index of a graph once.
+    """
+
+    code = "GAP115"
+    name = "repeat-interleave"
+    advice = "pass `output_size=`, the sum of the repeats, as a number that the host knows"
+
+    def matches(self, site: Site) -> bool:
+        return "repeat_interleave" in names(site)
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        call = code.only_call("repeat_interleave") if code is not None else None
+        if code is None or call is None or keyword(call, "output_size") is not None:
+            return in_library(site, self.advice)
+        whole = code.text(call)
+        if not whole.endswith(")") or not (call.args or call.keywords):
+            return self.advice
+        return f"pass the length that the host knows: `{whole[:-1].rstrip().rstrip(',')}, output_size=n)`"

@@ -1,0 +1,84 @@
+"""GAP116."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code, is_module, keyword
+from gapless.rules._places import in_library, names, own_code
+
+_NAMES = {"bincount", "histc", "histogram", "histogramdd", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"}
+
+
+class Bincount(Rule):
+    """`bincount`, or `histc` without bounds: the range of the values is read on the host.
+
+    ## What waits
+    On CUDA, `torch.bincount` reads the smallest and the largest value on the host, to check the one and to size the
+    result by the other: two waits, even with `minlength`. `torch.histc` without `min` and `max` reads both bounds of
+    the data.
+
+    ## Why it costs
+    Counting is what confusion matrices and class statistics are made of, so it tends to run in each step, for each
+    metric.
+
+    ## Example
+    ```python
+    counts = torch.bincount(y, minlength=classes)
+    histogram = torch.histc(x, bins=10)
+    ```
+
+    ## Use instead
+    ```python
+    counts = torch.zeros(classes, dtype=torch.long, device=device).scatter_add_(0, y, torch.ones_like(y))
+    histogram = torch.histc(x, bins=10, min=-4.0, max=4.0)
+    ```
+    The `scatter_add_` counts integers exactly, for values from 0 to `classes - 1`; a value outside stops the program
+    with a device-side assertion instead of a longer result. `histc` with bounds ignores what lies outside them.
+
+    ## When it is fine
+    In set-up (class weights of a data set), or on the host.
+    """
+
+    code = "GAP116"
+    name = "bincount"
+    advice = (
+        "count with a fixed size: `torch.zeros(n, dtype=torch.long, device=x.device).scatter_add_(0, x, "
+        "torch.ones_like(x))`; give `torch.histc` its `min` and `max`"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return not _NAMES.isdisjoint(names(site))
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_counted(code) or _bounded(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _counted(code: Code) -> str:
+    call = code.only_call("bincount")
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return ""
+    plain = is_module(call.func.value, "torch", "th")
+    values = code.text(call.args[0]) if plain and call.args else "" if plain else code.subject(call)
+    if not values.isidentifier() or len(call.args) > (1 if plain else 0):
+        return ""
+    length, weights = keyword(call, "minlength"), keyword(call, "weights")
+    size = (code.text(length) if length is not None else "") or "n"
+    if weights is not None:
+        what = code.text(weights)
+        if not what.isidentifier():
+            return ""
+        start = f"torch.zeros({size}, dtype={what}.dtype, device={values}.device)"
+        return f"`{start}.scatter_add_(0, {values}, {what})` adds up the same at a fixed size"
+    start = f"torch.zeros({size}, dtype=torch.long, device={values}.device)"
+    return f"`{start}.scatter_add_(0, {values}, torch.ones_like({values}, dtype=torch.long))` counts at a fixed size"
+
+
+def _bounded(code: Code) -> str:
+    call = code.only_call("histc")
+    whole = code.text(call) if call is not None else ""
+    if call is None or not whole.endswith(")") or keyword(call, "min") is not None or len(call.args) > 2:
+        return ""
+    return f"give the bounds: `{whole[:-1]}, min=low, max=high)`"

@@ -1,0 +1,48 @@
+"""GAP117."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._code import keyword
+from gapless.rules._places import in_library, names, own_code
+
+
+class OneHot(Rule):
+    """`one_hot` without `num_classes`: the largest class is read on the host to size the result.
+
+    ## What waits
+    `F.one_hot(target)` makes one column per class, and without `num_classes` it finds their number by reading the
+    largest value of `target`. With `num_classes`, nothing is read on a CUDA device.
+
+    ## Why it costs
+    The model's own output has the number of classes in its shape. Reading it from the data costs a wait, and gives a
+    result of another shape for each batch that happens to lack the last class.
+
+    ## Example
+    ```python
+    encoded = F.one_hot(y)
+    ```
+
+    ## Use instead
+    ```python
+    encoded = F.one_hot(y, num_classes=logits.shape[1])
+    ```
+
+    ## When it is fine
+    Hardly ever: a shape that depends on the batch is a defect waiting to happen.
+    """
+
+    code = "GAP117"
+    name = "one-hot"
+    advice = "pass `num_classes=`: the number of classes that the model has"
+
+    def matches(self, site: Site) -> bool:
+        return "one_hot" in names(site)
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        call = code.only_call("one_hot") if code is not None else None
+        if code is None or call is None or len(call.args) != 1 or keyword(call, "num_classes") is not None:
+            return in_library(site, self.advice)
+        whole = code.text(call)
+        return f"pass the number of classes: `{whole[:-1]}, num_classes=n)`" if whole.endswith(")") else self.advice

@@ -1,0 +1,52 @@
+"""GAP119."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library
+
+
+class DataDependentSize(Rule):
+    """A result whose size depends on the data: the host cannot allocate it before it has read the size.
+
+    ## What waits
+    The operator named in the finding returns as much as the values of its arguments ask for, like
+    `torch.combinations`, which selects with a mask. The device computes the size, the host reads it, and only then
+    can it allocate the result and go on.
+
+    ## Why it costs
+    The host waits for everything launched before, and whatever follows has a shape that changes from step to step:
+    the allocator cannot use its blocks again, CUDA graphs cannot be captured, and a compiled model recompiles.
+
+    ## Example
+    ```python
+    values = torch.arange(6, device=device)
+    pairs = torch.combinations(values)
+    ```
+
+    ## Use instead
+    ```python
+    values = torch.arange(6, device=device)
+    first, second = torch.triu_indices(6, 6, offset=1, device=device)
+    pairs = torch.stack([values[first], values[second]], dim=1)
+    ```
+    In general: a mask of the full shape instead of a selection, a bound instead of an exact size with a count beside
+    it, and sizes that are known on the host passed as Python numbers.
+
+    ## When it is fine
+    In set-up, or where the smaller size saves more than the wait costs.
+    """
+
+    code = "GAP119"
+    name = "data-dependent-size"
+    priority = 10
+    advice = (
+        "use a form of fixed size: a mask of the full shape instead of a selection, or a bound that the host knows "
+        "with a count beside it"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "size"
+
+    def remedy(self, site: Site) -> str:
+        return in_library(site, self.advice)

@@ -1,0 +1,89 @@
+"""GAP121."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code, keyword
+from gapless.rules._places import in_library, own_code
+
+_MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
+
+
+class ConstantToDevice(Rule):
+    """A Python number or list made a tensor on the device: a small blocking copy from the host.
+
+    ## What waits
+    `torch.tensor(1.0, device="cuda")`, `torch.as_tensor([1, 2], device=...)` and `x.new_tensor(...)` build the tensor
+    on the host and copy it over. The copy blocks, because the source is ordinary memory.
+
+    ## Why it costs
+    A constant of four bytes costs a whole wait, and code that makes one in each step often makes several.
+
+    ## Example
+    ```python
+    for step in range(10):
+        scale = torch.tensor(0.5, device=device)
+        weights = torch.tensor([0.2, 0.8], device=device)
+        out = x * scale
+    ```
+
+    ## Use instead
+    ```python
+    weights = torch.tensor([0.2, 0.8], device=device)  # once
+    for step in range(10):
+        scale = torch.full((), 0.5, device=device)
+        out = x * scale
+    ```
+    A number is filled in by a kernel: `torch.full`, `zeros`, `ones`, `full_like` do not wait, and beside a tensor in
+    arithmetic it needs no tensor at all: `x * 0.5`. A list is made once, before the loop; in a module it belongs
+    into a buffer (`register_buffer`).
+
+    ## When it is fine
+    In set-up.
+    """
+
+    code = "GAP121"
+    name = "constant-to-device"
+    priority = 60
+    advice = (
+        "`torch.full((), value, device=...)` makes a number on the device without a copy; make a list once, before the "
+        "loop or as a buffer of the module"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "h2d" and site.detail in ("scalar", "list")
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_made(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _made(code: Code) -> str:
+    call = code.only_call(*_MAKERS)
+    if call is None or len(call.args) != 1 or not isinstance(call.func, ast.Attribute):
+        return ""
+    value = call.args[0]
+    text = code.text(value)
+    if not text:
+        return ""
+    if isinstance(value, (ast.List, ast.Tuple, ast.ListComp)):
+        whole = code.text(call)
+        return f"make `{whole}` once, before the loop, or keep it as a buffer of the module" if whole else ""
+    if not _is_number(value):
+        return ""  # a name can hold a list as well as a number
+    options = [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg in ("device", "dtype")]
+    if call.func.attr == "new_tensor":
+        return f"`{code.subject(call)}.new_full((), {text})` fills it in on the device" if code.subject(call) else ""
+    if keyword(call, "device") is None or any(k.arg not in ("device", "dtype") for k in call.keywords):
+        return ""
+    return f"`torch.full((), {text}, {', '.join(options)})` fills it in on the device, or use the number as it is"
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp):
+        node = node.operand
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("len", "float", "int")
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))

@@ -1,0 +1,76 @@
+"""GAP122."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code
+from gapless.rules._places import in_library, own_code
+
+
+class DeviceToHostCopy(Rule):
+    """`.cpu()`, `.to("cpu")`: the values are copied to the host, which waits until they have arrived.
+
+    ## What waits
+    `.cpu()`, `.to("cpu")`, `.numpy(force=True)` and `host.copy_(device_tensor)` wait for everything queued before the
+    copy, and then for the copy. `.type(torch.LongTensor)` is such a copy too: it names a type of the host.
+
+    ## Why it costs
+    It is a read of many values at once. The host stands still until the device has caught up, and what the host does
+    with the values afterwards (NumPy, lists, plots) happens while the device idles.
+
+    ## Example
+    ```python
+    outputs = []
+    for step in range(10):
+        outputs.append(model(x).detach().cpu())
+    ```
+
+    ## Use instead
+    ```python
+    outputs = []
+    for step in range(10):
+        outputs.append(model(x).detach())
+    outputs = torch.stack(outputs).cpu()
+    ```
+    Collect on the device and copy once. Where the memory of the device does not suffice, copy with
+    `.to("cpu", non_blocking=True)` and record a `torch.cuda.Event`: read the values only once the event's `query()`
+    is true. An index or a mask that is needed on the device need not go through the host: `x.type(torch.long)`
+    converts where the tensor is.
+
+    ## When it is fine
+    Every N steps, after the loop, or in evaluation that runs rarely.
+    """
+
+    code = "GAP122"
+    name = "device-to-host-copy"
+    advice = (
+        "collect on the device and copy once after many steps; or `.to(\"cpu\", non_blocking=True)`, an event after it, "
+        "and no read before `event.query()` is true"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "d2h"
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_copied(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _copied(code: Code) -> str:
+    call = code.only_call("type")
+    if call is not None and len(call.args) == 1 and code.text(call.args[0]) == "torch.LongTensor":
+        return f"`{code.subject(call)}.type(torch.long)` converts on the device" if code.subject(call) else ""
+    call = code.only_call("cpu")
+    if call is None or not isinstance(call.func, ast.Attribute) or call.args or not (subject := code.subject(call)):
+        return ""
+    appended = code.only_call("append", "extend")
+    if appended is not None and appended.args == [call]:
+        kept = code.replace(call, subject)
+        if kept:
+            return f"collect on the device: `{kept}`, and copy all at once after many steps"
+    return (
+        f"keep `{subject}` on the device and copy once after many steps; or "
+        f"`{subject}.to(\"cpu\", non_blocking=True)`, an event after it, and no read before `event.query()` is true"
+    )

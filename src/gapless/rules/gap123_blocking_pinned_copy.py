@@ -1,0 +1,72 @@
+"""GAP123."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code, keyword
+from gapless.rules._places import below, in_library, own_code
+
+
+class BlockingPinnedCopy(Rule):
+    """A copy from pinned memory without `non_blocking=True`: the host waits although it need not.
+
+    ## What waits
+    The source is pinned, so the device could fetch it by itself. Without `non_blocking=True`, PyTorch waits for the
+    stream after the copy all the same, which means for everything queued before it as well.
+
+    ## Why it costs
+    This is the batch of the next step: the host waits until the current step is done, and only then begins to launch
+    the next one. Half of what pinning was for is lost.
+
+    ## Example
+    ```python
+    for inputs, labels in pinned_loader:
+        inputs, labels = inputs.to(device), labels.to(device)
+    ```
+
+    ## Use instead
+    ```python
+    for inputs, labels in pinned_loader:
+        inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+    ```
+    Work on the same stream sees the data in order; nothing else has to be said. Only a pinned buffer of your own that
+    is filled again needs an event, so that it is not overwritten before it has been copied.
+
+    ## When it is fine
+    In set-up.
+    """
+
+    code = "GAP123"
+    name = "blocking-pinned-copy"
+    priority = 60
+    advice = "add `non_blocking=True`: the source is pinned already"
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "h2d" and site.detail == "pinned"
+
+    def remedy(self, site: Site) -> str:
+        if below(site, "transformers"):
+            return (
+                "`TrainingArguments(accelerator_config={\"non_blocking\": True})` lets the Trainer copy its pinned "
+                "batches without waiting"
+            )
+        if below(site, "accelerate"):
+            return (
+                "`Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))` copies the pinned batches "
+                "without waiting"
+            )
+        code = own_code(site)
+        return (_moved(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _moved(code: Code) -> str:
+    calls = [call for call in code.calls("to", "cuda") if keyword(call, "non_blocking") is None]
+    if len(calls) != 1 or not isinstance(calls[0].func, ast.Attribute):
+        return ""
+    whole = code.text(calls[0])
+    if not whole.endswith(")"):
+        return ""
+    comma = ", " if calls[0].args or calls[0].keywords else ""
+    return f"`{whole[:-1].rstrip().rstrip(',')}{comma}non_blocking=True)`: the source is pinned already"

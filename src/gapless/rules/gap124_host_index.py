@@ -1,0 +1,63 @@
+"""GAP124."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library, own_code
+
+
+class HostIndex(Rule):
+    """A device tensor indexed with a list, a NumPy array or a host tensor: the index is copied over, blocking.
+
+    ## What waits
+    `x[[0, 2]]`, `x[array]` and `x[index]` with `index` on the host work on a device tensor because PyTorch copies the
+    index to the device first. The copy comes from pageable memory and blocks. A mask on the host is turned into
+    indices there before it is copied.
+
+    ## Why it costs
+    Nothing in the line shows a copy. Random permutations and lists of kept rows are typical, and are made anew in each
+    step.
+
+    ## Example
+    ```python
+    order = torch.randperm(x.shape[0])
+    shuffled = x[order]
+    pair = x[[0, 2]]
+    ```
+
+    ## Use instead
+    ```python
+    order = torch.randperm(x.shape[0], device=device)
+    shuffled = x[order]
+    pair = torch.stack([x[0], x[2]])
+    ```
+    Make the index on the device, once before the loop where it does not change. A slice (`x[0:4:2]`) or a single
+    Python number is only a view and copies nothing.
+
+    ## When it is fine
+    In set-up.
+    """
+
+    code = "GAP124"
+    name = "host-index"
+    priority = 60
+    advice = "make the index a device tensor, once before the loop where it does not change; slices copy nothing"
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "h2d" and site.detail == "index"
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        found = code.only_subscript() if code is not None else None
+        if code is None or found is None:
+            return in_library(site, self.advice)
+        owner, index = code.text(found.value), code.text(found.slice)
+        if not owner or not index:
+            return self.advice
+        if isinstance(found.slice, ast.List):
+            return f"make the index once, before the loop: `index = torch.tensor({index}, device={owner}.device)`"
+        if isinstance(found.slice, (ast.Name, ast.Attribute)):
+            return f"make `{index}` on the device of `{owner}`, where it is created: `device={owner}.device`"
+        return self.advice

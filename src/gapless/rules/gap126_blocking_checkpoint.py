@@ -1,0 +1,63 @@
+"""GAP126."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below, deciding_frame
+
+_FILES = ("torch/serialization.py", "torch/distributed/checkpoint/", "torch/storage.py")
+_FUNCTIONS = ("__reduce_ex__", "_reduce_ex_internal")
+
+
+class BlockingCheckpoint(Rule):
+    """Saving or loading device tensors: each of them is copied between device and host while the host waits.
+
+    ## What waits
+    `torch.save` (and pickling, and `save_pretrained`) copies each tensor of the state to the host, one blocking copy
+    after the other. Loading with `map_location="cuda"` copies them back the same way.
+
+    ## Why it costs
+    The training stands still while everything is copied and written to disk. A model with an optimizer such as Adam
+    holds three times its parameters.
+
+    ## Example
+    ```python
+    for step in range(1000):
+        train_step()
+        if step % 500 == 499:
+            torch.save(model.state_dict(), path)
+    ```
+
+    ## Use instead
+    ```python
+    host = {name: torch.empty_like(value, device="cpu", pin_memory=True) for name, value in model.state_dict().items()}
+    for step in range(1000):
+        train_step()
+        if step % 500 == 499:
+            for name, value in model.state_dict().items():
+                host[name].copy_(value, non_blocking=True)
+            torch.cuda.current_stream().synchronize()  # one wait for all, or an event and a thread that writes
+            torch.save(host, path)
+    ```
+    Pinned buffers that are kept make the copies fast and asynchronous, and a thread can write the file while the
+    training goes on. `torch.distributed.checkpoint.async_save` does both.
+
+    ## When it is fine
+    At the end, or so rarely that the time does not show: once in thousands of steps.
+    """
+
+    code = "GAP126"
+    name = "blocking-checkpoint"
+    priority = 100
+    advice = (
+        "save less often, or copy into pinned buffers that are kept and let a thread write the file "
+        "(`torch.distributed.checkpoint.async_save` does both)"
+    )
+
+    def matches(self, site: Site) -> bool:
+        if site.mechanism not in ("d2h", "h2d", "read"):
+            return False
+        frame = deciding_frame(site)
+        if below(site, "safetensors") or any(below(site, "torch", file=file) for file in _FILES):
+            return True
+        return frame is None and any(below(site, "torch", name, "torch/_tensor.py") for name in _FUNCTIONS)

@@ -1,0 +1,64 @@
+"""GAP127."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code
+from gapless.rules._places import in_library, own_code
+
+
+class ModuleMoved(Rule):
+    """A module moved between host and device: one blocking copy for each parameter and buffer.
+
+    ## What waits
+    `module.to(device)`, `.cuda()` and `.cpu()` copy parameters and buffers one by one, each with a copy that blocks. On
+    a module that is there already, nothing is copied and nothing waits.
+
+    ## Why it costs
+    Once, in set-up, it does not matter. In the loop it does: a loss module made anew in each step and moved with its
+    weights, a model sent to the host to be saved, or a teacher that is fetched and sent back.
+
+    ## Example
+    ```python
+    for step in range(10):
+        criterion = nn.CrossEntropyLoss(weight=class_weights).to(device)
+        loss = criterion(logits, y)
+    ```
+
+    ## Use instead
+    ```python
+    criterion = nn.CrossEntropyLoss(weight=class_weights).to(device)
+    for step in range(10):
+        loss = criterion(logits, y)
+    ```
+    Make and move modules before the loop, or create them there: `with torch.device(device): model = Net()`. To save a
+    model, `state_dict()` is enough: the model itself need not leave the device.
+
+    ## When it is fine
+    In set-up, and where a part of the model must be kept on the host because the device has no room for it.
+    """
+
+    code = "GAP127"
+    name = "module-moved"
+    priority = 60
+    advice = "make the module and move it once, before the loop"
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism in ("h2d", "d2h") and (
+            site.detail == "module"
+            or any(
+                frame.library == "torch" and frame.file.replace("\\", "/").endswith("torch/nn/modules/module.py")
+                and frame.function.rpartition(".")[2] in ("to", "cuda", "cpu", "_apply")
+                for frame in site.library_frames
+            )
+        )
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_moved(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _moved(code: Code) -> str:
+    call = code.only_call("to", "cuda", "cpu")
+    subject = code.subject(call) if call is not None else ""
+    return f"make and move `{subject}` once, before the loop" if subject else ""

@@ -1,0 +1,58 @@
+"""GAP130."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library
+
+
+class Synchronize(Rule):
+    """`torch.cuda.synchronize()`: the host waits until all streams of the device are empty.
+
+    ## What waits
+    `torch.cuda.synchronize()` and `torch.accelerator.synchronize()` return when every kernel and every copy on the
+    device is done, on all streams.
+
+    ## Why it costs
+    Afterwards the device has nothing to do: it idles until the host has launched the next kernels. It is often left
+    over from a measurement of time, or stands beside a read that waits anyhow.
+
+    ## Example
+    ```python
+    for step in range(10):
+        begin = time.perf_counter()
+        train_step()
+        torch.cuda.synchronize()
+        print(time.perf_counter() - begin)
+    ```
+
+    ## Use instead
+    ```python
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(11)]
+    events[0].record()
+    for step in range(10):
+        train_step()
+        events[step + 1].record()
+    torch.cuda.synchronize()  # once, after the loop
+    times = [a.elapsed_time(b) for a, b in zip(events, events[1:])]
+    ```
+    Kernels on one stream run in order without it. Between streams, `stream.wait_stream(other)` or
+    `stream.wait_event(event)` order the work on the device, and the host does not wait.
+
+    ## When it is fine
+    Before the first and after the last measurement of a benchmark, at the end of the program, and while searching for
+    the kernel that fails.
+    """
+
+    code = "GAP130"
+    name = "synchronize"
+    advice = (
+        "remove it: work on one stream is in order already; `wait_stream` and `wait_event` order streams without the "
+        "host, and `torch.cuda.Event(enable_timing=True)` measures time without it"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.operator in ("cudaDeviceSynchronize", "cuCtxSynchronize")
+
+    def remedy(self, site: Site) -> str:
+        return in_library(site, self.advice)

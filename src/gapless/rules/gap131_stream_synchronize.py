@@ -1,0 +1,65 @@
+"""GAP131."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library
+
+
+class StreamSynchronize(Rule):
+    """`Stream.synchronize()` or `Event.synchronize()`: the host waits for one stream, or for one point in it.
+
+    ## What waits
+    `stream.synchronize()` returns when the stream is empty, `event.synchronize()` when the work recorded before the
+    event is done.
+
+    ## Why it costs
+    What is waited for is usually the newest work, so the queue is empty afterwards and the device idles. To read the
+    time between two events in each step, the host has to wait for the second one in each step.
+
+    ## Example
+    ```python
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for step in range(10):
+        start.record()
+        train_step()
+        end.record()
+        end.synchronize()
+        print(start.elapsed_time(end))
+    ```
+
+    ## Use instead
+    ```python
+    pairs = []
+    for step in range(10):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        train_step()
+        end.record()
+        pairs.append((start, end))
+        while pairs and pairs[0][1].query():
+            first, last = pairs.pop(0)
+            print(first.elapsed_time(last))
+    ```
+    `query()` asks without waiting. Where another stream needs the result, `other.wait_event(event)` makes that stream
+    wait, and not the host.
+
+    ## When it is fine
+    Where the host itself needs the data next (a pinned buffer of results) and has nothing else to do.
+    """
+
+    code = "GAP131"
+    name = "stream-synchronize"
+    advice = (
+        "`event.query()` asks without waiting; `stream.wait_event(event)` lets a stream wait and not the host; read "
+        "timings some steps later, when they are complete"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.operator in (
+            *("cudaStreamSynchronize", "cudaEventSynchronize", "cuStreamSynchronize", "cuEventSynchronize"),
+            "cudaEventElapsedTime",
+        )
+
+    def remedy(self, site: Site) -> str:
+        return in_library(site, self.advice)

@@ -1,0 +1,50 @@
+"""GAP132."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library
+
+
+class EmptyCache(Rule):
+    """`torch.cuda.empty_cache()`: memory is given back to the driver, which waits for the device.
+
+    ## What waits
+    `torch.cuda.empty_cache()` calls `cudaFree` for each cached block that is not in use, and `cudaFree` waits until
+    the device is idle.
+
+    ## Why it costs
+    It costs twice: the wait now, and the `cudaMalloc` calls of the next step, which has to ask the driver for the same
+    memory again. Memory in PyTorch's cache is not lost to PyTorch: it is used again by itself.
+
+    ## Example
+    ```python
+    for step in range(10):
+        train_step()
+        torch.cuda.empty_cache()
+    ```
+
+    ## Use instead
+    ```python
+    for step in range(10):
+        train_step()
+    ```
+    Leave it out. Against fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; against running out of
+    memory, drop references before the next allocation (`del loss, output`): the cache needs no emptying for that.
+
+    ## When it is fine
+    Once between two phases of a program that need blocks of different sizes, or when another process needs the memory.
+    """
+
+    code = "GAP132"
+    name = "empty-cache"
+    advice = (
+        "leave it out: cached memory is used again by itself; against fragmentation set "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "free" or site.operator == "cudaFree"
+
+    def remedy(self, site: Site) -> str:
+        return in_library(site, self.advice)
