@@ -41,7 +41,8 @@ def _distance(hit: Sequence[int], seen: int) -> int:
         return 0
     distances = {later - earlier for earlier, later in pairwise(hit)}
     distance = distances.pop()
-    # Missing one at either end would break the rhythm as much as an irregular one between them.
-    if distances or distance < 2 or hit[0] >= distance or hit[-1] + distance < seen:
+    # Missing one at either end would break the rhythm as much as an irregular one between them. What stands
+    # behind the optimizer's step in an iteration falls into the next step, hence no `>=`.
+    if distances or distance < 2 or hit[0] > distance or hit[-1] + distance < seen:
         return 0
     return distance

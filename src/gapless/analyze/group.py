@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gapless.analyze.loop import Loop
 from gapless.analyze.steps import Steps
-from gapless.model import Phase, Rule, Session, Site, SourceLine
+from gapless.model import Phase, Rule, Session, Site, SourceLine, user_line
 from gapless.rules import match
 
 UNKNOWN = SourceLine("<unknown>", 0)
@@ -44,12 +44,11 @@ def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Grou
     in_loop = _sites_in_loop(session, steps, loop)
     groups: dict[tuple[object, ...], Group] = {}
     for event in session.events:
-        site = session.sites[event.site]
-        rule, line, remedy = described[event.site]
-        key = (rule.code, line.file, line.line, site.in_backward, remedy, event.phase)
+        rule, line, remedy, backward = described[event.site]
+        key = (rule.code, line.file, line.line, backward, remedy, event.phase)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group(rule, line, remedy, site.in_backward, event.phase)
+            group = groups[key] = Group(rule, line, remedy, backward, event.phase)
         group.by_site[event.site] += event.waits
         group.bytes += event.bytes
         step = steps.of(event.tick)
@@ -62,9 +61,11 @@ def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Grou
     return list(groups.values())
 
 
-def _describe(site: Site) -> tuple[Rule, SourceLine, str]:
+def _describe(site: Site) -> tuple[Rule, SourceLine, str, bool]:
     rule = match(site)
-    return rule, site.line or UNKNOWN, rule.remedy(site)
+    # The user's own backward code waits where it stands, and not on behalf of a line in forward.
+    backward = site.in_backward and bool(site.forward) and site.line == user_line(site.forward)
+    return rule, site.line or UNKNOWN, rule.remedy(site), backward
 
 
 def _sites_in_loop(session: Session, steps: Steps, loop: Loop | None) -> set[int]:

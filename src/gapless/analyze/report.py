@@ -53,7 +53,7 @@ def summarize(session: Session, steps: Steps) -> StepSummary:
 
 def finding(group: Group, session: Session, steps: Steps) -> Finding:
     """`group` as a finding."""
-    sites = tuple(session.sites[number] for number, _ in group.by_site.most_common())
+    sites = tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common()))
     return Finding(
         code=group.rule.code,
         name=group.rule.name,
@@ -74,7 +74,7 @@ def order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
     def weight(one: Finding) -> tuple[object, ...]:
         often = one.frequency
-        place = (one.line.file, one.line.line, one.code)
+        place = (one.line.file, one.line.line, one.backward, one.code, one.remedy)
         return (_ORDER.index(often.when), -often.per_step, -often.waits, place)
 
     return tuple(sorted(findings, key=weight))

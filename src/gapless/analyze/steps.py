@@ -138,11 +138,26 @@ def _source(tally: StepTally) -> str:
         return "gapless.step()"
     if tally.kind == "profiler":
         return "profiler.step()"
-    names = [name for name in tally.steppers if name in tally.defining()]
-    others = [name for name in tally.steppers if name not in names]
-    source = " then ".join(f"{name}.step" for name in names)
+    defining = tally.defining()
+    names = [name for name in tally.steppers if name in defining]
+    others = [name for name in tally.steppers if name not in defining]
+    label = _labels(list(tally.steppers))
+    source = " or ".join(label[name] for name in names)
     if not others:
         return source
     steps = sum(tally.steppers[name].count for name in names)
-    turns = [f"{tally.steppers[name].count / steps:.2g} of {name}.step" for name in others]
-    return f"{source}, with {' and '.join(turns)} to each"
+    turns = [f"{tally.steppers[name].count / steps:.2g} of {label[name]}" for name in others]
+    return f"{source} (with {' and '.join(turns)} to each)"
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """``Adam.step#0`` as ``Adam.step``, or as ``the 1st Adam.step`` where there are several."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(names):
+        kinds.setdefault(name.split("#")[0], []).append(name)
+    labels = {}
+    for kind, members in kinds.items():
+        for position, name in enumerate(members, 1):
+            ordinal = {1: "1st", 2: "2nd", 3: "3rd"}.get(position, f"{position}th")
+            labels[name] = kind if len(members) == 1 else f"the {ordinal} {kind}"
+    return labels

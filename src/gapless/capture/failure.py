@@ -7,21 +7,15 @@ import sys
 import traceback
 from types import TracebackType
 
+from gapless.capture.stopping import chain
+
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def show(error: BaseException) -> None:
     """Print the traceback of `error` through `sys.excepthook`, without Gapless's own frames."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        current = pending.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        current.__traceback__ = without_own_frames(current.__traceback__)
-        pending += [current.__cause__, current.__context__]
-        pending += getattr(current, "exceptions", ())  # an exception group's
+    for one in chain(error):
+        one.__traceback__ = without_own_frames(one.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:  # the script's own hook failed; Python falls back likewise
@@ -46,10 +40,20 @@ def _links(trace: TracebackType | None) -> list[TracebackType]:
 
 
 def place(error: BaseException, folder: str) -> str:
-    """``file:line`` of the innermost frame below `folder` in the traceback of `error`, else of the outermost."""
+    """``file:line`` in the traceback of `error`: the innermost frame of code in `folder`, else the outermost.
+
+    Packages installed below `folder` are not code in it.
+    """
     frames = traceback.extract_tb(without_own_frames(error.__traceback__))
-    mine = [frame for frame in frames if frame.filename.startswith(folder + os.sep)] or frames[:1]
-    return f"{mine[-1].filename}:{mine[-1].lineno}" if mine else ""
+    mine = [frame for frame in frames if _within(frame.filename, folder)]
+    for frame in (*reversed(mine), *frames[:1]):
+        file = os.path.relpath(frame.filename, folder) if mine else frame.filename
+        return f"{file}:{frame.lineno}"
+    return ""
+
+
+def _within(file: str, folder: str) -> bool:
+    return file.startswith(folder + os.sep) and "site-packages" not in file[len(folder) :]
 
 
 def message(error: BaseException) -> str:

@@ -7,17 +7,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import msgspec
 
 from gapless.capture import failure
+from gapless.capture.signals import Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.capture.target import Target, prepare
+from gapless.capture.threads import lingering_threads
 from gapless.errors import NotEmulated, UsageError
-from gapless.model import Ending, Mark, Session
+from gapless.model import Ending, Session
 
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
@@ -26,49 +27,38 @@ TERMINATED = 128 + signal.SIGTERM
 class Capture(Protocol):
     """What looks on while the script runs: the emulated device, or a profiler."""
 
-    on_mark: Callable[[Mark], None] | None
-    """Called after each mark that advances the tick; may raise."""
-
-    def start(self) -> None: ...
+    def start(self) -> object: ...
 
     def session(self, *, script: tuple[str, ...], ending: Ending) -> Session: ...
-
-
-class _Terminated(BaseException):
-    """SIGTERM arrived."""
 
 
 def run(
     target: Target,
     capture: Capture,
-    enough: Callable[[Mark], bool] | None = None,
+    stopper: Stopper | None = None,
     at_hard_exit: Callable[[Session], None] | None = None,
-) -> Session | None:
-    """Run `target` to its end, or until `enough` is true of a mark, with `capture` looking on.
+) -> Session:
+    """Run `target` with `capture` looking on, to its end or until `stopper` stops it.
+
+    `capture` calls `stopper` after each step mark; it was told so when it was made.
 
     The script's output, its working directory, its traceback and its exit status (`Ending.status`) are its
     own. The process is the script's from here on: `sys.argv`, ``__main__`` and the capture stay in place, so
-    that threads and `atexit` handlers that outlive the script find what they need. `at_hard_exit` receives the
-    session when the script leaves through `os._exit`, which nothing survives.
+    that threads and `atexit` handlers that outlive the script find what they need. `at_hard_exit` receives
+    the session when the script leaves through `os._exit`, which nothing survives.
 
-    Returns None in a child process that the script has forked: the caller must leave with `child_status`.
+    Raises:
+        UsageError: there is no such script or module.
+        SystemExit: in a child process that the script has forked and that came to the script's end.
     """
-    stopper = Stopper(enough or (lambda mark: False))
-    runner = _Runner(target, capture, stopper)
-    capture.on_mark = stopper
+    runner = _Runner(target, capture, stopper or Stopper(lambda mark: False))
     hide_in_threads()
     capture.start()
-    with _guarded_exit(runner, at_hard_exit), _terminable():
+    with _guarded_exit(runner, at_hard_exit), terminable():
         ending = runner.execute()
-        if not runner.here:
-            global child_status
-            child_status = ending.status
-            return None
+    if not runner.here:
+        raise SystemExit(ending.status)
     return runner.session(ending)
-
-
-child_status = 0
-"""With what a forked child has to leave once `run` returned None to it."""
 
 
 class _Runner:
@@ -78,6 +68,7 @@ class _Runner:
         self.stopper = stopper
         self.pid = os.getpid()
         self.folder = os.getcwd()
+        self.threads = frozenset(threading.enumerate())
 
     @property
     def here(self) -> bool:
@@ -89,8 +80,8 @@ class _Runner:
         if not self.stopper.ignored:
             return session
         note = (
-            "the script catches every exception (a bare `except:`?), so that it could not be stopped and ran on: "
-            "its steps are all counted"
+            "the script catches every exception (a bare `except:`?) and could not be stopped: "
+            "it ran on, and all its steps are counted"
         )
         return msgspec.structs.replace(session, notes=(*session.notes, note))
 
@@ -98,7 +89,7 @@ class _Runner:
         """Run the script and wait for the threads it leaves behind, as Python does before it exits."""
         ending = self._guard(self._run_main)
         if ending.how != "enough-steps" and self.here:
-            waited = self._guard(_join_threads)
+            waited = self._guard(self._join_threads)
             if waited.how != "finished":
                 return waited
         return ending
@@ -106,6 +97,10 @@ class _Runner:
     def _run_main(self) -> None:
         main, code = prepare(self.target)
         exec(code, vars(main))
+
+    def _join_threads(self) -> None:
+        for thread in lingering_threads(self.threads):
+            thread.join()
 
     def _guard(self, action: Callable[[], None]) -> Ending:
         try:
@@ -123,7 +118,7 @@ class _Runner:
                 status=error.exit_code,
                 message=f"{where}: {error}" if where else str(error),
             )
-        except _Terminated:
+        except Terminated:
             return Ending(how="interrupted", status=TERMINATED, message="SIGTERM")
         except BaseException as error:
             return self._failed(error)
@@ -139,7 +134,8 @@ class _Runner:
         if code is None or isinstance(code, int):
             # The status of a process has eight bits.
             return Ending(how="exit", status=(code or 0) & 0xFF)
-        print(code, file=sys.stderr)
+        with suppress(Exception):  # the script may have closed it
+            sys.stderr.write(f"{code}\n")
         return Ending(how="exit", status=1, message=str(code))
 
     def _failed(self, error: BaseException) -> Ending:
@@ -151,36 +147,6 @@ class _Runner:
         return Ending(how="error", status=1, message=failure.message(error))
 
 
-def _join_threads() -> None:
-    """Wait for threads that are not daemons: what they do on the device belongs to the run."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the script and not the report. Children get back what they would have had."""
-    pid = os.getpid()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == pid:
-            raise _Terminated
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    on_main_thread = threading.current_thread() is threading.main_thread()
-    if not on_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGTERM) is handle:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 @contextmanager
 def _guarded_exit(runner: _Runner, conclude: Callable[[Session], None] | None) -> Iterator[None]:
     """Have the report written before `os._exit` ends the process under it."""
@@ -188,12 +154,12 @@ def _guarded_exit(runner: _Runner, conclude: Callable[[Session], None] | None) -
 
     def leave(status: int) -> Any:
         if runner.here and conclude is not None:
-            os._exit = real  # type: ignore[assignment]
+            os._exit = real
             conclude(runner.session(Ending(how="exit", status=status & 0xFF, message="os._exit")))
         real(status)
 
-    os._exit = leave  # type: ignore[assignment]
+    os._exit = leave
     try:
         yield
     finally:
-        os._exit = real  # type: ignore[assignment]
+        os._exit = real

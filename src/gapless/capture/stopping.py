@@ -56,12 +56,19 @@ def hide_in_threads() -> None:
 
 
 def comes_from_stopping(error: BaseException) -> bool:
-    """Whether `error` was raised while `EnoughSteps` was on its way: a consequence and not the script's own."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        if isinstance(current, EnoughSteps):
-            return True
-        seen.add(id(current))
-        current = current.__cause__ or current.__context__
-    return False
+    """Whether `error` was raised while `EnoughSteps` was on its way, and is not the script's own."""
+    return any(isinstance(one, EnoughSteps) for one in chain(error))
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """`error` and every exception it names as its cause, its context or its part, each once."""
+    found: dict[int, BaseException] = {}
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in found:
+            continue
+        found[id(current)] = current
+        pending += [current.__cause__, current.__context__]
+        pending += getattr(current, "exceptions", ())  # an exception group's
+    return list(found.values())

@@ -19,7 +19,7 @@ from gapless.errors import UsageError
 
 @dataclass(frozen=True)
 class Target:
-    """A script, a folder or archive with a ``__main__.py``, or (`module`) a module's name; and its arguments."""
+    """A script, a folder or archive with a ``__main__.py``, or a module's name (`module`), and arguments."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def prepare(target: Target) -> tuple[ModuleType, CodeType]:
 
 def _compile(path: str) -> CodeType:
     with io.open_code(path) as stream:
-        compiled: CodeType | None = pkgutil.read_code(stream)  # type: ignore[attr-defined]
+        compiled: CodeType | None = pkgutil.read_code(stream)
     if compiled is not None:  # a .pyc
         return compiled
     # Gapless's own __future__ imports are not the script's.

@@ -1,10 +1,10 @@
 """CUDA's autocast for CPU tensors that stand for CUDA tensors.
 
 torch decides by dispatch keys: CUDA tensors carry ``AutocastCUDA``, CPU tensors do not, so
-``torch.autocast("cuda")`` would cast nothing here. Two things change that. The key is included per thread when
-autocast is switched on (whether it is *on* is torch's own bit, the exclusion of the same key, so nesting,
-threads, checkpointing and every question about the state need no help). And the key's kernels, whose C++ asks a
-tensor whether it is on CUDA, are replaced by kernels that ask the placement table.
+``torch.autocast("cuda")`` would cast nothing here. Two things change that. The key is included per thread
+when autocast is switched on (whether it is *on* is torch's own bit, the exclusion of the same key, so
+nesting, threads, checkpointing and every question about the state need no help). And the key's kernels, whose
+C++ asks a tensor whether it is on CUDA, are replaced by kernels that ask the placement table.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Caster:
     def __init__(self, device_of: DeviceOf) -> None:
         self.device_of = device_of
         self._cache: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        self._keeps_history = _cache_keeps_history()
 
     def clear(self) -> None:
         """Forget the casts of weights, as leaving the outermost autocast does."""
@@ -65,7 +66,7 @@ class Caster:
         return False
 
     def cast(self, tensor: torch.Tensor, to: torch.dtype, low: torch.dtype | None) -> torch.Tensor:
-        """`tensor` in dtype `to` where it is eligible. `low`: the autocast dtype where casts of weights are kept."""
+        """`tensor` in dtype `to` where it is eligible; with `low`, the autocast dtype, weights are cached."""
         dtype = tensor.dtype
         if dtype is to or dtype not in _CASTABLE or self.device_of(tensor) < 0:
             return tensor
@@ -76,12 +77,17 @@ class Caster:
             or not tensor.is_leaf
             or tensor._is_view()
             or not torch.is_autocast_cache_enabled()
+            or (self._keeps_history and torch.is_inference_mode_enabled())
         ):
             return tensor.to(to)
         known = self._cache.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        result = tensor.to(to)
+        if self._keeps_history:
+            with torch.enable_grad():
+                result = tensor.to(to)
+        else:
+            result = tensor.to(to)
         self._cache[id(tensor)] = (weakref.ref(tensor), result)
         return result
 
@@ -115,6 +121,20 @@ class Caster:
                 elif tensor.dtype is not low or widest is not low:
                     raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
         return widest
+
+
+def _cache_keeps_history() -> bool:
+    """Whether this torch caches a cast made without gradients so that it serves with gradients, too.
+
+    Until 2.10 or so such a cast cut the weight off its gradient. The cache is the same for every device, so
+    the CPU's autocast tells.
+    """
+    weight = torch.zeros(1, 1, requires_grad=True)
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.autocast("cpu"):
+        with torch.no_grad():
+            weight.mm(weight)
+        with torch.enable_grad():
+            return bool(weight.mm(weight).requires_grad)
 
 
 # -- one kernel per operator ---------------------------------------------------------------------------
@@ -284,7 +304,7 @@ _installed: _Installed | None = None
 def install(device_of: DeviceOf, patches: Patches) -> None:
     """Make autocast for "cuda" cast the tensors that `device_of` places on a device (index; -1: the host).
 
-    `patches` takes the few functions replaced, and is undone by its owner; `uninstall` gives the kernels back.
+    `patches` takes the functions replaced and is undone by its owner; `uninstall` gives the kernels back.
     """
     global _installed
     if _installed is not None:

@@ -28,8 +28,8 @@ POLICIES: dict[str, str] = {
         _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d
         conv_transpose2d.input conv_transpose3d.input convolution cudnn_convolution
         cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm
-        baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell
-        rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention
+        baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell
+        gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention
     """,
     FP32: """
         acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
@@ -51,7 +51,10 @@ POLICIES: dict[str, str] = {
     BANNED: "binary_cross_entropy",
 }
 
-WITH_DTYPE: dict[str, str] = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
+WITH_DTYPE: dict[str, str] = {
+    "norm.Scalar": "norm.ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+}
 """The overload that `FP32_APPEND_DTYPE` calls."""
 
 RECURRENT = """

@@ -40,6 +40,8 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 @handles("aten::_to_copy")
 def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
+    if not isinstance(tensor, torch.Tensor):
+        return func(*args, **kwargs)  # vmap passes a Python number on
     placement = mode.core.placement
     state = placement.state_of(tensor)
     device = kwargs.get("device")
@@ -77,3 +79,17 @@ def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
 @handles("aten::record_stream")
 def _record_stream(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return None
+
+
+@handles("aten::_pack_padded_sequence")
+def _pack_padded_sequence(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The packed data is where the input is; the batch sizes stay on the host by contract."""
+    packed, sizes = func(*args, **kwargs)
+    state = mode.core.placement.state_of(args[0])
+    return mode.core.place(packed, state) if state != HOST else packed, sizes
+
+
+@handles("aten::_nested_tensor_size", "aten::_nested_tensor_strides", "aten::_nested_tensor_storage_offsets")
+def _host_facts(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Nested tensors keep their sizes on the host."""
+    return func(*args, **kwargs)

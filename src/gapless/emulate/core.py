@@ -16,6 +16,7 @@ from gapless.emulate.recorder import Recorder
 from gapless.model import Mechanism
 
 _MANY_NODES = 200_000
+_FAR = 10_000
 
 
 class Core:
@@ -31,6 +32,7 @@ class Core:
         self.trace_nodes = True
         self.optimizers: list[Any] = []
         self.trained: set[int] = set()
+        self._node_begins: list[int] = []
         self._node_ends: list[int] = []
         self._node_stacks: list[stacks.RawStack] = []
 
@@ -112,19 +114,26 @@ class Core:
 
     # -- from backward to forward ------------------------------------------------------------------
 
-    def created_nodes(self, depth: int) -> None:
-        """The call whose stack is `depth` frames up has just created autograd nodes: remember where."""
+    def created_nodes(self, begin: int, depth: int) -> None:
+        """The call whose stack is `depth` frames up made the autograd nodes from number `begin` on."""
         if len(self._node_ends) > _MANY_NODES:
-            del self._node_ends[: _MANY_NODES // 2], self._node_stacks[: _MANY_NODES // 2]
+            half = _MANY_NODES // 2
+            del self._node_begins[:half], self._node_ends[:half], self._node_stacks[:half]
+        self._node_begins.append(begin)
         self._node_ends.append(torch._C._autograd._get_sequence_nr())
-        self._node_stacks.append(stacks.capture(depth + 1))
+        self._node_stacks.append(stacks.capture(depth + 1) + local.above)
 
     def _forward_of(self, sequence_number: int) -> stacks.RawStack:
-        """The stack of the forward call that made the node with that number, or ``()``."""
+        """The stack of the innermost forward call that made the node with that number, or ``()``.
+
+        Calls are noted as they end, so a call inside another one stands before it.
+        """
         position = bisect.bisect_right(self._node_ends, sequence_number)
-        if position < len(self._node_stacks):
-            return self._node_stacks[position]
-        return ()
+        while position < len(self._node_stacks) and self._node_begins[position] > sequence_number:
+            position += 1
+            if self._node_ends[position - 1] - sequence_number > _FAR:
+                return ()
+        return self._node_stacks[position] if position < len(self._node_stacks) else ()
 
 
 def invalid_ordinal() -> Exception:

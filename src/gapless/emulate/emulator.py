@@ -16,11 +16,13 @@ from gapless.emulate import (
     compilers,
     copies,
     cuda_api,
+    device_type,
     distributed,
     foreach,
     functions,
     gpus,
     operators,
+    profilers,
     properties,
     serialization,
     steps,
@@ -78,9 +80,11 @@ class Emulator:
         _current = self
         patches = self._patches
         try:
+            device_type.install(patches)
             properties.install(self.core, patches)
             cuda_api.install(self.core, patches)
             foreach.install(self.core, patches)
+            profilers.install(self.core, patches)
             distributed.install(self.core, patches)
             compilers.install(self.core.note, patches)
             autocast.install(self.core.device_of, patches)

@@ -24,6 +24,8 @@ Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.UninitializedParameter})
 _peek = torch._C._autograd._get_sequence_nr
 
+_Device = torch.device  # the real one: `device_type` puts another in its place
+
 HANDLERS: dict[Any, Handler] = {}
 
 
@@ -56,7 +58,7 @@ class FunctionMode(TorchFunctionMode):
             before = _peek()
             out = self._run(handler, func, types, args, kwargs)
             if _peek() != before:
-                core.created_nodes(1)
+                core.created_nodes(before, 1)
             return out
         if handler is not None:
             return handler(self, func, args, kwargs)
@@ -117,11 +119,11 @@ class FunctionMode(TorchFunctionMode):
 
 def as_device(device: Any) -> torch.device:
     """A user's device as `torch.device`; a bare index means CUDA."""
-    if isinstance(device, torch.device):
+    if isinstance(device, _Device):
         return device
     if isinstance(device, int) and not isinstance(device, bool):
-        return torch.device("cuda", device)
-    return torch.device(device)
+        return _Device("cuda", device)
+    return _Device(device)
 
 
 def resolve_path(dotted: str) -> Any:

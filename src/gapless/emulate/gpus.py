@@ -68,48 +68,52 @@ _SM_LIMITS: dict[tuple[int, int], tuple[int, int, int]] = {
     (12, 0): (1536, 100, 99),
 }
 
-# One row per model: names | capability, MiB as torch reports them, multiprocessors | memory GB/s |
-# dense TFLOP/s: fp32, tf32, fp16, bf16, fp8 | L2 MiB, PCIe GB/s one way, boost MHz, bus bits.
-# Sources: NVIDIA's data sheets (T4, V100, A10, A10G, A40, L4, L40S, A100, H100, H200, HGX B200) and architecture
-# white papers (Turing, Volta, GA102, Ada, Ampere, Hopper, RTX Blackwell); sheets that give sparse peaks
-# only are halved. MiB and L2: device properties that torch printed on such machines, published by users.
-_ROWS = (
-    ("Tesla T4", "t4", (7, 5), 15102, 40, 320, (8.1, 0, 65, 0, 0), (4, 16, 1590, 256)),
-    ("Tesla V100-SXM2-16GB", "v100 v100-16gb", (7, 0), 16160, 80, 900, (15.7, 0, 125, 0, 0), (6, 16, 1530, 4096)),
-    ("Tesla V100-SXM2-32GB", "v100-32gb", (7, 0), 32510, 80, 900, (15.7, 0, 125, 0, 0), (6, 16, 1530, 4096)),
-    ("NVIDIA A10", "a10", (8, 6), 22515, 72, 600, (31.2, 62.5, 125, 125, 0), (6, 32, 1695, 384)),
-    ("NVIDIA A10G", "a10g", (8, 6), 22587, 80, 600, (35, 35, 70, 70, 0), (6, 32, 1710, 384)),
-    ("NVIDIA A40", "a40", (8, 6), 45416, 84, 696, (37.4, 74.8, 149.7, 149.7, 0), (6, 32, 1740, 384)),
-    ("NVIDIA RTX A6000", "a6000", (8, 6), 48676, 84, 768, (38.7, 77.4, 154.8, 154.8, 0), (6, 32, 1800, 384)),
-    ("NVIDIA A100-SXM4-40GB", "a100-40gb", (8, 0), 40536, 108, 1555, (19.5, 156, 312, 312, 0), (40, 32, 1410, 5120)),
-    ("NVIDIA A100-SXM4-80GB", "a100 a100-80gb", (8, 0), 81050, 108, 2039, (19.5, 156, 312, 312, 0),
-     (40, 32, 1410, 5120)),
-    ("NVIDIA GeForce RTX 3090", "rtx3090 3090", (8, 6), 24259, 82, 936, (35.6, 35.6, 71, 71, 0), (6, 32, 1695, 384)),
-    ("NVIDIA GeForce RTX 4090", "rtx4090 4090", (8, 9), 24210, 128, 1008, (82.6, 82.6, 165.2, 165.2, 330.3),
-     (72, 32, 2520, 384)),
-    ("NVIDIA L4", "l4", (8, 9), 22478, 58, 300, (30.3, 60, 121, 121, 242), (48, 32, 2040, 192)),
-    ("NVIDIA L40S", "l40s", (8, 9), 45589, 142, 864, (91.6, 183, 362, 362, 733), (96, 32, 2520, 384)),
-    ("NVIDIA H100 80GB HBM3", "h100 h100-sxm h100-80gb", (9, 0), 81090, 132, 3350, (67, 494.7, 989.4, 989.4, 1978.9),
-     (50, 64, 1980, 5120)),
-    ("NVIDIA H100 PCIe", "h100-pcie", (9, 0), 81008, 114, 2039, (51, 378, 756, 756, 1513), (50, 64, 1755, 5120)),
-    ("NVIDIA H200", "h200 h200-sxm", (9, 0), 143156, 132, 4800, (67, 494.7, 989.4, 989.4, 1978.9),
-     (60, 64, 1980, 6144)),
-    ("NVIDIA B200", "b200", (10, 0), 182642, 148, 8000, (75, 1100, 2250, 2250, 4500), (126, 64, 1965, 8192)),
-    ("NVIDIA GeForce RTX 5090", "rtx5090 5090", (12, 0), 32120, 170, 1792, (104.8, 104.8, 209.5, 209.5, 419),
-     (96, 64, 2410, 512)),
-)  # fmt: skip
+# One line per model. Columns: name, aliases, compute capability, MiB as torch reports them, multiprocessors,
+# memory GB/s, dense TFLOP/s (fp32, tf32, fp16, bf16, fp8), L2 MiB, PCIe GB/s one way, boost MHz, bus bits.
+# Sources: NVIDIA's data sheets (T4, V100, A10, A10G, A40, RTX A6000, L4, L40S, A100, H100, H200, B200) and
+# architecture white papers (Turing, Volta, GA102, Ada, Ampere, Hopper, RTX Blackwell); where a sheet gives
+# sparse peaks only, half of them. MiB and L2: properties torch printed on such machines, as users published.
+_TABLE = """
+Tesla T4                | t4                     | 7.5 |  15102 |  40 |  320 |  8.1     0    65     0     0 |   4 16 1590  256
+Tesla V100-SXM2-16GB    | v100 v100-16gb         | 7.0 |  16160 |  80 |  900 | 15.7     0   125     0     0 |   6 16 1530 4096
+Tesla V100-SXM2-32GB    | v100-32gb              | 7.0 |  32510 |  80 |  900 | 15.7     0   125     0     0 |   6 16 1530 4096
+NVIDIA A10              | a10                    | 8.6 |  22515 |  72 |  600 | 31.2  62.5   125   125     0 |   6 32 1695  384
+NVIDIA A10G             | a10g                   | 8.6 |  22587 |  80 |  600 |   35    35    70    70     0 |   6 32 1710  384
+NVIDIA A40              | a40                    | 8.6 |  45416 |  84 |  696 | 37.4  74.8 149.7 149.7     0 |   6 32 1740  384
+NVIDIA RTX A6000        | a6000                  | 8.6 |  48676 |  84 |  768 | 38.7  77.4 154.8 154.8     0 |   6 32 1800  384
+NVIDIA A100-SXM4-40GB   | a100-40gb              | 8.0 |  40536 | 108 | 1555 | 19.5   156   312   312     0 |  40 32 1410 5120
+NVIDIA A100-SXM4-80GB   | a100-80gb a100         | 8.0 |  81050 | 108 | 2039 | 19.5   156   312   312     0 |  40 32 1410 5120
+NVIDIA GeForce RTX 3090 | rtx3090                | 8.6 |  24259 |  82 |  936 | 35.6  35.6    71    71     0 |   6 32 1695  384
+NVIDIA GeForce RTX 4090 | rtx4090                | 8.9 |  24210 | 128 | 1008 | 82.6  82.6 165.2 165.2 330.3 |  72 32 2520  384
+NVIDIA L4               | l4                     | 8.9 |  22478 |  58 |  300 | 30.3    60   121   121   242 |  48 32 2040  192
+NVIDIA L40S             | l40s                   | 8.9 |  45589 | 142 |  864 | 91.6   183   362   362   733 |  96 32 2520  384
+NVIDIA H100 80GB HBM3   | h100 h100-sxm h100-80gb| 9.0 |  81090 | 132 | 3350 |   67 494.7 989.4 989.4  1979 |  50 64 1980 5120
+NVIDIA H100 PCIe        | h100-pcie              | 9.0 |  81008 | 114 | 2039 |   51   378   756   756  1513 |  50 64 1755 5120
+NVIDIA H200             | h200                   | 9.0 | 143156 | 132 | 4800 |   67 494.7 989.4 989.4  1979 |  60 64 1980 6144
+NVIDIA B200             | b200                   | 10.0| 182642 | 148 | 8000 |   75  1100  2250  2250  4500 | 126 64 1965 8192
+NVIDIA GeForce RTX 5090 | rtx5090                | 12.0|  32120 | 170 | 1792 |104.8 104.8 209.5 209.5   419 |  96 64 2410  512
+"""  # noqa: E501 - a table
 
 
-def _gpu(row: tuple) -> Gpu:
-    name, aliases, capability, mib, processors, bandwidth, peaks, (l2_mib, pcie, clock, bus) = row
+def _gpu(line: str) -> Gpu:
+    name, aliases, capability, mib, processors, bandwidth, peaks, rest = (
+        part.strip() for part in line.split("|")
+    )
+    fp32, tf32, fp16, bf16, fp8 = map(float, peaks.split())
+    l2_mib, pcie, clock, bus = map(int, rest.split())
+    major, minor = map(int, capability.split("."))
     return Gpu(
         name=name,
         aliases=tuple(aliases.split()),
-        capability=capability,
-        total_memory=mib * MIB,
-        multi_processor_count=processors,
+        capability=(major, minor),
+        total_memory=int(mib) * MIB,
+        multi_processor_count=int(processors),
         bandwidth=float(bandwidth),
-        **dict(zip(("fp32", "tf32", "fp16", "bf16", "fp8"), map(float, peaks), strict=True)),
+        fp32=fp32,
+        tf32=tf32,
+        fp16=fp16,
+        bf16=bf16,
+        fp8=fp8,
         l2_bytes=l2_mib * MIB,
         pcie=float(pcie),
         clock=clock,
@@ -117,7 +121,7 @@ def _gpu(row: tuple) -> Gpu:
     )
 
 
-GPUS: tuple[Gpu, ...] = tuple(_gpu(row) for row in _ROWS)
+GPUS: tuple[Gpu, ...] = tuple(map(_gpu, _TABLE.strip().splitlines()))
 
 
 def find(name: str) -> Gpu:
@@ -131,15 +135,15 @@ def find(name: str) -> Gpu:
     if wanted in by_key:
         return by_key[wanted]
     close = difflib.get_close_matches(wanted, by_key, n=1)
-    hint = f" Did you mean {by_key[close[0]].aliases[-1]}?" if close else ""
-    known = ", ".join(gpu.aliases[-1] for gpu in GPUS)
-    raise UsageError(f"no GPU {name!r} is known.{hint} Known are: {known}")
+    hint = f" Did you mean {by_key[close[0]].aliases[0]}?" if close else ""
+    known_names = ", ".join(gpu.aliases[0] for gpu in GPUS)
+    raise UsageError(f"no GPU {name!r} is known.{hint} Known are: {known_names}")
 
 
 def _key(name: str) -> str:
-    """What tells one name from another: no vendor, no family, no punctuation, no case."""
-    words = re.split(r"[\s_\-]+", name.strip().lower())
-    return "".join(word for word in words if word not in {"nvidia", "tesla", "geforce", "rtx", "sxm2", "sxm4", "sxm"})
+    """What tells one name from another: no vendor, no family, no form factor, no punctuation, no case."""
+    words = (word.removesuffix("gb") for word in re.split(r"[\s_\-]+", name.strip().lower()))
+    return "".join(re.sub(r"^(nvidia|tesla|geforce|sxm\d*|rtx)", "", word) for word in words)
 
 
 DEFAULT = find("a100")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gapless.emulate import stacks
+from gapless.emulate.local import local
 from gapless.model import Event, Mark, Mechanism, Phase, Site
 
 _Key = tuple[Any, ...]
@@ -47,7 +48,7 @@ class Recorder:
         depth: int = 1,
     ) -> None:
         """Count a wait at the stack of the caller's `depth`-th caller."""
-        stack = stacks.capture(depth + 1)
+        stack = stacks.capture(depth + 1) + local.above
         key = (operator, mechanism, call, detail, stack, node, forward)
         with self._lock:
             site = self._sites.setdefault(key, len(self._sites))
@@ -66,7 +67,7 @@ class Recorder:
         """Note a place that tells where steps begin or end; optimizer, profiler and user marks advance the tick."""
         advances = kind in ("optimizer", "profiler", "user")
         with self._lock:
-            raw = (kind, self.tick, self._clock() - self._began, name, stacks.capture(depth + 1))
+            raw = (kind, self.tick, self._clock() - self._began, name, stacks.capture(depth + 1) + local.above)
             if advances or len(self._marks) < _MANY_MARKS:
                 self._marks.append(raw)
             if advances:

@@ -26,6 +26,7 @@ def install(core: Core, patches: Patches) -> Any:
     _install_profiler(core, patches)
     _install_phase(core, patches)
     _install_scaler(core, patches)
+    _install_custom_functions(core, patches)
     return register_optimizer_step_post_hook(_optimizer_hook(core))
 
 
@@ -88,6 +89,22 @@ def _install_backward(core: Core, patches: Patches) -> None:
             local.backward = before
 
     patches.set_everywhere(graph, "_engine_run_backward", run)
+
+
+def _install_custom_functions(core: Core, patches: Patches) -> None:
+    """Nodes of a user's own autograd functions are made in a call that no function mode sees."""
+    real = torch.autograd.Function.__dict__["apply"].__func__
+    peek = torch._C._autograd._get_sequence_nr
+
+    @wraps(real)
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        before = peek()
+        out = real(cls, *args, **kwargs)
+        if core.enabled and peek() != before:
+            core.created_nodes(before, 1)
+        return out
+
+    patches.set(torch.autograd.Function, "apply", classmethod(apply))
 
 
 def _install_batches(core: Core, patches: Patches) -> None:

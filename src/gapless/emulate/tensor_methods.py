@@ -132,7 +132,7 @@ def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
     if state == PINNED:
         return tensor
     if state >= 0:
-        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
+        raise RuntimeError(f"cannot pin '{tensor.type().replace('torch.', 'torch.cuda.', 1)}' only dense CPU tensors can be pinned")
     with torch.no_grad():
         return mode.core.place(tensor.clone(), PINNED)
 

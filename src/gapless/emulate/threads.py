@@ -7,6 +7,8 @@ import threading
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from gapless.emulate import stacks
+from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 
 if TYPE_CHECKING:
@@ -17,19 +19,29 @@ _registered = False
 
 
 def install(emulator: Emulator, patches: Patches) -> None:
-    """Threads started from now on see the device; children forked from now on do not record."""
+    """Threads started from now on see the device; children forked from now on do not record.
+
+    A thread's stack goes on at the line that started it: that is where the user's code is.
+    """
     global _active, _registered
     _active = emulator
-    real = threading.Thread.run
+    real_start, real_run = threading.Thread.start, threading.Thread.run
 
-    @wraps(real)
+    @wraps(real_start)
+    def start(self: Any) -> None:
+        self._gapless_starter = stacks.capture() + local.above
+        real_start(self)
+
+    @wraps(real_run)
     def run(self: Any) -> None:
         if _active is not emulator or not emulator.core.enabled:
-            real(self)
+            real_run(self)
             return
+        local.above = getattr(self, "_gapless_starter", ())
         with emulator.modes():
-            real(self)
+            real_run(self)
 
+    patches.set(threading.Thread, "start", start)
     patches.set(threading.Thread, "run", run)
     if not _registered and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)

@@ -44,13 +44,27 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def line(self) -> SourceLine | None:
-        """The user's line to change: in backward the forward line that created the node."""
-        return user_line(self.forward or self.stack)
+        """The user's line to change.
+
+        In backward that is the forward line that created the node, unless the user's own backward code waits.
+        """
+        return user_line(self._telling_stack)
 
     @property
     def library_frames(self) -> Stack:
         """Library frames below the user's line, innermost first."""
-        return library_frames(self.forward or self.stack)
+        return library_frames(self._telling_stack)
+
+    @property
+    def _telling_stack(self) -> Stack:
+        if not self.forward:
+            return self.stack
+        for frame in self.stack:
+            if frame.function == "_engine_run_backward":
+                break
+            if frame.is_user:
+                return self.stack
+        return self.forward
 
     @property
     def in_backward(self) -> bool:

@@ -32,7 +32,7 @@ def _is(function: str, name: str) -> bool:
 
 
 def below(site: Site, library: str, function: str = "", file: str = "") -> bool:
-    """Whether a frame below the user's line is in `library`, in `function`, in a file with `file` in its path.
+    """Whether a frame below the user's line is in `library`, in `function`, in a path with `file` in it.
 
     Frames above the user's line do not count: a metric of the user's own, called by a library, is his.
     """
@@ -51,7 +51,7 @@ def deciding_frame(site: Site) -> SourceLine | None:
 
 
 def own_code(site: Site) -> Code | None:
-    """The user's line, parsed, where the wait is its own doing; None where a library waits or it cannot be read."""
+    """The user's line, parsed, where it waits itself; None where a library does or it cannot be read."""
     line = site.line
     if line is None or not line.is_user or deciding_frame(site) is not None:
         return None
@@ -62,7 +62,7 @@ def short_path(frame: SourceLine) -> str:
     """``torchmetrics/aggregation.py:93``: the frame without the folders above its package."""
     path = _path(frame)
     start = path.rfind(f"/{frame.library}/")
-    return f"{path[start + 1:] if start >= 0 else path.rsplit('/', 1)[-1]}:{frame.line}"
+    return f"{path[start + 1 :] if start >= 0 else path.rsplit('/', 1)[-1]}:{frame.line}"
 
 
 def in_library(site: Site, advice: str) -> str:
@@ -71,8 +71,8 @@ def in_library(site: Site, advice: str) -> str:
     if frame is None:
         return advice
     return (
-        f"{frame.library} waits here, at {short_path(frame)} ({frame.function}): look for an option of it that "
-        f"avoids this, or for another call; in its code: {advice}"
+        f"{frame.library} waits here, at {short_path(frame)} ({frame.function}): look for an option of it "
+        f"that avoids this, or for another call; in its code: {advice}"
     )
 
 
@@ -85,3 +85,9 @@ def operator(site: Site) -> str:
 def names(site: Site) -> frozenset[str]:
     """The bare names of what waits: the operator, and the Python call through which it was reached."""
     return frozenset({operator(site), site.call.rpartition(".")[2]} - {""})
+
+
+def user_code(site: Site) -> Code | None:
+    """The user's line, parsed, whoever waits below it; None where there is none or it cannot be read."""
+    line = site.line
+    return read(line.code) if line is not None and line.is_user else None

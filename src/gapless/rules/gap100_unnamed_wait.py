@@ -11,7 +11,7 @@ _ADVICE = {
     "values": "use a form that needs no values on the host, or prepare those values on the host beforehand",
     "status": "use the variant that leaves its error code on the device, and look at the code rarely",
     "h2d": "copy from pinned memory with `non_blocking=True`, or create the tensor on the device",
-    "d2h": "copy into pinned memory with `non_blocking=True`, and read it once an event says that it has arrived",
+    "d2h": "copy into pinned memory with `non_blocking=True`, read after an event says it is there",
     "explicit": "remove the wait: work on one stream is in order already, and an event orders two streams",
     "free": "keep the memory: the caching allocator uses it again",
 }
@@ -21,13 +21,13 @@ class UnnamedWait(Rule):
     """The host waits for the device in a way that no other rule names.
 
     ## What waits
-    The operator named in the finding needs something from the device before the host can go on: a value, the
-    size of its result, an error code, or the end of a copy. No more exact rule describes this place.
+    The operator named in the finding needs something from the device before the host can go on: a value,
+    the size of its result, an error code, or the end of a copy. No more exact rule describes this place.
 
     ## Why it costs
-    The host launches kernels ahead of the device. A wait lets the device catch up and run dry; until the host
-    has launched the next kernels, the device idles. Work on the host that was hidden behind the device (the
-    next batch, the optimizer's bookkeeping) is no longer hidden.
+    The host launches kernels ahead of the device. A wait lets the device catch up and run dry; until the
+    host has launched the next kernels, the device idles. Work on the host that was hidden behind the device
+    (the next batch, the optimizer's bookkeeping) is no longer hidden.
 
     ## Example
     ```python
@@ -42,8 +42,8 @@ class UnnamedWait(Rule):
     scale = torch.full((1,), 2.0, device=device)
     weights = weights * scale
     ```
-    In general: keep values on the device, compute with masks instead of selections, and gather what the host
-    wants to know so that one wait every N steps brings it all.
+    In general: keep values on the device, compute with masks instead of selections, and gather what the
+    host wants to know so that one wait every N steps brings it all.
 
     ## When it is fine
     Outside the training loop, or so rarely that its share of the time cannot be seen.

@@ -13,17 +13,17 @@ _READERS = ("item", "float", "int")
 
 
 class ItemRead(Rule):
-    """`.item()`, `float(t)` or `int(t)`: one number is copied to the host, which waits until it has been computed.
+    """`.item()`, `float(t)` or `int(t)`: one number is copied to the host, which waits for it.
 
     ## What waits
-    `.item()`, `float(tensor)`, `int(tensor)` and functions that call them (`math.sqrt(tensor)`, `round`) copy
-    one number from the device into a Python number. The copy stands in the queue behind everything launched
-    before it, so the host waits for all of that.
+    `.item()`, `float(tensor)`, `int(tensor)` and functions that call them (`math.sqrt(tensor)`, `round`)
+    copy one number from the device into a Python number. The copy stands in the queue behind everything
+    launched before it, so the host waits for all of that.
 
     ## Why it costs
     The usual place is the loss, read in each step for a running mean. The host then stands still until the
-    forward pass is done, and the device idles while the host prepares and launches what comes next. With small
-    kernels, where the host is hardly faster than the device, that gap is a large part of the step.
+    forward pass is done, and the device idles while the host prepares and launches what comes next. With
+    small kernels, where the host is hardly faster than the device, that gap is a large part of the step.
 
     ## Example
     ```python
@@ -46,18 +46,19 @@ class ItemRead(Rule):
             average = (running / 50).tolist()  # one wait in 50 steps
             running.zero_()
     ```
-    `detach()` matters: without it the sum keeps the graph of every step alive. Several values are read with one
-    wait when they are stacked first: `torch.stack([loss, accuracy]).tolist()`.
+    `detach()` matters: without it the sum keeps the graph of every step alive. Several values are read with
+    one wait when they are stacked first: `torch.stack([loss, accuracy]).tolist()`.
 
     ## When it is fine
-    Once every N steps, once an epoch, or where the host really decides with the value and the decision is rare.
+    Once every N steps, once an epoch, or where the host really decides with the value and the decision is
+    rare.
     """
 
     code = "GAP101"
     name = "item-read"
     advice = (
-        "keep the value on the device (`.detach()`), sum it up there, and read the sum once every N steps; "
-        "several values are read with one wait by `torch.stack([a, b]).tolist()`"
+        "keep the value on the device (`.detach()`), sum it up there, and read the sum once every N "
+        "steps; several values are read with one wait by `torch.stack([a, b]).tolist()`"
     )
 
     def matches(self, site: Site) -> bool:
@@ -93,7 +94,9 @@ def _subject(code: Code, call: ast.Call) -> str:
 
 def _detached(subject: str) -> str:
     try:
-        simple = isinstance(ast.parse(subject, mode="eval").body, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+        simple = isinstance(
+            ast.parse(subject, mode="eval").body, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+        )
     except SyntaxError:
         return ""
     bare = subject if simple else f"({subject})"

@@ -15,16 +15,17 @@ _FINITE = ("isnan", "isinf", "isfinite")
 
 
 class TensorAsCondition(Rule):
-    """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool, and only the device knows it.
+    """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool that the device has.
 
     ## What waits
-    Python asks a tensor for its truth value wherever a condition stands: `if`, `while`, `assert`, `not`, `and`,
-    `or`, a conditional expression, and inside `any`, `all`, `max`, `min` and `sorted` over tensors, or
-    `tensor in [a, b]`. For a device tensor, each of these questions copies one bool to the host and waits for it.
+    Python asks a tensor for its truth value wherever a condition stands: `if`, `while`, `assert`, `not`,
+    `and`, `or`, a conditional expression, and inside `any`, `all`, `max`, `min` and `sorted` over tensors,
+    or `tensor in [a, b]`. For a device tensor, each of these questions copies one bool to the host and
+    waits for it.
 
     ## Why it costs
-    The host cannot launch either branch before it knows which one it is. `max`, `sorted` and `in` over a list ask
-    once per comparison: a list of n tensors waits n times.
+    The host cannot launch either branch before it knows which one it is. `max`, `sorted` and `in` over a
+    list ask once per comparison: a list of n tensors waits n times.
 
     ## Example
     ```python
@@ -43,15 +44,15 @@ class TensorAsCondition(Rule):
     collected in a device flag (`bad |= torch.isnan(loss)`) that is read once every N steps.
 
     ## When it is fine
-    Where the branch saves more work than the wait costs, or where it is asked rarely: test `step % n == 0` first,
-    so that Python does not reach the tensor in the other steps.
+    Where the branch saves more work than the wait costs, or where it is asked rarely: test `step % n == 0`
+    first, so that Python does not reach the tensor in the other steps.
     """
 
     code = "GAP102"
     name = "tensor-as-condition"
     advice = (
-        "compute both outcomes and choose on the device: `torch.where(condition, a, b)`; "
-        "a check that only warns can be asked once every N steps"
+        "compute both outcomes and choose on the device: `torch.where(condition, a, b)`; a check that "
+        "only warns can be asked once every N steps"
     )
 
     def matches(self, site: Site) -> bool:
@@ -89,15 +90,15 @@ def _compared(code: Code) -> str:
         tensor, bound = texts if numbers[1] else reversed(texts)
         side = "min" if name == "max" else "max"
         return f"`torch.clamp({tensor}, {side}={bound})` does the same on the device"
-    return f"`{_PICKS[name]}({texts[0]}, {texts[1]})` does the same on the device, with both of them tensors there"
+    return f"`{_PICKS[name]}({texts[0]}, {texts[1]})` does the same on the device, where both are"
 
 
 def _checked(code: Code) -> str:
     """Advice for asserts and for checks that values are finite."""
     if isinstance(code.statement, ast.Assert):
         return (
-            "assert what the host knows (shapes, dtypes); a check of values belongs into a flag on the device that "
-            "is read once every N steps (`bad |= ~condition`), or behind a debug switch"
+            "assert what the host knows (shapes, dtypes); a check of values belongs into a flag on the "
+            "device that is read once every N steps (`bad |= ~condition`), or behind a debug switch"
         )
     call = code.only_call(*_FINITE)
     asked = code.text(call) if call is not None else ""
@@ -134,7 +135,9 @@ def _branched(code: Code) -> str:
         return ""
     parts = (choices[0].test, choices[0].body, choices[0].orelse)
     texts = [code.text(part) for part in parts]
-    values_fit = all(_number(part) or not isinstance(part, (ast.Constant, ast.JoinedStr)) for part in parts[1:])
+    values_fit = all(
+        _number(part) or not isinstance(part, (ast.Constant, ast.JoinedStr)) for part in parts[1:]
+    )
     if all(texts) and values_fit and _tensor_like(choices[0].test):
         return f"choose on the device: `torch.where({', '.join(texts)})`"
     return ""

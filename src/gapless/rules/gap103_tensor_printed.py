@@ -15,12 +15,13 @@ class TensorPrinted(Rule):
     """Printing or formatting a device tensor: its values must be on the host to become text.
 
     ## What waits
-    `print(tensor)`, an f-string or `str.format` with a device tensor, `str(tensor)`, `repr(tensor)` and a logging
-    call whose message takes one copy the values to the host. So does a progress bar that shows the loss.
+    `print(tensor)`, an f-string or `str.format` with a device tensor, `str(tensor)`, `repr(tensor)` and a
+    logging call whose message takes one copy the values to the host. So does a progress bar that shows the
+    loss.
 
     ## Why it costs
-    The text cannot be made before the value has been computed, so the host waits for all work in the queue, and
-    the device then idles while the host formats, writes to the terminal, and launches the next kernels.
+    The text cannot be made before the value has been computed, so the host waits for all work in the queue,
+    and the device then idles while the host formats, writes to the terminal, and launches the next kernels.
     Logging calls format lazily: below the level of the logger, nothing is formatted and nothing waits.
 
     ## Example
@@ -40,8 +41,8 @@ class TensorPrinted(Rule):
             print(f"step {step}: loss {average:.4f}")
             losses.clear()
     ```
-    To print without any wait, copy the value into pinned memory with `non_blocking=True`, record an event, and
-    print it some steps later, when the event's `query()` says that the copy is done.
+    To print without any wait, copy the value into pinned memory with `non_blocking=True`, record an event,
+    and print it some steps later, when the event's `query()` says that the copy is done.
 
     ## When it is fine
     Every N steps, in set-up, while debugging, or in the message of an error.
@@ -49,7 +50,9 @@ class TensorPrinted(Rule):
 
     code = "GAP103"
     name = "tensor-printed"
-    advice = "print only every N steps, or print a value of some steps ago that has been copied without waiting"
+    advice = (
+        "print only every N steps, or print a value of some steps ago that has been copied without waiting"
+    )
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))
@@ -66,5 +69,7 @@ def _shown(code: Code) -> str:
     """The one value that is formatted, empty where there are several."""
     values = [node.value for node in code.nodes() if isinstance(node, ast.FormattedValue)]
     for call in code.calls("print", "str", "repr"):
-        values += [value for value in call.args if not isinstance(value, (ast.Constant, ast.JoinedStr, ast.Starred))]
+        values += [
+            value for value in call.args if not isinstance(value, (ast.Constant, ast.JoinedStr, ast.Starred))
+        ]
     return code.text(values[0]) if len(values) == 1 else ""

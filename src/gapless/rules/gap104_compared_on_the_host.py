@@ -15,12 +15,12 @@ class ComparedOnTheHost(Rule):
     """`torch.equal` or `torch.allclose`: the answer is a Python bool, so it must come to the host.
 
     ## What waits
-    `torch.equal(a, b)` and `torch.allclose(a, b)` compare on the device and return a Python `bool`. The answer is
-    copied back, and the host waits for it, even where nobody looks at it.
+    `torch.equal(a, b)` and `torch.allclose(a, b)` compare on the device and return a Python `bool`. The
+    answer is copied back, and the host waits for it, even where nobody looks at it.
 
     ## Why it costs
-    A comparison in a training loop is often a leftover check ("have the weights really changed?"). It costs a full
-    read of both tensors on the device and one wait on the host, in each step.
+    A comparison in a training loop is often a leftover check ("have the weights really changed?"). It costs
+    a full read of both tensors on the device and one wait on the host, in each step.
 
     ## Example
     ```python
@@ -33,8 +33,8 @@ class ComparedOnTheHost(Rule):
     same = (x == y).all()
     close = torch.isclose(x, y, atol=1e-6).all()
     ```
-    Both are bool tensors on the device; `torch.where` and `&` work with them there. `torch.equal` also accepts
-    different shapes and answers `False`: compare `a.shape == b.shape` first, the host knows shapes.
+    Both are bool tensors on the device; `torch.where` and `&` work with them there. `torch.equal` also
+    accepts different shapes and answers `False`: compare `a.shape == b.shape` first, the host knows shapes.
 
     ## When it is fine
     In tests, in set-up, or every N steps.
@@ -66,5 +66,7 @@ def _on_device(code: Code) -> str:
         return ""
     if call.func.attr == "equal":
         return f"`({left} == {right}).all()` keeps the answer on the device (for tensors of one shape)"
-    options = [code.text(value) for value in rest] + [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg]
+    options = [code.text(value) for value in rest] + [
+        f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg
+    ]
     return f"`torch.isclose({', '.join([left, right, *options])}).all()` keeps the answer on the device"

@@ -10,22 +10,23 @@ from gapless.rules._places import names, own_code
 
 _INDEXING = {"__index__", "__getitem__", "__setitem__"}
 _SHAPES = {
-    *("arange", "empty", "eye", "linspace", "narrow", "ones", "rand", "randint", "randn", "randperm", "zeros"),
-    *("chunk", "expand", "flatten", "new_empty", "new_ones", "new_zeros", "permute", "repeat"),
-    *("reshape", "roll", "select", "split", "tile", "topk", "tril", "triu", "unflatten", "unfold", "view"),
-}
+    "arange", "chunk", "empty", "expand", "eye", "flatten", "linspace", "narrow", "new_empty", "new_ones",
+    "new_zeros", "ones", "permute", "rand", "randint", "randn", "randperm", "repeat", "reshape", "roll",
+    "select", "split", "tile", "topk", "tril", "triu", "unflatten", "unfold", "view", "zeros",
+}  # fmt: skip
 
 
 class TensorAsIndex(Rule):
     """A device tensor as a slice bound, a position, a `range` or a shape: Python and shapes need an `int`.
 
     ## What waits
-    `x[:n]`, `x[i]` with a 0-dim integer `i`, `range(n)`, `torch.zeros(n)`, `x.view(n, -1)` and a Python list indexed
-    with `n`: wherever a whole number is needed and a device tensor is given, its value is copied to the host.
+    `x[:n]`, `x[i]` with a 0-dim integer `i`, `range(n)`, `torch.zeros(n)`, `x.view(n, -1)` and a Python
+    list indexed with `n`: wherever a whole number is needed and a device tensor is given, its value is
+    copied to the host.
 
     ## Why it costs
-    Positions and lengths are often the result of the step's own computation (an `argmax`, a count), so the host
-    waits for that computation before it can launch anything that uses it.
+    Positions and lengths are often the result of the step's own computation (an `argmax`, a count), so the
+    host waits for that computation before it can launch anything that uses it.
 
     ## Example
     ```python
@@ -43,8 +44,8 @@ class TensorAsIndex(Rule):
     inside = torch.arange(x.shape[0], device=x.device) < length
     trimmed = torch.where(inside.unsqueeze(1), x, 0.0)
     ```
-    An index tensor of one dimension stays on the device. Lengths that come from the data are better computed on the
-    host while the batch is made, and kept as Python numbers beside it.
+    An index tensor of one dimension stays on the device. Lengths that come from the data are better
+    computed on the host while the batch is made, and kept as Python numbers beside it.
 
     ## When it is fine
     Where a shorter shape saves much more work than the wait costs (long padding), or outside the loop.
@@ -53,8 +54,9 @@ class TensorAsIndex(Rule):
     code = "GAP105"
     name = "tensor-as-index"
     advice = (
-        "select with an index tensor of one dimension (`x.index_select(0, i.reshape(1))`), mask instead of slicing "
-        "(`torch.arange(n, device=x.device) < length`), or keep lengths as Python numbers from the start"
+        "select with an index tensor of one dimension (`x.index_select(0, i.reshape(1))`), mask instead "
+        "of slicing (`torch.arange(n, device=x.device) < length`), or keep lengths as Python numbers "
+        "from the start"
     )
 
     def matches(self, site: Site) -> bool:
@@ -79,11 +81,17 @@ def _subscript(code: Code) -> str:
     owner, index = code.text(found.value), found.slice
     if not owner or not isinstance(found.value, (ast.Name, ast.Attribute)):
         return ""
-    if isinstance(index, ast.Slice) and index.upper is not None and index.lower is None and index.step is None:
+    if (
+        isinstance(index, ast.Slice)
+        and index.upper is not None
+        and index.lower is None
+        and index.step is None
+    ):
         bound = code.text(index.upper)
         if bound and isinstance(index.upper, (ast.Name, ast.Attribute)):
             return (
-                f"keep the full shape and mask it: `torch.arange({owner}.shape[0], device={owner}.device) < {bound}`; "
+                "keep the full shape and mask it: "
+                f"`torch.arange({owner}.shape[0], device={owner}.device) < {bound}`; "
                 f"or keep `{bound}` as a Python number from the start"
             )
     if isinstance(index, (ast.Name, ast.Attribute)) and (position := code.text(index)):

@@ -14,12 +14,12 @@ class ValuesToList(Rule):
     """`.tolist()` on a device tensor: all its values are copied to the host, which waits for them.
 
     ## What waits
-    `tensor.tolist()` copies the tensor to the host in one blocking copy and makes Python numbers of it. Passing the
-    list on to `split`, `range` or a loop hides that the values came from the device.
+    `tensor.tolist()` copies the tensor to the host in one blocking copy and makes Python numbers of it.
+    Passing the list on to `split`, `range` or a loop hides that the values came from the device.
 
     ## Why it costs
-    The copy stands behind everything launched before. For a large tensor the copy itself costs as well, because the
-    destination is not pinned, and so does making a Python object of each value.
+    The copy stands behind everything launched before. For a large tensor the copy itself costs as well,
+    because the destination is not pinned, and so does making a Python object of each value.
 
     ## Example
     ```python
@@ -33,8 +33,9 @@ class ValuesToList(Rule):
     columns = torch.arange(x.shape[1], device=x.device)
     x = torch.where(columns < counts.unsqueeze(1), x, 0.0)
     ```
-    A loop over values is nearly always a comparison with `torch.arange`, a `gather` or a `scatter`. What is only
-    logged can be collected with `torch.stack` and read once every N steps: one `tolist()` of a stack is one wait.
+    A loop over values is nearly always a comparison with `torch.arange`, a `gather` or a `scatter`. What is
+    only logged can be collected with `torch.stack` and read once every N steps: one `tolist()` of a stack
+    is one wait.
 
     ## When it is fine
     Once every N steps, and then as one list of everything. It is the right way to read many values at once.
@@ -43,8 +44,8 @@ class ValuesToList(Rule):
     code = "GAP106"
     name = "values-to-list"
     advice = (
-        "compute with the tensor itself (compare with `torch.arange`, `gather`, `scatter`), or read everything at "
-        "once every N steps"
+        "compute with the tensor itself (compare with `torch.arange`, `gather`, `scatter`), or read "
+        "everything at once every N steps"
     )
 
     def matches(self, site: Site) -> bool:
@@ -63,4 +64,4 @@ class ValuesToList(Rule):
                 return f"keep the tensor: `{kept}`, and read all of them at once, every N steps"
         if not subject:
             return self.advice
-        return f"keep `{subject}` on the device and compute with it there; what is only logged, read every N steps"
+        return f"compute with `{subject}` on the device; what is only logged, read every N steps"

@@ -12,12 +12,12 @@ class InTensor(Rule):
     """`value in tensor`: Python's `in` needs a bool, and the elements are on the device.
 
     ## What waits
-    `value in tensor` compares every element with the value on the device, reduces the answers to one and copies it
-    to the host, which waits for it.
+    `value in tensor` compares every element with the value on the device, reduces the answers to one and
+    copies it to the host, which waits for it.
 
     ## Why it costs
-    It reads like a cheap look-up, and waits for everything launched before. In a loop over classes or ids it waits
-    once for each.
+    It reads like a cheap look-up, and waits for everything launched before. In a loop over classes or ids
+    it waits once for each.
 
     ## Example
     ```python
@@ -37,7 +37,9 @@ class InTensor(Rule):
 
     code = "GAP107"
     name = "in-tensor"
-    advice = "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for many values at once"
+    advice = (
+        "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for many values at once"
+    )
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and "__contains__" in names(site)

@@ -11,13 +11,13 @@ class TensorAsNumber(Rule):
     """A device tensor given to a parameter that takes a number: the operator reads it on the host.
 
     ## What waits
-    Parameters such as `alpha=`, `value=`, `fill_value`, `eps`, `p` or the `min` and `max` of `torch.histc` are
-    numbers that the host passes to the kernel. Given a 0-dim device tensor, PyTorch reads it with an implicit
-    `.item()`.
+    Parameters such as `alpha=`, `value=`, `fill_value`, `eps`, `p` or the `min` and `max` of `torch.histc`
+    are numbers that the host passes to the kernel. Given a 0-dim device tensor, PyTorch reads it with an
+    implicit `.item()`.
 
     ## Why it costs
-    Nothing in the line looks like a read. The host waits for the tensor to be computed, only to send its value back
-    to the device with the next launch.
+    Nothing in the line looks like a read. The host waits for the tensor to be computed, only to send its
+    value back to the device with the next launch.
 
     ## Example
     ```python
@@ -36,13 +36,16 @@ class TensorAsNumber(Rule):
     `masked_fill` with a tensor value instead of a number.
 
     ## When it is fine
-    Where the tensor is on the host already (a 0-dim CPU tensor is passed to the kernel without a wait), or rarely.
+    Where the tensor is on the host already (a 0-dim CPU tensor is passed to the kernel without a wait), or
+    rarely.
     """
 
     code = "GAP109"
     name = "tensor-as-number"
     priority = 20
-    advice = "write the arithmetic with the tensor itself (`x + rate * y` for `alpha=rate`): it is broadcast on the device"
+    advice = (
+        "compute with the tensor itself, which is broadcast on the device (`x + rate * y` for `alpha=rate`)"
+    )
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read" or site.in_backward or operator(site) != "_local_scalar_dense":

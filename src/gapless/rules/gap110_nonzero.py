@@ -15,14 +15,14 @@ class Nonzero(Rule):
     """`nonzero`, `argwhere` or one-argument `where`: the number of hits must be known to allocate the result.
 
     ## What waits
-    `torch.nonzero`, `torch.argwhere` and `torch.where(condition)` return as many rows as there are
-    non-zero elements. The host cannot allocate the result before the device has counted them, so it
-    copies the count back and waits for everything queued before it.
+    `torch.nonzero`, `torch.argwhere` and `torch.where(condition)` return as many rows as there are non-zero
+    elements. The host cannot allocate the result before the device has counted them, so it copies the count
+    back and waits for everything queued before it.
 
     ## Why it costs
-    While the host waits it launches nothing; once the count has arrived the device is empty and idles
-    until the next kernels are launched. The length of the call says little: it is charged for all the work
-    that was queued before it.
+    While the host waits it launches nothing; once the count has arrived the device is empty and idles until
+    the next kernels are launched. The length of the call says little: it is charged for all the work that
+    was queued before it.
 
     ## Example
     ```python
@@ -46,8 +46,8 @@ class Nonzero(Rule):
     code = "GAP110"
     name = "nonzero"
     advice = (
-        "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted by the mask; "
-        "`torch.nonzero_static(mask, size=n)` where indices are needed"
+        "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted "
+        "by the mask; `torch.nonzero_static(mask, size=n)` where indices are needed"
     )
 
     def matches(self, site: Site) -> bool:
@@ -63,6 +63,6 @@ class Nonzero(Rule):
         if not mask or (plain and not call.args):
             return self.advice
         return (
-            f"keep the mask `{mask}` and its fixed size: `torch.where({mask}, a, b)`, `masked_fill`, or a sum "
-            f"weighted by it; `torch.nonzero_static({mask}, size=n)` where indices are needed"
+            f"keep the mask `{mask}` and its fixed size: `torch.where({mask}, a, b)`, `masked_fill`, or a "
+            f"sum weighted by it; `torch.nonzero_static({mask}, size=n)` where indices are needed"
         )

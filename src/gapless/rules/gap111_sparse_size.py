@@ -10,13 +10,13 @@ class SparseSize(Rule):
     """Building or coalescing a sparse or nested tensor: how much it stores depends on the data.
 
     ## What waits
-    `to_sparse()`, `coalesce()` and products of sparse matrices allocate as many entries as the values ask for, so
-    the host waits for their number. A nested tensor made from a mask or from lengths on the device reads those
-    sizes on the host.
+    `to_sparse()`, `coalesce()` and products of sparse matrices allocate as many entries as the values ask
+    for, so the host waits for their number. A nested tensor made from a mask or from lengths on the device
+    reads those sizes on the host.
 
     ## Why it costs
-    The conversion is usually repeated in each step although the pattern of the matrix does not change, and each
-    repetition counts and sorts again, then waits.
+    The conversion is usually repeated in each step although the pattern of the matrix does not change, and
+    each repetition counts and sorts again, then waits.
 
     ## Example
     ```python
@@ -29,8 +29,8 @@ class SparseSize(Rule):
     out = mask.float() @ z
     ```
     A mostly empty matrix whose pattern is fixed: build it once before the loop, with
-    `torch.sparse_coo_tensor(indices, values, size, is_coalesced=True)`, and change only its values. Sums over the
-    edges of a graph: `out.index_add_(0, target, source_rows)` needs no sparse tensor.
+    `torch.sparse_coo_tensor(indices, values, size, is_coalesced=True)`, and change only its values. Sums
+    over the edges of a graph: `out.index_add_(0, target, source_rows)` needs no sparse tensor.
 
     ## When it is fine
     Once, before the loop; or where the matrix is so large that the dense form does not fit.
@@ -39,8 +39,8 @@ class SparseSize(Rule):
     code = "GAP111"
     name = "sparse-size"
     advice = (
-        "build the sparse or nested tensor once, before the loop, and mark it coalesced; for sums over edges, "
-        "`index_add_` needs no sparse tensor"
+        "build the sparse or nested tensor once, before the loop, and mark it coalesced; for sums over "
+        "edges, `index_add_` needs no sparse tensor"
     )
 
     def matches(self, site: Site) -> bool:

@@ -17,13 +17,13 @@ class BooleanMaskRead(Rule):
     """`x[mask]` or `masked_select`: how many elements the mask selects must be known to allocate the result.
 
     ## What waits
-    Indexing with a bool (or uint8) mask turns the mask into indices with `nonzero`, and the host waits for their
-    number. `torch.masked_select` does the same. Where gradients flow through `x[mask]`, the mask is turned into
-    indices once more in backward, and the host waits again.
+    Indexing with a bool (or uint8) mask turns the mask into indices with `nonzero`, and the host waits for
+    their number. `torch.masked_select` does the same. Where gradients flow through `x[mask]`, the mask is
+    turned into indices once more in backward, and the host waits again.
 
     ## Why it costs
-    A masked loss is the usual place: it stands at the end of the forward pass, so the host waits for all of it,
-    and the device then idles until backward has been launched.
+    A masked loss is the usual place: it stands at the end of the forward pass, so the host waits for all of
+    it, and the device then idles until backward has been launched.
 
     ## Example
     ```python
@@ -38,9 +38,9 @@ class BooleanMaskRead(Rule):
     valid = target != ignore
     loss = torch.where(valid, errors, 0.0).sum() / valid.sum()
     ```
-    Zeros outside the mask leave a sum as it is, and `mask.sum()` is the number to divide by. Use `torch.where` and
-    not a product with the mask where the excluded values may be infinite or NaN. Many losses do it themselves:
-    `F.cross_entropy(logits, target, ignore_index=ignore)`.
+    Zeros outside the mask leave a sum as it is, and `mask.sum()` is the number to divide by. Use
+    `torch.where` and not a product with the mask where the excluded values may be infinite or NaN. Many
+    losses do it themselves: `F.cross_entropy(logits, target, ignore_index=ignore)`.
 
     ## When it is fine
     Where the selected part is small and much work follows on it, or outside the training loop.
@@ -64,7 +64,9 @@ class BooleanMaskRead(Rule):
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        return (_reduced(code) or _selected(code) if code is not None else "") or in_library(site, self.advice)
+        return (_reduced(code) or _selected(code) if code is not None else "") or in_library(
+            site, self.advice
+        )
 
 
 def _selection(code: Code) -> tuple[ast.expr, str, str] | None:
@@ -77,7 +79,11 @@ def _selection(code: Code) -> tuple[ast.expr, str, str] | None:
             texts.append(code.text(call.args[0]))
         return (call, texts[0], texts[1]) if len(texts) == 2 and all(texts) else None
     found = code.only_subscript()
-    if found is None or not isinstance(found.ctx, ast.Load) or isinstance(found.slice, (ast.Tuple, ast.Slice)):
+    if (
+        found is None
+        or not isinstance(found.ctx, ast.Load)
+        or isinstance(found.slice, (ast.Tuple, ast.Slice))
+    ):
         return None
     owner, mask = code.text(found.value), code.text(found.slice)
     return (found, owner, mask) if owner and mask else None
@@ -96,11 +102,16 @@ def _reduced(code: Code) -> str:
         return ""
     node, owner, mask = selection
     for call in code.calls(*_SUMS):
-        if isinstance(call.func, ast.Attribute) and call.func.value is node and not call.args and not call.keywords:
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.value is node
+            and not call.args
+            and not call.keywords
+        ):
             total = f"torch.where({mask}, {owner}, 0.0).sum()"
             if call.func.attr == "sum":
                 return f"`{total}` is the same sum at a fixed size"
-            return f"`{total} / {_bare(mask)}.sum()` is the same mean at a fixed size (where both have one shape)"
+            return f"`{total} / {_bare(mask)}.sum()` is the same mean, at a fixed size (both of one shape)"
     return ""
 
 
@@ -109,7 +120,8 @@ def _selected(code: Code) -> str:
     if selection is None:
         return ""
     _, owner, mask = selection
+    total = f"torch.where({mask}, {owner}, 0.0).sum()"
     return (
-        f"keep `{owner}` at its full size and choose with `torch.where({mask}, {owner}, other)`; a mean over the mask "
-        f"is `torch.where({mask}, {owner}, 0.0).sum() / {_bare(mask)}.sum()`"
+        f"keep `{owner}` at its full size and choose with `torch.where({mask}, {owner}, other)`; "
+        f"a mean over the mask is `{total} / {_bare(mask)}.sum()`"
     )

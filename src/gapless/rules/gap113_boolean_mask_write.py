@@ -9,7 +9,10 @@ from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
 _OPERATORS = {
-    *("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put", "masked_scatter", "masked_scatter_"),
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index_put",
     "_unsafe_masked_index_put_accumulate",
 }
 
@@ -18,13 +21,13 @@ class BooleanMaskWrite(Rule):
     """`x[mask] = tensor`: the mask is turned into indices, and their number must be known on the host.
 
     ## What waits
-    Writing a tensor through a bool mask needs the positions that the mask selects: `nonzero` counts them, and the
-    host waits for the number. A Python number, or a 0-dim tensor on the host, is another case: with one mask,
-    `x[mask] = 0` becomes `masked_fill`, which does not wait.
+    Writing a tensor through a bool mask needs the positions that the mask selects: `nonzero` counts them,
+    and the host waits for the number. A Python number, or a 0-dim tensor on the host, is another case: with
+    one mask, `x[mask] = 0` becomes `masked_fill`, which does not wait.
 
     ## Why it costs
-    The write itself is one small kernel. The wait before it empties the queue, and in backward the gradient of the
-    written values is selected with the same mask, which waits again.
+    The write itself is one small kernel. The wait before it empties the queue, and in backward the gradient
+    of the written values is selected with the same mask, which waits again.
 
     ## Example
     ```python
@@ -37,9 +40,9 @@ class BooleanMaskWrite(Rule):
     x = torch.where(mask, z, x)
     x = torch.where(mask, x + 1.0, x)
     ```
-    Where the values are a compact list, one for each selected element, `x.masked_scatter(mask, values)` writes
-    them in the same order without a wait; the mask must broadcast to `x` from the right, so a mask of rows needs
-    `mask.unsqueeze(-1)`.
+    Where the values are a compact list, one for each selected element, `x.masked_scatter(mask, values)`
+    writes them in the same order without a wait; the mask must broadcast to `x` from the right, so a mask
+    of rows needs `mask.unsqueeze(-1)`.
 
     ## When it is fine
     Outside the training loop, or where computing the full shape costs more than the wait.
@@ -64,6 +67,7 @@ class BooleanMaskWrite(Rule):
 
 def _assigned(code: Code) -> str:
     statement = code.statement
+    target: ast.expr
     if isinstance(statement, ast.AugAssign):
         target, value = statement.target, statement.value
     elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -84,10 +88,10 @@ def _assigned(code: Code) -> str:
         return _in_place(code, statement, owner, mask) if not same else ""
     if same == [value] and (source := code.text(same[0].value)):
         return f"`{owner} = torch.where({mask}, {source}, {owner})` writes the same values at a fixed size"
-    if same or not (text := code.text(value)):
+    if same:
         return ""
     return (
-        f"`{owner}.masked_scatter_({mask}, values)` writes a compact list of values such as `{text}` without the wait, "
+        f"`{owner}.masked_scatter_({mask}, values)` writes a compact list of values without the wait, "
         f"for a mask of the shape of `{owner}`; for values of that shape, "
         f"`{owner} = torch.where({mask}, values, {owner})`"
     )

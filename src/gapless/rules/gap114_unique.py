@@ -10,12 +10,12 @@ class Unique(Rule):
     """`unique` or `unique_consecutive`: the number of distinct values must be known to allocate the result.
 
     ## What waits
-    `torch.unique` and `torch.unique_consecutive` return as many elements as there are distinct values. The host
-    waits until the device has sorted and counted them, often more than once in one call.
+    `torch.unique` and `torch.unique_consecutive` return as many elements as there are distinct values. The
+    host waits until the device has sorted and counted them, often more than once in one call.
 
     ## Why it costs
-    The usual question is a smaller one than "which values are there": how many, whether a value occurs, or one row
-    per class. Those answers have a fixed size and need no wait.
+    The usual question is a smaller one than "which values are there": how many, whether a value occurs, or
+    one row per class. Those answers have a fixed size and need no wait.
 
     ## Example
     ```python
@@ -29,8 +29,8 @@ class Unique(Rule):
     number = 1 + (ordered[1:] != ordered[:-1]).sum()
     seen = torch.zeros(classes, dtype=torch.bool, device=device).index_fill_(0, y.flatten(), True)
     ```
-    `number` is the count, on the device (of a tensor that is not empty). `seen` tells for each of a known number of
-    classes whether it occurs: one element per class, in the place of a list of unknown length.
+    `number` is the count, on the device (of a tensor that is not empty). `seen` tells for each of a known
+    number of classes whether it occurs: one element per class, in the place of a list of unknown length.
 
     ## When it is fine
     In set-up, in checks that run rarely, or on the host before the batch is copied.
@@ -39,8 +39,8 @@ class Unique(Rule):
     code = "GAP114"
     name = "unique"
     advice = (
-        "for the number: sort and count the changes; for known classes: a bool of one element per class, set with "
-        "`index_fill_`: both have a fixed size"
+        "for the number: sort and count the changes; for known classes: a bool of one element per "
+        "class, set with `index_fill_`: both have a fixed size"
     )
 
     def matches(self, site: Site) -> bool:
@@ -54,8 +54,8 @@ class Unique(Rule):
         values = code.text(call.args[0]) if call.args else code.subject(call)
         if not values.isidentifier():
             return in_library(site, self.advice)
+        seen = f"torch.zeros(classes, dtype=torch.bool, device={values}.device)"
         return (
-            f"to count: `s = {values}.flatten().sort().values; 1 + (s[1:] != s[:-1]).sum()`; for a known number of "
-            f"classes: `torch.zeros(classes, dtype=torch.bool, device={values}.device)"
-            f".index_fill_(0, {values}.flatten(), True)`"
+            f"to count: `s = {values}.flatten().sort().values; 1 + (s[1:] != s[:-1]).sum()`; "
+            f"for a known number of classes: `{seen}.index_fill_(0, {values}.flatten(), True)`"
         )

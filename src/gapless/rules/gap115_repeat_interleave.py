@@ -8,15 +8,15 @@ from gapless.rules._places import in_library, names, own_code
 
 
 class RepeatInterleave(Rule):
-    """`repeat_interleave` with a tensor of repeats and no `output_size`: the sum of the repeats must be known.
+    """`repeat_interleave` with a tensor of repeats and no `output_size`: their sum must be known.
 
     ## What waits
-    With a device tensor of repeats, the result has as many rows as the repeats add up to. Without `output_size`
-    the host waits to read that sum.
+    With a device tensor of repeats, the result has as many rows as the repeats add up to. Without
+    `output_size` the host waits to read that sum.
 
     ## Why it costs
-    The length is nearly always known to whoever made the repeats (a number of tokens, of edges, of nodes), so the
-    wait buys nothing.
+    The length is nearly always known to whoever made the repeats (a number of tokens, of edges, of nodes),
+    so the wait buys nothing.
 
     ## Example
     ```python
@@ -29,9 +29,9 @@ class RepeatInterleave(Rule):
     repeats = torch.full((8,), 3, device=device)
     rows = torch.repeat_interleave(x, repeats, dim=0, output_size=24)
     ```
-    `output_size` must be the exact sum, as a Python number. Where only an upper bound is known, append one row of
-    padding whose repeat is the bound less the sum (computed on the device), and pass the bound. The same number of
-    repeats for all rows is `x.repeat_interleave(3, dim=0)`, which does not wait.
+    `output_size` must be the exact sum, as a Python number. Where only an upper bound is known, append one
+    row of padding whose repeat is the bound less the sum (computed on the device), and pass the bound. The
+    same number of repeats for all rows is `x.repeat_interleave(3, dim=0)`, which does not wait.
 
     ## When it is fine
     In set-up, such as building the index of a graph once.

@@ -8,20 +8,27 @@ from gapless.model import Rule, Site
 from gapless.rules._code import Code, is_module, keyword
 from gapless.rules._places import in_library, names, own_code
 
-_NAMES = {"bincount", "histc", "histogram", "histogramdd", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"}
+_NAMES = {
+    "bincount",
+    "histc",
+    "histogram",
+    "histogramdd",
+    "_histogramdd_bin_edges",
+    "_histogramdd_from_bin_cts",
+}
 
 
 class Bincount(Rule):
     """`bincount`, or `histc` without bounds: the range of the values is read on the host.
 
     ## What waits
-    On CUDA, `torch.bincount` reads the smallest and the largest value on the host, to check the one and to size the
-    result by the other: two waits, even with `minlength`. `torch.histc` without `min` and `max` reads both bounds of
-    the data.
+    On CUDA, `torch.bincount` reads the smallest and the largest value on the host, to check the one and to
+    size the result by the other: two waits, even with `minlength`. `torch.histc` without `min` and `max`
+    reads both bounds of the data.
 
     ## Why it costs
-    Counting is what confusion matrices and class statistics are made of, so it tends to run in each step, for each
-    metric.
+    Counting is what confusion matrices and class statistics are made of, so it tends to run in each step,
+    for each metric.
 
     ## Example
     ```python
@@ -34,8 +41,9 @@ class Bincount(Rule):
     counts = torch.zeros(classes, dtype=torch.long, device=device).scatter_add_(0, y, torch.ones_like(y))
     histogram = torch.histc(x, bins=10, min=-4.0, max=4.0)
     ```
-    The `scatter_add_` counts integers exactly, for values from 0 to `classes - 1`; a value outside stops the program
-    with a device-side assertion instead of a longer result. `histc` with bounds ignores what lies outside them.
+    The `scatter_add_` counts integers exactly, for values from 0 to `classes - 1`; a value outside stops
+    the program with a device-side assertion instead of a longer result. `histc` with bounds ignores what
+    lies outside them.
 
     ## When it is fine
     In set-up (class weights of a data set), or on the host.
@@ -44,8 +52,9 @@ class Bincount(Rule):
     code = "GAP116"
     name = "bincount"
     advice = (
-        "count with a fixed size: `torch.zeros(n, dtype=torch.long, device=x.device).scatter_add_(0, x, "
-        "torch.ones_like(x))`; give `torch.histc` its `min` and `max`"
+        "count with a fixed size: "
+        "`torch.zeros(n, dtype=torch.long, device=x.device).scatter_add_(0, x, torch.ones_like(x))`; "
+        "give `torch.histc` its `min` and `max`"
     )
 
     def matches(self, site: Site) -> bool:
@@ -73,7 +82,8 @@ def _counted(code: Code) -> str:
         start = f"torch.zeros({size}, dtype={what}.dtype, device={values}.device)"
         return f"`{start}.scatter_add_(0, {values}, {what})` adds up the same at a fixed size"
     start = f"torch.zeros({size}, dtype=torch.long, device={values}.device)"
-    return f"`{start}.scatter_add_(0, {values}, torch.ones_like({values}, dtype=torch.long))` counts at a fixed size"
+    ones = f"torch.ones_like({values}, dtype=torch.long)"
+    return f"`{start}.scatter_add_(0, {values}, {ones})` counts at a fixed size"
 
 
 def _bounded(code: Code) -> str:

@@ -11,12 +11,12 @@ class OneHot(Rule):
     """`one_hot` without `num_classes`: the largest class is read on the host to size the result.
 
     ## What waits
-    `F.one_hot(target)` makes one column per class, and without `num_classes` it finds their number by reading the
-    largest value of `target`. With `num_classes`, nothing is read on a CUDA device.
+    `F.one_hot(target)` makes one column per class, and without `num_classes` it finds their number by
+    reading the largest value of `target`. With `num_classes`, nothing is read on a CUDA device.
 
     ## Why it costs
-    The model's own output has the number of classes in its shape. Reading it from the data costs a wait, and gives a
-    result of another shape for each batch that happens to lack the last class.
+    The model's own output has the number of classes in its shape. Reading it from the data costs a wait,
+    and gives a result of another shape for each batch that happens to lack the last class.
 
     ## Example
     ```python
@@ -45,4 +45,8 @@ class OneHot(Rule):
         if code is None or call is None or len(call.args) != 1 or keyword(call, "num_classes") is not None:
             return in_library(site, self.advice)
         whole = code.text(call)
-        return f"pass the number of classes: `{whole[:-1]}, num_classes=n)`" if whole.endswith(")") else self.advice
+        return (
+            f"pass the number of classes: `{whole[:-1]}, num_classes=n)`"
+            if whole.endswith(")")
+            else self.advice
+        )

@@ -9,15 +9,16 @@ _FILE = "torch/nn/utils/rnn.py"
 
 
 class PackedSequence(Rule):
-    """Packing sequences with `enforce_sorted=False`, or unpacking them: the sorting order crosses to the other side.
+    """Packing sequences with `enforce_sorted=False`, or unpacking them: the order is copied across.
 
     ## What waits
-    `pack_padded_sequence(..., enforce_sorted=False)` sorts the lengths on the host and copies the order to the
-    device. `pad_packed_sequence` copies the order back to the host to bring the lengths into theirs. Both are
-    blocking copies of a few bytes.
+    `pack_padded_sequence(..., enforce_sorted=False)` sorts the lengths on the host and copies the order to
+    the device. `pad_packed_sequence` copies the order back to the host to bring the lengths into theirs.
+    Both are blocking copies of a few bytes.
 
     ## Why it costs
-    The second is the dear one: it stands after the recurrent network, so the host waits for all of it, in each step.
+    The second is the dear one: it stands after the recurrent network, so the host waits for all of it, in
+    each step.
 
     ## Example
     ```python
@@ -32,20 +33,22 @@ class PackedSequence(Rule):
     output, hidden = rnn(packed)
     padded, lengths = nn.utils.rnn.pad_packed_sequence(output)
     ```
-    Sort the batch by length where it is collated, longest first: then nothing has to be sorted, in either direction.
-    Where the order of the batch matters, keep the inverse order beside the batch and apply it on the device with
-    `index_select`. The lengths must stay on the host: `lengths.cpu()` in the step is a wait of its own.
+    Sort the batch by length where it is collated, longest first: then nothing has to be sorted, in either
+    direction. Where the order of the batch matters, keep the inverse order beside the batch and apply it on
+    the device with `index_select`. The lengths must stay on the host: `lengths.cpu()` in the step is a wait
+    of its own.
 
     ## When it is fine
-    Where the network takes so long that a wait per batch does not matter; but sorting in the collate function is free.
+    Where the network takes so long that a wait per batch does not matter; but sorting in the collate
+    function is free.
     """
 
     code = "GAP118"
     name = "packed-sequence"
     priority = 100
     advice = (
-        "sort each batch by length in the collate function, longest first, and leave `enforce_sorted=True`: "
-        "then no order has to cross between host and device"
+        "sort each batch by length in the collate function, longest first, and leave "
+        "`enforce_sorted=True`: then no order has to cross between host and device"
     )
 
     def matches(self, site: Site) -> bool:

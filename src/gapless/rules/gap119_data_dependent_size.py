@@ -11,12 +11,13 @@ class DataDependentSize(Rule):
 
     ## What waits
     The operator named in the finding returns as much as the values of its arguments ask for, like
-    `torch.combinations`, which selects with a mask. The device computes the size, the host reads it, and only then
-    can it allocate the result and go on.
+    `torch.combinations`, which selects with a mask. The device computes the size, the host reads it, and
+    only then can it allocate the result and go on.
 
     ## Why it costs
-    The host waits for everything launched before, and whatever follows has a shape that changes from step to step:
-    the allocator cannot use its blocks again, CUDA graphs cannot be captured, and a compiled model recompiles.
+    The host waits for everything launched before, and whatever follows has a shape that changes from step
+    to step: the allocator cannot use its blocks again, CUDA graphs cannot be captured, and a compiled model
+    recompiles.
 
     ## Example
     ```python
@@ -30,8 +31,8 @@ class DataDependentSize(Rule):
     first, second = torch.triu_indices(6, 6, offset=1, device=device)
     pairs = torch.stack([values[first], values[second]], dim=1)
     ```
-    In general: a mask of the full shape instead of a selection, a bound instead of an exact size with a count beside
-    it, and sizes that are known on the host passed as Python numbers.
+    In general: a mask of the full shape instead of a selection, a bound instead of an exact size with a
+    count beside it, and sizes that are known on the host passed as Python numbers.
 
     ## When it is fine
     In set-up, or where the smaller size saves more than the wait costs.
@@ -41,8 +42,8 @@ class DataDependentSize(Rule):
     name = "data-dependent-size"
     priority = 10
     advice = (
-        "use a form of fixed size: a mask of the full shape instead of a selection, or a bound that the host knows "
-        "with a count beside it"
+        "use a form of fixed size: a mask of the full shape instead of a selection, or a bound that the "
+        "host knows with a count beside it"
     )
 
     def matches(self, site: Site) -> bool:

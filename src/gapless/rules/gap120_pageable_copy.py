@@ -13,13 +13,13 @@ class PageableCopy(Rule):
     """A copy to the device from pageable memory: the host waits while the data is staged.
 
     ## What waits
-    The device reads host memory by itself only where it is pinned (page-locked). From ordinary memory the driver
-    first copies the data into a pinned buffer of its own, and the host waits for that. `non_blocking=True` does not
-    change this: it takes effect only for pinned memory.
+    The device reads host memory by itself only where it is pinned (page-locked). From ordinary memory the
+    driver first copies the data into a pinned buffer of its own, and the host waits for that.
+    `non_blocking=True` does not change this: it takes effect only for pinned memory.
 
     ## Why it costs
-    The batch is copied at the beginning of the step. While the host stages it, nothing new is launched, and a copy
-    that could have run beside the previous step's kernels does not.
+    The batch is copied at the beginning of the step. While the host stages it, nothing new is launched, and
+    a copy that could have run beside the previous step's kernels does not.
 
     ## Example
     ```python
@@ -32,9 +32,10 @@ class PageableCopy(Rule):
     for inputs, labels in DataLoader(dataset, batch_size=4, pin_memory=True):
         inputs = inputs.to(device, non_blocking=True)
     ```
-    Both are needed: `pin_memory=True` in the DataLoader, whose own thread does the pinning, and `non_blocking=True`
-    at the copy. A tensor made outside a DataLoader can be allocated pinned once and filled in each step; calling
-    `.pin_memory()` in the step only moves the copy to another line of the host.
+    Both are needed: `pin_memory=True` in the DataLoader, whose own thread does the pinning, and
+    `non_blocking=True` at the copy. A tensor made outside a DataLoader can be allocated pinned once and
+    filled in each step; calling `.pin_memory()` in the step only moves the copy to another line of the
+    host.
 
     ## When it is fine
     In set-up: data or a model that is copied once.
@@ -43,8 +44,8 @@ class PageableCopy(Rule):
     code = "GAP120"
     name = "pageable-copy"
     advice = (
-        "copy from pinned memory with `non_blocking=True` (`DataLoader(..., pin_memory=True)` pins batches in its own "
-        "thread), or create the tensor on the device"
+        "copy from pinned memory with `non_blocking=True` (`DataLoader(..., pin_memory=True)` pins "
+        "batches in its own thread), or create the tensor on the device"
     )
 
     def matches(self, site: Site) -> bool:
@@ -63,7 +64,10 @@ def _moved(code: Code) -> str:
     if not subject or not whole.endswith(")"):
         return ""
     if keyword(call, "non_blocking") is not None:
-        return f"`non_blocking=True` needs a pinned source: make `{subject}` come from `DataLoader(..., pin_memory=True)`"
+        return (
+            f"`{subject}` must be in pinned memory for `non_blocking=True` to help: "
+            "`DataLoader(..., pin_memory=True)`"
+        )
     comma = ", " if call.args or call.keywords else ""
     return (
         f"`{whole[:-1].rstrip().rstrip(',')}{comma}non_blocking=True)` with `{subject}` in pinned memory "

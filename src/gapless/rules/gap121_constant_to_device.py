@@ -15,8 +15,8 @@ class ConstantToDevice(Rule):
     """A Python number or list made a tensor on the device: a small blocking copy from the host.
 
     ## What waits
-    `torch.tensor(1.0, device="cuda")`, `torch.as_tensor([1, 2], device=...)` and `x.new_tensor(...)` build the tensor
-    on the host and copy it over. The copy blocks, because the source is ordinary memory.
+    `torch.tensor(1.0, device="cuda")`, `torch.as_tensor([1, 2], device=...)` and `x.new_tensor(...)` build
+    the tensor on the host and copy it over. The copy blocks, because the source is ordinary memory.
 
     ## Why it costs
     A constant of four bytes costs a whole wait, and code that makes one in each step often makes several.
@@ -36,9 +36,9 @@ class ConstantToDevice(Rule):
         scale = torch.full((), 0.5, device=device)
         out = x * scale
     ```
-    A number is filled in by a kernel: `torch.full`, `zeros`, `ones`, `full_like` do not wait, and beside a tensor in
-    arithmetic it needs no tensor at all: `x * 0.5`. A list is made once, before the loop; in a module it belongs
-    into a buffer (`register_buffer`).
+    A number is filled in by a kernel: `torch.full`, `zeros`, `ones`, `full_like` do not wait, and beside a
+    tensor in arithmetic it needs no tensor at all: `x * 0.5`. A list is made once, before the loop; in a
+    module it belongs into a buffer (`register_buffer`).
 
     ## When it is fine
     In set-up.
@@ -48,8 +48,8 @@ class ConstantToDevice(Rule):
     name = "constant-to-device"
     priority = 60
     advice = (
-        "`torch.full((), value, device=...)` makes a number on the device without a copy; make a list once, before the "
-        "loop or as a buffer of the module"
+        "`torch.full((), value, device=...)` makes a number on the device without a copy; make a list "
+        "once, before the loop or as a buffer of the module"
     )
 
     def matches(self, site: Site) -> bool:
@@ -75,10 +75,16 @@ def _made(code: Code) -> str:
         return ""  # a name can hold a list as well as a number
     options = [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg in ("device", "dtype")]
     if call.func.attr == "new_tensor":
-        return f"`{code.subject(call)}.new_full((), {text})` fills it in on the device" if code.subject(call) else ""
+        return (
+            f"`{code.subject(call)}.new_full((), {text})` fills it in on the device"
+            if code.subject(call)
+            else ""
+        )
     if keyword(call, "device") is None or any(k.arg not in ("device", "dtype") for k in call.keywords):
         return ""
-    return f"`torch.full((), {text}, {', '.join(options)})` fills it in on the device, or use the number as it is"
+    return (
+        f"`torch.full((), {text}, {', '.join(options)})` fills it in on the device; or use the number itself"
+    )
 
 
 def _is_number(node: ast.expr) -> bool:

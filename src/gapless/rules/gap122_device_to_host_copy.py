@@ -13,12 +13,13 @@ class DeviceToHostCopy(Rule):
     """`.cpu()`, `.to("cpu")`: the values are copied to the host, which waits until they have arrived.
 
     ## What waits
-    `.cpu()`, `.to("cpu")`, `.numpy(force=True)` and `host.copy_(device_tensor)` wait for everything queued before the
-    copy, and then for the copy. `.type(torch.LongTensor)` is such a copy too: it names a type of the host.
+    `.cpu()`, `.to("cpu")`, `.numpy(force=True)` and `host.copy_(device_tensor)` wait for everything queued
+    before the copy, and then for the copy. `.type(torch.LongTensor)` is such a copy too: it names a type of
+    the host.
 
     ## Why it costs
-    It is a read of many values at once. The host stands still until the device has caught up, and what the host does
-    with the values afterwards (NumPy, lists, plots) happens while the device idles.
+    It is a read of many values at once. The host stands still until the device has caught up, and what the
+    host does with the values afterwards (NumPy, lists, plots) happens while the device idles.
 
     ## Example
     ```python
@@ -35,9 +36,9 @@ class DeviceToHostCopy(Rule):
     outputs = torch.stack(outputs).cpu()
     ```
     Collect on the device and copy once. Where the memory of the device does not suffice, copy with
-    `.to("cpu", non_blocking=True)` and record a `torch.cuda.Event`: read the values only once the event's `query()`
-    is true. An index or a mask that is needed on the device need not go through the host: `x.type(torch.long)`
-    converts where the tensor is.
+    `.to("cpu", non_blocking=True)` and record a `torch.cuda.Event`: read the values only once the event's
+    `query()` is true. An index or a mask that is needed on the device need not go through the host:
+    `x.type(torch.long)` converts where the tensor is.
 
     ## When it is fine
     Every N steps, after the loop, or in evaluation that runs rarely.
@@ -46,8 +47,8 @@ class DeviceToHostCopy(Rule):
     code = "GAP122"
     name = "device-to-host-copy"
     advice = (
-        "collect on the device and copy once after many steps; or `.to(\"cpu\", non_blocking=True)`, an event after it, "
-        "and no read before `event.query()` is true"
+        'collect on the device and copy once after many steps; or `.to("cpu", non_blocking=True)`, an '
+        "event after it, and no read before `event.query()` is true"
     )
 
     def matches(self, site: Site) -> bool:
@@ -63,7 +64,12 @@ def _copied(code: Code) -> str:
     if call is not None and len(call.args) == 1 and code.text(call.args[0]) == "torch.LongTensor":
         return f"`{code.subject(call)}.type(torch.long)` converts on the device" if code.subject(call) else ""
     call = code.only_call("cpu")
-    if call is None or not isinstance(call.func, ast.Attribute) or call.args or not (subject := code.subject(call)):
+    if (
+        call is None
+        or not isinstance(call.func, ast.Attribute)
+        or call.args
+        or not (subject := code.subject(call))
+    ):
         return ""
     appended = code.only_call("append", "extend")
     if appended is not None and appended.args == [call]:
@@ -72,5 +78,5 @@ def _copied(code: Code) -> str:
             return f"collect on the device: `{kept}`, and copy all at once after many steps"
     return (
         f"keep `{subject}` on the device and copy once after many steps; or "
-        f"`{subject}.to(\"cpu\", non_blocking=True)`, an event after it, and no read before `event.query()` is true"
+        f'`{subject}.to("cpu", non_blocking=True)`, an event after it, no read before `event.query()`'
     )

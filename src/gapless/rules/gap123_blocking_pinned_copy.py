@@ -13,12 +13,12 @@ class BlockingPinnedCopy(Rule):
     """A copy from pinned memory without `non_blocking=True`: the host waits although it need not.
 
     ## What waits
-    The source is pinned, so the device could fetch it by itself. Without `non_blocking=True`, PyTorch waits for the
-    stream after the copy all the same, which means for everything queued before it as well.
+    The source is pinned, so the device could fetch it by itself. Without `non_blocking=True`, PyTorch waits
+    for the stream after the copy all the same, which means for everything queued before it as well.
 
     ## Why it costs
-    This is the batch of the next step: the host waits until the current step is done, and only then begins to launch
-    the next one. Half of what pinning was for is lost.
+    This is the batch of the next step: the host waits until the current step is done, and only then begins
+    to launch the next one. Half of what pinning was for is lost.
 
     ## Example
     ```python
@@ -31,8 +31,8 @@ class BlockingPinnedCopy(Rule):
     for inputs, labels in pinned_loader:
         inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
     ```
-    Work on the same stream sees the data in order; nothing else has to be said. Only a pinned buffer of your own that
-    is filled again needs an event, so that it is not overwritten before it has been copied.
+    Work on the same stream sees the data in order; nothing else has to be said. Only a pinned buffer of
+    your own that is filled again needs an event, so that it is not overwritten before it has been copied.
 
     ## When it is fine
     In set-up.
@@ -49,13 +49,13 @@ class BlockingPinnedCopy(Rule):
     def remedy(self, site: Site) -> str:
         if below(site, "transformers"):
             return (
-                "`TrainingArguments(accelerator_config={\"non_blocking\": True})` lets the Trainer copy its pinned "
-                "batches without waiting"
+                '`TrainingArguments(accelerator_config={"non_blocking": True})` lets the Trainer copy '
+                "its pinned batches without waiting"
             )
         if below(site, "accelerate"):
             return (
-                "`Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))` copies the pinned batches "
-                "without waiting"
+                "`Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))` copies the "
+                "pinned batches without waiting"
             )
         code = own_code(site)
         return (_moved(code) if code is not None else "") or in_library(site, self.advice)

@@ -9,16 +9,16 @@ from gapless.rules._places import in_library, own_code
 
 
 class HostIndex(Rule):
-    """A device tensor indexed with a list, a NumPy array or a host tensor: the index is copied over, blocking.
+    """A device tensor indexed with a list, a NumPy array or a host tensor: the index is copied over first.
 
     ## What waits
-    `x[[0, 2]]`, `x[array]` and `x[index]` with `index` on the host work on a device tensor because PyTorch copies the
-    index to the device first. The copy comes from pageable memory and blocks. A mask on the host is turned into
-    indices there before it is copied.
+    `x[[0, 2]]`, `x[array]` and `x[index]` with `index` on the host work on a device tensor because PyTorch
+    copies the index to the device first. The copy comes from pageable memory and blocks. A mask on the host
+    is turned into indices there before it is copied.
 
     ## Why it costs
-    Nothing in the line shows a copy. Random permutations and lists of kept rows are typical, and are made anew in each
-    step.
+    Nothing in the line shows a copy. Random permutations and lists of kept rows are typical, and are made
+    anew in each step.
 
     ## Example
     ```python
@@ -33,8 +33,8 @@ class HostIndex(Rule):
     shuffled = x[order]
     pair = torch.stack([x[0], x[2]])
     ```
-    Make the index on the device, once before the loop where it does not change. A slice (`x[0:4:2]`) or a single
-    Python number is only a view and copies nothing.
+    Make the index on the device, once before the loop where it does not change. A slice (`x[0:4:2]`) or a
+    single Python number is only a view and copies nothing.
 
     ## When it is fine
     In set-up.
@@ -43,7 +43,9 @@ class HostIndex(Rule):
     code = "GAP124"
     name = "host-index"
     priority = 60
-    advice = "make the index a device tensor, once before the loop where it does not change; slices copy nothing"
+    advice = (
+        "make the index a device tensor, once before the loop where it does not change; slices copy nothing"
+    )
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and site.detail == "index"
@@ -57,7 +59,7 @@ class HostIndex(Rule):
         if not owner or not index:
             return self.advice
         if isinstance(found.slice, ast.List):
-            return f"make the index once, before the loop: `index = torch.tensor({index}, device={owner}.device)`"
+            return f"make the index once, before the loop: `torch.tensor({index}, device={owner}.device)`"
         if isinstance(found.slice, (ast.Name, ast.Attribute)):
             return f"make `{index}` on the device of `{owner}`, where it is created: `device={owner}.device`"
         return self.advice

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
-from gapless.rules._places import in_library, own_code
+from gapless.rules._places import in_library, operator, own_code
 
 
 class HostValueWrite(Rule):
     """A number written through an index tensor: it is first copied to the device, and the copy blocks.
 
     ## What waits
-    In `x[index] = 1.0`, with `index` a tensor of positions, the number becomes a 0-dim tensor on the host, and the
-    operator that writes (`index_put_`) copies it to the device. `x[0] = value` with a 0-dim host tensor is such a copy
-    too. With one bool mask instead of an index, the write becomes `masked_fill`, which takes a number and does not
-    wait; a slice and a Python number is a `fill_`, which does not wait either.
+    In `x[index] = 1.0`, with `index` a tensor of positions, the number becomes a 0-dim tensor on the host,
+    and the operator that writes (`index_put_`) copies it to the device. Writing a single element,
+    `row[0] = 1.0`, is such a copy too. With one bool mask instead of an index, the write becomes
+    `masked_fill`, which takes a number and does not wait; a number written to a slice or a row is a
+    `fill_`, which does not wait either.
 
     ## Why it costs
     Four bytes cost a whole wait: the copy blocks, and it stands behind everything queued before it.
@@ -24,15 +25,17 @@ class HostValueWrite(Rule):
     ```python
     rows = torch.arange(4, device=device)
     x[rows] = 1.0
+    x[0, 0] = 1.0
     ```
 
     ## Use instead
     ```python
     rows = torch.arange(4, device=device)
     x.index_fill_(0, rows, 1.0)
+    x[0, 0].fill_(1.0)
     ```
-    `index_fill_` and `scatter_` take a number as an argument of the kernel. For indices in several dimensions, write a
-    value that is on the device: `x[rows, columns] = torch.ones((), device=device)`.
+    `index_fill_` and `scatter_` take a number as an argument of the kernel. For indices in several
+    dimensions, write a value that is on the device: `x[rows, columns] = torch.ones((), device=device)`.
 
     ## When it is fine
     In set-up.
@@ -42,8 +45,8 @@ class HostValueWrite(Rule):
     name = "host-value-write"
     priority = 60
     advice = (
-        "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a value that is on the "
-        "device: `torch.full((), value, device=x.device)`"
+        "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a "
+        "value that is on the device: `torch.full((), value, device=x.device)`"
     )
 
     def matches(self, site: Site) -> bool:
@@ -52,7 +55,11 @@ class HostValueWrite(Rule):
     def remedy(self, site: Site) -> str:
         code = own_code(site)
         statement = code.statement if code is not None else None
-        if code is None or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
+        if (
+            code is None
+            or not isinstance(statement, ast.Assign)
+            or not isinstance(statement.targets[0], ast.Subscript)
+        ):
             return in_library(site, self.advice)
         target, value = statement.targets[0], statement.value
         owner, number = code.text(target.value), code.text(value)
@@ -62,6 +69,13 @@ class HostValueWrite(Rule):
         if not owner or not number or not number_is_plain:
             return self.advice
         index = code.text(target.slice)
+        if operator(site) == "copy_":
+            return (
+                f"`{owner}[{index}].fill_({number})` passes the number to the kernel"
+                if index
+                else self.advice
+            )
         if isinstance(target.slice, (ast.Name, ast.Attribute)) and index:
             return f"`{owner}.index_fill_(0, {index}, {number})` passes the number to the kernel"
-        return f"write a value that is on the device: `torch.full((), {number}, dtype={owner}.dtype, device={owner}.device)`"
+        made = f"torch.full((), {number}, dtype={owner}.dtype, device={owner}.device)"
+        return f"write a value that is on the device: `{made}`"

@@ -13,12 +13,12 @@ class BlockingCheckpoint(Rule):
     """Saving or loading device tensors: each of them is copied between device and host while the host waits.
 
     ## What waits
-    `torch.save` (and pickling, and `save_pretrained`) copies each tensor of the state to the host, one blocking copy
-    after the other. Loading with `map_location="cuda"` copies them back the same way.
+    `torch.save` (and pickling, and `save_pretrained`) copies each tensor of the state to the host, one
+    blocking copy after the other. Loading with `map_location="cuda"` copies them back the same way.
 
     ## Why it costs
-    The training stands still while everything is copied and written to disk. A model with an optimizer such as Adam
-    holds three times its parameters.
+    The training stands still while everything is copied and written to disk. A model with an optimizer such
+    as Adam holds three times its parameters.
 
     ## Example
     ```python
@@ -30,17 +30,18 @@ class BlockingCheckpoint(Rule):
 
     ## Use instead
     ```python
-    host = {name: torch.empty_like(value, device="cpu", pin_memory=True) for name, value in model.state_dict().items()}
+    state = model.state_dict()
+    host = {name: torch.empty_like(value, device="cpu", pin_memory=True) for name, value in state.items()}
     for step in range(1000):
         train_step()
         if step % 500 == 499:
             for name, value in model.state_dict().items():
                 host[name].copy_(value, non_blocking=True)
-            torch.cuda.current_stream().synchronize()  # one wait for all, or an event and a thread that writes
+            torch.cuda.current_stream().synchronize()  # one wait for all of them
             torch.save(host, path)
     ```
-    Pinned buffers that are kept make the copies fast and asynchronous, and a thread can write the file while the
-    training goes on. `torch.distributed.checkpoint.async_save` does both.
+    Pinned buffers that are kept make the copies fast and asynchronous, and a thread can write the file
+    while the training goes on. `torch.distributed.checkpoint.async_save` does both.
 
     ## When it is fine
     At the end, or so rarely that the time does not show: once in thousands of steps.

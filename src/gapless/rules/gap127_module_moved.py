@@ -11,12 +11,12 @@ class ModuleMoved(Rule):
     """A module moved between host and device: one blocking copy for each parameter and buffer.
 
     ## What waits
-    `module.to(device)`, `.cuda()` and `.cpu()` copy parameters and buffers one by one, each with a copy that blocks. On
-    a module that is there already, nothing is copied and nothing waits.
+    `module.to(device)`, `.cuda()` and `.cpu()` copy parameters and buffers one by one, each with a copy
+    that blocks. On a module that is there already, nothing is copied and nothing waits.
 
     ## Why it costs
-    Once, in set-up, it does not matter. In the loop it does: a loss module made anew in each step and moved with its
-    weights, a model sent to the host to be saved, or a teacher that is fetched and sent back.
+    Once, in set-up, it does not matter. In the loop it does: a loss module made anew in each step and moved
+    with its weights, a model sent to the host to be saved, or a teacher that is fetched and sent back.
 
     ## Example
     ```python
@@ -31,8 +31,8 @@ class ModuleMoved(Rule):
     for step in range(10):
         loss = criterion(logits, y)
     ```
-    Make and move modules before the loop, or create them there: `with torch.device(device): model = Net()`. To save a
-    model, `state_dict()` is enough: the model itself need not leave the device.
+    Make and move modules before the loop, or create them there: `with torch.device(device): model = Net()`.
+    To save a model, `state_dict()` is enough: the model itself need not leave the device.
 
     ## When it is fine
     In set-up, and where a part of the model must be kept on the host because the device has no room for it.
@@ -47,7 +47,8 @@ class ModuleMoved(Rule):
         return site.mechanism in ("h2d", "d2h") and (
             site.detail == "module"
             or any(
-                frame.library == "torch" and frame.file.replace("\\", "/").endswith("torch/nn/modules/module.py")
+                frame.library == "torch"
+                and frame.file.replace("\\", "/").endswith("torch/nn/modules/module.py")
                 and frame.function.rpartition(".")[2] in ("to", "cuda", "cpu", "_apply")
                 for frame in site.library_frames
             )

@@ -10,12 +10,12 @@ class Synchronize(Rule):
     """`torch.cuda.synchronize()`: the host waits until all streams of the device are empty.
 
     ## What waits
-    `torch.cuda.synchronize()` and `torch.accelerator.synchronize()` return when every kernel and every copy on the
-    device is done, on all streams.
+    `torch.cuda.synchronize()` and `torch.accelerator.synchronize()` return when every kernel and every copy
+    on the device is done, on all streams.
 
     ## Why it costs
-    Afterwards the device has nothing to do: it idles until the host has launched the next kernels. It is often left
-    over from a measurement of time, or stands beside a read that waits anyhow.
+    Afterwards the device has nothing to do: it idles until the host has launched the next kernels. It is
+    often left over from a measurement of time, or stands beside a read that waits anyhow.
 
     ## Example
     ```python
@@ -40,15 +40,15 @@ class Synchronize(Rule):
     `stream.wait_event(event)` order the work on the device, and the host does not wait.
 
     ## When it is fine
-    Before the first and after the last measurement of a benchmark, at the end of the program, and while searching for
-    the kernel that fails.
+    Before the first and after the last measurement of a benchmark, at the end of the program, and while
+    searching for the kernel that fails.
     """
 
     code = "GAP130"
     name = "synchronize"
     advice = (
-        "remove it: work on one stream is in order already; `wait_stream` and `wait_event` order streams without the "
-        "host, and `torch.cuda.Event(enable_timing=True)` measures time without it"
+        "remove it: work on one stream is in order already; `wait_stream` and `wait_event` order "
+        "streams without the host, and `torch.cuda.Event(enable_timing=True)` measures time without it"
     )
 
     def matches(self, site: Site) -> bool:

@@ -5,17 +5,25 @@ from __future__ import annotations
 from gapless.model import Rule, Site
 from gapless.rules._places import in_library
 
+_OPERATORS = {
+    "cudaStreamSynchronize",
+    "cudaEventSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+    "cudaEventElapsedTime",
+}
+
 
 class StreamSynchronize(Rule):
     """`Stream.synchronize()` or `Event.synchronize()`: the host waits for one stream, or for one point in it.
 
     ## What waits
-    `stream.synchronize()` returns when the stream is empty, `event.synchronize()` when the work recorded before the
-    event is done.
+    `stream.synchronize()` returns when the stream is empty, `event.synchronize()` when the work recorded
+    before the event is done.
 
     ## Why it costs
-    What is waited for is usually the newest work, so the queue is empty afterwards and the device idles. To read the
-    time between two events in each step, the host has to wait for the second one in each step.
+    What is waited for is usually the newest work, so the queue is empty afterwards and the device idles. To
+    read the time between two events in each step, the host has to wait for the second one in each step.
 
     ## Example
     ```python
@@ -41,8 +49,8 @@ class StreamSynchronize(Rule):
             first, last = pairs.pop(0)
             print(first.elapsed_time(last))
     ```
-    `query()` asks without waiting. Where another stream needs the result, `other.wait_event(event)` makes that stream
-    wait, and not the host.
+    `query()` asks without waiting. Where another stream needs the result, `other.wait_event(event)` makes
+    that stream wait, and not the host.
 
     ## When it is fine
     Where the host itself needs the data next (a pinned buffer of results) and has nothing else to do.
@@ -51,15 +59,12 @@ class StreamSynchronize(Rule):
     code = "GAP131"
     name = "stream-synchronize"
     advice = (
-        "`event.query()` asks without waiting; `stream.wait_event(event)` lets a stream wait and not the host; read "
-        "timings some steps later, when they are complete"
+        "`event.query()` asks without waiting; `stream.wait_event(event)` lets a stream wait and not "
+        "the host; read timings some steps later, when they are complete"
     )
 
     def matches(self, site: Site) -> bool:
-        return site.operator in (
-            *("cudaStreamSynchronize", "cudaEventSynchronize", "cuStreamSynchronize", "cuEventSynchronize"),
-            "cudaEventElapsedTime",
-        )
+        return site.operator in _OPERATORS
 
     def remedy(self, site: Site) -> str:
         return in_library(site, self.advice)

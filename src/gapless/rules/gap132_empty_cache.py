@@ -10,12 +10,12 @@ class EmptyCache(Rule):
     """`torch.cuda.empty_cache()`: memory is given back to the driver, which waits for the device.
 
     ## What waits
-    `torch.cuda.empty_cache()` calls `cudaFree` for each cached block that is not in use, and `cudaFree` waits until
-    the device is idle.
+    `torch.cuda.empty_cache()` calls `cudaFree` for each cached block that is not in use, and `cudaFree`
+    waits until the device is idle.
 
     ## Why it costs
-    It costs twice: the wait now, and the `cudaMalloc` calls of the next step, which has to ask the driver for the same
-    memory again. Memory in PyTorch's cache is not lost to PyTorch: it is used again by itself.
+    It costs twice: the wait now, and the `cudaMalloc` calls of the next step, which has to ask the driver
+    for the same memory again. Memory in PyTorch's cache is not lost to PyTorch: it is used again by itself.
 
     ## Example
     ```python
@@ -29,11 +29,13 @@ class EmptyCache(Rule):
     for step in range(10):
         train_step()
     ```
-    Leave it out. Against fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; against running out of
-    memory, drop references before the next allocation (`del loss, output`): the cache needs no emptying for that.
+    Leave it out. Against fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; against
+    running out of memory, drop references before the next allocation (`del loss, output`): the cache needs
+    no emptying for that.
 
     ## When it is fine
-    Once between two phases of a program that need blocks of different sizes, or when another process needs the memory.
+    Once between two phases of a program that need blocks of different sizes, or when another process needs
+    the memory.
     """
 
     code = "GAP132"

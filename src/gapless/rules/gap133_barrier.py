@@ -12,12 +12,13 @@ class Barrier(Rule):
     """`torch.distributed.barrier()`: the host waits for its own device and for all other ranks.
 
     ## What waits
-    With NCCL, a barrier is a small collective after which the host waits for the stream: for everything queued on this
-    device, and for the slowest rank.
+    With NCCL, a barrier is a small collective after which the host waits for the stream: for everything
+    queued on this device, and for the slowest rank.
 
     ## Why it costs
-    The ranks are in step with one another already: each collective of the training (the gradients' all-reduce) makes
-    the devices wait for each other without the host. A barrier in the loop empties the queue of every rank.
+    The ranks are in step with one another already: each collective of the training (the gradients'
+    all-reduce) makes the devices wait for each other without the host. A barrier in the loop empties the
+    queue of every rank.
 
     ## Example
     ```python
@@ -31,8 +32,8 @@ class Barrier(Rule):
     for step in range(10):
         train_step()
     ```
-    Collectives order the ranks by themselves. Where only one rank writes a file, let the others go on, and put one
-    barrier where the file is read.
+    Collectives order the ranks by themselves. Where only one rank writes a file, let the others go on, and
+    put one barrier where the file is read.
 
     ## When it is fine
     In set-up (one rank downloads, the others wait), and around a checkpoint.
@@ -44,4 +45,6 @@ class Barrier(Rule):
     advice = "remove it from the loop: collectives order the ranks on the device, without the host"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "explicit" and ("barrier" in site.call or below(site, "torch", "barrier", _FILE))
+        return site.mechanism == "explicit" and (
+            "barrier" in site.call or below(site, "torch", "barrier", _FILE)
+        )

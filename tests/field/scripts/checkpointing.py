@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=30)
+parser.add_argument("--steps", type=int, default=45)
 parser.add_argument("--save-every", type=int, default=10)
 args = parser.parse_args()
 

@@ -80,7 +80,8 @@ def accuracy(output, target, topk=(1,)):
         maxk = max(topk)
         _, pred = output.topk(maxk, 1, True, True)
         correct = pred.t().eq(target.view(1, -1).expand_as(pred.t()))
-        return [correct[:k].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / target.size(0)) for k in topk]
+        scale = 100.0 / target.size(0)
+        return [correct[:k].reshape(-1).float().sum(0, keepdim=True).mul_(scale) for k in topk]
 
 
 model = Encoder().to(device)  # waits: set-up
@@ -98,5 +99,6 @@ for images, _ in loader:
     optimizer.step()
     if n_iter % 6 == 0:
         top1, top5 = accuracy(logits, labels, topk=(1, 5))
-        print("loss", loss.item(), "acc/top1", top1[0].item(), "acc/top5", top5[0].item())  # waits: 3 every 6 steps
+        # waits: 3 every 6 steps
+        print("loss", loss.item(), "acc/top1", top1[0].item(), "acc/top5", top5[0].item())
     n_iter += 1

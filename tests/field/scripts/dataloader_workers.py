@@ -35,6 +35,7 @@ class Classifier(nn.Module):
 
     def forward(self, ids, mask, lengths):
         x = self.embedding(ids)
+        # waits: 1 every step
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         _, last = self.rnn(packed)
         mean = (x * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)

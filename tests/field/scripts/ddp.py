@@ -21,12 +21,12 @@ class Trainer:
         self.model = model.to(self.gpu_id)  # waits: set-up
         self.train_data = train_data
         self.optimizer = optimizer
-        self.model = DDP(self.model, device_ids=[self.gpu_id])  # may wait: set-up
+        self.model = DDP(self.model, device_ids=[self.gpu_id])  # may wait
         self.criterion = nn.CrossEntropyLoss()
 
     def _run_batch(self, source, targets):
         self.optimizer.zero_grad()
-        output = self.model(source)  # may wait: first step
+        output = self.model(source)  # may wait
         loss = self.criterion(output, targets)
         loss.backward()
         self.optimizer.step()

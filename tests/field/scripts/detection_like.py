@@ -35,7 +35,11 @@ class Detector(nn.Module):
     def __init__(self):
         super().__init__()
         self.backbone = nn.Sequential(
-            nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(GRID)
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(8, 16, 3, 2, 1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(GRID),
         )
         self.cls = nn.Conv2d(16, CLASSES + 1, 1)
         self.box = nn.Conv2d(16, 4, 1)
@@ -43,9 +47,9 @@ class Detector(nn.Module):
     def forward(self, x):
         f = self.backbone(x)
         n = x.shape[0]
-        return self.cls(f).permute(0, 2, 3, 1).reshape(n, -1, CLASSES + 1), self.box(f).permute(0, 2, 3, 1).reshape(
-            n, -1, 4
-        )
+        logits = self.cls(f).permute(0, 2, 3, 1).reshape(n, -1, CLASSES + 1)
+        offsets = self.box(f).permute(0, 2, 3, 1).reshape(n, -1, 4)
+        return logits, offsets
 
 
 def match(anchors, boxes, labels):
@@ -61,8 +65,9 @@ def match(anchors, boxes, labels):
 
 def detection_loss(logits, offsets, target, target_offsets):
     positive = target > 0
-    box = F.smooth_l1_loss(offsets[positive], target_offsets[positive], reduction="sum")  # waits: 3 every step
-    ce = F.cross_entropy(logits.view(-1, CLASSES + 1), target.view(-1), reduction="none").view(target.shape)
+    # waits: 3 every step
+    box = F.smooth_l1_loss(offsets[positive], target_offsets[positive], reduction="sum")
+    ce = F.cross_entropy(logits.transpose(1, 2), target, reduction="none")
     negative_ce = ce.masked_fill(positive, 0.0)
     rank = negative_ce.argsort(dim=1, descending=True).argsort(dim=1)
     number = positive.sum(dim=1, keepdim=True)

@@ -33,7 +33,8 @@ posterior_variance = betas * (1.0 - alphas_cumprod_prev) / (1.0 - alphas_cumprod
 def extract(a, t, x_shape):
     batch_size = t.shape[0]
     out = a.gather(-1, t.cpu())  # waits: 2 every step; evaluation
-    return out.reshape(batch_size, *((1,) * (len(x_shape) - 1))).to(t.device)  # waits: 2 every step; evaluation
+    # waits: 2 every step; evaluation
+    return out.reshape(batch_size, *((1,) * (len(x_shape) - 1))).to(t.device)
 
 
 class TimeEmbedding(nn.Module):
@@ -92,10 +93,11 @@ def sample(model, n):
     label = torch.zeros(n, dtype=torch.long, device=device)
     for i in reversed(range(args.timesteps)):
         t = torch.full((n,), i, device=device, dtype=torch.long)
-        mean = extract(sqrt_recip_alphas, t, x.shape) * (
-            x - extract(betas, t, x.shape) * model(x, t, label) / extract(sqrt_one_minus_alphas_cumprod, t, x.shape)
-        )
-        x = mean if i == 0 else mean + torch.sqrt(extract(posterior_variance, t, x.shape)) * torch.randn_like(x)
+        noise = extract(betas, t, x.shape) * model(x, t, label)
+        x = x - noise / extract(sqrt_one_minus_alphas_cumprod, t, x.shape)
+        x = x * extract(sqrt_recip_alphas, t, x.shape)
+        if i > 0:
+            x = x + torch.sqrt(extract(posterior_variance, t, x.shape)) * torch.randn_like(x)
     return x.clamp(-1, 1).cpu()  # waits: evaluation
 
 

@@ -23,7 +23,8 @@ class AverageMeter:
 
 
 def mlp(width):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 10))
+    hidden = [nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))
 
 
 teacher = mlp(64).to(device).eval()  # waits: set-up
@@ -53,9 +54,8 @@ def train_one_epoch(epoch):
             teacher_logits = teacher(inputs)
             confidence.update(teacher_logits.softmax(1).amax(1).mean().item())  # waits: 1 every step
         student_logits = student(inputs)
-        soft = F.kl_div(
-            F.log_softmax(student_logits / T, dim=1), F.softmax(teacher_logits / T, dim=1), reduction="batchmean"
-        )
+        log_p = F.log_softmax(student_logits / T, dim=1)
+        soft = F.kl_div(log_p, F.softmax(teacher_logits / T, dim=1), reduction="batchmean")
         loss = alpha * T * T * soft + (1 - alpha) * F.cross_entropy(student_logits, labels)
         if torch.isnan(loss):  # waits: 1 every step
             raise RuntimeError("loss is nan")
@@ -64,7 +64,8 @@ def train_one_epoch(epoch):
         optimizer.step()
         losses.update(loss.item(), inputs.size(0))  # waits: 1 every step
         top1.update(accuracy(student_logits, labels), inputs.size(0))
-    print(f"epoch {epoch} loss {losses.avg:.3f} teacher {confidence.avg:.3f} acc {top1.avg:.3f}")  # waits: some steps
+    # waits: some steps
+    print(f"epoch {epoch} loss {losses.avg:.3f} teacher {confidence.avg:.3f} acc {top1.avg:.3f}")
 
 
 @torch.no_grad()

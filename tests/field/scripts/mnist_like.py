@@ -61,7 +61,7 @@ def test(model, device, test_loader):
             correct += pred.eq(target.view_as(pred)).sum().item()  # waits: evaluation
     test_loss /= len(test_loader.dataset)
     n = len(test_loader.dataset)
-    print(f"\nTest set: Average loss: {test_loss:.4f}, Accuracy: {correct}/{n} ({100.0 * correct / n:.0f}%)\n")
+    print(f"\nTest set: Average loss: {test_loss:.4f}, Accuracy: {correct}/{n}\n")
 
 
 def main():

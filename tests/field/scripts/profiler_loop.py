@@ -30,5 +30,5 @@ with profile(
             loss.backward()
             optimizer.step()
         running = 0.9 * running + 0.1 * loss.item()  # waits: 1 every step
-        prof.step()  # may wait: first step
+        prof.step()  # may wait
 print(f"running loss {running:.4f}")

@@ -114,7 +114,8 @@ def train(epoch, lr):
         if batch % args.log_interval == 0 and batch > 0:
             cur_loss = total_loss / args.log_interval
             elapsed = time.time() - start_time
-            print(f"| epoch {epoch} | batch {batch} | lr {lr} | {elapsed * 1000 / args.log_interval:.2f} ms", end="")
+            ms = elapsed * 1000 / args.log_interval
+            print(f"| epoch {epoch} | batch {batch} | lr {lr} | {ms:.2f} ms", end="")
             print(f" | loss {cur_loss:5.2f} | ppl {math.exp(cur_loss):8.2f}")
             total_loss = 0
             start_time = time.time()

@@ -3,7 +3,6 @@ import random
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 import torch.optim as optim
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset
@@ -70,7 +69,8 @@ def train(args, model, device, train_loader, optimizer, epoch):
         loss.backward()
         optimizer.step()
         if batch_idx % args.log_interval == 0:
-            print(f"Train Epoch: {epoch} batch {batch_idx}\tLoss: {loss.item():.6f}")  # waits: 1 every 5 steps
+            # waits: 1 every 5 steps
+            print(f"Train Epoch: {epoch} batch {batch_idx}\tLoss: {loss.item():.6f}")
 
 
 def test(model, device, test_loader):

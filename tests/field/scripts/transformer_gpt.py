@@ -129,8 +129,9 @@ corpus = np.random.randint(0, vocab_size, size=5000).astype(np.uint16)
 def get_batch(split):
     data = corpus[:4000] if split == "train" else corpus[4000:]
     ix = torch.randint(len(data) - config.block_size, (config.batch_size,))
-    x = torch.stack([torch.from_numpy((data[i : i + config.block_size]).astype(np.int64)) for i in ix])
-    y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + config.block_size]).astype(np.int64)) for i in ix])
+    size = config.block_size
+    x = torch.stack([torch.from_numpy((data[i : i + size]).astype(np.int64)) for i in ix])
+    y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + size]).astype(np.int64)) for i in ix])
     x, y = x.pin_memory().to(device, non_blocking=True), y.pin_memory().to(device, non_blocking=True)
     return x, y
 

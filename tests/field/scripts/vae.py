@@ -78,7 +78,8 @@ def train(epoch):
         optimizer.step()
         if batch_idx % args.log_interval == 0:
             done = batch_idx * len(data)
-            print(f"Train Epoch: {epoch} [{done}] Loss: {loss.item() / len(data):.6f}")  # waits: 1 every 5 steps
+            # waits: 1 every 5 steps
+            print(f"Train Epoch: {epoch} [{done}] Loss: {loss.item() / len(data):.6f}")
     print(f"====> Epoch: {epoch} Average loss: {train_loss / len(train_loader.dataset):.4f}")
 
 

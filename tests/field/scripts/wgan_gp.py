@@ -99,4 +99,5 @@ for epoch in range(opt.n_epochs):
             g_loss = -torch.mean(fake_validity)
             g_loss.backward()
             optimizer_G.step()
-            print(f"[Batch {i}] [D loss: {d_loss.item():f}] [G loss: {g_loss.item():f}]")  # waits: 2 every step
+            # waits: 2 every step
+            print(f"[Batch {i}] [D loss: {d_loss.item():f}] [G loss: {g_loss.item():f}]")

@@ -1,7 +1,7 @@
 """``torch.cuda.*`` and ``torch.accelerator.*`` of a GPU that is not there.
 
-`install` answers what Python asks of CUDA, as on a machine with the device's GPUs. What cannot exist without a
-GPU raises `NotEmulated` and says what to do. Tensors themselves are not touched: where they are is the
+`install` answers what Python asks of CUDA, as on a machine with the device's GPUs. What cannot exist without
+a GPU raises `NotEmulated` and says what to do. Tensors themselves are not touched: where they are is the
 business of the rest of the emulation, reached through `Device`.
 
 Torch's C++ reaches none of this. On a CUDA build of torch its own functions of the same names are set aside.
@@ -9,16 +9,14 @@ Torch's C++ reaches none of this. On a CUDA build of torch its own functions of 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
-import torch.accelerator
-import torch.cuda.comm
-import torch.cuda.gds
 import torch.cuda.nccl
 import torch.cuda.nvtx
 
-from gapless.emulate.cuda_api import bindings, generators, libraries, streams, tensor_types
+from gapless.emulate.cuda_api import bindings, generators, libraries, settings, streams, tensor_types
 from gapless.emulate.cuda_api.generators import DeviceGenerator, kernel_generator
 from gapless.emulate.cuda_api.memory import Memory
 from gapless.emulate.cuda_api.properties import DeviceProperties
@@ -29,10 +27,12 @@ from gapless.emulate.patches import Patches
 
 __all__ = ["DeviceGenerator", "install", "kernel_generator", "legacy_type"]
 
-CUDNN_VERSION = 91002
-"""Taken for the version of cuDNN where torch has none."""
+CUDNN_VERSIONS = (92000, 91002)
+"""cuDNN of torch 2.13, and the last one for what is older than Turing."""
 
-_GRAPHS = "CUDA graphs are captured from real launches: run this part eagerly when the device is emulated."
+_GRAPHS = "Graphs are captured from real launches: run this part eagerly when the device is emulated."
+_KERNELS = "No kernel runs on an emulated device: use the eager expression when the device is emulated."
+_FILES = "Use torch.save and torch.load when the device is emulated."
 
 
 def install(device: Device, patches: Patches) -> None:
@@ -57,7 +57,7 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
     """Module globals of ``torch.cuda`` that its own functions read and write."""
     device = runtime.device
     properties = [DeviceProperties(device.gpu, index) for index in range(device.device_count)]
-    for name, value in {
+    values: dict[str, Any] = {
         "_initialized": False,
         "_cached_device_count": None,
         "_queued_calls": [],
@@ -67,7 +67,8 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
         "_CudaDeviceProperties": DeviceProperties,
         "_device_count_nvml": lambda: -1,  # a real driver's count must not show
         "_raw_device_count_nvml": lambda: -1,
-    }.items():
+    }
+    for name, value in values.items():
         patches.set(torch.cuda, name, value)
     patches.set(torch._C, "_CudaDeviceProperties", DeviceProperties)
     for name, function in {
@@ -98,13 +99,14 @@ def _stream_classes(runtime: Runtime, patches: Patches) -> Any:
 
 def _uncached(patches: Patches) -> None:
     """Answers that torch remembers must not outlive the device, nor come from before it."""
-    for owner, name in ((torch, "get_device_module"), (torch.accelerator, "get_device_capability")):
-        cached = getattr(owner, name, None)
-        if hasattr(cached, "__wrapped__"):
-            patches.set_everywhere(owner, name, cached.__wrapped__)
-    uncached = getattr(torch.cuda._check_bf16_tensor_supported, "__wrapped__", None)
-    if uncached is not None:
-        patches.set(torch.cuda, "_check_bf16_tensor_supported", uncached)
+    for owner, name in (
+        (torch, "get_device_module"),
+        (getattr(torch, "accelerator", None), "get_device_capability"),
+        (torch.cuda, "_check_bf16_tensor_supported"),
+    ):
+        function = getattr(getattr(owner, name, None), "__wrapped__", None)
+        if function is not None:
+            patches.set_everywhere(owner, name, function)
 
 
 def _random(runtime: Runtime, patches: Patches) -> None:
@@ -135,35 +137,39 @@ def _builds(device: Device, patches: Patches) -> None:
         version = bindings.compiled_version(device.gpu.capability)
         patches.set(torch.version, "cuda", f"{version // 1000}.{version % 1000 // 10}")
     cudnn: Any = getattr(torch.backends.cudnn, "m", torch.backends.cudnn)  # torch wraps the module in another
-    answers = {"is_available": lambda: True, "version": lambda: CUDNN_VERSION, "is_acceptable": lambda tensor: False}
-    if getattr(cudnn, "_cudnn", None) is not None:
-        del answers["version"]
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "version": lambda: CUDNN_VERSIONS[device.gpu.capability < (7, 5)],
+        "is_acceptable": lambda tensor: False,  # what would ask is there for cuDNN's weights alone
+    }
     for name, function in answers.items():
         patches.set(cudnn, name, function)
+    patches.set(torch._C, "_is_flash_attention_available", lambda: device.gpu.capability >= (8, 0))
+    settings.install_plan_caches(patches)
 
 
 def _refused(patches: Patches) -> None:
     """Classes and functions of which no part works without a GPU."""
-    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-        stand_in = _refusing(getattr(torch.cuda.graphs, name), f"torch.cuda.{name}", _GRAPHS)
-        patches.set_everywhere(torch.cuda.graphs, name, stand_in)
-    pools = "Tensors are allocated through torch itself here: leave this out when the device is emulated."
-    patches.set_everywhere(torch.cuda.memory, "MemPool", _refusing(torch.cuda.memory.MemPool, "torch.cuda.MemPool", pools))
     patches.set(torch.cuda.graphs, "_graph_pool_handle", _pool_handles())
-    kernels = "No kernel can run on an emulated device: use the eager expression here."
-    for owner, name, words in (
-        (torch.cuda, "_compile_kernel", ("torch.cuda._compile_kernel", kernels)),
-        (torch.cuda, "_use_uvm", ("torch.cuda._use_uvm", pools)),
-        (torch.cuda.gds, "GdsFile", ("torch.cuda.gds.GdsFile", "Use torch.save and torch.load.")),
-        (torch.cuda.gds, "gds_register_buffer", ("torch.cuda.gds.gds_register_buffer", "Leave it out here.")),
-        (torch.cuda.gds, "gds_deregister_buffer", ("torch.cuda.gds.gds_deregister_buffer", "Leave it out here.")),
-    ):
-        if hasattr(owner, name):
-            patches.set_everywhere(owner, name, _refusing(getattr(owner, name), *words))
-    for owner, name in ((torch.cuda, "GreenContext"), (torch.accelerator, "Graph")):
-        if hasattr(owner, name):
-            words = (f"{owner.__name__}.{name}", _GRAPHS if name == "Graph" else kernels)
-            patches.set_everywhere(owner, name, _refusing(getattr(owner, name), *words))
+    for path, instead in {
+        "torch.cuda.graphs.CUDAGraph": _GRAPHS,
+        "torch.cuda.graphs.graph": _GRAPHS,
+        "torch.cuda.graphs.make_graphed_callables": _GRAPHS,
+        "torch.accelerator.Graph": _GRAPHS,
+        "torch.cuda.memory.MemPool": bindings.TORCH_ALLOCATES,
+        "torch.cuda.memory._use_uvm": bindings.TORCH_ALLOCATES,
+        "torch.cuda._compile_kernel": _KERNELS,
+        "torch.cuda.GreenContext": _KERNELS,
+        "torch.cuda.gds.GdsFile": _FILES,
+        "torch.cuda.gds.gds_register_buffer": _FILES,
+        "torch.cuda.gds.gds_deregister_buffer": _FILES,
+    }.items():
+        module, _, name = path.rpartition(".")
+        owner = sys.modules.get(module)
+        original = getattr(owner, name, None)
+        if original is not None:  # not every torch has all of them
+            said = path.replace(".graphs.", ".").replace(".memory.", ".")
+            patches.set_everywhere(owner, name, _refusing(original, said, instead))
 
 
 def _refusing(original: Any, name: str, instead: str) -> Any:

@@ -6,31 +6,31 @@ error texts are those of the torch version in hand, and a user's stack looks as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gapless.emulate.cuda_api import settings
 from gapless.emulate.cuda_api.memory import Memory
-from gapless.emulate.cuda_api.runtime import CUDA_DEVICE_TYPE, Runtime, refusal
+from gapless.emulate.cuda_api.runtime import CUDA_DEVICE_TYPE, Functions, Runtime, refusal
 from gapless.emulate.cuda_api.streams import handle_of
 
-Functions = dict[str, Callable[..., Any]]
+NCCL_VERSION = (2, 29, 7)
+"""That of torch 2.13."""
 
-CUBLAS_WORKSPACE = 4096 * 2 * 1024 + 16 * 8 * 1024
-"""aten/src/ATen/cuda/CublasHandlePool.cpp: default workspace before Hopper, in bytes."""
-
-NCCL_VERSION = (2, 28, 9)
+TORCH_ALLOCATES = "Tensors are allocated through torch itself: leave this out when the device is emulated."
+NO_LIBRARY = "No library can work on an emulated device: leave this out when the device is emulated."
+_NCCL = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "unique_id", "init_rank")
 
 
 def cuda(runtime: Runtime, memory: Memory) -> Functions:
     """``torch._C._cuda_*``."""
     return {
+        **_refused(),
         **_devices(runtime),
         **_streams(runtime),
         **_memory(runtime, memory),
-        **_switches(runtime),
-        **_refused(),
+        **settings.bindings(runtime),
         "_nccl_version": lambda: NCCL_VERSION[0] << 32 | NCCL_VERSION[1] << 16 | NCCL_VERSION[2],
         "_nccl_version_suffix": lambda: b"",
     }
@@ -45,7 +45,10 @@ def _devices(runtime: Runtime) -> Functions:
     def peers(index: int, peer: int) -> bool:
         return runtime.check(index) != runtime.check(peer)
 
-    major, minor = device.gpu.capability
+    def has_context(index: int) -> bool:
+        return runtime.is_initialized() and 0 <= index < runtime.device_count()
+
+    capability = device.gpu.capability
     return {
         "_cuda_init": runtime.initialize,
         "_cuda_isInBadFork": runtime.in_bad_fork,
@@ -54,10 +57,10 @@ def _devices(runtime: Runtime) -> Functions:
         "_cuda_setDevice": runtime.select,
         "_cuda_exchangeDevice": runtime.exchange,
         "_cuda_maybeExchangeDevice": runtime.exchange,
-        "_cuda_hasPrimaryContext": lambda index: runtime.is_initialized() and 0 <= index < runtime.device_count(),
+        "_cuda_hasPrimaryContext": has_context,
         "_cuda_canDeviceAccessPeer": peers,
-        "_cuda_getArchFlags": lambda: " ".join(architectures((major, minor))),
-        "_cuda_getCompiledVersion": lambda: compiled_version((major, minor)),
+        "_cuda_getArchFlags": lambda: " ".join(architectures(capability)),
+        "_cuda_getCompiledVersion": lambda: compiled_version(capability),
         "_cuda_synchronize": synchronize,
         "_cuda_sleep": lambda cycles: None,
         "_cuda_ipc_collect": lambda: None,
@@ -75,7 +78,7 @@ def _streams(runtime: Runtime) -> Functions:
         "_cuda_getCurrentStream": current,
         "_cuda_getCurrentRawStream": lambda index: handle_of(current(index)[0]),
         "_cuda_getDefaultStream": lambda index: (0, runtime.check(index), CUDA_DEVICE_TYPE),
-        "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, runtime.check(index), CUDA_DEVICE_TYPE),
+        "_cuda_getStreamFromExternal": lambda data_ptr, index: (data_ptr, *current(index)[1:]),
         "_cuda_setStream": select,
         "_cuda_isCurrentStreamCapturing": lambda: False,
     }
@@ -106,75 +109,31 @@ def _memory(runtime: Runtime, memory: Memory) -> Functions:
     }
 
 
-def _switches(runtime: Runtime) -> Functions:
-    """Settings that are kept and given back, and change nothing here."""
-    kept = runtime.switches
-
-    def pair(key: str, default: Any, setter: str, getter: str) -> Functions:
-        kept.setdefault(key, default)
-        return {setter: lambda value: kept.__setitem__(key, value), getter: lambda: kept[key]}
-
-    def sync_debug_mode(mode: int) -> None:
-        runtime.sync_debug_mode = int(mode)
-
-    functions: Functions = {
-        "_cuda_set_sync_debug_mode": sync_debug_mode,
-        "_cuda_get_sync_debug_mode": lambda: runtime.sync_debug_mode,
-        **pair("metadata", "", "_cuda_setMemoryMetadata", "_cuda_getMemoryMetadata"),
-        **pair("benchmark limit", 10, "_cuda_set_cudnn_benchmark_limit", "_cuda_get_cudnn_benchmark_limit"),
-        **pair("tuning", False, "_cuda_tunableop_enable", "_cuda_tunableop_is_enabled"),
-        **pair("tuning on", True, "_cuda_tunableop_tuning_enable", "_cuda_tunableop_tuning_is_enabled"),
-        **pair("untuned", False, "_cuda_record_untuned_enable", "_cuda_record_untuned_is_enabled"),
-        **pair(
-            *("conv cache", False, "_cudnn_set_conv_benchmark_empty_cache", "_cuda_get_conv_benchmark_empty_cache")
-        ),
-        **pair(
-            *("caching", True, "_cuda_cudaCachingAllocator_enable", "_cuda_cudaCachingAllocator_is_enabled"),
-        ),
-        **pair(
-            *("allocator", "", "_accelerator_setAllocatorSettings", "_accelerator_getAllocatorSettings"),
-        ),
-    }
-    for library, size in (("Cublas", CUBLAS_WORKSPACE), ("CublasLt", 1024 * 1024)):
-        setter, getter = f"_cuda_set{library}WorkspaceSize", f"_cuda_get{library}WorkspaceSize"
-        functions.update(pair(library, size, setter, getter))
-        functions[f"_cuda_reset{library}WorkspaceSize"] = _keeper(kept, library, size)
-    return functions
-
-
-def _keeper(kept: dict[str, Any], key: str, value: Any) -> Callable[[], None]:
-    def reset() -> None:
-        kept[key] = value
-
-    return reset
-
-
 def _refused() -> Functions:
     """What only a CUDA device can do."""
-    torch_allocates = "Tensors are allocated through torch itself here: leave this out when the device is emulated."
-    no_handles = "No library can work on an emulated device: leave this out when the device is emulated."
     names = {
-        "_cuda_cudaCachingAllocator_raw_alloc": ("torch.cuda.caching_allocator_alloc", torch_allocates),
-        "_cuda_cudaCachingAllocator_raw_delete": ("torch.cuda.caching_allocator_delete", torch_allocates),
-        "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", torch_allocates),
-        "_cuda_customAllocator": ("torch.cuda.CUDAPluggableAllocator", torch_allocates),
-        "_cuda_changeCurrentAllocator": ("torch.cuda.change_current_allocator", torch_allocates),
-        "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", torch_allocates),
-        "_cuda_beginAllocateToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
-        "_cuda_beginAllocateCurrentThreadToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
-        "_cuda_beginAllocateCurrentStreamToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
-        "_cuda_endAllocateToPool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
-        "_cuda_releasePool": ("A memory pool (torch.cuda.MemPool)", torch_allocates),
-        "_cuda_getCurrentBlasHandle": ("torch.cuda.current_blas_handle", no_handles),
-        "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", no_handles),
+        **{name: (f"torch._C.{name}", NO_LIBRARY) for name in dir(torch._C) if name.startswith("_cuda_")},
+        "_cuda_cudaCachingAllocator_raw_alloc": ("torch.cuda.caching_allocator_alloc", TORCH_ALLOCATES),
+        "_cuda_cudaCachingAllocator_raw_delete": ("torch.cuda.caching_allocator_delete", TORCH_ALLOCATES),
+        "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", TORCH_ALLOCATES),
+        "_cuda_customAllocator": ("torch.cuda.CUDAPluggableAllocator", TORCH_ALLOCATES),
+        "_cuda_changeCurrentAllocator": ("torch.cuda.change_current_allocator", TORCH_ALLOCATES),
+        "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", TORCH_ALLOCATES),
+        "_cuda_beginAllocateToPool": ("A memory pool (torch.cuda.MemPool)", TORCH_ALLOCATES),
+        "_cuda_beginAllocateCurrentThreadToPool": ("A memory pool (torch.cuda.MemPool)", TORCH_ALLOCATES),
+        "_cuda_beginAllocateCurrentStreamToPool": ("A memory pool (torch.cuda.MemPool)", TORCH_ALLOCATES),
+        "_cuda_endAllocateToPool": ("A memory pool (torch.cuda.MemPool)", TORCH_ALLOCATES),
+        "_cuda_releasePool": ("A memory pool (torch.cuda.MemPool)", TORCH_ALLOCATES),
+        "_cuda_getCurrentBlasHandle": ("torch.cuda.current_blas_handle", NO_LIBRARY),
+        "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", NO_LIBRARY),
         "_cuda_jiterator_compile_and_launch_kernel": (
             "A kernel of torch.cuda.jiterator",
             "Run the eager expression it replaces when the device is emulated.",
         ),
     }
-    for name in ("read_file", "get_results", "get_validators", "set_filename", "get_filename"):
-        names[f"_cuda_tunableop_{name}"] = (f"torch.cuda.tunable.{name}", no_handles)
-    for name in ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "unique_id", "init_rank"):
+    for name in ("read_file", "get_results", "get_validators"):
+        names[f"_cuda_tunableop_{name}"] = (f"torch.cuda.tunable.{name}", NO_LIBRARY)
+    for name in _NCCL:
         names[f"_nccl_{name}"] = (f"torch.cuda.nccl.{name}", "Use torch.distributed, which is carried.")
     return {binding: refusal(*words) for binding, words in names.items()}
 
@@ -185,6 +144,9 @@ def accelerator(runtime: Runtime, memory: Memory, stream_class: Any) -> Function
     def stream(index: int) -> Any:
         ids = runtime.current_stream_id(runtime.check(index))
         return stream_class(stream_id=ids, device_index=index, device_type=CUDA_DEVICE_TYPE)
+
+    def select(value: Any) -> None:
+        runtime.set_current_stream(value.stream_id, value.device_index)
 
     def synchronize(index: int) -> None:
         if runtime.is_initialized():  # torch documents that nothing happens before
@@ -200,7 +162,7 @@ def accelerator(runtime: Runtime, memory: Memory, stream_class: Any) -> Function
         "_accelerator_maybeExchangeDevice": runtime.exchange,
         "_accelerator_getDeviceCapability": lambda index: {"supported_dtypes": supported_dtypes()},
         "_accelerator_getStream": stream,
-        "_accelerator_setStream": lambda value: runtime.set_current_stream(value.stream_id, value.device_index),
+        "_accelerator_setStream": select,
         "_accelerator_synchronizeDevice": synchronize,
         "_accelerator_isAllocatorInitialized": runtime.is_initialized,
         "_accelerator_emptyCache": memory.empty_cache,

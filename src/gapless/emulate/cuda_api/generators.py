@@ -1,8 +1,8 @@
 """Random number generators of the emulated device.
 
 Kernels run on the CPU and draw from CPU generators. A device's default generator therefore *is* the CPU's:
-seeding it, or restoring its state, makes what the device draws next repeat, and moves the CPU's draws with it,
-which CUDA would not. ``torch.Generator(device="cuda")`` is a generator of its own, usable by CPU kernels.
+seeding it, or restoring its state, makes what the device draws next repeat, and moves the CPU's draws with
+it, which CUDA would not. ``torch.Generator(device="cuda")`` is a generator of its own, usable by CPU kernels.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ import torch
 from gapless.emulate.cuda_api.runtime import Runtime, refusal
 
 _Generator: Any = torch.Generator
+_Metaclass: Any = type(torch.Generator)
 
 _CUDA_STATE_BYTES = (8, 16)
 """Sizes of the states CUDA generators save: the seed, and since torch 1.5 the offset with it."""
+
+
+class _Front(_Metaclass):
+    """Every generator is an instance of the class that stands for them all."""
+
+    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - of a metaclass
+        return isinstance(instance, _Generator)
 
 
 class DeviceGenerator(_Generator):
@@ -67,7 +75,7 @@ class DeviceGenerator(_Generator):
         return copy
 
     graphsafe_get_state = graphsafe_set_state = refusal(
-        "The graph-safe state of a generator", "It belongs to CUDA graphs, which the emulated device does not capture."
+        "The graph-safe state of a generator", "It belongs to CUDA graphs, which are not captured here."
     )
 
     def __reduce__(self) -> Any:
@@ -110,7 +118,7 @@ def kernel_generator(generator: Any) -> Any:
 def generic_class(runtime: Runtime) -> Any:
     """``torch.Generator`` that makes an emulated generator where a CUDA device is named."""
 
-    class Generator(_Generator, metaclass=_front(type(_Generator))):
+    class Generator(_Generator, metaclass=_Front):
         def __new__(cls, device: Any = "cpu") -> Any:
             place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
             if place.type != "cuda":
@@ -122,15 +130,6 @@ def generic_class(runtime: Runtime) -> Any:
 
     Generator.__module__, Generator.__qualname__ = "torch._C", "Generator"
     return Generator
-
-
-def _front(metaclass: type) -> type:
-    """A metaclass whose class has every generator as an instance."""
-
-    def check(_: type, instance: object) -> bool:
-        return isinstance(instance, _Generator)
-
-    return type("GeneratorFront", (metaclass,), {"__instancecheck__": check})
 
 
 def _rebuild(index: int, state: torch.Tensor) -> DeviceGenerator:

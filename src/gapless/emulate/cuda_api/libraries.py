@@ -1,4 +1,7 @@
-"""Stand-ins for the libraries beside CUDA: the runtime's bindings, NVTX, NVML's readings, copies among devices."""
+"""Stand-ins for the libraries beside CUDA: runtime bindings, NVTX, NVML's readings, copies among devices."""
+
+# The names are those of the libraries.
+# ruff: noqa: N802, N815
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from gapless.emulate.cuda_api.memory import Memory
 from gapless.emulate.cuda_api.runtime import Runtime, refusal
 
 
-class cudaError(enum.IntEnum):  # noqa: N801 - CUDA's own name
+class Status(enum.IntEnum):
     """Status codes of the CUDA runtime."""
 
     success = 0
@@ -24,17 +27,20 @@ class cudaError(enum.IntEnum):  # noqa: N801 - CUDA's own name
 
 
 _ERROR_TEXT = {
-    cudaError.success: "no error",
-    cudaError.invalid_value: "invalid argument",
-    cudaError.invalid_device: "invalid device ordinal",
-    cudaError.not_ready: "device not ready",
+    Status.success: "no error",
+    Status.invalid_value: "invalid argument",
+    Status.invalid_device: "invalid device ordinal",
+    Status.not_ready: "device not ready",
 }
 
 
 class Cudart:
     """``torch.cuda.cudart()``: the functions of the CUDA runtime that torch binds."""
 
-    cudaError = cudaError
+    @property
+    def cudaError(self) -> type[Status]:
+        """The status codes."""
+        return Status
 
     def __init__(self, runtime: Runtime, memory: Memory) -> None:
         self._runtime = runtime
@@ -45,22 +51,22 @@ class Cudart:
         known = {int(code): text for code, text in _ERROR_TEXT.items()}
         return known.get(int(error), "unrecognized error code")
 
-    def cudaProfilerStart(self) -> cudaError:
+    def cudaProfilerStart(self) -> Status:
         """Nothing is profiled here."""
-        return cudaError.success
+        return Status.success
 
-    def cudaProfilerStop(self) -> cudaError:
+    def cudaProfilerStop(self) -> Status:
         """Nothing is profiled here."""
-        return cudaError.success
+        return Status.success
 
-    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> cudaError:
+    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> Status:
         """Page-lock memory: the host waits."""
         self._runtime.device.wait("cudaHostRegister", "explicit", call="torch.cuda.cudart().cudaHostRegister")
-        return cudaError.success
+        return Status.success
 
-    def cudaHostUnregister(self, ptr: int) -> cudaError:
+    def cudaHostUnregister(self, ptr: int) -> Status:
         """Undo `cudaHostRegister`."""
-        return cudaError.success
+        return Status.success
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         """Free and total bytes."""
@@ -108,12 +114,13 @@ class Nvtx:
 
 
 def sensors(runtime: Runtime, memory: Memory) -> dict[str, Any]:
-    """Readings that torch takes through NVML. Memory is the emulation's own; what has no sensor reads 0, and says so."""
+    """Readings that torch takes through NVML: memory is the emulation's own, the rest is 0, with a remark."""
 
     def reading(name: str) -> Any:
         def read(device: Any = None) -> int:
             _index(runtime, device)
-            runtime.device.note(f"torch.cuda.{name}() has nothing to measure on the emulated device and returned 0")
+            text = f"torch.cuda.{name}() has nothing to measure on the emulated device and returned 0"
+            runtime.device.note(text)
             return 0
 
         read.__name__ = name
@@ -132,7 +139,7 @@ def _index(runtime: Runtime, device: Any) -> int:
 
 
 def copies() -> dict[str, Any]:
-    """The functions of ``torch._C`` behind ``torch.cuda.comm`` and ``DataParallel``, through ``Tensor.to``."""
+    """What ``torch.cuda.comm`` and ``DataParallel`` call in ``torch._C``, through ``Tensor.to``."""
 
     def at(tensor: torch.Tensor, index: int) -> torch.Tensor:
         return tensor.to("cpu" if index < 0 else torch.device("cuda", index), non_blocking=index >= 0)
@@ -154,7 +161,11 @@ def copies() -> dict[str, Any]:
         return tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(count, dim)
 
     def scatter(
-        tensor: torch.Tensor, devices: Sequence[int], chunk_sizes: Any = None, dim: int = 0, streams: Any = None
+        tensor: torch.Tensor,
+        devices: Sequence[int],
+        chunk_sizes: Any = None,
+        dim: int = 0,
+        streams: Any = None,
     ) -> list[torch.Tensor]:
         return [
             at(piece, index)

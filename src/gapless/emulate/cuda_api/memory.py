@@ -1,8 +1,8 @@
 """Memory statistics of the emulated device.
 
 What is known is how many bytes live on each device and the most there have been. The caching allocator
-is modelled from these: it reserves in segments of 2 MiB and gives nothing back before ``empty_cache``, so what
-it holds is the high-water mark. Numbers of blocks are not known and reported as 0.
+is modelled from these: it reserves in segments of 2 MiB and gives nothing back before ``empty_cache``, so
+what it holds is the high-water mark. Numbers of blocks are not known and reported as 0.
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ from typing import Any
 from gapless.emulate.cuda_api.runtime import CONTEXT_BYTES, Runtime
 
 _SEGMENT = 2 * 1024 * 1024  # c10/core/AllocatorConfig.h: large allocations are rounded up to this
+_VALUES = ("current", "peak", "allocated", "freed")
+_USED = ("allocated_bytes", "active_bytes", "requested_bytes")
+_UNKNOWN = ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes")
+_COUNTERS = (
+    *("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"),
+    "num_oom_rejections",
+)
 _ADDRESS = 0x7F00_0000_0000
 _HISTORY = "torch.cuda.memory._record_memory_history keeps no history of allocations on the emulated device"
 
@@ -86,18 +93,16 @@ class Memory:
         reserved = self._metric(held, self._peak_reserved[index], self._peak_reserved[index])
         unused = self._metric(0, 0, 0)
         nested: dict[str, Any] = {
-            **dict.fromkeys(("allocation", "segment", "active", "inactive_split", "inactive_split_bytes"), unused),
-            **dict.fromkeys(("allocated_bytes", "active_bytes", "requested_bytes"), used),
+            **dict.fromkeys(_UNKNOWN, unused),
+            **dict.fromkeys(_USED, used),
             "reserved_bytes": reserved,
         }
-        nested = {name: {pool: dict(values) for pool, values in pools.items()} for name, pools in nested.items()}
+        nested = {
+            name: {pool: dict(values) for pool, values in pools.items()} for name, pools in nested.items()
+        }
         for name in ("oversize_allocations", "oversize_segments"):
-            nested[name] = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
-        for counter in (
-            *("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"),
-            "num_oom_rejections",
-        ):
-            nested[counter] = 0
+            nested[name] = dict.fromkeys(_VALUES, 0)
+        nested.update(dict.fromkeys(_COUNTERS, 0))
         nested["max_split_size"] = -1
         nested["reserved_bytes_by_private_pools"] = {}
         return nested
@@ -105,13 +110,13 @@ class Memory:
     @staticmethod
     def _metric(current: int, peak: int, total: int) -> dict[str, dict[str, int]]:
         """One statistic by pool: which pool a block came from is not known, so all are called large."""
-        values = {"current": current, "peak": max(peak, current), "allocated": total, "freed": total - current}
+        values = dict(zip(_VALUES, (current, max(peak, current), total, total - current), strict=True))
         return {"all": values, "small_pool": dict.fromkeys(values, 0), "large_pool": values}
 
     def host_stats(self) -> dict[str, Any]:
         """What ``torch._C._cuda_hostMemoryStats`` answers. Pinned memory is not counted."""
         kinds = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
-        stats: dict[str, Any] = {kind: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for kind in kinds}
+        stats: dict[str, Any] = {kind: dict.fromkeys(_VALUES, 0) for kind in kinds}
         for kind in ("host_alloc_time", "host_free_time"):
             stats[kind] = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)
         return {**stats, "num_host_alloc": 0, "num_host_free": 0}

@@ -13,19 +13,20 @@ import torch
 from gapless.emulate.device import Device
 from gapless.errors import NotEmulated
 
+Functions = dict[str, Callable[..., Any]]
+"""Replacements of functions of ``torch._C``, by name."""
+
 CUDA_DEVICE_TYPE = 1
 """`c10::DeviceType::CUDA`, as streams carry it."""
 
 CONTEXT_BYTES = 512 * 1024 * 1024
-"""What a CUDA context with torch's kernels takes of the device's memory, roughly; seen only in free memory."""
+"""What a CUDA context with torch's kernels takes of a device, roughly; seen only in free memory."""
 
+# c10/cuda/CUDAException.cpp and CUDAMiscFunctions.cpp of torch 2.13; older versions end in other advice.
 _INVALID_ORDINAL = (
     "CUDA error: invalid device ordinal\n"
     "GPU device may be out of range, do you have enough GPUs?\n"
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
-    "be incorrect.\n"
-    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-    "Device-side assertion tracking was not enabled by user."
+    "For more detailed error information, run with CUDA_LOG_FILE=stderr\n"
 )
 
 
@@ -36,10 +37,6 @@ class Runtime:
         self.device = device
         self.sync_debug_mode = 0
         self.memory_fraction: dict[int, float] = {}
-        self.memory_metadata = ""
-        self.allocator_settings = ""
-        self.caching = True
-        self.switches: dict[str, Any] = {}
         self._count: int | None = None
         self._initialized_by: int | None = None
         self._local = threading.local()
@@ -69,7 +66,7 @@ class Runtime:
     def select(self, index: int) -> None:
         """Make `index` this thread's current device."""
         if index < 0:
-            raise RuntimeError("device id must be positive!")
+            raise RuntimeError("device id must be non-negative!")
         self.device.set_current_device(self.check(index))
 
     def exchange(self, index: int) -> int:
@@ -122,6 +119,10 @@ class Runtime:
             function()
         finally:
             del local.is_initializing
+
+    def set_sync_debug_mode(self, mode: int) -> None:
+        """Keep the mode; heeding it is the business of whoever records waits."""
+        self.sync_debug_mode = int(mode)
 
     # -- per-thread state ----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ _TorchEvent: Any = torch.Event
 _STREAMS_PER_POOL = 32
 _LOWEST_PRIORITY, _HIGHEST_PRIORITY = 0, -3  # c10/cuda/CUDAStream.h: max_compile_time_stream_priorities = 4
 _HANDLE_BASE = 0x5_0000_0000
+_STREAM_IDS = ("stream_id", "device_index", "device_type")
 
 _TIMES_ARE_THE_HOSTS = "times between CUDA events are those of the emulation on the CPU, not of a GPU"
 
@@ -174,7 +175,7 @@ class EventBase(_TorchEvent):
 
 
 def handle_of(stream_id: int) -> int:
-    """The ``cudaStream_t`` behind a stream id: external streams are their own handle, the default one is 0."""
+    """The ``cudaStream_t`` behind a stream id: an external stream is its own handle, the default one is 0."""
     return stream_id if stream_id % 2 == 0 else _HANDLE_BASE + 0x80 * stream_id
 
 
@@ -197,19 +198,20 @@ def torch_classes() -> ModuleType:
 
 
 def generic_classes(stream_class: Any, event_class: Any) -> tuple[Any, Any]:
-    """``torch.Stream`` and ``torch.Event`` that make CUDA's where CUDA is meant, and torch's own elsewhere."""
+    """``torch.Stream`` and ``torch.Event`` that make CUDA's where CUDA is meant, and torch's elsewhere."""
 
     class Stream(_TorchStream, metaclass=_Front):
         of: ClassVar[Any] = _TorchStream
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
             if _names_stream(args, kwargs):
-                names = ("stream_id", "device_index", "device_type")
-                ids = {**dict(zip(names, args)), **{key: kwargs[key] for key in names if key in kwargs}}
+                ids = {**dict(zip(_STREAM_IDS, args, strict=False)), **kwargs}
                 emulated = ids.get("device_type") == CUDA_DEVICE_TYPE
                 return stream_class(**ids) if emulated else _TorchStream(*args, **kwargs)
             device, rest = _device_argument(args, kwargs)
-            return stream_class(device=device, **rest) if device.type == "cuda" else _TorchStream(device, **rest)
+            if device.type == "cuda":
+                return stream_class(device=device, **rest)
+            return _TorchStream(device, **rest)
 
     class Event(_TorchEvent, metaclass=_Front):
         of: ClassVar[Any] = _TorchEvent

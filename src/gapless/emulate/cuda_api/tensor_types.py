@@ -1,4 +1,4 @@
-"""``torch.cuda.FloatTensor`` and its kind: types of the time before ``dtype`` and ``device``, still in use."""
+"""``torch.cuda.FloatTensor`` and its kind: types from before ``dtype`` and ``device``, still in use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CudaTensorType(type):
         )
 
     def __call__(cls, *args: Any, device: Any = None) -> torch.Tensor:
-        """An uninitialized tensor of that size, or one with the values of a sequence (copied: the host waits).
+        """An uninitialized tensor of that size, or the values of a sequence (copied: the host waits).
 
         Raises:
             TypeError: `device` is not a CUDA device, or a tensor of another type is given.
@@ -59,7 +59,7 @@ class CudaTensorType(type):
         return f"<class 'torch.cuda.{cls.__name__}'>"
 
 
-def _construct(device: Device, kind: CudaTensorType, args: tuple[Any, ...], index: int | None) -> torch.Tensor:
+def _construct(device: Device, kind: Any, args: tuple[Any, ...], index: int | None) -> torch.Tensor:
     index = device.current_device() if index is None else index
     if len(args) == 1 and isinstance(args[0], torch.Tensor):
         if not isinstance(args[0], kind):
@@ -93,16 +93,20 @@ def install(runtime: Runtime, patches: Patches) -> None:
         kind = CudaTensorType(name, (), {"dtype": dtype, "runtime": runtime, "__module__": "torch.cuda"})
         patches.set(torch.cuda, name, kind)
     original = torch.set_default_tensor_type
+    on_device = False
 
     def set_default_tensor_type(t: Any) -> None:
         """CUDA's types set the default dtype and the default device; others go to torch as they are."""
+        nonlocal on_device
         named = legacy_type(t)
-        if named is None or named[0] == "cpu":
-            if torch.get_default_device().type == "cuda":
-                torch.set_default_device(None)
-            original(t)
+        if named is not None and named[0] == "cuda":
+            torch.set_default_dtype(named[1])
+            torch.set_default_device("cuda")
+            on_device = True
             return
-        torch.set_default_dtype(named[1])
-        torch.set_default_device("cuda")
+        if on_device:
+            torch.set_default_device(None)
+            on_device = False
+        original(t)
 
     patches.set_everywhere(torch, "set_default_tensor_type", set_default_tensor_type)

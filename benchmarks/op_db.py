@@ -1,0 +1,338 @@
+"""Every operator of torch's own test catalogue, on the plain CPU and on the emulated device, compared.
+
+    python benchmarks/op_db.py                      # everything; writes benchmarks/sheets/op_db.md and .json
+    python benchmarks/op_db.py --only 'linalg\\.'    # a subset; writes nothing
+
+Each entry of ``op_db`` runs with its own sample inputs as function, as method, in place and with ``out=``, and
+backward where it can. Compared are values (bit for bit), types, the device of every output and of every gradient,
+and errors. Exits with 1 when there are more misses than the committed sheet has, or other ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_flatten, tree_map
+
+from gapless.emulate.emulator import Emulator
+
+Tensor = torch.Tensor
+SHEET = Path(__file__).with_name("sheets") / "op_db.md"
+SEED = 20
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.float16)
+
+UNINITIALISED = {
+    name: "its values are whatever the memory held"
+    for name in (
+        "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_",
+        "resize_as_",
+    )
+}  # fmt: skip
+"""Entries whose values are not compared, and why."""
+
+ON_HOST: dict[str, str] = {}
+"""Entries with an output that CUDA, too, leaves on the host, and why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: an entry, how it is spelled, and its sample's number."""
+
+    op: Any
+    variant: str
+    dtype: torch.dtype
+    number: int
+    sample: Any
+
+    @property
+    def name(self) -> str:
+        full: str = self.op.name
+        return f"{full}.{self.op.variant_test_name}" if self.op.variant_test_name else full
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.variant} {str(self.dtype).removeprefix('torch.')} #{self.number}"
+
+
+@dataclass
+class Result:
+    """What a call gave."""
+
+    outputs: list[Any] = field(default_factory=list)
+    gradients: list[Tensor | None] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    gradient_devices: list[str] = field(default_factory=list)
+    error: str = ""
+    waits: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Tally:
+    """Counts over all calls."""
+
+    entries: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    misses: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, Counter[str]] = field(default_factory=dict)
+    called: Counter[str] = field(default_factory=Counter)
+
+
+# -- the calls -------------------------------------------------------------------------------------
+
+
+def cases(op: Any, samples: int) -> Iterator[Case]:
+    """The calls to try of one entry: all spellings for its first type, the function alone for the others."""
+    supported = [dtype for dtype in DTYPES if dtype in op.supported_dtypes("cpu")]
+    supported = supported or sorted(op.supported_dtypes("cpu"), key=str)[:1]
+    for position, dtype in enumerate(supported):
+        wanted = samples if position == 0 else max(1, samples // 2)
+        for number, sample in enumerate(spread(op, dtype, wanted)):
+            for variant in variants(op) if position == 0 else ("function",):
+                yield Case(op, variant, dtype, number, sample)
+
+
+def variants(op: Any) -> Iterator[str]:
+    yield "function"
+    if op.method_variant is not None:
+        yield "method"
+    if op.inplace_variant is not None:
+        yield "in place"
+    if op.supports_out:
+        yield "out="
+
+
+def spread(op: Any, dtype: torch.dtype, wanted: int) -> list[Any]:
+    """`wanted` of the entry's sample inputs, from the first to the last of the leading 48."""
+    torch.manual_seed(SEED)
+    gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), 48))
+    if len(found) <= wanted:
+        return found
+    return [found[round(i * (len(found) - 1) / max(1, wanted - 1))] for i in range(wanted)]
+
+
+def spelled(case: Case) -> Callable[..., Any]:
+    """The callable of this spelling, taking the sample's inputs."""
+    if case.variant == "method":
+        return case.op.method_variant  # type: ignore[no-any-return]
+    if case.variant == "in place":
+        return lambda first, *rest, **options: case.op.inplace_variant(first.clone(), *rest, **options)
+    if case.variant == "out=":
+
+        def call(*inputs: Any, **options: Any) -> Any:
+            shaped = case.op(*inputs, **options)
+            out = tree_map(lambda value: torch.empty_like(value) if isinstance(value, Tensor) else value, shaped)
+            return case.op(*inputs, **options, out=out)
+
+        return call
+    return case.op  # type: ignore[no-any-return]
+
+
+def copied(value: Any, device: str) -> Any:
+    """`value` with its tensors copied to `device` as fresh leaves, and the CPU's name replaced by the device's."""
+    if isinstance(value, Tensor):
+        fresh = value.detach().clone() if device == "cpu" else value.detach().to(device, copy=True)
+        return fresh.requires_grad_(value.requires_grad)
+    if device != "cpu" and (value == "cpu" if isinstance(value, (str, torch.device)) else False):
+        return device
+    if device != "cpu" and isinstance(value, torch.device) and value.type == "cpu":
+        return torch.device(device)
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(copied(item, device) for item in value) if type(value) in (list, tuple) else value
+    if type(value) is dict:
+        return {key: copied(item, device) for key, item in value.items()}
+    return value
+
+
+def perform(case: Case, device: str) -> Result:
+    """Run the case on `device`; an error is part of the result."""
+    result = Result()
+    sample = case.sample
+    inputs = [copied(value, device) for value in (sample.input, *sample.args)]
+    options = copied(sample.kwargs, device)
+    watched: list[str] = []
+    emulator = _on_wait(watched) if device != "cpu" else None
+    torch.manual_seed(SEED)
+    inference = case.variant == "out=" or not _differentiable(case)
+    try:
+        with torch.set_grad_enabled(not inference):
+            out = spelled(case)(*inputs, **options)
+        result.outputs = [value for value in tree_flatten(out)[0] if not callable(value)]
+        if not inference:
+            backward(sample.output_process_fn_grad(out))
+    except Exception as error:
+        result.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    finally:
+        if emulator is not None:
+            emulator.clear()
+    result.waits = watched
+    leaves = [value for value in tree_flatten((inputs, options))[0] if isinstance(value, Tensor)]
+    result.gradients = [leaf.grad for leaf in leaves if leaf.is_leaf and leaf.requires_grad]
+    result.devices = [str(value.device) for value in result.outputs if isinstance(value, Tensor)]
+    result.gradient_devices = [str(value.device) for value in result.gradients if value is not None]
+    if not any(value.is_cuda for value in leaves) and options.get("device") is None and device not in inputs:
+        result.devices = [name.replace("cpu", "cuda:0") for name in result.devices]  # nothing says "cuda" here
+    return result
+
+
+def _differentiable(case: Case) -> bool:
+    if not case.op.supports_autograd or case.dtype not in case.op.supported_backward_dtypes("cpu"):
+        return False
+    return case.variant != "in place" or case.op.supports_inplace_autograd
+
+
+def backward(out: Any) -> None:
+    """Backward from all outputs that can, with fixed gradients."""
+    roots = [value for value in tree_flatten(out)[0] if isinstance(value, Tensor) and value.requires_grad]
+    if roots:
+        torch.autograd.backward(roots, [torch.full_like(root, 0.5) for root in roots])
+
+
+def _on_wait(watched: list[str]) -> list[Any]:
+    """Have the emulation that is on put the waits to come into `watched`; clear what is returned to end it."""
+    from gapless.emulate.emulator import current
+
+    emulator = current()
+    assert emulator is not None
+    listeners = emulator.recorder.on_wait
+    listeners.append(lambda site: watched.append(_described(site)))
+    return listeners
+
+
+def _described(site: Any) -> str:
+    where = f" in {site.node}" if site.node else ""
+    detail = f", {site.detail}" if site.detail else ""
+    call = f" ({site.call})" if site.call else ""
+    return f"{site.operator}{call} [{site.mechanism}{detail}]{where}"
+
+
+# -- the comparison --------------------------------------------------------------------------------
+
+
+def differences(case: Case, plain: Result, emulated: Result) -> Iterator[tuple[str, str]]:
+    """Kind and description of everything that is not as it should be."""
+    if emulated.error:
+        kind = "mixed devices" if "same device" in emulated.error or "should be the same" in emulated.error else "error"
+        yield kind, emulated.error
+        return
+    allowed = case.op.name in ON_HOST
+    if not allowed and any(name != "cuda:0" for name in emulated.devices):
+        yield "output's device", f"outputs on {', '.join(emulated.devices)}"
+    if any(name != "cuda:0" for name in emulated.gradient_devices):
+        yield "gradient's device", f"gradients on {', '.join(emulated.gradient_devices)}"
+    if case.op.name not in UNINITIALISED:
+        for what, left, right in (
+            ("values", plain.outputs, emulated.outputs),
+            ("gradients", plain.gradients, emulated.gradients),
+        ):
+            problem = _unequal(left, right)
+            if problem:
+                yield what, f"{what}: {problem}"
+
+
+def _unequal(left: list[Any], right: list[Any]) -> str:
+    if len(left) != len(right):
+        return f"{len(right)} in place of {len(left)}"
+    for a, b in zip(left, right, strict=True):
+        if type(a) is not type(b):
+            return f"a {type(b).__name__} in place of a {type(a).__name__}"
+        if isinstance(a, Tensor):
+            problem = _unequal_tensors(a.detach(), b.detach())
+            if problem:
+                return problem
+        elif a != b and not (a != a and b != b) and not isinstance(a, (torch.device, str)):
+            return f"{b} in place of {a}"
+    return ""
+
+
+def _unequal_tensors(a: Tensor, b: Tensor) -> str:
+    if a.dtype != b.dtype or a.layout != b.layout:
+        return f"{b.dtype} {b.layout} in place of {a.dtype} {a.layout}"
+    if a.is_nested:
+        return _unequal(list(a.unbind()), list(b.unbind()))
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    if a.shape != b.shape:
+        return f"shape {tuple(b.shape)} in place of {tuple(a.shape)}"
+    try:
+        torch.testing.assert_close(b, a, rtol=0, atol=0, equal_nan=True)
+    except AssertionError as error:
+        return str(error).replace("\n", " ").strip()[:90]
+    return ""
+
+
+def compare(op: Any, samples: int, tally: Tally) -> None:
+    """Run one entry in all its spellings, and count."""
+    try:
+        todo = list(cases(op, samples))
+    except Exception as error:
+        tally.skipped[op.name] = f"its sample inputs cannot be made: {type(error).__name__}"
+        return
+    plain = [perform(case, "cpu") for case in todo]
+    with Emulator():
+        emulated = [perform(case, "cuda") for case in todo]
+    tally.entries += 1
+    for case, left, right in zip(todo, plain, emulated, strict=True):
+        if left.error:
+            tally.kinds["refused by the CPU"] += 1
+            continue
+        tally.called[case.name] += 1
+        tally.calls[case.variant] += 1
+        found = list(differences(case, left, right))
+        for kind, text in found:
+            tally.kinds[kind] += 1
+            tally.misses.setdefault(f"{case.name} ({case.variant}): {kind}", f"{case}: {text}")
+        tally.kinds["as on the CPU"] += not found
+        for wait in right.waits:
+            tally.waiting.setdefault(case.name, Counter())[wait] += 1
+
+
+def run(entries: list[Any], samples: int, progress: bool = False) -> Tally:
+    """Compare all `entries`."""
+    tally = Tally()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, op in enumerate(entries):
+            if progress and sys.stderr.isatty():
+                print(f"\r{number}/{len(entries)} {op.name:40.40}", end="", file=sys.stderr)
+            compare(op, samples, tally)
+    return tally
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", default="", help="a regular expression: only entries whose name has it")
+    parser.add_argument("--samples", type=int, default=4, help="sample inputs per entry")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args(arguments)
+    entries = [op for op in op_db if re.search(options.only, op.name)]
+    began = time.perf_counter()
+    tally = run(entries, options.samples, progress=True)
+    print(f"{tally.entries} entries, {sum(tally.calls.values())} calls, {time.perf_counter() - began:.0f} s")
+    print(dict(tally.kinds), dict(tally.calls))
+    for key, text in tally.misses.items():
+        print("MISS", text)
+    for name, reason in tally.skipped.items():
+        print("SKIP", name, reason)
+    for name, waits in tally.waiting.items():
+        print("WAIT", name, tally.called[name], dict(waits))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""`no_waits`: a block or function in which the host must not wait for the device."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from contextlib import ContextDecorator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from gapless.emulate import stacks
+from gapless.emulate.emulator import Emulator, current
+from gapless.emulate.patches import Patches
+from gapless.errors import UsageError, WaitError
+from gapless.model import Site
+
+_DEBUG_WORDS = "synchronizing CUDA operation"
+
+
+class no_waits(ContextDecorator):  # noqa: N801 - used like a function
+    """Raise `WaitError`, naming the line, as soon as the host waits for the device in this thread.
+
+    As a context manager or as a decorator. On the emulated device every wait Gapless knows raises; on a real
+    one torch's own synchronization debug mode is switched to errors for the whole process, and explicit waits,
+    which it does not see, are refused as well.
+
+    Raises:
+        UsageError: there is neither a GPU nor an emulation (``with gapless.emulate():``).
+        WaitError: the host waited.
+    """
+
+    def __init__(self) -> None:
+        self._leave: list[Any] = []
+
+    def _recreate_cm(self) -> no_waits:
+        return no_waits()
+
+    def __enter__(self) -> no_waits:
+        emulator = current()
+        if emulator is not None:
+            self._leave.append(_on_emulated(emulator))
+        elif torch.cuda.is_available():
+            self._leave.append(_on_real())
+        else:
+            raise UsageError(
+                "no_waits() needs a device: there is no GPU here; wrap it in `with gapless.emulate():`"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave.pop()()
+        if (
+            isinstance(error, RuntimeError)
+            and _DEBUG_WORDS in str(error)
+            and not isinstance(error, WaitError)
+        ):
+            raise WaitError(_words(_line_of(trace), "a synchronizing CUDA operation")) from error
+
+
+def _on_emulated(emulator: Emulator) -> Any:
+    thread = threading.get_ident()
+
+    def listener(site: Site) -> None:
+        if threading.get_ident() == thread:
+            line = site.line
+            place = f"{line.where}: {line.code}" if line is not None else ""
+            raise WaitError(_words(place, site.call or site.operator))
+
+    listeners = emulator.recorder.on_wait
+    listeners.append(listener)
+    return lambda: listeners.remove(listener)
+
+
+def _on_real() -> Any:
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    patches = Patches()
+
+    def refuse(name: str) -> Any:
+        def refused(*_: Any, **__: Any) -> Any:
+            frame = stacks.resolve(stacks.capture(0))
+            place = f"{frame[0].where}: {frame[0].code}" if frame else ""
+            raise WaitError(_words(place, name))
+
+        return refused
+
+    patches.set(torch.cuda, "synchronize", refuse("torch.cuda.synchronize"))
+    patches.set(torch.cuda.Stream, "synchronize", refuse("Stream.synchronize"))
+    patches.set(torch.cuda.Event, "synchronize", refuse("Event.synchronize"))
+
+    def leave() -> None:
+        patches.undo()
+        torch.cuda.set_sync_debug_mode(before)
+
+    return leave
+
+
+def _words(place: str, what: str) -> str:
+    where = f" at {place}" if place else ""
+    return f"the host waits for the device{where} ({what}), inside no_waits()"
+
+
+def _line_of(trace: TracebackType | None) -> str:
+    """The innermost line of the user's own code in a traceback."""
+    frames = traceback.extract_tb(trace)
+    for frame in reversed(frames):
+        if not stacks.library_of(frame.filename):
+            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""

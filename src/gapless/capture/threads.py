@@ -1,0 +1,36 @@
+"""Threads and processes a script leaves behind."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Collection
+
+
+def lingering_threads(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
+    """Threads that Python waits for before it exits, but for those in `before`.
+
+    Workers of thread pools are left out: Python tells them to end only when it exits itself, so that waiting
+    for them earlier would last forever.
+    """
+    pooled = getattr(concurrent.futures.thread, "_threads_queues", {})
+    skipped = {threading.current_thread(), threading.main_thread(), *before}
+    return [t for t in threading.enumerate() if not t.daemon and t not in skipped and t not in pooled]
+
+
+def abandon(patience: float, clock: Callable[[], float] = time.monotonic) -> int:
+    """Give threads and child processes of a script that was stopped `patience` seconds to end.
+
+    Returns how many threads are left then. Child processes are terminated: they wait for a parent that
+    no longer comes.
+    """
+    deadline = clock() + patience
+    for child in multiprocessing.active_children():
+        child.join(max(0.0, deadline - clock()))
+        if child.is_alive():
+            child.terminate()
+    for thread in lingering_threads():
+        thread.join(max(0.0, deadline - clock()))
+    return len(lingering_threads())

@@ -1,0 +1,74 @@
+"""The command line. One file per subcommand, found by itself: a module here with a `command` is one."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+import gapless
+from gapless.errors import GaplessError
+
+
+class Commands(click.Group):
+    """Imports a subcommand when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in self.list_commands(ctx) or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        if name.endswith(".py"):
+            ctx.fail(f"{name} is not a command: gapless check {name}")
+        close = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+        ctx.fail(f"no command {name!r}" + (f" (did you mean {close[0]}?)" if close else ""))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(gapless.__version__, prog_name="gapless", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Find every place where PyTorch training makes the GPU wait.
+
+    \b
+    On any machine, with a GPU or without one:
+      gapless check train.py --epochs 1     run it unmodified, report each wait
+      gapless check -o run.gapless.json train.py
+      gapless show run.gapless.json --all   the same run again, everything unfolded
+      gapless rule GAP112                   what a finding means, what to write instead
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line `arguments` (default: the process's own) and return the exit status."""
+    try:
+        status = cli.main(
+            args=None if arguments is None else list(arguments), prog_name="gapless", standalone_mode=False
+        )
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except GaplessError as error:
+        click.echo(f"gapless: {error}", err=True)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has left. Nothing more can be said, at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status if isinstance(status, int) else 0

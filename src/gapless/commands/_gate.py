@@ -1,0 +1,46 @@
+"""Bounds the user set on a report: what turns a check into a gate."""
+
+from __future__ import annotations
+
+from gapless.errors import UsageError
+from gapless.model import Report
+from gapless.model.wording import count, number
+from gapless.rules import all_rules
+
+_RECURRING = ("every-step", "some-steps", "no-steps")
+
+
+def parse_codes(text: str) -> tuple[str, ...]:
+    """``GAP12,gap101`` as codes and beginnings of codes.
+
+    Raises:
+        UsageError: no rule's code begins so.
+    """
+    codes = tuple(part.strip().upper() for part in text.split(",") if part.strip())
+    for code in codes:
+        if not any(rule.code.startswith(code) for rule in all_rules()):
+            raise UsageError(f"no rule's code begins with {code!r}: `gapless rule` lists them all")
+    return codes
+
+
+def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) -> list[str]:
+    """What is over the bounds, in words; empty where nothing is.
+
+    `max_waits` bounds the waits of a steady step. `fail_on` names rules that no training step may meet;
+    set-up and evaluation may.
+    """
+    found = []
+    if max_waits is not None:
+        if not report.steps.seen:
+            found.append("no training step was seen, so that --max-waits has nothing to bound")
+        elif report.steps.waits_per_step > max_waits:
+            waits = count(report.steps.waits_per_step, "wait")
+            found.append(f"{waits} per training step, over the bound of {number(max_waits)} (--max-waits)")
+    codes: dict[str, int] = {}
+    for finding in report.findings:
+        if finding.code.startswith(fail_on or ("?",)) and finding.frequency.when in _RECURRING:
+            codes[finding.code] = codes.get(finding.code, 0) + 1
+    if codes:
+        named = ", ".join(f"{code} at {count(lines, 'line')}" for code, lines in sorted(codes.items()))
+        found.append(f"{named} (--fail-on)")
+    return found

@@ -1,0 +1,64 @@
+"""Where reports and progress go: streams of Gapless's own, whatever the script does to its."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+
+from gapless.render import Style, formats
+
+_PIPED_WIDTH = 80
+_WIDEST = 100
+
+
+def own_copy(stream: TextIO) -> TextIO:
+    """A stream to where `stream` goes now, that stays open when `stream` is closed or redirected."""
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        return stream  # not a file: a notebook's or a test's
+    # Nothing that is worth reporting may fail for a character that the terminal cannot show.
+    return open(descriptor, "w", encoding=stream.encoding, errors="backslashreplace", buffering=1)
+
+
+def style_for(stream: TextIO, *, color: bool = True, **more: Any) -> Style:
+    """What `stream` can show: its width, its colours, its characters."""
+    console = Console(file=stream, no_color=None if color else True)
+    width = min(max(console.width, 40), _WIDEST) if console.is_terminal else _PIPED_WIDTH
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
+    return Style(
+        width=width,
+        color=None if console.no_color or not console.is_terminal else console.color_system,
+        unicode=encoding.startswith("utf"),
+        **more,
+    )
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write `text` behind everything that has been written so far."""
+    for earlier in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the script may have closed or replaced it
+            earlier.flush()
+    stream.write(text)
+    stream.flush()
+
+
+def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a report is shown."""
+    options = (
+        click.option(
+            "-f", "--format", "form", type=click.Choice(formats()), default="text", show_default=True
+        ),
+        click.option("--all", "unfold", is_flag=True, help="Unfold what happens outside of training steps."),
+        click.option("-v", "--verbose", is_flag=True, help="Show every library frame below a line."),
+        click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,70 @@
+"""Progress on standard error: a line at the start, now and then one in a long run, one at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+import click
+
+from gapless.model import Session
+from gapless.model.wording import count
+
+_EVERY = 10.0
+
+
+class Progress:
+    """Speaks in whole lines: the script writes to the same terminal, and a live display would tear it.
+
+    `wanted` is the number of steps after which the script is stopped, None for all of them.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        wanted: int | None,
+        *,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._wanted = wanted
+        self._quiet = quiet
+        self._clock = clock
+        self._began = self._last = clock()
+
+    def begin(self, name: str, device: str, steady: int | None) -> None:
+        until = "to its end" if steady is None else f"until {count(steady, 'steady step')}"
+        self._say(f"running {name} on an emulated {device} {until}")
+
+    def step(self, seen: int) -> None:
+        """`seen` steps have ended."""
+        now = self._clock()
+        if now - self._last < _EVERY:
+            return
+        self._last = now
+        of = f" of {self._wanted}" if self._wanted is not None else ""
+        self._say(f"step {seen}{of} after {now - self._began:.0f} s")
+
+    def end(self, session: Session, seen: int) -> None:
+        how = {"enough-steps": "stopped", "finished": "finished", "exit": "finished"}
+        verb = how.get(session.ending.how, "ended")
+        self._say(f"{verb} after {count(seen, 'step')} and {self._clock() - self._began:.1f} s")
+
+    def saved(self, path: str) -> None:
+        self._say(f"saved {path}")
+
+    def problem(self, text: str) -> None:
+        """Said even when quiet."""
+        self._write(text)
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        line = f"gapless: {text}"
+        color = self._stream.isatty()
+        self._stream.write((click.style(line, dim=True) if color else line) + "\n")
+        self._stream.flush()

@@ -1,0 +1,197 @@
+"""``gapless check``: run a script on an emulated CUDA device and report its waits."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from gapless.analyze import WARM_UP, StepTally, report
+from gapless.commands import _gate, _output, _ranks
+from gapless.commands._progress import Progress
+from gapless.commands._script import ScriptCommand
+from gapless.errors import UsageError
+from gapless.model import Mark, Report, Session
+from gapless.model.session import save
+from gapless.render import renderer
+
+if TYPE_CHECKING:
+    from gapless.emulate.emulator import Emulator
+
+_PATIENCE = 5.0
+"""Seconds for what a stopped script leaves running."""
+
+
+class Steps(click.ParamType[int | None]):
+    """A positive number, or ``all``."""
+
+    name = "N|all"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        if value == "all":
+            return None
+        try:
+            steps = int(str(value))
+        except ValueError:
+            steps = 0
+        if steps < 1:
+            self.fail(f"{value!r} is neither a positive number nor 'all'", param, ctx)
+        return steps
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The command's options."""
+
+    steps: int | None
+    gpu: str | None
+    devices: int
+    max_waits: float | None
+    fail_on: tuple[str, ...]
+    output: str | None
+    form: str
+    unfold: bool
+    verbose: bool
+    no_color: bool
+    quiet: bool
+
+
+@click.command("check", cls=ScriptCommand)
+@click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option(
+    "--steps",
+    type=Steps(),
+    default="10",
+    show_default=True,
+    help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run it all.",
+)
+@click.option("--gpu", metavar="NAME", help="The GPU to emulate: A100 (default), H100, L4, T4, …")
+@click.option(
+    "--devices", metavar="N", type=click.IntRange(1), default=1, help="How many of them (default 1)."
+)
+@click.option(
+    "--max-waits", metavar="N", type=click.FloatRange(0), help="Exit with 1 above N waits per steady step."
+)
+@click.option(
+    "--fail-on", metavar="CODES", default="", help="Exit with 1 if a step meets these: GAP101,GAP12."
+)
+@click.option(
+    "-o", "--output", metavar="FILE", help="Save the session; `gapless show FILE` reports it again."
+)
+@_output.report_options
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+@click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def command(script: tuple[str, ...], module: str | None, fail_on: str, **options: object) -> int:
+    """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the host wait for it.
+
+    No GPU is needed. Options come before SCRIPT; everything after it is the script's.
+
+    \b
+    Examples:
+      gapless check train.py --epochs 1 --batch-size 8
+      gapless check --steps all -m mypackage.train
+      gapless check --max-waits 0 train.py          a gate for continuous integration
+      torchrun --nproc-per-node 2 -m gapless check train.py
+
+    Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; a script that fails keeps its own.
+    """
+    if module is None and not script:
+        raise UsageError("which script? gapless check train.py")
+    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    return check(module, script, wishes)
+
+
+def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
+    """Run it, say what was seen, and return the exit status."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch")
+    from gapless.capture.run import run
+    from gapless.capture.stopping import Stopper
+    from gapless.capture.target import Target
+
+    target = Target(words[0], words[1:]) if module is None else Target(module, words, module=True)
+    target.check()
+    progress = Progress(
+        _output.own_copy(sys.stderr), wishes.steps and wishes.steps + WARM_UP, quiet=wishes.quiet
+    )
+    tally = StepTally()
+
+    def enough(mark: Mark) -> bool:
+        tally.add(mark)
+        progress.step(tally.count)
+        return wishes.steps is not None and tally.count >= wishes.steps + WARM_UP
+
+    stopper = Stopper(enough)
+    conclusion = Conclusion(wishes, progress, tally)
+    emulator = _emulator(wishes, stopper)
+    atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
+    if conclusion.rank == 0:
+        progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)
+    session = run(target, emulator, stopper, at_hard_exit=conclusion)
+    conclusion(session)
+    if session.ending.how in ("enough-steps", "interrupted"):
+        _leave_behind(progress, conclusion.status)
+    return conclusion.status
+
+
+def _emulator(wishes: Wishes, stopper: object) -> Emulator:
+    from gapless.emulate.emulator import Emulator
+
+    return Emulator(wishes.gpu, wishes.devices, on_mark=stopper)  # type: ignore[arg-type]
+
+
+class Conclusion:
+    """Saves and reports a session, once, and remembers the exit status that follows from it."""
+
+    def __init__(self, wishes: Wishes, progress: Progress, tally: StepTally) -> None:
+        self.wishes = wishes
+        self.progress = progress
+        self.tally = tally
+        self.rank = _ranks.rank()
+        self.status = 0
+        self._stream = _output.own_copy(sys.stdout)
+        self._style = _output.style_for(
+            self._stream,
+            color=not wishes.no_color,
+            unfold=wishes.unfold,
+            frames=wishes.verbose,
+            folder=os.getcwd(),
+            hints=() if wishes.output else ("-o run.gapless.json saves the session",),
+        )
+        self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, self.rank))
+
+    def __call__(self, session: Session) -> None:
+        self.status = session.ending.status
+        if self.rank == 0:
+            self.progress.end(session, self.tally.count)
+        if self._output:
+            save(session, self._output)
+            self.progress.saved(self._style.path(self._output))
+        # One rank speaks for all: they run the same steps.
+        if self.rank == 0:
+            self._report(report(session))
+
+    def _report(self, found: Report) -> None:
+        # The script may have left the cursor anywhere.
+        _output.write(self._stream, "\n" + renderer(self.wishes.form)(found, self._style))
+        over = _gate.exceeded(found, self.wishes.max_waits, self.wishes.fail_on)
+        for reason in over:
+            self.progress.problem(reason)
+        if over and not self.status:
+            self.status = 1
+
+
+def _leave_behind(progress: Progress, status: int) -> None:
+    """Do not wait forever for threads that wait for a script that was stopped."""
+    from gapless.capture.threads import abandon
+
+    left = abandon(_PATIENCE)
+    if left:
+        progress.problem(f"leaving without {left} of the script's threads, which did not end")
+        atexit._run_exitfuncs()
+        os._exit(status)

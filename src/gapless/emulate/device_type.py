@@ -1,0 +1,60 @@
+"""`torch.device(0)` and `model.to(0)`: a bare index means the accelerator, which torch looks for in vain here.
+
+`torch.device` is a C type whose constructor cannot be replaced, so a class stands in for its name. What it makes
+are real devices; `isinstance`, `issubclass`, pickling and attributes answer as the real type does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.emulate.functions import as_device
+from gapless.emulate.patches import Patches
+
+_real: Any = torch.device
+
+
+class _Meta(type):
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
+            return _real("cuda", args[0])
+        return _real(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _real)
+
+    def __subclasscheck__(cls, other: Any) -> bool:
+        return other is cls or issubclass(other, _real)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is _real
+
+    def __hash__(cls) -> int:
+        return hash(_real)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(_real, name)
+
+    def __repr__(cls) -> str:
+        return repr(_real)
+
+
+device: Any = _Meta("device", (), {"__module__": "torch", "__doc__": _real.__doc__})
+
+
+def install(patches: Patches) -> None:
+    """Accept indices wherever a device is named."""
+    patches.set(torch, "device", device)
+    nn: Any = torch._C._nn
+    real_parse = nn._parse_to
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+            args = (as_device(args[0]), *args[1:])
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = as_device(kwargs["device"])
+        return real_parse(*args, **kwargs)
+
+    patches.set(nn, "_parse_to", parse_to)

@@ -1,0 +1,200 @@
+"""Code from outside torch that needs a CUDA device: Triton kernels, CUDA extensions, borrowed memory.
+
+Each is refused in one sentence that names it. Nothing is imported for it: Triton and the extension builder
+are watched for, and changed when the script imports them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gapless.emulate.patches import Patches
+from gapless.emulate.refusals import refuse
+
+Change = Callable[[ModuleType, Patches], None]
+
+
+def install(patches: Patches) -> None:
+    """Refuse foreign kernels and borrowed device memory, now and in modules imported later."""
+    _borrowed_memory(patches)
+    changes: dict[str, Change] = {
+        "triton.runtime.jit": _triton,
+        "torch.utils.cpp_extension": _extensions,
+    }
+    for name in list(changes):
+        module = sys.modules.get(name)
+        if module is not None:
+            changes.pop(name)(module, patches)
+    _watch.changes, _watch.patches = changes, patches
+    patches.set(_watch, "active", True)
+    if _watch not in sys.meta_path:
+        sys.meta_path.insert(0, _watch)
+
+
+class _Watch(MetaPathFinder):
+    """Changes a module right after its import. Stays on `sys.meta_path`, idle while not `active`."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.changes: dict[str, Change] = {}
+        self.patches = Patches()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not self.active or fullname not in self.changes:
+            return None
+        change = self.changes.pop(fullname)
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Changed(spec.loader, change, self.patches)
+                return spec
+        return None
+
+
+class _Changed(Loader):
+    """A loader that runs another one, then `change`."""
+
+    def __init__(self, loader: Any, change: Change, patches: Patches) -> None:
+        self._loader = loader
+        self._change = change
+        self._patches = patches
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._change(module, self._patches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+_watch = _Watch()
+
+
+# -- Triton --------------------------------------------------------------------------------------------
+
+
+def _triton(module: ModuleType, patches: Patches) -> None:
+    function = getattr(module, "JITFunction", None)
+    if function is None:
+        return
+
+    def run(self: Any, *_: Any, **__: Any) -> Any:
+        raise refuse(
+            f"the Triton kernel {_kernel_name(self)}", "Take the code path without it when checking."
+        )
+
+    patches.set(function, "run", run)
+
+
+def _kernel_name(kernel: Any) -> str:
+    code = getattr(getattr(kernel, "fn", None), "__code__", None)
+    name = getattr(getattr(kernel, "fn", kernel), "__name__", "?")
+    return f"`{name}` ({code.co_filename}:{code.co_firstlineno})" if code is not None else f"`{name}`"
+
+
+# -- CUDA extensions -----------------------------------------------------------------------------------
+
+
+def _extensions(module: ModuleType, patches: Patches) -> None:
+    """Refuse building with CUDA sources; extensions of C++ alone are built as ever."""
+
+    def unless_cuda(name: str) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def load(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("with_cuda") or kwargs.get("cuda_sources") or any(_cuda_files((args, kwargs))):
+                title = kwargs.get("name") or (args[0] if args else "?")
+                raise refuse(f"the CUDA extension `{title}`", "Take the code path without it when checking.")
+            return original(*args, **kwargs)
+
+        patches.set(module, name, load)
+
+    def cuda_extension(name: str = "?", *_: Any, **__: Any) -> Any:
+        raise refuse(f"the CUDA extension `{name}`", "Build it where there is a CUDA toolkit.")
+
+    unless_cuda("load")
+    unless_cuda("load_inline")
+    patches.set(module, "CUDAExtension", cuda_extension)
+
+
+def _cuda_files(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if value.endswith((".cu", ".cuh")):
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _cuda_files(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _cuda_files(item)
+
+
+# -- borrowed memory -----------------------------------------------------------------------------------
+
+
+def _borrowed_memory(patches: Patches) -> None:
+    """Refuse to hand device tensors to other CUDA libraries.
+
+    They would take an address of the host's for one of the device's.
+    """
+    tensor = torch.Tensor
+    interface = vars(tensor)["__cuda_array_interface__"]
+    export = tensor.__dlpack__
+    instead = "Keep the step in torch, or hand over tensor.cpu()."
+
+    def cuda_array_interface(self: torch.Tensor) -> Any:
+        if self.is_cuda and not self.is_sparse and not self.requires_grad:
+            raise refuse("the memory of a CUDA tensor (`__cuda_array_interface__`)", instead)
+        return interface.__get__(self)
+
+    @functools.wraps(export)
+    def dlpack(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.is_cuda and not self.requires_grad:
+            raise refuse("the memory of a CUDA tensor (`__dlpack__`)", instead)
+        return export(self, *args, **kwargs)
+
+    patches.set(tensor, "__cuda_array_interface__", property(cuda_array_interface))
+    patches.set(tensor, "__dlpack__", dlpack)
+    _between_torch_and_itself(patches, instead)
+
+
+def _between_torch_and_itself(patches: Patches, instead: str) -> None:
+    """``torch.from_dlpack(tensor)`` shares a tensor's memory: an alias on the same device."""
+    from_dlpack, to_dlpack = vars(torch)["from_dlpack"], vars(torch.utils.dlpack)["to_dlpack"]
+
+    @functools.wraps(from_dlpack)
+    def alias(ext_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(ext_tensor, torch.Tensor) or not ext_tensor.is_cuda or ext_tensor.requires_grad:
+            return from_dlpack(ext_tensor, *args, **kwargs)
+        shared = ext_tensor.detach()
+        if kwargs.get("device") is not None:
+            shared = shared.to(kwargs["device"])
+        return shared.clone() if kwargs.get("copy") else shared
+
+    def capsule(tensor: Any) -> Any:
+        if tensor.is_cuda:
+            raise refuse("the memory of a CUDA tensor (`torch.utils.dlpack.to_dlpack`)", instead)
+        return to_dlpack(tensor)
+
+    patches.set_everywhere(torch, "from_dlpack", alias)
+    patches.set_everywhere(torch.utils.dlpack, "to_dlpack", capsule)

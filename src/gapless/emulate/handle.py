@@ -1,0 +1,56 @@
+"""`gapless.emulate()`: the emulated device for a block of code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gapless.emulate.emulator import Emulator
+from gapless.model import Session
+from gapless.model.session import save
+
+
+class Seen:
+    """What an emulation has seen so far; complete once its block has ended."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self._final: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """Everything recorded until now, as a `Session`."""
+        return self._final or self._emulator.session()
+
+    @property
+    def waits(self) -> int:
+        """How many times the host has waited."""
+        return self._emulator.recorder.total
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the session to `path` for ``gapless show``."""
+        save(self.session, path)
+
+    def _close(self) -> None:
+        self._final = self._emulator.session()
+
+
+@contextmanager
+def emulate(gpu: str | None = None, devices: int = 1) -> Iterator[Seen]:
+    """Run the block as on a machine with `devices` GPUs named `gpu` (default: NVIDIA A100 80GB).
+
+    Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.save(path)``. Tensors placed on the device
+    inside the block must not be used after it.
+
+    Raises:
+        UsageError: no GPU of that name, or an emulation is on already.
+    """
+    with Emulator(gpu, devices) as emulator:
+        seen = Seen(emulator)
+        try:
+            yield seen
+        finally:
+            seen._close()
+
+

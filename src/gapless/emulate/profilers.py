@@ -1,0 +1,38 @@
+"""The script's own profiler: there is no device whose activity it could record, so it records the host's."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch.autograd.profiler
+import torch.profiler
+
+from gapless.emulate.core import Core
+from gapless.emulate.patches import Patches
+
+
+def install(core: Core, patches: Patches) -> None:
+    """Profilers run on the CPU's activity alone; `ProfilerActivity.CUDA` is accepted and left out."""
+    legacy = torch.autograd.profiler.profile
+    real = legacy.__init__
+
+    @wraps(real)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("use_device") == "cuda":
+            kwargs["use_device"] = None
+            core.note("the script's profiler records host activity only: the device is emulated")
+        kwargs.pop("use_cuda", None)
+        real(self, *args, **kwargs)
+
+    patches.set(legacy, "__init__", init)
+    kineto = torch.profiler.profiler._KinetoProfile
+    real_kineto = kineto.__init__
+
+    @wraps(real_kineto)
+    def init_kineto(self: Any, *args: Any, **kwargs: Any) -> None:
+        real_kineto(self, *args, **kwargs)
+        if self.use_device == "cuda":
+            self.use_device = None
+
+    patches.set(kineto, "__init__", init_kineto)

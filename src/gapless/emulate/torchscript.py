@@ -1,0 +1,127 @@
+"""TorchScript under emulation: scripted and traced code runs as the Python it was made from.
+
+The interpreter reads devices off storages, past everything that says where a tensor is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from gapless.emulate import stacks
+from gapless.emulate.patches import Patches
+from gapless.emulate.refusals import refuse
+
+Note = Callable[[str], None]
+
+_SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+_EAGERLY = "torch.jit.{} ran eagerly: the Python it was given runs in place of TorchScript"
+
+_recipes: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
+"""How to make the TorchScript that was asked for, by the object that runs in its place."""
+
+
+def install(note: Note, patches: Patches) -> None:
+    """Make `torch.jit.script` and `torch.jit.trace` return what they are given, and say so to `note`."""
+    flag = sys.modules["torch.jit._state"]._enabled
+    save = vars(torch.jit)["save"]
+
+    @contextlib.contextmanager
+    def really() -> Iterator[None]:
+        """TorchScript on again and the emulation's modes off: to write a file, nothing else."""
+        before, flag.enabled = flag.enabled, True
+        try:
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                yield
+        finally:
+            flag.enabled = before
+
+    def instead(name: str, subject: str) -> None:
+        original = vars(torch.jit)[name]
+
+        @functools.wraps(original)
+        def eager(*args: Any, **kwargs: Any) -> Any:
+            obj = args[0] if args else kwargs.get(subject)
+            result = original(*args, **kwargs)
+            if result is obj and callable(obj) and not isinstance(obj, _SCRIPTED):
+                options = {key: value for key, value in kwargs.items() if key != subject}
+                _remember(obj, lambda target: original(target, *args[1:], **options))
+                if not stacks.library_of(sys._getframe(1).f_code.co_filename):
+                    note(_EAGERLY.format(name))
+            return result
+
+        patches.set_everywhere(torch.jit, name, eager)
+
+    def jit_save(m: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        save(_made(m, really), f, *args, **kwargs)
+
+    patches.set(flag, "enabled", False)
+    instead("script", "obj")
+    instead("trace", "func")
+    instead("trace_module", "mod")
+    patches.set_everywhere(torch.jit, "save", jit_save)
+    for name in ("freeze", "optimize_for_inference"):
+        _pass_through(name, patches)
+    _load_onto_the_device(patches)
+
+
+def _remember(obj: Any, make: Callable[[Any], Any]) -> None:
+    with contextlib.suppress(TypeError):  # builtins and the like cannot be referred to weakly
+        reference = weakref.ref(obj)
+        _recipes[obj] = lambda: make(reference())
+        if isinstance(obj, torch.nn.Module) and not hasattr(obj, "save"):
+            obj.__dict__["save"] = functools.partial(_save_module, obj)
+
+
+def _save_module(module: Any, f: Any, **kwargs: Any) -> None:
+    """``ScriptModule.save`` for the module that runs in the scripted one's place."""
+    torch.jit.save(module, f, **kwargs)
+
+
+def _made(obj: Any, really: Callable[[], Any]) -> Any:
+    """`obj` as TorchScript, made now.
+
+    Raises:
+        NotEmulated: it cannot be made from the emulated device's tensors.
+    """
+    make = _recipes.get(obj) if isinstance(obj, torch.nn.Module) or callable(obj) else None
+    if make is None:
+        return obj
+    try:
+        with really():
+            return make()
+    except Exception as error:
+        raise refuse(
+            f"the TorchScript of {type(obj).__name__}",
+            "Make it from the model on the CPU: model.cpu() first.",
+        ) from error
+
+
+def _pass_through(name: str, patches: Patches) -> None:
+    """`name` of torch.jit returns what it is given where that is no TorchScript."""
+    original = vars(torch.jit)[name]
+
+    @functools.wraps(original)
+    def unless_scripted(mod: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(mod, *args, **kwargs) if isinstance(mod, torch.jit.ScriptModule) else mod
+
+    patches.set_everywhere(torch.jit, name, unless_scripted)
+
+
+def _load_onto_the_device(patches: Patches) -> None:
+    """``torch.jit.load(f, map_location="cuda")``: the file's tensors are read here and moved from here."""
+    original = vars(torch.jit)["load"]
+
+    @functools.wraps(original)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if map_location is None or torch.device(map_location).type != "cuda":
+            return original(f, map_location, *args, **kwargs)
+        return original(f, "cpu", *args, **kwargs).to(map_location)
+
+    patches.set_everywhere(torch.jit, "load", load)

@@ -1,0 +1,69 @@
+"""GAP140."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below
+
+_FILES = ("torch/amp/grad_scaler.py", "torch/distributed/fsdp/sharded_grad_scaler.py")
+
+
+class GradScalerRead(Rule):
+    """`GradScaler.step` reads on the host whether a gradient has overflowed: one wait per optimizer and step.
+
+    ## What waits
+    `scaler.step(optimizer)` must not take the step where a gradient is infinite or NaN. With an ordinary
+    optimizer it decides this on the host, so it reads the flag `found_inf`, which is the result of the
+    whole backward pass. `scaler.get_scale()` reads the scale in the same way.
+
+    ## Why it costs
+    The flag is known only when backward has finished. The optimizer's kernels, which are many and small,
+    are launched only then, while the device idles.
+
+    ## Example
+    ```python
+    scaler = torch.amp.GradScaler("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(4):
+        loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    ```
+
+    ## Use instead
+    ```python
+    scaler = torch.amp.GradScaler("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for step in range(4):
+        loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    ```
+    A fused optimizer (`Adam`, `AdamW`, `SGD`, `Adagrad`) takes the flag as a tensor and skips the step on
+    the device. On devices that have bfloat16, autocast to it needs no scaler at all.
+
+    ## When it is fine
+    Where the step is long and the device is never waiting for launches: then the wait hides nothing.
+    """
+
+    code = "GAP140"
+    name = "gradscaler-read"
+    priority = 100
+    advice = (
+        "give the optimizer `fused=True`: it takes the overflow flag as a tensor and skips the step on "
+        "the device; autocast to bfloat16 needs no scaler at all"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and any(below(site, "torch", file=file) for file in _FILES)
+
+    def remedy(self, site: Site) -> str:
+        if any(below(site, "torch", "get_scale", file) for file in _FILES):
+            return (
+                "read the scale only where it is logged, every N steps (`get_scale()` copies it to the host)"
+            )
+        return self.advice

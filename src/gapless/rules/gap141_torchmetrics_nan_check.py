@@ -1,0 +1,55 @@
+"""GAP141."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below
+
+_FILE = "torchmetrics/aggregation.py"
+
+
+class TorchMetricsNanCheck(Rule):
+    """A TorchMetrics aggregator (`MeanMetric`, `SumMetric`, …) checks each value for NaN on the host.
+
+    ## What waits
+    `MeanMetric`, `SumMetric`, `MaxMetric`, `MinMetric`, `CatMetric` and the running ones ask in each update
+    whether the value or its weight is NaN, and Python needs both answers: two waits. Where there is one,
+    and it is to be ignored, the value is selected with a bool mask, which waits again.
+
+    ## Why it costs
+    The usual value is the loss, given right after it has been computed. A mean that takes two additions on
+    the device stops the host twice per step.
+
+    ## Example
+    ```python
+    mean = torchmetrics.MeanMetric().to(device)
+    for step in range(4):
+        mean.update(train_step().detach())
+    ```
+
+    ## Use instead
+    ```python
+    mean = torchmetrics.MeanMetric(nan_strategy="disable").to(device)
+    for step in range(4):
+        mean.update(train_step().detach())
+    ```
+    Take care with weights: in TorchMetrics 1.9, `MeanMetric` with `nan_strategy="disable"` ignores the
+    `weight` that it is given. A weighted mean is two sums: `total += value * weight` and
+    `weights += weight`, on tensors on the device.
+
+    ## When it is fine
+    In evaluation, where an update follows a long forward pass and a NaN must be found at once.
+    """
+
+    code = "GAP141"
+    name = "torchmetrics-nan-check"
+    priority = 100
+    advice = (
+        '`nan_strategy="disable"` turns the check off (in TorchMetrics 1.9 it also makes `MeanMetric` '
+        "ignore its weights: keep two sums on the device where you use them)"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism in ("read", "size") and below(
+            site, "torchmetrics", "_cast_and_nan_check_input", _FILE
+        )

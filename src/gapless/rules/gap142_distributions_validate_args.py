@@ -1,0 +1,72 @@
+"""GAP142."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._code import keyword
+from gapless.rules._places import below, names, user_code
+
+_FILE = "torch/distributions/"
+
+
+class DistributionsValidateArgs(Rule):
+    """`torch.distributions` checks its arguments on the host, each time a distribution is made or asked.
+
+    ## What waits
+    With `validate_args` on, which is the default, a distribution reads for each of its parameters whether
+    all values satisfy their constraint, and `log_prob` reads whether the value lies in the support. Each
+    check is a wait.
+
+    ## Why it costs
+    Reinforcement learning and variational models make a distribution in each step: `Normal(mean, std)`
+    waits twice, its `log_prob` once more, right behind the network that computed the parameters.
+
+    ## Example
+    ```python
+    policy = torch.distributions.Categorical(logits=logits)
+    loss = -policy.log_prob(y).mean()
+    ```
+
+    ## Use instead
+    ```python
+    policy = torch.distributions.Categorical(logits=logits, validate_args=False)
+    loss = -policy.log_prob(y).mean()
+    ```
+    `torch.distributions.Distribution.set_default_validate_args(False)` turns the checks off for the whole
+    program, as does `python -O`. Keep them on in tests.
+
+    ## When it is fine
+    While developing, and where distributions are made rarely.
+    """
+
+    code = "GAP142"
+    name = "distributions-validate-args"
+    priority = 100
+    advice = (
+        "make the distribution with `validate_args=False`, or turn the checks off for the whole "
+        "program: `torch.distributions.Distribution.set_default_validate_args(False)`"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and "__bool__" in names(site) and below(site, "torch", file=_FILE)
+
+    def remedy(self, site: Site) -> str:
+        code = user_code(site)
+        made = (
+            [c for c in code.calls(*_MADE) if keyword(c, "validate_args") is None] if code is not None else []
+        )
+        whole = code.text(made[0]) if code is not None and len(made) == 1 else ""
+        if not whole.endswith(")") or not below(site, "torch", "__init__", _FILE):
+            return self.advice
+        return f"turn its checks off: `{whole[:-1].rstrip().rstrip(',')}, validate_args=False)`"
+
+
+_MADE = (
+    "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli",
+    "Dirichlet", "Exponential", "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal",
+    "Independent", "InverseGamma", "Kumaraswamy", "Laplace", "LogNormal", "LogisticNormal",
+    "LowRankMultivariateNormal", "MixtureSameFamily", "Multinomial", "MultivariateNormal",
+    "NegativeBinomial", "Normal", "OneHotCategorical", "Pareto", "Poisson", "RelaxedBernoulli",
+    "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution", "Uniform", "VonMises",
+    "Weibull", "Wishart",
+)  # fmt: skip

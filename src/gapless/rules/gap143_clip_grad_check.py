@@ -1,0 +1,53 @@
+"""GAP143."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below
+
+_FILE = "torch/nn/utils/clip_grad.py"
+
+
+class ClipGradCheck(Rule):
+    """`clip_grad_norm_(error_if_nonfinite=True)`: the norm is read on the host to raise an error.
+
+    ## What waits
+    With `error_if_nonfinite=True`, `torch.nn.utils.clip_grad_norm_` must know whether the norm of all
+    gradients is NaN or infinite before it goes on. The norm is known when backward has finished.
+
+    ## Why it costs
+    The host waits for the whole backward pass, and launches clipping and the optimizer only then, while the
+    device idles.
+
+    ## Example
+    ```python
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    optimizer.step()
+    ```
+
+    ## Use instead
+    ```python
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    bad = ~torch.isfinite(norm)  # a tensor: sum it up, and read it once every N steps
+    optimizer.step()
+    ```
+    Clipping itself never waits. To leave out the step of a bad gradient on the device, multiply the
+    gradients by zero where the norm is not finite, after replacing what is not finite in them
+    (`torch.nan_to_num`).
+
+    ## When it is fine
+    While searching for the step that diverges.
+    """
+
+    code = "GAP143"
+    name = "clip-grad-check"
+    priority = 100
+    advice = (
+        "leave `error_if_nonfinite` off; keep the returned norm on the device, and check it once every "
+        "N steps (`bad |= ~torch.isfinite(norm)`)"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and below(site, "torch", file=_FILE)

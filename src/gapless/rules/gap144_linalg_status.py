@@ -1,0 +1,76 @@
+"""GAP144."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Rule, Site
+from gapless.rules._code import Code
+from gapless.rules._places import in_library, own_code
+
+_RESULTS = {
+    "cholesky": ("cholesky_ex", ".L"),
+    "inv": ("inv_ex", ".inverse"),
+    "solve": ("solve_ex", ".result"),
+    "lu_factor": ("lu_factor_ex", ""),
+    "ldl_factor": ("ldl_factor_ex", ""),
+}
+
+
+class LinalgStatus(Rule):
+    """`torch.linalg` reads an error code on the host: whether the factorization has succeeded.
+
+    ## What waits
+    `torch.linalg.cholesky`, `inv`, `solve`, `eigh`, `svd` and others raise an error for a matrix that
+    cannot be factored. The solver leaves a code on the device, and the host reads it before it goes on.
+
+    ## Why it costs
+    The factorization of a small matrix takes microseconds, the wait takes everything queued before it.
+    Optimizers with preconditioners, whitening and Gaussian likelihoods do this in each step, for each
+    layer.
+
+    ## Example
+    ```python
+    factor = torch.linalg.cholesky(covariance)
+    ```
+
+    ## Use instead
+    ```python
+    factor, info = torch.linalg.cholesky_ex(covariance)
+    failed = info != 0  # a tensor: sum it up, and read it once every N steps
+    ```
+    `cholesky_ex`, `inv_ex`, `solve_ex`, `lu_factor_ex` and `ldl_factor_ex` leave the code on the device.
+    Where it is not zero, the result is not valid: check it, only not in each step. `eigh` and `svd` have no
+    such variant: batch the matrices into one call, or call them every N steps.
+
+    ## When it is fine
+    Rarely called, or for matrices so large that the work outlasts the wait.
+    """
+
+    code = "GAP144"
+    name = "linalg-status"
+    advice = (
+        "use the variant that leaves its error code on the device (`cholesky_ex`, `inv_ex`, `solve_ex`, "
+        "`lu_factor_ex`), and look at the code every N steps; batch what has none"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "status"
+
+    def remedy(self, site: Site) -> str:
+        code = own_code(site)
+        return (_variant(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _variant(code: Code) -> str:
+    call = code.only_call(*_RESULTS)
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return ""
+    prefix, given = code.subject(call), ", ".join(code.text(value) for value in call.args)
+    if prefix not in ("torch.linalg", "linalg", "LA") or call.keywords or not all(map(code.text, call.args)):
+        return ""
+    name, result = _RESULTS[call.func.attr]
+    return (
+        f"`{prefix}.{name}({given}){result}` leaves the error code on the device: keep its `info`, "
+        "and look at it every N steps"
+    )

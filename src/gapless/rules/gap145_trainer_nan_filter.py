@@ -1,0 +1,54 @@
+"""GAP145."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import deciding_frame, names
+
+
+class TrainerNanFilter(Rule):
+    """Hugging Face `Trainer` tests each loss for NaN on the host (`logging_nan_inf_filter`).
+
+    ## What waits
+    With `logging_nan_inf_filter=True`, which is the default, `Trainer` tests the loss of each step with
+    `torch.isnan(loss) or torch.isinf(loss)` before it adds it to the sum that is logged: two reads on the
+    host.
+
+    ## Why it costs
+    The test follows backward, so the host waits for the whole step in each step, and the gap before the
+    optimizer is seen in every profile of a `Trainer` with a small model. The filter changes only what is
+    logged, not the training.
+
+    ## Example
+    ```python
+    arguments = TrainingArguments(output_dir, per_device_train_batch_size=4, max_steps=20)
+    Trainer(model=model, args=arguments, train_dataset=dataset).train()
+    ```
+
+    ## Use instead
+    ```python
+    arguments = TrainingArguments(
+        output_dir, per_device_train_batch_size=4, max_steps=20, logging_nan_inf_filter=False
+    )
+    Trainer(model=model, args=arguments, train_dataset=dataset).train()
+    ```
+    A NaN loss then shows as NaN in the log, which is what most people want to know.
+
+    ## When it is fine
+    Where single bad steps are expected and must not spoil the logged mean.
+    """
+
+    code = "GAP145"
+    name = "trainer-nan-filter"
+    priority = 100
+    advice = (
+        "`TrainingArguments(logging_nan_inf_filter=False)` leaves the test out; a NaN then shows in the log"
+    )
+
+    def matches(self, site: Site) -> bool:
+        frame = deciding_frame(site)
+        if site.mechanism != "read" or frame is None or frame.library != "transformers":
+            return False
+        in_trainer = frame.file.replace("\\", "/").endswith("transformers/trainer.py")
+        tests = any(word in frame.code for word in ("isnan", "isinf", "logging_nan_inf_filter"))
+        return in_trainer and tests and "item" not in names(site)

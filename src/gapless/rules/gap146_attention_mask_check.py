@@ -1,0 +1,50 @@
+"""GAP146."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below
+
+_FILES = ("transformers/masking_utils.py", "transformers/modeling_attn_mask_utils.py")
+
+
+class AttentionMaskCheck(Rule):
+    """A Hugging Face model asks in each forward pass whether the attention mask masks anything.
+
+    ## What waits
+    With `attn_implementation="sdpa"`, which is the default, transformers leaves the mask out where it is
+    all ones, so that a faster kernel can be used. To find out, it reads `attention_mask.all()` on the host.
+    With position ids and no mask, it reads in a similar way whether several sequences are packed into one
+    row.
+
+    ## Why it costs
+    The question stands at the beginning of the forward pass, so the host waits for whatever is queued: the
+    rest of the step before. The launches of two steps no longer overlap.
+
+    ## Example
+    ```python
+    output = language_model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+    ```
+
+    ## Use instead
+    ```python
+    output = language_model(input_ids=tokens)
+    ```
+    Batches without padding need no mask: leave it out. For padded batches, make the mask that attention
+    needs, of shape (batch, 1, queries, keys), where the batch is made: a mask of four dimensions is used as
+    it is. In causal models with padding on the right, labels of -100 already keep padding out of the loss.
+
+    ## When it is fine
+    Where most batches have no padding and the faster kernel saves more than the wait costs: measure both.
+    """
+
+    code = "GAP146"
+    name = "attention-mask-check"
+    priority = 100
+    advice = (
+        "leave `attention_mask` out where the batch has no padding; else pass the full mask of shape "
+        "(batch, 1, queries, keys), made on the host with the batch, which is not looked at"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and any(below(site, "transformers", file=file) for file in _FILES)

@@ -1,0 +1,77 @@
+"""GAP149."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import deciding_frame, short_path
+
+_KNOWN = {
+    ("transformers", "transformers/trainer.py"): (
+        "`TrainingArguments(logging_steps=N)` sets how often the Trainer reads its loss"
+    ),
+    ("transformers", "transformers/generation/"): (
+        "generation asks after each token whether every sequence has ended; a static cache and a fixed "
+        "`max_new_tokens` with an own loop avoid it"
+    ),
+    ("torch", "torch/optim/swa_utils.py"): (
+        "make `AveragedModel` without `device=` and do not move it: its count of updates then stays on "
+        "the host"
+    ),
+}
+
+
+class LibraryRead(Rule):
+    """A library reads a device tensor on the host, below the line that calls it.
+
+    ## What waits
+    The line itself reads nothing, but code of a library that it calls does: with `.item()`, a condition, or
+    printing. The finding names the library's own line.
+
+    ## Why it costs
+    As any read: the host waits for all work launched before, and the device idles afterwards. It is easily
+    overlooked, because nothing in one's own code shows it, and it stays when one's own reads have been
+    removed.
+
+    ## Example
+    ```python
+    averaged = torch.optim.swa_utils.AveragedModel(model, device=device)
+    for step in range(4):
+        train_step()
+        averaged.update_parameters(model)  # reads its count of updates, which is on the device
+    ```
+
+    ## Use instead
+    ```python
+    averaged = torch.optim.swa_utils.AveragedModel(model)  # its count stays on the host
+    for step in range(4):
+        train_step()
+        averaged.update_parameters(model)
+    ```
+    Look for an option of the library first: checks and logging are usually behind one. Else call it less
+    often, or write the few operations that are needed on tensors. Telling the library's authors helps
+    everybody.
+
+    ## When it is fine
+    In set-up, in evaluation, or where the library needs the value by its nature (a line search, an early
+    stop).
+    """
+
+    code = "GAP149"
+    name = "library-read"
+    priority = 60
+    advice = (
+        "look for an option of the library that turns the check or the logging off, or call it less often"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism == "read" and deciding_frame(site) is not None
+
+    def remedy(self, site: Site) -> str:
+        frame = deciding_frame(site)
+        if frame is None:
+            return self.advice
+        file = frame.file.replace("\\", "/")
+        for (library, part), advice in _KNOWN.items():
+            if frame.library == library and part in file:
+                return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {advice}"
+        return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {self.advice}"

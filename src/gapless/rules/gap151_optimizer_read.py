@@ -1,0 +1,69 @@
+"""GAP151."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below, deciding_frame
+
+
+class OptimizerRead(Rule):
+    """An optimizer or a scheduler reads a device tensor on the host: the loss, the learning rate, a count.
+
+    ## What waits
+    `ReduceLROnPlateau.step(loss)` and `LBFGS.step(closure)` turn the loss into a `float`. A learning rate
+    that is a tensor on the device is read by optimizers that are neither fused nor capturable; so are step
+    counts on the device, which a loaded checkpoint of a capturable optimizer can bring along. `Adafactor`
+    reads norms of its parameters.
+
+    ## Why it costs
+    `optimizer.step()` follows backward: whatever it reads, the host waits for the whole step. Reads inside
+    the loop over parameters wait once for each of them.
+
+    ## Example
+    ```python
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    for step in range(4):
+        loss = train_step()
+        scheduler.step(loss.detach())
+    ```
+
+    ## Use instead
+    ```python
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    total = torch.zeros((), device=device)
+    for step in range(4):
+        total += train_step().detach()
+    scheduler.step(total / 4)  # once per epoch
+    ```
+    Keep the learning rate a Python number; where it must be a tensor (CUDA graphs), use `capturable=True`
+    or `fused=True`. Ordinary optimizers keep their step count on the host and wait for nothing.
+
+    ## When it is fine
+    Once per epoch; and in `LBFGS`, whose line search decides with the value.
+    """
+
+    code = "GAP151"
+    name = "optimizer-read"
+    priority = 100
+    advice = "keep the learning rate a Python number, or use `capturable=True` or `fused=True` with a tensor"
+
+    def matches(self, site: Site) -> bool:
+        frame = deciding_frame(site)
+        return (
+            site.mechanism == "read"
+            and frame is not None
+            and frame.library == "torch"
+            and "torch/optim/" in frame.file.replace("\\", "/")
+            and not frame.file.endswith("swa_utils.py")
+        )
+
+    def remedy(self, site: Site) -> str:
+        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+            return "give the scheduler its metric once per epoch, not in each step: it makes a `float` of it"
+        if below(site, "torch", file="torch/optim/lbfgs.py"):
+            return (
+                "LBFGS decides with the loss in each iteration: only fewer iterations (`max_iter`) wait less"
+            )
+        if below(site, "torch", file="torch/optim/_adafactor.py"):
+            return "Adafactor reads norms of each parameter on the host: an optimizer such as AdamW does not"
+        return self.advice

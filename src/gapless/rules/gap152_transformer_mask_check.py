@@ -1,0 +1,54 @@
+"""GAP152."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below, names
+
+_FILE = "torch/nn/modules/transformer.py"
+
+
+class TransformerMaskCheck(Rule):
+    """`nn.TransformerEncoder` or `nn.TransformerDecoder` looks at the values of the mask that it is given.
+
+    ## What waits
+    Without `is_causal`, encoder and decoder compare the given mask with a causal one, element by element,
+    and read the answer on the host. In evaluation, with a padding mask, the encoder reads whether the
+    padding is on the right side, to use nested tensors.
+
+    ## Why it costs
+    The question stands before the first layer, so each forward pass begins with a wait for the step before.
+
+    ## Example
+    ```python
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1).to(device)
+    causal = nn.Transformer.generate_square_subsequent_mask(8, device=device)
+    out = encoder(x.unsqueeze(0), mask=causal)
+    ```
+
+    ## Use instead
+    ```python
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1).to(device)
+    causal = nn.Transformer.generate_square_subsequent_mask(8, device=device)
+    out = encoder(x.unsqueeze(0), mask=causal, is_causal=True)
+    ```
+    Say what the mask is: `is_causal=True` for a causal one, `is_causal=False` for any other
+    (`tgt_is_causal` in a decoder). `nn.TransformerEncoder(..., enable_nested_tensor=False)` turns the look
+    at the padding off.
+
+    ## When it is fine
+    In evaluation with much padding, where nested tensors save more than the wait costs.
+    """
+
+    code = "GAP152"
+    name = "transformer-mask-check"
+    priority = 100
+    advice = (
+        "say what the mask is: `is_causal=True` or `False` (`tgt_is_causal` in a decoder); "
+        "`enable_nested_tensor=False` in the encoder turns its look at the padding off"
+    )
+
+    def matches(self, site: Site) -> bool:
+        if "_nested_tensor_from_mask_left_aligned" in names(site):
+            return True
+        return site.mechanism in ("read", "size", "values") and below(site, "torch", file=_FILE)

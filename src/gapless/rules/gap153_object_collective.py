@@ -1,0 +1,55 @@
+"""GAP153."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+
+_FILE = "torch/distributed/distributed_c10d.py"
+
+
+class ObjectCollective(Rule):
+    """`all_gather_object`, `broadcast_object_list` and their kin: pickled bytes travel through the device.
+
+    ## What waits
+    With NCCL, a Python object is pickled, copied to the device, sent with its size, and copied back on the
+    other ranks. Each of these copies blocks, and the host reads the sizes of all ranks before it can
+    allocate anything.
+
+    ## Why it costs
+    One call is a handful of waits for this device and for all the ranks. To collect a few numbers for the
+    log, that is a high price.
+
+    ## Example
+    ```python
+    losses = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(losses, {"loss": loss.detach()})
+    ```
+
+    ## Use instead
+    ```python
+    mean = loss.detach().clone()
+    torch.distributed.all_reduce(mean, op=torch.distributed.ReduceOp.AVG)
+    ```
+    Numbers travel as tensors: put them into one tensor and reduce or gather that; nothing waits before
+    somebody reads the result. For real objects, use a second group on the host:
+    `group = torch.distributed.new_group(backend="gloo")`.
+
+    ## When it is fine
+    In set-up, around a checkpoint, or once per epoch.
+    """
+
+    code = "GAP153"
+    name = "object-collective"
+    priority = 100
+    advice = (
+        "put the numbers into one tensor and reduce or gather that; objects are better sent through a "
+        'group on the host (`torch.distributed.new_group(backend="gloo")`)'
+    )
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism in ("read", "h2d", "d2h") and any(
+            frame.library == "torch"
+            and frame.file.replace("\\", "/").endswith(_FILE)
+            and "object" in frame.function.rpartition(".")[2]
+            for frame in site.library_frames
+        )

@@ -1,0 +1,83 @@
+"""GAP154."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below, deciding_frame, short_path
+
+_LIBRARIES = ("lightning", "pytorch_lightning", "lightning_fabric")
+_KNOWN = (
+    (
+        "callbacks/early_stopping.py",
+        "check the criterion at the end of validation only (`check_on_train_epoch_end`)",
+    ),
+    (
+        "callbacks/model_checkpoint.py",
+        "let the checkpoint be written less often (`every_n_train_steps`, `every_n_epochs`)",
+    ),
+    ("loops/utilities.py", "`Trainer(detect_anomaly=False)` leaves the test of the loss out"),
+    (
+        "connectors/logger_connector/logger_connector.py",
+        "raise `Trainer(log_every_n_steps=N)`: only those steps are read",
+    ),
+)
+
+
+class LightningRead(Rule):
+    """Lightning reads logged values on the host: for the progress bar in each step, for loggers in some.
+
+    ## What waits
+    A value logged with `self.log(..., prog_bar=True)` is turned into a number each time the bar is drawn: in each
+    step, unless its `refresh_rate` says otherwise. Loggers get numbers every `log_every_n_steps`. Early stopping,
+    checkpoints and `detect_anomaly` read what they watch.
+
+    ## Why it costs
+    The read stands at the end of each step and waits for all of it; each value in the bar is a wait of its
+    own.
+
+    ## Example
+    ```python
+    class Model(LightningModule):
+        def training_step(self, batch, index):
+            loss = self.loss(batch)
+            self.log("loss", loss, prog_bar=True)
+            return loss
+    ```
+
+    ## Use instead
+    ```python
+    class Model(LightningModule):
+        def training_step(self, batch, index):
+            loss = self.loss(batch)
+            self.log("loss", loss)
+            return loss
+    ```
+    Without `prog_bar`, `self.log` keeps the value on the device until a logger wants it, and
+    `Trainer(log_every_n_steps=100)` makes that rare. For a bar, draw it less often
+    (`callbacks=[TQDMProgressBar(refresh_rate=50)]`), or log for it only the value of an epoch
+    (`on_step=False, on_epoch=True`).
+
+    ## When it is fine
+    At the end of an epoch, or in validation.
+    """
+
+    code = "GAP154"
+    name = "lightning-read"
+    priority = 90
+    advice = (
+        "log without `prog_bar=True`, or draw the bar less often (`TQDMProgressBar(refresh_rate=50)`); "
+        "raise `Trainer(log_every_n_steps=N)`"
+    )
+
+    def matches(self, site: Site) -> bool:
+        frame = deciding_frame(site)
+        return site.mechanism == "read" and frame is not None and frame.library in _LIBRARIES
+
+    def remedy(self, site: Site) -> str:
+        frame = deciding_frame(site)
+        if frame is None:
+            return self.advice
+        for part, advice in _KNOWN:
+            if any(below(site, library, file=part) for library in _LIBRARIES):
+                return f"{advice} ({short_path(frame)} reads here)"
+        return self.advice

@@ -1,0 +1,61 @@
+"""GAP155."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below
+
+_LIBRARIES = (
+    "aim", "clearml", "comet_ml", "loguru", "mlflow", "neptune", "rich", "tensorboard", "tensorboardX",
+    "tqdm", "trackio", "wandb",
+)  # fmt: skip
+
+
+class LoggerRead(Rule):
+    """A device tensor given to a logger or a progress bar: it is read on the host where it is logged.
+
+    ## What waits
+    `SummaryWriter.add_scalar("loss", loss)`, `wandb.log({"loss": loss})` and `bar.set_postfix(loss=loss)`
+    take a tensor and turn it into a number or into text: a read like `.item()`, one for each value.
+
+    ## Why it costs
+    Logged in each step, the values are waited for in each step, most often right after backward. What is
+    drawn or written ten times a second need not be read a thousand times.
+
+    ## Example
+    ```python
+    for step in range(100):
+        loss = train_step()
+        writer.add_scalar("loss", loss, step)
+    ```
+
+    ## Use instead
+    ```python
+    losses = []
+    for step in range(100):
+        losses.append(train_step().detach())
+        if step % 50 == 49:
+            for back, value in enumerate(torch.stack(losses).tolist()):  # one wait in 50 steps
+                writer.add_scalar("loss", value, step - len(losses) + 1 + back)
+            losses.clear()
+    ```
+    No point of the curve is lost: the values stay on the device and are read together.
+
+    ## When it is fine
+    Every N steps, or once per epoch.
+    """
+
+    code = "GAP155"
+    name = "logger-read"
+    priority = 100
+    advice = (
+        "collect the tensors (`losses.append(loss.detach())`) and log them together every N steps: "
+        "`torch.stack(losses).tolist()` is one wait"
+    )
+
+    def matches(self, site: Site) -> bool:
+        if site.mechanism not in ("read", "d2h"):
+            return False
+        return any(below(site, library) for library in _LIBRARIES) or below(
+            site, "torch", file="torch/utils/tensorboard/"
+        )

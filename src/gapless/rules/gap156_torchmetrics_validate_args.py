@@ -1,0 +1,47 @@
+"""GAP156."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+
+
+class TorchMetricsValidateArgs(Rule):
+    """A TorchMetrics metric checks the values of its inputs on the host in each update (`validate_args`).
+
+    ## What waits
+    With `validate_args=True`, which is the default, classification metrics look at the values of the
+    predictions and targets: `torch.unique` tells which labels occur, and Python asks whether one is not
+    allowed. Each is a wait.
+
+    ## Why it costs
+    Each metric of a collection checks the same batch again. The check costs a sort of the batch on the
+    device, and two to five waits per metric and step.
+
+    ## Example
+    ```python
+    accuracy = torchmetrics.classification.BinaryAccuracy().to(device)
+    accuracy.update(torch.sigmoid(logits[:, 0]), y % 2)
+    ```
+
+    ## Use instead
+    ```python
+    accuracy = torchmetrics.classification.BinaryAccuracy(validate_args=False).to(device)
+    accuracy.update(torch.sigmoid(logits[:, 0]), y % 2)
+    ```
+    Check a batch of the data once, on the host, or keep the checks on in a short test run.
+
+    ## When it is fine
+    In evaluation, and while the data is new.
+    """
+
+    code = "GAP156"
+    name = "torchmetrics-validate-args"
+    priority = 100
+    advice = "make the metric with `validate_args=False`, and check a batch once, on the host"
+
+    def matches(self, site: Site) -> bool:
+        return site.mechanism in ("read", "size") and any(
+            frame.library == "torchmetrics"
+            and frame.function.rpartition(".")[2].endswith("_tensor_validation")
+            for frame in site.library_frames
+        )

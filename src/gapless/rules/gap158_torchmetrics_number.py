@@ -1,0 +1,54 @@
+"""GAP158."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below
+
+
+class TorchMetricsNumber(Rule):
+    """A Python number given to a TorchMetrics metric is copied to the device in each update.
+
+    ## What waits
+    An aggregator such as `MeanMetric` turns a value or a weight that is a Python number into a tensor with
+    `torch.as_tensor(number, device=...)`: a blocking copy from the host.
+
+    ## Why it costs
+    The size of the batch as weight is typical: a number that the host knows is sent to the device, and the
+    host waits for four bytes to arrive behind everything else in the queue.
+
+    ## Example
+    ```python
+    mean = torchmetrics.MeanMetric().to(device)
+    for step in range(4):
+        mean.update(train_step().detach(), weight=8)
+    ```
+
+    ## Use instead
+    ```python
+    mean = torchmetrics.MeanMetric().to(device)
+    weight = torch.full((), 8.0, device=device)
+    for step in range(4):
+        mean.update(train_step().detach(), weight=weight)
+    ```
+    A weight that changes is made on the device by a kernel: `torch.full_like(loss, n)`. A value that is
+    known on the host, such as a time, belongs into a metric on the host.
+
+    ## When it is fine
+    Once per epoch.
+    """
+
+    code = "GAP158"
+    name = "torchmetrics-number"
+    priority = 100
+    advice = (
+        "give a tensor that is made on the device (`torch.full_like(value, n)`), or keep a metric of "
+        "host values on the host"
+    )
+
+    def matches(self, site: Site) -> bool:
+        return (
+            site.mechanism == "h2d"
+            and site.detail in ("scalar", "list")
+            and below(site, "torchmetrics", file="torchmetrics/aggregation.py")
+        )

@@ -1,0 +1,67 @@
+"""GAP159."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import below, deciding_frame, short_path
+
+
+class TorchMetricsWait(Rule):
+    """A TorchMetrics metric waits inside `update`, `compute` or its synchronization between ranks.
+
+    ## What waits
+    Several things, which the finding's frames tell apart: `ignore_index` selects with a bool mask; metrics
+    that keep all predictions search for distinct values in `compute`; curves and areas compute class by
+    class with reads in between; retrieval metrics split the data by query; and gathering states of unequal
+    length between ranks reads their sizes.
+
+    ## Why it costs
+    In `update` it is paid in each step. In `compute` a single call can wait dozens of times, for each class
+    or query, which matters where `forward` or a logger calls it in each step.
+
+    ## Example
+    ```python
+    accuracy = torchmetrics.classification.MulticlassAccuracy(
+        5, average="micro", ignore_index=0, validate_args=False
+    ).to(device)
+    accuracy.update(logits.detach(), y)
+    ```
+
+    ## Use instead
+    ```python
+    correct = torch.zeros((), device=device)
+    counted = torch.zeros((), device=device)
+    valid = y != 0
+    correct += ((logits.argmax(dim=1) == y) & valid).sum()
+    counted += valid.sum()
+    ```
+    Call `compute` only where the result is looked at, and `update` instead of `forward` in the loop. For
+    curves, give `thresholds=` a number: the state then has a fixed size.
+
+    ## When it is fine
+    `compute` once per epoch.
+    """
+
+    code = "GAP159"
+    name = "torchmetrics-wait"
+    priority = 99
+    advice = (
+        "call `update` and not `forward` in the loop, and `compute` only where the result is looked at; "
+        "give curves a number of `thresholds`"
+    )
+
+    def matches(self, site: Site) -> bool:
+        frame = deciding_frame(site)
+        return frame is not None and frame.library == "torchmetrics"
+
+    def remedy(self, site: Site) -> str:
+        frame = deciding_frame(site)
+        where = f" (it waits at {short_path(frame)}, {frame.function})" if frame is not None else ""
+        if below(site, "torchmetrics", "gather_all_tensors"):
+            return f"synchronize once per epoch: `sync_on_compute`, and no `dist_sync_on_step`{where}"
+        if site.mechanism == "size" and below(site, "torchmetrics", "update"):
+            return (
+                "`ignore_index` selects with a bool mask: count with the mask itself, as "
+                f"`((prediction == target) & valid).sum()`{where}"
+            )
+        return f"{self.advice}{where}"

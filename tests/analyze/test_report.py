@@ -1,0 +1,218 @@
+"""Sessions in, reports out: how often each line waits, and when."""
+
+from __future__ import annotations
+
+import pytest
+from building import Simulation, library_line, line
+
+from gapless.analyze import report
+from gapless.model import Session
+
+SOURCE = "\n" * 9 + "for batch in loader:\n" + "    work()\n" * 90 + "\n"
+"""A loop from line 10 to 100; everything else is outside of it."""
+
+
+def read(file: str) -> str:
+    return SOURCE
+
+
+def unreadable(file: str) -> str:
+    raise OSError
+
+
+def findings(run: Simulation, source=read):
+    """(line, when, waits, every) of each finding, in order."""
+    return [
+        (one.line.line, one.frequency.when, one.frequency.waits, one.frequency.every)
+        for one in report(run.session(), source).findings
+    ]
+
+
+def train(
+    steps: int, before=lambda run: None, body=lambda run, step: None, after=lambda run: None
+) -> Simulation:
+    run = Simulation()
+    before(run)
+    for step in range(steps):
+        run.mark("backward", 90)
+        run.step(95)
+        body(run, step)
+    after(run)
+    return run
+
+
+@pytest.mark.parametrize("source", [read, unreadable])
+def test_every_step(source):
+    run = train(12, body=lambda run, step: run.wait(97, times=2))
+    assert findings(run, source) == [(97, "every-step", 2, 1)]
+
+
+@pytest.mark.parametrize("source", [read, unreadable])
+@pytest.mark.parametrize("first", [0, 3, 4])
+def test_every_five_steps(first, source):
+    run = train(22, body=lambda run, step: step % 5 == first and run.wait(97))
+    assert findings(run, source) == [(97, "some-steps", 1, 5)]
+
+
+def test_some_steps():
+    run = train(12, body=lambda run, step: step in (3, 5, 6) and run.wait(97))
+    (one,) = report(run.session(), read).findings
+    assert (one.frequency.when, one.frequency.every, one.frequency.waits) == ("some-steps", 0, 1)
+    assert one.frequency.per_step == pytest.approx(0.3)
+
+
+def test_once_in_a_steady_step_is_no_rhythm():
+    run = train(12, body=lambda run, step: step == 6 and run.wait(97))
+    assert findings(run) == [(97, "some-steps", 1, 0)]
+
+
+def test_set_up_is_told_from_the_first_step():
+    run = Simulation()
+    run.wait(5, times=4)
+    run.wait(50)
+    for _ in range(12):
+        run.mark("backward", 90)
+        run.step(95)
+    assert findings(run) == [(50, "first-step", 1, 0), (5, "set-up", 4, 0)]
+
+
+def test_without_source_what_does_not_come_again_is_set_up():
+    run = Simulation()
+    run.wait(5, times=4)
+    run.wait(50)
+    for _ in range(12):
+        run.step(95)
+        run.wait(50)
+    assert findings(run, unreadable) == [(50, "every-step", 1, 1), (5, "set-up", 4, 0)]
+
+
+def test_what_follows_the_last_step_in_every_step_is_not_after():
+    run = train(12, body=lambda run, step: run.wait(97), after=lambda run: run.wait(120))
+    assert findings(run) == [(97, "every-step", 1, 1), (120, "after", 1, 0)]
+
+
+def test_evaluation():
+    def body(run, step):
+        run.wait(50)
+        if step == 6:
+            run.phase = "eval"
+            run.wait(150, times=7)
+            run.wait(50)
+            run.phase = "train"
+
+    run = train(12, body=body)
+    assert findings(run) == [(50, "every-step", 1, 1), (150, "evaluation", 7, 0), (50, "evaluation", 1, 0)]
+    steps = report(run.session(), read).steps
+    assert (steps.waits_per_step, steps.least, steps.most) == (1, 1, 1)
+
+
+def test_no_steps():
+    run = Simulation()
+    run.wait(5, times=3)
+    made = report(run.session(), read)
+    assert made.steps.seen == 0
+    assert [one.frequency.when for one in made.findings] == ["no-steps"]
+    assert (
+        made.sentence
+        == "3 waits in train.py on an emulated NVIDIA A100-SXM4-80GB, which took no training step"
+    )
+
+
+def test_nothing_at_all():
+    made = report(Session())
+    assert made.sentence == "No waits in the run, and no training step"
+    assert made.findings == ()
+
+
+def test_five_critic_steps_are_one_step():
+    run = Simulation()
+    for _ in range(6):
+        for _ in range(5):
+            run.mark("backward", 40)
+            run.wait(41)
+            run.step(42, "Adam.step#0")
+        run.mark("backward", 90)
+        run.step(95, "Adam.step#1")
+        run.wait(97)
+    assert findings(run) == [(41, "every-step", 5, 1), (97, "every-step", 1, 1)]
+    assert report(run.session(), read).steps.waits_per_step == 6
+
+
+def test_two_waits_of_one_line_are_one_finding():
+    def body(run, step):
+        run.wait(50, operator="aten::any", detail="first")
+        run.wait(50, operator="aten::any", detail="second")
+
+    (one,) = report(train(12, body=body).session(), read).findings
+    assert one.frequency.waits == 2
+    assert len(one.sites) == 2
+
+
+ENGINE = library_line(800, "torch/autograd/graph.py", "_engine_run_backward")
+
+
+def test_forward_and_backward_of_one_line_are_two_findings():
+    def body(run, step):
+        run.wait(50, operator="aten::nonzero", mechanism="size", call="")
+        run.wait(90, below=(ENGINE,), operator="aten::nonzero", node="IndexBackward0", forward=run.stack(50))
+
+    made = report(train(12, body=body).session(), read).findings
+    assert [(one.line.line, one.backward, one.node) for one in made] == [
+        (50, False, ""),
+        (50, True, "IndexBackward0"),
+    ]
+
+
+def test_backward_code_of_the_users_own_stands_at_its_line():
+    def body(run, step):
+        inner = (line(20, function="Mine.backward"), ENGINE)
+        run.wait(90, below=inner, node="MineBackward", forward=run.stack(50))
+
+    (one,) = report(train(12, body=body).session(), read).findings
+    assert (one.line.line, one.backward) == (20, False)
+
+
+def test_a_wait_in_a_library_stands_at_the_users_line():
+    below = (
+        library_line(93, "torchmetrics/aggregation.py", "_cast_and_nan_check_input"),
+        library_line(500, "torchmetrics/metric.py", "wrapped_func"),
+    )
+    run = train(12, body=lambda run, step: run.wait(50, below=below, call="Tensor.__bool__"))
+    (one,) = report(run.session(), read).findings
+    assert one.line.line == 50
+    assert one.library_stack == below
+
+
+def test_the_worst_first():
+    def body(run, step):
+        run.wait(20)
+        run.wait(30, times=5)
+        if step % 2:
+            run.wait(40, times=9)
+
+    run = train(12, before=lambda run: run.wait(2, times=99), body=body)
+    assert [one[0] for one in findings(run)] == [30, 20, 40, 2]
+
+
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        (1, "No waits in 1 steady step of train.py on an emulated NVIDIA A100-SXM4-80GB"),
+        (12, "2 waits per training step in 10 steady steps of train.py on an emulated NVIDIA A100-SXM4-80GB"),
+    ],
+)
+def test_sentence(steps, sentence):
+    run = train(steps, body=lambda run, step: run.wait(97, times=2))
+    assert report(run.session(), read).sentence == sentence
+
+
+def test_an_uneven_run_states_the_spread():
+    run = train(12, body=lambda run, step: run.wait(97, times=1 + step % 2))
+    assert report(run.session(), read).sentence.startswith("1.5 waits per training step (1 to 2) in 10 ")
+
+
+def test_too_few_steps_are_said_to_be_too_few():
+    assert report(train(4).session(), read).notes == (
+        "4 steps are too few to tell waits of every step from those of the first ones",
+    )
+    assert report(train(12).session(), read).notes == ()

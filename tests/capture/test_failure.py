@@ -1,0 +1,73 @@
+"""Tracebacks without Gapless's own frames."""
+
+from __future__ import annotations
+
+import pytest
+
+from gapless.capture.failure import message, place, without_own_frames
+from gapless.capture.stopping import EnoughSteps, Stopper, chain, comes_from_stopping
+from gapless.model import Mark
+
+MARK = Mark(kind="user", tick=0, time=0.0)
+
+
+def caught(action) -> BaseException:
+    try:
+        action()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_own_frames_are_left_out_wherever_they_stand():
+    def inner(mark):
+        raise ValueError("x")
+
+    error = caught(lambda: Stopper(inner)(MARK))
+    names = []
+    trace = without_own_frames(error.__traceback__)
+    while trace is not None:
+        names.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    assert names == ["caught", "<lambda>", "inner"]
+    assert without_own_frames(None) is None
+
+
+def test_place_and_message():
+    error = caught(lambda: int("x"))
+    folder, file = __file__.rsplit("/", 1)
+    assert place(error, folder).startswith(f"{file}:")
+    assert place(error, "/nowhere").startswith(f"{__file__}:")
+    assert message(error) == "ValueError: invalid literal for int() with base 10: 'x'"
+    assert message(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize("link", ["__cause__", "__context__"])
+def test_consequences_of_stopping_are_known(link):
+    error = ValueError("cleanup")
+    assert not comes_from_stopping(error)
+    setattr(error, link, EnoughSteps())
+    later = RuntimeError("later")
+    later.__context__ = error
+    assert comes_from_stopping(later)
+
+
+def test_a_chain_that_bites_its_tail():
+    a, b = ValueError("a"), ValueError("b")
+    a.__context__, b.__context__ = b, a
+    assert chain(a) == [a, b]
+
+
+def test_a_stopper_gives_up():
+    stopper = Stopper(lambda mark: True)
+    for _ in range(5):
+        assert isinstance(caught(lambda: stopper(MARK)), EnoughSteps)
+        assert not stopper.ignored
+    stopper(MARK)
+    assert stopper.ignored
+    stopper(MARK)
+
+
+def test_a_stopper_leaves_children_alone():
+    Stopper(lambda mark: True, pid=-1)(MARK)
+    assert Stopper(lambda mark: False)(MARK) is None

@@ -1,0 +1,317 @@
+"""A script under `gapless check` behaves as it does under Python: the reference is Python itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import HERE, finish, start
+
+BEHAVIOURS = {
+    "prints": "print('hello')\nimport sys\nprint('there', file=sys.stderr)\n",
+    "looks at its arguments": "import sys\nprint(sys.argv, __name__, __file__, __package__, __spec__)\n",
+    "looks at its path": "import sys, os\nprint(sys.path[0], os.getcwd())\n",
+    "imports its neighbour": "import neighbour\nprint(neighbour.VALUE)\n",
+    "raises": "def f():\n    raise ValueError('no\\nluck')\nf()\n",
+    "raises from another": (
+        "def f():\n    1 / 0\n"
+        "try:\n    f()\nexcept ZeroDivisionError as e:\n    raise RuntimeError('x') from e\n"
+    ),
+    "does not compile": "print('never')\ndef f(:\n",
+    "has its own hook": (
+        "import sys\nsys.excepthook = lambda kind, error, trace: print('mine', error)\n"
+        "raise ValueError('x')\n"
+    ),
+    "leaves with a status": "import sys\nsys.exit(7)\n",
+    "leaves with a large status": "import sys\nsys.exit(256 + 9)\n",
+    "leaves with a negative status": "import sys\nsys.exit(-1)\n",
+    "leaves with words": "import sys\nsys.exit('enough of it')\n",
+    "leaves with nothing": "raise SystemExit\n",
+    "leaves with None": "raise SystemExit(None)\n",
+    "leaves at once": "import os, sys\nprint('x', flush=True)\nos._exit(3)\n",
+    "changes directory": "import os\nos.chdir('/')\nprint(os.getcwd())\n",
+    "registers for its end": "import atexit\natexit.register(print, 'the end')\nprint('before')\n",
+    "pickles its own classes": (
+        "import pickle\nclass A:\n    x = 1\nprint(pickle.loads(pickle.dumps(A())).x, A.__module__)\n"
+    ),
+    "uses dataclasses with annotations as strings": (
+        "from dataclasses import dataclass, fields\nimport typing\n@dataclass\nclass A:\n    x: 'int'\n"
+        "print(typing.get_type_hints(A), fields(A)[0].type)\n"
+    ),
+    "annotations are not postponed": "def f(x: int): ...\nprint(f.__annotations__)\n",
+    "inspects itself": "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f))\n",
+    "starts processes": (
+        "import multiprocessing as mp\n"
+        "def work(x):\n    return x * 2\n"
+        "if __name__ == '__main__':\n"
+        "    for method in ('spawn', 'fork'):\n"
+        "        with mp.get_context(method).Pool(1) as pool:\n"
+        "            print(pool.map(work, [1, 2]))\n"
+    ),
+    "forks": (
+        "import os\npid = os.fork()\nif not pid:\n    raise SystemExit(5)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    ),
+    "forks and raises in the child": (
+        "import os\npid = os.fork()\nif not pid:\n    raise ValueError('child')\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    ),
+    "ends a child with a signal": (
+        "import multiprocessing as mp, time\n"
+        "def work():\n    time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    p = mp.get_context('fork').Process(target=work)\n"
+        "    p.start()\n    p.terminate()\n    p.join()\n    print(p.exitcode)\n"
+    ),
+    "closes its output": "import sys\nprint('x')\nsys.stdout.close()\n",
+    "closes its descriptors": "import os, sys\nprint('x', flush=True)\nos.close(1)\nsys.stdout = None\n",
+    "redirects its output": "import sys, io\nprint('x')\nsys.stdout = io.StringIO()\nprint('y')\n",
+    "prints bytes that are no text": "import sys\nsys.stdout.buffer.write(b'\\xff\\x00\\x1b[31m')\n",
+    "leaves a thread": (
+        "import threading\ndone = threading.Event()\n"
+        "def work():\n    done.wait()\n    print('thread')\n"
+        "threading.Thread(target=work).start()\nprint('main')\ndone.set()\n"
+    ),
+    "leaves a pool": (
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)\n"
+        "print(pool.submit(int, '3').result())\n"
+    ),
+    "raises in a thread": (
+        "import threading\ndef work():\n    raise ValueError('thread')\n"
+        "t = threading.Thread(target=work)\nt.start()\nt.join()\nprint('on')\n"
+    ),
+    "interrupts itself": "raise KeyboardInterrupt\n",
+    "raises a group": (
+        "import sys\nif sys.version_info < (3, 11):\n    raise ValueError('x')\n"
+        "raise ExceptionGroup('many', [ValueError('a'), TypeError('b')])\n"
+    ),
+    "handles SIGTERM itself": (
+        "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('handled'), sys.exit(4)))\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    ),
+    "replaces main": "import sys\nsys.modules['__main__'] = None\nprint('x')\n",
+    "has another encoding": "# -*- coding: latin-1 -*-\nprint(len('\u00e9'))\n",
+}
+
+REPORT = "No waits in train.py on an emulated NVIDIA Counting Frame, and no training step."
+
+
+@pytest.mark.parametrize("code", BEHAVIOURS.values(), ids=BEHAVIOURS)
+def test_as_python_runs_it(code, write, python, fake_gapless):
+    write("train.py", code)
+    write("neighbour.py", "VALUE = 42\n")
+    expected = python("train.py", "--lr", "3", "-m", "x")
+    seen = fake_gapless("check", "-q", "train.py", "--lr", "3", "-m", "x")
+    interrupted = expected.returncode == -signal.SIGINT
+    assert seen.returncode == (128 + signal.SIGINT if interrupted else expected.returncode)
+    assert seen.stderr == expected.stderr
+    report = seen.stdout.replace("the end\n", "").removeprefix(expected.stdout.replace("the end\n", ""))
+    assert report.startswith("\n" + REPORT)
+    assert seen.stdout.count(REPORT) == 1
+    assert ("the end\n" in seen.stdout) == ("the end\n" in expected.stdout)
+
+
+MODULES = {
+    "module": ("pack/train.py", "pack.train"),
+    "package": ("pack/__main__.py", "pack"),
+}
+
+
+@pytest.mark.parametrize(("file", "name"), MODULES.values(), ids=MODULES)
+def test_modules_as_python_runs_them(file, name, write, python, fake_gapless):
+    write("pack/__init__.py", "import sys\nprint('package', sys.argv)\n")
+    write("pack/other.py", "VALUE = 7\n")
+    write(
+        file,
+        "import sys\nfrom .other import VALUE\n"
+        "print(VALUE, sys.argv, sys.path[0], __name__, __file__, __package__, __spec__.name)\n"
+        "raise ValueError('x')\n",
+    )
+    expected = python("-m", name, "--steps", "3", "-o", "x")
+    seen = fake_gapless("check", "-q", "-m", name, "--steps", "3", "-o", "x")
+    assert seen.returncode == expected.returncode == 1
+    assert seen.stdout.startswith(expected.stdout)
+    assert "ValueError: x" in seen.stderr
+    assert "runpy" not in seen.stderr
+    assert f"{os.sep}gapless{os.sep}" not in seen.stderr
+
+
+def test_a_folder_with_a_main(write, python, fake_gapless):
+    write("app/__main__.py", "import sys, helper\nprint(sys.argv, sys.path[0], __package__, helper.X)\n")
+    write("app/helper.py", "X = 1\n")
+    expected = python("app", "1")
+    assert fake_gapless("check", "-q", "app", "1").stdout.startswith(expected.stdout)
+
+
+@pytest.mark.parametrize("name", ["nothing", "pack.nothing", "nothing.at.all", "empty"])
+def test_no_such_module(name, write, fake_gapless):
+    write("pack/__init__.py", "")
+    write("empty/__init__.py", "")
+    seen = fake_gapless("check", "-q", "-m", name)
+    assert seen.returncode == 2
+    assert seen.stderr.startswith("gapless: no module named ")
+    assert len(seen.stderr.splitlines()) == 1
+
+
+def test_a_module_that_misses_another_is_the_scripts_affair(write, fake_gapless):
+    write("train.py", "import not_there\n")
+    seen = fake_gapless("check", "-q", "-m", "train")
+    assert seen.returncode == 1
+    assert "ModuleNotFoundError: No module named 'not_there'" in seen.stderr
+
+
+LOOP = """import gpu
+for i in range({n}):
+    gpu.wait()
+    gpu.step()
+    {after}
+print('reached the end')
+"""
+
+
+def test_stops_after_enough_steps(write, fake_gapless):
+    write("train.py", LOOP.format(n=1000, after="print(i)"))
+    seen = fake_gapless("check", "train.py")
+    assert seen.returncode == 0
+    assert seen.stdout.splitlines()[:12] == [*map(str, range(11)), ""]
+    assert "1 wait per training step in 10 steady steps of train.py" in seen.stdout
+    assert "reached the end" not in seen.stdout
+    assert "gapless: stopped after 12 steps" in seen.stderr
+    assert "Traceback" not in seen.stderr
+
+
+def test_all_steps(write, fake_gapless):
+    write("train.py", LOOP.format(n=30, after="pass"))
+    seen = fake_gapless("check", "--steps", "all", "train.py")
+    assert "reached the end" in seen.stdout
+    assert "1 wait per training step in 28 steady steps" in seen.stdout
+
+
+SWALLOWING = """import gpu
+for i in range(30):
+    try:
+        gpu.wait()
+        gpu.step()
+    except:
+        print('swallowed')
+print('reached the end')
+"""
+
+
+def test_a_script_that_cannot_be_stopped(write, fake_gapless):
+    write("train.py", SWALLOWING)
+    seen = fake_gapless("check", "--steps", "1", "train.py")
+    assert seen.stdout.count("swallowed") == 5
+    assert "reached the end" in seen.stdout
+    assert "could not be stopped" in " ".join(seen.stdout.split())
+    assert seen.returncode == 0
+
+
+CONSEQUENCES = {
+    "another exception": "raise RuntimeError('cleanup failed')",
+    "a status": "raise SystemExit(1)",
+    "nothing": "break",
+}
+
+
+@pytest.mark.parametrize("consequence", CONSEQUENCES.values(), ids=CONSEQUENCES)
+def test_what_follows_from_stopping_is_no_failure(consequence, write, fake_gapless):
+    write("train.py", SWALLOWING.replace("print('swallowed')", consequence))
+    seen = fake_gapless("check", "-q", "--steps", "1", "train.py")
+    assert seen.returncode == 0
+    assert "Traceback" not in seen.stderr
+    assert "Stopped after 3 steps" in seen.stdout
+
+
+def test_training_in_a_thread(write, fake_gapless):
+    write(
+        "train.py",
+        "import gpu, threading\ndef work():\n    while True:\n        gpu.wait()\n        gpu.step()\n"
+        "t = threading.Thread(target=work)\nt.start()\nt.join()\nprint('joined')\n",
+    )
+    seen = fake_gapless("check", "-q", "--steps", "1", "train.py")
+    assert "joined" in seen.stdout
+    assert seen.stderr == ""
+    assert seen.returncode == 0
+    assert "Stopped after 3 steps" in seen.stdout
+
+
+def test_threads_that_wait_for_a_stopped_script(write, fake_gapless):
+    write(
+        "train.py",
+        "import gpu, threading, atexit\natexit.register(print, 'at exit')\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "while True:\n    gpu.step()\n",
+    )
+    seen = fake_gapless("check", "-q", "--steps", "1", "train.py")
+    assert seen.returncode == 0
+    assert "leaving without 1 of the script's threads" in seen.stderr
+    assert seen.stdout.endswith("at exit\n")
+
+
+def test_failing_after_some_steps_still_reports(write, fake_gapless):
+    write("train.py", LOOP.format(n=5, after="assert i < 4, 'lost'"))
+    seen = fake_gapless("check", "-q", "train.py")
+    assert seen.returncode == 1
+    assert "AssertionError: lost" in seen.stderr
+    assert "1 wait per training step in 3 steady steps" in seen.stdout
+    assert "The script failed (AssertionError: lost)" in " ".join(seen.stdout.split())
+
+
+def test_what_cannot_be_emulated_is_one_line(write, fake_gapless):
+    write("train.py", "import gpu\ngpu.wait()\ngpu.impossible()\n")
+    seen = fake_gapless("check", "-q", "train.py")
+    assert seen.returncode == 3
+    assert "Traceback" not in seen.stderr
+    text = " ".join(seen.stdout.split())
+    assert "train.py:3: a Triton kernel needs a GPU: run it on one" in text
+    assert "1 wait in train.py" in text
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_end_the_script_and_not_the_report(number, status, write, tmp_path):
+    write(
+        "train.py", LOOP.format(n=4, after="pass") + "import time\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
+    process = start(str(HERE / "fake_gapless.py"), "check", "-q", "train.py", cwd=tmp_path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "up\n":
+            break
+    process.send_signal(number)
+    seen = finish(process)
+    assert seen.returncode == status
+    assert "1 wait per training step in 2 steady steps" in seen.stdout
+    assert "interrupted" in seen.stdout
+
+
+def test_hard_exit_is_reported_and_saved(write, fake_gapless, tmp_path):
+    write("train.py", LOOP.format(n=4, after="pass") + "import os\nos._exit(6)\n")
+    seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py")
+    assert seen.returncode == 6
+    assert "1 wait per training step" in seen.stdout
+    assert json.loads((tmp_path / "run.gapless.json").read_bytes())["session"]["ending"]["status"] == 6
+
+
+def test_saves_where_it_was_started(write, fake_gapless, tmp_path):
+    write("train.py", "import os\nos.mkdir('elsewhere')\nos.chdir('elsewhere')\n")
+    seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py")
+    assert seen.returncode == 0
+    assert (tmp_path / "run.gapless.json").exists()
+    assert list(Path(tmp_path, "elsewhere").iterdir()) == []
+
+
+def test_the_devices_own_frames_are_left_out_of_tracebacks(write, fake_gapless):
+    write(
+        "train.py",
+        "from gapless.capture.stopping import Stopper\n"
+        "def fail(mark):\n    raise ValueError('inside')\nStopper(fail)(None)\n",
+    )
+    seen = fake_gapless("check", "-q", "train.py")
+    assert "ValueError: inside" in seen.stderr
+    assert "in fail" in seen.stderr
+    assert str(Path("src", "gapless")) not in seen.stderr
+    assert "stopping.py" not in seen.stderr

@@ -1,0 +1,134 @@
+"""The command line around the commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gapless.commands import main
+from gapless.model import Event, Mark, Session, Site, SourceLine
+from gapless.model.session import save
+from gapless.rules import all_rules
+
+
+def run(capsys, *words: str) -> tuple[int, str, str]:
+    status = main(words)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize("words", [("--help",), ("check", "--help"), ("show", "-h"), ("rule", "--help")])
+def test_help_teaches_by_example(words, capsys):
+    status, out, _ = run(capsys, *words)
+    assert status == 0
+    assert f"gapless {words[0] if len(words) > 1 else 'check'} " in out.split("Options:")[0].split("\n", 1)[1]
+
+
+def test_version(capsys):
+    import gapless
+
+    assert run(capsys, "--version") == (0, f"gapless {gapless.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("chekc",), "no command 'chekc' (did you mean check?)"),
+        (("train.py",), "train.py is not a command: gapless check train.py"),
+        (("check", "--stepz", "3", "a.py"), "No such option"),
+        (("check", "--steps", "none", "a.py"), "'none' is neither a positive number nor 'all'"),
+        (("check", "--steps", "0", "a.py"), "'0' is neither a positive number nor 'all'"),
+        (("check", "--devices", "0", "a.py"), "--devices"),
+        (("check", "--max-waits", "-1", "a.py"), "--max-waits"),
+        (("check", "--fail-on", "GAP12,XYZ", "a.py"), "no rule's code begins with 'XYZ'"),
+        (("check",), "which script? gapless check train.py"),
+        (("check", "-f", "yaml", "a.py"), "yaml"),
+        (("rule", "GAP999"), "no rule 'GAP999'"),
+        (("show",), "SESSION"),
+    ],
+)
+def test_usage_errors_are_short_and_leave_with_2(words, message, capsys):
+    status, out, err = run(capsys, *words)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("trian.py", "gapless: no such file: trian.py (did you mean train.py?)\n"),
+        ("lib/hlper.py", "gapless: no such file: lib/hlper.py (did you mean lib/helper.py?)\n"),
+        ("no/a.py", "gapless: no such file: no/a.py (there is no folder no)\n"),
+        ("lib", "gapless: lib is a folder without a __main__.py: name the script to run\n"),
+        ("lib.helper", "gapless: no such file: lib.helper (a module is run with -m lib.helper)\n"),
+        ("zzz", "gapless: no such file: zzz\n"),
+    ],
+)
+def test_a_missing_script(name, message, write, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    write("train.py", "")
+    write("lib/helper.py", "")
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "check", name) == (2, "", message)
+
+
+def test_rules_are_listed_and_explained(capsys):
+    status, out, _ = run(capsys, "rule")
+    assert status == 0
+    assert [row.split()[0] for row in out.splitlines()] == [rule.code for rule in all_rules()]
+    _, some, _ = run(capsys, "rule", "gap10")
+    assert [row.split()[0][:5] for row in some.splitlines()] == ["GAP10"] * len(some.splitlines())
+    by_code, by_name = run(capsys, "rule", "gap110"), run(capsys, "rule", "nonzero")
+    assert by_code == by_name
+    assert by_code[1].startswith("GAP110 nonzero\n")
+    for section in ("What waits", "Why it costs", "Example", "Use instead", "When it is fine"):
+        assert f"\n\n{section}\n" in by_code[1]
+    assert "```" not in by_code[1]
+
+
+def test_every_rule_can_be_explained(capsys):
+    for rule in all_rules():
+        status, out, _ = run(capsys, "rule", rule.code)
+        assert status == 0
+        assert out.startswith(f"{rule.code} {rule.name}\n")
+
+
+def test_show(tmp_path, capsys):
+    at = (SourceLine("/nowhere/train.py", 7, "train", "loss.item()"),)
+    session = Session(
+        script=("train.py",),
+        sites=(Site(operator="aten::_local_scalar_dense", mechanism="read", call="Tensor.item", stack=at),),
+        events=tuple(Event(site=0, tick=tick) for tick in range(12)),
+        marks=tuple(Mark(kind="optimizer", tick=tick, time=0.0, name="SGD.step#0") for tick in range(12)),
+    )
+    path = str(tmp_path / "run.gapless.json")
+    save(session, path)
+    status, out, err = run(capsys, "show", path)
+    assert (status, err) == (0, "")
+    assert out.startswith("1 wait per training step in 10 steady steps of train.py.\n")
+    assert "/nowhere/train.py:7 in train\n  │ loss.item()\n" in out
+    status, out, _ = run(capsys, "show", "-f", "json", path)
+    assert json.loads(out)["steps"]["waits_per_step"] == 1
+
+
+def test_show_of_what_is_no_session(tmp_path, capsys):
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": []}')
+    status, out, err = run(capsys, "show", str(path))
+    assert (status, out) == (3, "")
+    assert err.startswith(f"gapless: {path} is JSON but not a Gapless session")
+    assert run(capsys, "show", str(tmp_path / "no.json"))[0] == 3
+
+
+def test_a_reader_that_leaves_early(python):
+    seen = python(
+        "-c",
+        "import subprocess, sys\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'gapless', 'rule'], stdout=subprocess.PIPE,"
+        " stderr=subprocess.PIPE)\n"
+        "p.stdout.close()\n"
+        "print(p.stderr.read(), p.wait())\n",
+    )
+    assert seen.stdout == "b'' 141\n"

@@ -1,0 +1,66 @@
+"""Fixtures for every room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+Process = subprocess.CompletedProcess[str]
+
+
+def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start Python with `words` in `cwd`, with none of the variables that change what is tested."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "NO_COLOR", "FORCE_COLOR"))}
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="backslashreplace",
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 120) -> Process:
+    """Wait for `process`, and end it where it does not end."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        pytest.fail(f"no end after {timeout} s\n{out}\n{err}")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Callable[..., Process]:
+    """``python(*words)`` runs Python in an empty folder."""
+    return lambda *words, **environment: finish(start(*words, cwd=tmp_path, **environment))
+
+
+@pytest.fixture
+def fake_gapless(python: Callable[..., Process]) -> Callable[..., Process]:
+    """``fake_gapless("check", "train.py")``: the command line on the device that only counts."""
+    return lambda *words, **environment: python(str(HERE / "fake_gapless.py"), *words, **environment)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], Path]:
+    """``write(name, text)`` makes a file in the folder the processes run in."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,83 @@
+"""A small device of the tests' own, for what needs no kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gapless.emulate import cuda_api, gpus
+from gapless.emulate.patches import Patches
+
+MIB = 1024 * 1024
+
+
+class FakeDevice:
+    """Two GPUs: placement by storage address, memory as the test says, a clock that ticks when read."""
+
+    def __init__(self, gpu: gpus.Gpu = gpus.DEFAULT, count: int = 2) -> None:
+        self.gpu = gpu
+        self.device_count = count
+        self.live = [0] * count
+        self.peak = [0] * count
+        self.waits: list[tuple[str, str, str]] = []
+        self.notes: list[str] = []
+        self.now = 0.0
+        self._placed: dict[int, tuple[torch.UntypedStorage, int]] = {}
+        self._current = threading.local()
+
+    def current_device(self) -> int:
+        return getattr(self._current, "index", 0)
+
+    def set_current_device(self, index: int) -> None:
+        self._current.index = index
+
+    def device_of(self, tensor: torch.Tensor) -> int:
+        return self._placed.get(tensor.untyped_storage().data_ptr(), (None, -1))[1]
+
+    def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._placed[storage.data_ptr()] = (storage, index)
+        return tensor
+
+    def allocated(self, index: int) -> int:
+        return self.live[index]
+
+    def peak_allocated(self, index: int) -> int:
+        return self.peak[index]
+
+    def reset_peak(self, index: int) -> None:
+        self.peak[index] = self.live[index]
+
+    def holds(self, size: int, index: int = 0) -> None:
+        self.live[index] = size
+        self.peak[index] = max(self.peak[index], size)
+
+    def wait(
+        self, operator: str, mechanism: str, *, call: str = "", detail: str = "", waits: int = 1
+    ) -> None:
+        self.waits.append((operator, mechanism, call))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def clock(self) -> float:
+        self.now += 0.25
+        return self.now
+
+    def waited(self) -> list[tuple[str, str, str]]:
+        seen, self.waits = self.waits, []
+        return seen
+
+
+@contextmanager
+def installed(fake: FakeDevice) -> Iterator[FakeDevice]:
+    """``torch.cuda`` speaks of `fake` inside the block."""
+    patches = Patches()
+    try:
+        cuda_api.install(fake, patches)
+        yield fake
+    finally:
+        patches.undo()

@@ -1,0 +1,373 @@
+"""Compilers, exporters and foreign kernels under emulation."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import pickle
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gapless.emulate import compilers  # noqa: E402
+from gapless.emulate.patches import Patches  # noqa: E402
+from gapless.errors import NotEmulated  # noqa: E402
+
+
+# torch calls TorchScript deprecated; people's scripts use it all the same.
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+        self.extra = 5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).relu()
+
+
+@pytest.fixture
+def patches() -> Iterator[Patches]:
+    patches = Patches()
+    yield patches
+    patches.undo()
+
+
+@pytest.fixture
+def notes(patches: Patches) -> list[str]:
+    found: list[str] = []
+    compilers.install(found.append, patches)
+    return found
+
+
+@pytest.fixture
+def on_cuda(notes: list[str], patches: Patches) -> None:
+    """Every tensor says that it is a CUDA tensor, as those on the device do under emulation."""
+    patches.set(torch.Tensor, "device", property(lambda _: torch.device("cuda", 0)))
+    patches.set(torch.Tensor, "is_cuda", property(lambda _: True))
+
+
+# -- torch.compile -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}, {"fullgraph": True, "dynamic": True}])
+def test_a_compiled_module_is_what_torch_makes_of_it(notes: list[str], options: dict[str, Any]) -> None:
+    net = Net()
+    compiled = torch.compile(net, **options)
+    assert isinstance(compiled, torch._dynamo.eval_frame.OptimizedModule)
+    assert compiled._orig_mod is net
+    assert compiled.extra == 5
+    assert list(compiled.state_dict()) == ["_orig_mod.layer.weight", "_orig_mod.layer.bias"]
+    assert list(dict(compiled.named_modules())) == ["", "_orig_mod", "_orig_mod.layer"]
+    x = torch.rand(4, 3)
+    assert torch.equal(compiled(x), net(x))
+    compiled(x).sum().backward()
+    assert net.layer.weight.grad is not None
+    compiled.eval()
+    assert not net.training
+    assert torch.equal(torch.compile(compiled)(x), net(x))
+    assert len(set(notes)) == 1
+    assert notes[0].startswith("torch.compile ran eagerly")
+
+
+def test_a_compiled_module_can_be_copied_and_pickled(notes: list[str]) -> None:
+    compiled = torch.compile(Net())
+    x = torch.rand(4, 3)
+    for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        assert torch.equal(other(x), compiled(x))
+
+
+def test_a_module_compiled_in_place(notes: list[str]) -> None:
+    net = Net()
+    x = torch.rand(4, 3)
+    expected = net(x)
+    net.compile(mode="max-autotune")
+    assert torch.equal(net(x), expected)
+    assert list(net.state_dict()) == ["layer.weight", "layer.bias"]
+    assert len(notes) == 1
+
+
+def test_a_compiled_function_runs_line_by_line(notes: list[str]) -> None:
+    frames = []
+
+    @torch.compile(fullgraph=True)
+    def step(x: Any, *, scale: float = 2.0) -> Any:
+        """Documented."""
+        frames.append(sys._getframe().f_code.co_name)
+        return x * scale
+
+    assert not notes  # a library may decorate what nobody calls
+    assert step(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert step(torch.ones(2), scale=3.0).tolist() == [3.0, 3.0]
+    assert frames == ["step", "step"]
+    assert (step.__name__, step.__doc__) == ("step", "Documented.")
+    assert list(inspect.signature(step).parameters) == ["x", "scale"]
+    assert len(notes) == 1
+
+
+def test_wrong_options_are_refused_as_ever(notes: list[str]) -> None:
+    with pytest.raises(RuntimeError, match="both can't be specified"):
+        torch.compile(Net(), mode="default", options={})
+    with pytest.raises(RuntimeError, match="Unrecognized mode"):
+        torch.compile(Net(), mode="fastest")
+    with pytest.raises(TypeError):
+        torch.compile(Net(), speed=9)
+    with pytest.raises(AssertionError, match="callable"):
+        torch.compile(3)
+
+
+def test_switched_off_it_returns_what_it_is_given(notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net()
+    assert torch.compile(net, disable=True) is net
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    assert torch.compile(net) is net
+    assert not notes
+
+
+def test_what_was_compiled_before_runs_eagerly_too(patches: Patches) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x + 1, backend=backend)
+    compilers.install(lambda _: None, patches)
+    assert compiled(torch.ones(1)).item() == 2.0
+    assert not graphs
+    patches.undo()
+    assert compiled(torch.ones(1)).item() == 2.0
+    assert len(graphs) == 1
+
+
+def test_the_helpers_around_it_do_no_harm(notes: list[str]) -> None:
+    assert not torch.compiler.is_compiling()
+    torch.compiler.cudagraph_mark_step_begin()
+    torch._dynamo.reset()
+    x = torch.rand(3)
+    torch._dynamo.mark_dynamic(x, 0)
+    torch._dynamo.mark_static_address(x)
+
+    @torch.compiler.disable
+    def plain(y: Any) -> Any:
+        return y + 1
+
+    assert torch.equal(torch.compile(lambda y: plain(y))(x), x + 1)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_flex_attention_is_attention(notes: list[str], patches: Patches) -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    # torch refuses gradients for tensors on the CPU; under emulation they are on CUDA.
+    patches.set(flex, "_validate_device", lambda *_: None)
+    query, key, value = (torch.rand(1, 2, 64, 8, requires_grad=True) for _ in range(3))
+    mask = flex.create_block_mask(lambda b, h, q, k: q >= k, None, None, 64, 64, device="cpu")
+    out = torch.compile(flex.flex_attention)(query, key, value, block_mask=mask)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(out, expected)
+    gradient, reference = (torch.autograd.grad(o.square().sum(), query)[0] for o in (out, expected))
+    torch.testing.assert_close(gradient, reference)
+
+
+def test_undone_everything_is_as_before(patches: Patches) -> None:
+    importlib.import_module("torch._dynamo")
+
+    def state() -> list[Any]:
+        names = ("script", "trace", "save", "load", "freeze")
+        return [
+            torch.compile,
+            torch._dynamo.optimize,
+            torch._dynamo.eval_frame._stance,
+            torch.export.export,
+            torch.from_dlpack,
+            torch.Tensor.__dlpack__,
+            *(getattr(torch.jit, name) for name in names),
+            torch.jit._state._enabled.enabled,
+            vars(torch._subclasses.fake_tensor.FakeTensor)["__new__"],
+        ]
+
+    before = state()
+    compilers.install(lambda _: None, patches)
+    assert state() != before
+    patches.undo()
+    assert state() == before
+
+
+# -- TorchScript ---------------------------------------------------------------------------------------
+
+
+def test_scripted_code_is_the_python_it_was_made_from(notes: list[str]) -> None:
+    @torch.jit.script
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    net = Net()
+    x = torch.rand(1, 3)
+    assert inspect.isfunction(double)
+    assert torch.jit.script(net) is net
+    assert torch.jit.trace(net, x) is net
+    assert torch.jit.freeze(net) is net
+    assert torch.equal(double(x), x * 2)
+    assert sorted(set(notes)) == [
+        f"torch.jit.{name} ran eagerly: the Python it was given runs in place of TorchScript"
+        for name in ("script", "trace")
+    ]
+
+
+def test_scripted_modules_are_saved_as_torchscript(
+    notes: list[str], patches: Patches, tmp_path: Path
+) -> None:
+    net, x = Net(), torch.rand(1, 3)
+    expected = net(x)
+    scripted, traced = torch.jit.script(copy.deepcopy(net)), torch.jit.trace(copy.deepcopy(net), x)
+    scripted.save(str(tmp_path / "scripted.pt"))
+    torch.jit.save(traced, str(tmp_path / "traced.pt"))
+    patches.undo()
+    for name in ("scripted", "traced"):
+        loaded = torch.jit.load(str(tmp_path / f"{name}.pt"))
+        assert isinstance(loaded, torch.jit.ScriptModule)
+        torch.testing.assert_close(loaded(x), expected)
+
+
+def test_torchscript_of_before_runs_as_it_is(patches: Patches) -> None:
+    scripted = torch.jit.script(Net())
+    compilers.install(lambda _: None, patches)
+    assert torch.jit.script(scripted) is scripted
+    assert scripted(torch.rand(1, 3)).shape == (1, 2)
+
+
+# -- exporting and fakes -------------------------------------------------------------------------------
+
+
+def test_exporting_from_the_device_is_refused(on_cuda: None) -> None:
+    with pytest.raises(
+        NotEmulated, match=r"torch\.export\.export of a model on the GPU.*model\.cpu\(\)"
+    ) as caught:
+        torch.export.export(Net(), (torch.rand(1, 3),))
+    assert __file__ in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_exporting_from_the_host_works(notes: list[str]) -> None:
+    program = torch.export.export(Net(), (torch.rand(1, 3),))
+    assert program.module()(torch.rand(1, 3)).shape == (1, 2)
+
+
+def test_a_fake_tensor_on_cuda_does_not_end_the_process() -> None:
+    """Autograd on one aborts where there is no CUDA device, so this is tried in a process of its own."""
+    script = """
+        import torch
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from gapless.emulate import compilers
+        from gapless.emulate.patches import Patches
+
+        notes = []
+        compilers.install(notes.append, Patches())
+        with FakeTensorMode():
+            x = torch.empty(2, 2, device="cuda", requires_grad=True)
+            (x * x).sum().backward()
+        print(x.grad.shape, set(notes))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "torch.Size([2, 2])" in done.stdout
+    assert "made on the CPU" in done.stdout
+
+
+# -- foreign code --------------------------------------------------------------------------------------
+
+TRITON = """
+class JITFunction:
+    def __init__(self, fn):
+        self.fn = fn
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.run(*args, grid=grid, **kwargs)
+    def run(self, *args, grid, **kwargs):
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+"""
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_triton_kernel_is_named(
+    early: bool, patches: Patches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package with Triton's layout stands in for it: Triton itself is no dependency."""
+    package = tmp_path / "triton" / "runtime"
+    package.mkdir(parents=True)
+    (tmp_path / "triton" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "jit.py").write_text(TRITON)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("triton", "triton.runtime", "triton.runtime.jit"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    if early:
+        importlib.import_module("triton.runtime.jit")
+    compilers.install(lambda _: None, patches)
+    jit = importlib.import_module("triton.runtime.jit")
+
+    def add_kernel() -> None: ...
+
+    kernel = jit.JITFunction(add_kernel)
+    with pytest.raises(NotEmulated, match=r"the Triton kernel `add_kernel` \(.*test_compilers\.py:\d+\)"):
+        kernel[(1,)](1)
+    patches.undo()
+    with pytest.raises(RuntimeError, match="active drivers"):
+        kernel[(1,)](1)
+    for name in ("triton", "triton.runtime", "triton.runtime.jit"):
+        sys.modules.pop(name, None)
+
+
+def test_no_triton_appears_where_there_is_none(notes: list[str]) -> None:
+    if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("triton")
+
+
+def test_cuda_extensions_are_named(notes: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        builder = importlib.import_module("torch.utils.cpp_extension")
+    with pytest.raises(NotEmulated, match="the CUDA extension `fused`"):
+        builder.load("fused", ["fused.cpp", "fused_kernel.cu"])
+    with pytest.raises(NotEmulated, match="the CUDA extension `fused`"):
+        builder.load_inline(name="fused", cpp_sources="", cuda_sources="__global__ void f() {}")
+    with pytest.raises(NotEmulated, match="the CUDA extension `fused`"):
+        builder.CUDAExtension("fused", ["fused.cpp"])
+
+
+def test_the_memory_of_device_tensors_is_not_handed_out(on_cuda: None) -> None:
+    x = torch.rand(3)
+    with pytest.raises(NotEmulated, match="__cuda_array_interface__"):
+        x.__cuda_array_interface__  # noqa: B018
+    with pytest.raises(NotEmulated, match=r"`__dlpack__`.*tensor\.cpu\(\)"):
+        x.__dlpack__()
+    with pytest.raises(NotEmulated, match="to_dlpack"):
+        torch.utils.dlpack.to_dlpack(x)
+    shared = torch.from_dlpack(x)
+    shared.fill_(7)
+    assert x.tolist() == [7.0, 7.0, 7.0]
+
+
+def test_the_memory_of_host_tensors_is(notes: list[str]) -> None:
+    x = torch.rand(3)
+    assert not hasattr(x, "__cuda_array_interface__")
+    torch.from_dlpack(x).fill_(2)
+    torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x)).add_(1)
+    assert x.tolist() == [3.0, 3.0, 3.0]

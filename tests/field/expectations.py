@@ -1,0 +1,140 @@
+"""What a field script says about its own waits, in comments, and how a report is held against it.
+
+A comment at the end of a line, or alone above it, speaks for that line::
+
+    loss.item()            # waits: 1 every step
+    print(loss.item())     # waits: 1 every 5 steps; evaluation
+    model.to(device)       # waits: set-up
+    trainer.fit(model)     # waits: many every 10 steps; may wait: after, first step
+    prof.step()            # may wait
+    scaler.step(optimizer) # waits[fp16]: 1 every step
+
+Each clause must be met by the report's findings at the line; what follows ``may wait`` is allowed and not
+asked for. A finding that no clause of its line covers is false. A name in brackets limits a comment to one
+way of running the script.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from dataclasses import dataclass
+from typing import Any
+
+_COMMENT = re.compile(r"#\s*(?:waits(?:\[(?P<variant>\w+)\])?:|(?P<may>may wait\b:?))(?P<text>.*)")
+_EVERY = re.compile(r"(?P<waits>\d+|many) every (?:step|(?P<every>\d+) steps)")
+_WHEN = {
+    "set-up": {"set-up"},
+    "first step": {"first-step"},
+    "evaluation": {"evaluation"},
+    # What follows the last evaluation counts to it until the model is trained again.
+    "after": {"after", "evaluation"},
+    # The end of an epoch lies between two steps, or behind the last one.
+    "some steps": {"some-steps", "after", "evaluation"},
+}
+_ANYTHING = {"every-step", "some-steps", "first-step", "set-up", "evaluation", "after", "no-steps"}
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One thing that is expected of a line. `waits` and `every` are None where any number will do."""
+
+    text: str
+    when: frozenset[str]
+    waits: int | None = None
+    every: int | None = None
+    required: bool = True
+
+    def covers(self, finding: dict[str, Any]) -> bool:
+        frequency = finding["frequency"]
+        return frequency["when"] in self.when and self.every in (None, frequency["every"])
+
+    def met_by(self, findings: list[dict[str, Any]]) -> bool:
+        """Whether `findings`, those at the clause's line, are what it asks for."""
+        covered = [finding for finding in findings if self.covers(finding)]
+        if not covered:
+            return not self.required
+        return self.waits is None or sum(f["frequency"]["waits"] for f in covered) == self.waits
+
+
+def clause(text: str, required: bool = True) -> Clause:
+    """The clause that `text` writes.
+
+    Raises:
+        ValueError: it is none.
+    """
+    text = text.strip()
+    if text in _WHEN:
+        return Clause(text, frozenset(_WHEN[text]), required=required)
+    match = _EVERY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not an expectation: {text!r}")
+    waits = None if match["waits"] == "many" else int(match["waits"])
+    if match["every"] is None:
+        return Clause(text, frozenset({"every-step"}), waits, required=required)
+    return Clause(text, frozenset({"some-steps"}), waits, int(match["every"]), required=required)
+
+
+def clauses(comment: str, variant: str = "") -> list[Clause]:
+    """The clauses of a comment; none where it says nothing about waits or speaks of another variant."""
+    match = _COMMENT.match(comment)
+    if match is None or (match["variant"] or variant) != variant:
+        return []
+    if match["may"] and not match["text"].strip():
+        return [Clause("may wait", frozenset(_ANYTHING), required=False)]
+    asked, _, allowed = (match["text"], "", "") if not match["may"] else ("", "", match["text"])
+    if "may wait:" in asked:
+        asked, _, allowed = asked.partition("may wait:")
+    found = [clause(part) for part in asked.split(";") if part.strip()]
+    return found + [clause(part, required=False) for part in allowed.split(",") if part.strip()]
+
+
+def expectations(source: str, variant: str = "") -> dict[int, list[Clause]]:
+    """What each line of `source` expects."""
+    found: dict[int, list[Clause]] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        wanted = clauses(token.string, variant)
+        alone = not token.line[: token.start[1]].strip()
+        if wanted:
+            found.setdefault(token.start[0] + alone, []).extend(wanted)
+    return found
+
+
+def differences(report: dict[str, Any], path: str, source: str, variant: str = "") -> list[str]:
+    """Where `report` and the comments in `source`, the script at `path`, disagree; empty where they agree."""
+    wanted = expectations(source, variant)
+    lines = source.splitlines()
+    here: dict[int, list[dict[str, Any]]] = {}
+    wrong = []
+    for finding in report["findings"]:
+        if finding["line"]["file"] == path:
+            here.setdefault(finding["line"]["line"], []).append(finding)
+        else:
+            wrong.append(f"not at a line of the script: {_said([finding])} at {finding['line']}")
+    for number in sorted(wanted.keys() | here.keys()):
+        findings, asked = here.get(number, []), wanted.get(number, [])
+        unmet = [c.text for c in asked if not c.met_by(findings)]
+        false = [f for f in findings if not any(c.covers(f) for c in asked)]
+        if unmet or false:
+            wrong.append(
+                f"{number}: {lines[number - 1].strip()}"
+                f"\n      expected: {'; '.join(c.text for c in asked) or '-'}"
+                f"\n      unmet: {'; '.join(unmet) or '-'}"
+                f"\n      reported: {_said(findings) or '-'}"
+            )
+    return wrong
+
+
+def _said(findings: list[dict[str, Any]]) -> str:
+    said = []
+    for finding in findings:
+        often = finding["frequency"]
+        every = f"/{often['every']}" if often["when"] == "some-steps" else ""
+        where = " in backward" if finding["backward"] else ""
+        said.append(
+            f"{finding['code']} {often['waits']:g} {often['when']}{every}{where} {finding['operators']}"
+        )
+    return "; ".join(said)

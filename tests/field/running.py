@@ -1,0 +1,51 @@
+"""Running ``gapless check`` as users do: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_REPORT = '{"format":"gapless-report"'
+LIMIT = 120
+"""Seconds after which a run has failed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its exit status, what the script printed, and the report."""
+
+    status: int
+    printed: str
+    errors: str
+    report: dict[str, Any]
+
+
+def check(
+    script: Path,
+    *arguments: str,
+    options: tuple[str, ...] = ("--steps", "all"),
+    ranks: int = 0,
+    folder: Path | None = None,
+    **environment: str,
+) -> Outcome:
+    """Check `script`; with `ranks` under torchrun, in so many processes."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    command = [sys.executable, *launcher, "-m", "gapless", "check", *options, "-q", "-f", "json"]
+    done = subprocess.run(
+        [*command, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment},
+        check=False,
+    )
+    reports = [line for line in done.stdout.splitlines() if line.startswith(_REPORT)]
+    assert len(reports) == 1, f"{len(reports)} reports, exit status {done.returncode}\n{done.stderr[-4000:]}"
+    printed = "\n".join(line for line in done.stdout.splitlines() if not line.startswith(_REPORT))
+    return Outcome(done.returncode, printed, done.stderr, json.loads(reports[0]))

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_text import STYLE, example
+
+from gapless.errors import UsageError
+from gapless.model import Report
+from gapless.render import Style, formats, renderer
+
+
+def test_one_line_with_every_field():
+    text = renderer("json")(example(), STYLE)
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    document = json.loads(text)
+    assert (document["format"], document["version"]) == ("gapless-report", 1)
+    assert set(Report.__struct_fields__) < set(document)
+    first = document["findings"][0]
+    assert first["frequency"]["when"] == "every-step"
+    assert first["frequency"]["every"] == 1
+    assert first["line"]["library"] == ""
+    assert document["environment"]["rank"] == 0
+
+
+def test_ascii_where_nothing_else_can_be_written():
+    made = Report(sentence="caf\u00e9 \udce9")
+    text = renderer("json")(made, Style(unicode=False))
+    assert text.isascii()
+    assert json.loads(text)["sentence"] == "caf\u00e9 \\udce9"
+
+
+def test_formats_are_found():
+    assert formats() == ("json", "text")
+    with pytest.raises(UsageError, match="no format 'yaml': there are json, text"):
+        renderer("yaml")

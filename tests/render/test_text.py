@@ -1,0 +1,149 @@
+"""The report for a terminal. What it looks like is a file, to be read by whoever changes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from building import Simulation, library_line, line
+
+from gapless.analyze import report
+from gapless.model import Ending, Report
+from gapless.render import Style, renderer
+
+HERE = Path(__file__).parent
+STYLE = Style(folder="/work")
+MAIN = (line(200, function="main", code="train()"), line(210, function="<module>", code="main()"))
+CODE = {
+    5: "model.to('cuda')",
+    50: "loss_metric.update(loss)",
+    60: "inds = torch.nonzero(target == background, as_tuple=True)",
+    70: "print('loss', loss.item())",
+    120: "correct += (predicted == labels).sum().item()",
+}
+AGGREGATOR = (
+    library_line(
+        101, "torchmetrics/aggregation.py", "BaseAggregator._cast_and_nan_check_input", "if nans.any():"
+    ),
+    library_line(380, "torchmetrics/aggregation.py", "MeanMetric.update", "value = self._cast(value)"),
+    library_line(
+        560, "torchmetrics/metric.py", "Metric._wrap_update.wrapped_func", "update(*args, **kwargs)"
+    ),
+)
+
+
+def example(ending: Ending = Ending(how="enough-steps")) -> Report:
+    run = Simulation(code=CODE, outer=MAIN)
+    run.wait(5, times=60, operator="cudaMemcpyAsync", mechanism="h2d", call="Module.to", detail="pageable")
+    for step in range(12):
+        run.wait(50, times=2, below=AGGREGATOR, call="Tensor.__bool__")
+        run.wait(60, operator="aten::nonzero", mechanism="size", call="")
+        if step % 5 == 0:
+            run.wait(70)
+        run.step(95)
+        if step == 6:
+            run.phase = "eval"
+            run.wait(120, times=12)
+            run.phase = "train"
+    notes = ("torch.compile ran eagerly",)
+    return report(run.session(ending=ending, notes=notes), lambda file: "")
+
+
+def shown(made: Report, **style: object) -> str:
+    return renderer("text")(made, msgspec.structs.replace(STYLE, **style))
+
+
+@pytest.mark.parametrize(
+    ("name", "style"),
+    [
+        ("folded", {}),
+        ("unfolded", {"unfold": True, "frames": True, "width": 100}),
+        ("ascii", {"unicode": False, "width": 50}),
+    ],
+)
+def test_it_looks_as_it_did(name, style):
+    """After an intended change: delete the file, run the test twice, and read the new file."""
+    path = HERE / "expected" / f"{name}.txt"
+    text = shown(example(), **style)
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        pytest.fail(f"{path} was not there and has been written: read it")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("unfold", [False, True])
+def test_no_line_is_wider_than_the_terminal(width, unfold):
+    made = example()
+    assert max(map(len, shown(made, width=width, unfold=unfold).splitlines())) <= width
+
+
+def test_colours_change_nothing_but_colours():
+    import re
+
+    plain = shown(example())
+    colored = shown(example(), color="truecolor")
+    assert "\x1b[" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
+    assert "\x1b" not in plain
+
+
+def test_ascii_is_ascii():
+    assert shown(example(), unicode=False).isascii()
+    assert "every step, 2x" in shown(example(), unicode=False)
+
+
+def test_what_would_steer_the_terminal_is_spelled_out():
+    run = Simulation(code={50: "x = '\x1b[2J\u202e'"})
+    for _ in range(4):
+        run.wait(50)
+        run.step()
+    text = shown(report(run.session(), lambda file: ""))
+    assert "\x1b" not in text
+    assert "\\x1b[2J\\u202e" in text
+
+
+def test_markup_in_code_is_code():
+    run = Simulation(code={50: "x[bold].item()  # [/red] :smile:"})
+    for _ in range(4):
+        run.wait(50)
+        run.step()
+    assert "│ x[bold].item()  # [/red] :smile:\n" in shown(report(run.session(), lambda file: ""))
+
+
+ENDINGS = [
+    (Ending(), ""),
+    (Ending(how="enough-steps"), "Stopped after 12 steps"),
+    (Ending(how="exit"), ""),
+    (Ending(how="exit", status=3), "The script left with status 3."),
+    (Ending(how="interrupted", status=130), "The script was interrupted"),
+    (Ending(how="error", status=1, message="ValueError: x"), "The script failed (ValueError: x)"),
+    (
+        Ending(how="not-emulated", status=3, message="a.py:3: a kernel"),
+        "The run ended early: a.py:3: a kernel",
+    ),
+]
+
+
+@pytest.mark.parametrize(("ending", "words"), ENDINGS)
+def test_endings(ending, words):
+    text = shown(example(ending))
+    assert words in text
+    if not words:
+        assert text.replace("\n\nnote:", "\nnote:") == shown(example(Ending())).replace(
+            "\n\nnote:", "\nnote:"
+        )
+
+
+def test_an_empty_report():
+    assert shown(Report(sentence="No waits in the run")) == "No waits in the run.\n"
+
+
+def test_hints_close_the_report():
+    assert (
+        shown(example(), hints=("-o run.gapless.json saves it",))
+        .splitlines()[-1]
+        .endswith("· -o run.gapless.json saves it")
+    )

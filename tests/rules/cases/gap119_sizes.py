@@ -1,0 +1,9 @@
+import torch
+
+values = torch.arange(5, device="cuda")
+host = torch.arange(5)
+
+torch.combinations(values)  # GAP119
+torch.combinations(host)  # no wait
+torch.cartesian_prod(values, values)  # no wait
+torch.triu_indices(5, 5, offset=1, device="cuda")  # no wait

@@ -1,0 +1,15 @@
+# needs: torchmetrics
+import torch
+from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassRecall
+
+device = "cuda"
+logits = torch.randn(8, 5, device=device)
+target = torch.arange(8, device=device) % 5
+recall = MulticlassRecall(5, average="macro", validate_args=False).to(device)
+table = MulticlassConfusionMatrix(5, validate_args=False).to(device)
+micro = MulticlassF1Score(5, average="micro", validate_args=False).to(device)
+
+recall.update(logits, target)  # GAP157 x2
+table.update(logits, target)  # GAP157 x2
+micro.update(logits, target)  # no wait
+recall.compute()  # no wait

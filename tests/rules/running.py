@@ -1,0 +1,33 @@
+"""Running a piece of code on the emulated device, and what was found at which of its lines."""
+
+from __future__ import annotations
+
+import collections
+import linecache
+from pathlib import Path
+
+import gapless
+from gapless.rules import match
+
+Found = collections.defaultdict[int, "collections.Counter[str]"]
+
+
+def run(text: str, path: Path) -> Found:
+    """Run `text` as the script at `path` on the emulated device: waits by line and rule.
+
+    Raises:
+        AssertionError: a wait is shown at a line of another file.
+    """
+    linecache.checkcache(str(path))
+    names = {"__name__": "__main__", "__file__": str(path)}
+    with gapless.emulate() as emulation:
+        exec(compile(text, str(path), "exec"), names)
+    session = emulation.session
+    found: Found = collections.defaultdict(collections.Counter)
+    for event in session.events:
+        site = session.sites[event.site]
+        line = site.line
+        assert line is not None, f"no line for {site.operator}"
+        assert line.file == str(path), f"{site.operator} is shown at {line.where}, not in {path}"
+        found[line.line][match(site).code] += event.waits
+    return found

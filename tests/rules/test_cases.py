@@ -1,0 +1,79 @@
+"""Each file in `cases/` is a script; the comment on a line tells the waits that must be found there.
+
+``# GAP101`` is one wait in the whole run, ``# GAP141 x2`` two, ``# GAP112, GAP102 x3`` those of two rules.
+A line without such a comment must not wait. ``# needs: transformers`` names a package without which the case
+is skipped.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rules.running import Found, run
+
+CASES = sorted((Path(__file__).parent / "cases").glob("gap*.py"))
+_EXPECTED = re.compile(r"(GAP\d{3})(?: x(\d+))?")
+
+
+def expected(text: str) -> Found:
+    """Waits by line and code, as the comments say."""
+    found: Found = collections.defaultdict(collections.Counter)
+    for number, line in enumerate(text.splitlines(), start=1):
+        comment = re.search(r"#\s*(GAP\d{3}.*)$", line)
+        for code, times in _EXPECTED.findall(comment.group(1)) if comment else ():
+            found[number][code] += int(times or 1)
+    return found
+
+
+def differences(text: str, wanted: Found, seen: Found) -> list[str]:
+    """A line for each place where `seen` is not what was `wanted`."""
+    lines = text.splitlines()
+    report = []
+    for number in sorted({*wanted, *seen}):
+        if wanted[number] != seen[number]:
+            report.append(
+                f"line {number}: `{lines[number - 1].split('#')[0].strip()}`\n"
+                f"    expected {dict(wanted[number]) or 'no wait'}, found {dict(seen[number]) or 'no wait'}"
+            )
+    return report
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_case(case: Path) -> None:
+    text = case.read_text()
+    for package in re.findall(r"^# needs: (\w+)$", text, flags=re.MULTILINE):
+        pytest.importorskip(package)
+    with contextlib.redirect_stdout(io.StringIO()):
+        seen = run(text, case)
+    wrong = differences(text, expected(text), seen)
+    assert not wrong, "\n".join([case.name, *wrong])
+
+
+def test_every_rule_has_a_case_that_fires_and_a_line_that_must_not() -> None:
+    from gapless.rules import all_rules
+
+    fired = set()
+    for case in CASES:
+        text = case.read_text()
+        code = case.stem[:6].upper()
+        assert any(code in counts for counts in expected(text).values()), f"{case.name} never expects {code}"
+        assert "# no wait" in text, f"{case.name} has no line that must not wait"
+        fired.add(code)
+    assert fired == {rule.code for rule in all_rules()}
+
+
+def test_the_comments_are_read() -> None:
+    text = "a()  # GAP101\nb()\nc()  # GAP112, GAP102 x3\n"
+    assert expected(text) == {1: {"GAP101": 1}, 3: {"GAP112": 1, "GAP102": 3}}
+
+
+def test_differences_name_the_line() -> None:
+    wanted, seen = expected("a()  # GAP101\nb()"), expected("a()\nb()  # GAP110 x2")
+    report = "\n".join(differences("a()\nb()", wanted, seen))
+    assert "line 1: `a()`\n    expected {'GAP101': 1}, found no wait" in report
+    assert "line 2: `b()`\n    expected no wait, found {'GAP110': 2}" in report

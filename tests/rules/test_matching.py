@@ -1,0 +1,421 @@
+"""Which rule names a wait, and what it says about the user's own line."""
+
+from __future__ import annotations
+
+import pytest
+
+from gapless.model import Site, SourceLine
+from gapless.rules import match
+
+ITEM = {"operator": "aten::_local_scalar_dense", "mechanism": "read", "call": "Tensor.item"}
+BOOL = {**ITEM, "call": "Tensor.__bool__"}
+H2D = {"operator": "aten::_to_copy", "mechanism": "h2d", "detail": "pageable"}
+
+
+def user(code: str = "step()", function: str = "train") -> SourceLine:
+    return SourceLine(file="/home/me/train.py", line=7, function=function, code=code)
+
+
+def lib(path: str, function: str, code: str = "") -> SourceLine:
+    name = "python" if path.startswith("lib/") else path.split("/")[0]
+    return SourceLine(file=f"/env/site-packages/{path}", line=12, function=function, code=code, library=name)
+
+
+def site(code: str, *below: SourceLine, **values: object) -> Site:
+    return Site(stack=(*below, user(code), user("main()", "<module>")), **values)  # type: ignore[arg-type]
+
+
+def advice(code: str, *below: SourceLine, **values: object) -> str:
+    found = site(code, *below, **values)
+    return match(found).remedy(found)
+
+
+THIN = lib("torch/_tensor.py", "Tensor.__contains__")
+AGGREGATION = lib("torchmetrics/aggregation.py", "BaseAggregator._cast_and_nan_check_input")
+WRAPPER = lib("torchmetrics/metric.py", "Metric._wrap_update.wrapped_func")
+
+NAMED: list[tuple[str, Site]] = [
+    ("GAP101", site("loss.item()", **ITEM)),
+    ("GAP101", site("float(loss)", **{**ITEM, "call": "Tensor.__float__"})),
+    ("GAP101", site("int(n)", **{**ITEM, "call": "Tensor.__int__"})),
+    ("GAP101", site("statistics.mean(xs)", lib("lib/statistics.py", "mean"), **ITEM)),
+    ("GAP102", site("if mask.any():", **BOOL)),
+    ("GAP102", site("torch.is_nonzero(x)", **{**ITEM, "call": "torch.is_nonzero"})),
+    (
+        "GAP103",
+        site("print(loss)", THIN, operator="Tensor.__repr__", mechanism="read", call="Tensor.__repr__"),
+    ),
+    ("GAP103", site('f"{loss:.3f}"', THIN, **{**ITEM, "call": "Tensor.__format__"})),
+    (
+        "GAP103",
+        site(
+            "log.info(loss)",
+            lib("lib/logging/__init__.py", "getMessage"),
+            **{**ITEM, "call": "Tensor.__repr__"},
+        ),
+    ),
+    ("GAP104", site("torch.equal(a, b)", operator="aten::equal", mechanism="read")),
+    ("GAP104", site("torch.allclose(a, b)", operator="torch.allclose", mechanism="read", call="allclose")),
+    ("GAP105", site("x[:n]", **{**ITEM, "call": "Tensor.__index__"})),
+    ("GAP105", site("x[i]", **{**ITEM, "call": "Tensor.__getitem__"})),
+    ("GAP105", site("torch.zeros(n)", **{**ITEM, "call": ""})),
+    ("GAP106", site("x.tolist()", operator="Tensor.tolist", mechanism="read", call="Tensor.tolist")),
+    ("GAP106", site("x.tolist()", operator="torch.Tensor.tolist", mechanism="read", call="Tensor.tolist")),
+    ("GAP107", site("3 in y", THIN, **{**ITEM, "call": "Tensor.__contains__"})),
+    ("GAP108", site("torch.multinomial(p, 1)", operator="aten::multinomial", mechanism="values")),
+    ("GAP109", site("torch.add(x, y, alpha=t)", **{**ITEM, "call": ""})),
+    ("GAP109", site("torch.full((2,), t)", **{**ITEM, "call": "torch.full"})),
+    ("GAP110", site("torch.nonzero(m)", operator="aten::nonzero", mechanism="size")),
+    ("GAP111", site("x.to_sparse()", operator="aten::_to_sparse", mechanism="size")),
+    ("GAP111", site("s.coalesce()", operator="aten::_coalesce", mechanism="size")),
+    ("GAP112", site("x[mask]", operator="aten::index", mechanism="size", call="Tensor.__getitem__")),
+    ("GAP112", site("x[mask]", operator="aten::index.Tensor", mechanism="size")),
+    ("GAP112", site("x.masked_select(m)", operator="aten::masked_select", mechanism="size")),
+    (
+        "GAP112",
+        site(
+            "loss.backward()",
+            operator="aten::_index_put_impl_",
+            mechanism="size",
+            node="IndexBackward0",
+            forward=(user("x[mask]"),),
+        ),
+    ),
+    ("GAP113", site("x[mask] = y", operator="aten::index_put_", mechanism="size", call="Tensor.__setitem__")),
+    (
+        "GAP113",
+        site("loss.backward()", operator="aten::index", mechanism="size", node="IndexPutBackward0"),
+    ),
+    ("GAP114", site("torch.unique(x)", operator="aten::_unique2", mechanism="size")),
+    ("GAP114", site("x.unique_consecutive()", operator="aten::unique_consecutive", mechanism="size")),
+    ("GAP115", site("x.repeat_interleave(r)", operator="aten::repeat_interleave.Tensor", mechanism="size")),
+    ("GAP116", site("torch.bincount(x)", operator="aten::bincount", mechanism="values")),
+    ("GAP116", site("torch.histc(x)", operator="aten::histc", mechanism="values")),
+    ("GAP117", site("F.one_hot(x)", operator="torch.nn.functional.one_hot", mechanism="values")),
+    (
+        "GAP118",
+        site("pack(x, n)", lib("torch/nn/utils/rnn.py", "pack_padded_sequence"), **H2D),
+    ),
+    ("GAP119", site("torch.combinations(x)", operator="aten::whatever", mechanism="size")),
+    ("GAP120", site("x.to(device)", **H2D)),
+    ("GAP121", site("torch.tensor(1.0, device=d)", **{**H2D, "detail": "scalar"})),
+    ("GAP122", site("x.cpu()", operator="aten::_to_copy", mechanism="d2h", detail="pageable")),
+    ("GAP123", site("x.to(device)", **{**H2D, "detail": "pinned"})),
+    ("GAP124", site("x[[0, 2]]", operator="aten::index", mechanism="h2d", detail="index")),
+    ("GAP125", site("x[0] = 1.0", operator="aten::copy_", mechanism="h2d", detail="value")),
+    (
+        "GAP126",
+        site("torch.save(s, f)", lib("torch/serialization.py", "_save"), **{**H2D, "mechanism": "d2h"}),
+    ),
+    ("GAP127", site("net.to(device)", lib("torch/nn/modules/module.py", "Module.to"), **H2D)),
+    ("GAP127", site("net.to(device)", **{**H2D, "detail": "module"})),
+    ("GAP130", site("torch.cuda.synchronize()", operator="cudaDeviceSynchronize", mechanism="explicit")),
+    ("GAP131", site("e.synchronize()", operator="cudaEventSynchronize", mechanism="explicit")),
+    ("GAP132", site("torch.cuda.empty_cache()", operator="cudaFree", mechanism="free")),
+    (
+        "GAP133",
+        site(
+            "dist.barrier()",
+            lib("torch/distributed/distributed_c10d.py", "barrier"),
+            operator="cudaStreamSynchronize",
+            mechanism="explicit",
+        ),
+    ),
+    ("GAP140", site("scaler.step(o)", lib("torch/amp/grad_scaler.py", "GradScaler._maybe_opt_step"), **ITEM)),
+    ("GAP141", site("m.update(x)", AGGREGATION, WRAPPER, **BOOL)),
+    (
+        "GAP142",
+        site("Normal(a, b)", lib("torch/distributions/distribution.py", "Distribution.__init__"), **BOOL),
+    ),
+    ("GAP143", site("clip(p, 1.0)", lib("torch/nn/utils/clip_grad.py", "clip_grad_norm_"), **BOOL)),
+    ("GAP144", site("torch.linalg.inv(a)", operator="aten::_linalg_check_errors", mechanism="status")),
+    (
+        "GAP145",
+        site(
+            "trainer.train()",
+            lib("transformers/trainer.py", "Trainer._run_epoch", "and (torch.isnan(tr) or torch.isinf(tr))"),
+            **BOOL,
+        ),
+    ),
+    (
+        "GAP146",
+        site("model(x)", lib("transformers/masking_utils.py", "_ignore_causal_mask_sdpa"), **BOOL),
+    ),
+    (
+        "GAP147",
+        site(
+            "net(x)", lib("torch/nn/modules/batchnorm.py", "forward"), **{**ITEM, "call": "Tensor.__float__"}
+        ),
+    ),
+    ("GAP148", site("emb(x)", operator="aten::embedding_renorm_", mechanism="size")),
+    ("GAP149", site("ema.update(m)", lib("somelib/ema.py", "update"), **ITEM)),
+    ("GAP150", site("loss.backward()", **{**ITEM, "detail": "anomaly", "node": "MulBackward0"})),
+    ("GAP151", site("o.step()", lib("torch/optim/lbfgs.py", "LBFGS.step"), **ITEM)),
+    (
+        "GAP152",
+        site("enc(x, mask=m)", lib("torch/nn/modules/transformer.py", "_detect_is_causal_mask"), **BOOL),
+    ),
+    (
+        "GAP153",
+        site("gather(o)", lib("torch/distributed/distributed_c10d.py", "all_gather_object"), **ITEM),
+    ),
+    (
+        "GAP154",
+        site(
+            "trainer.fit(m)",
+            lib("lightning/fabric/utilities/apply_func.py", "convert_tensors_to_scalars.to_item"),
+            **ITEM,
+        ),
+    ),
+    ("GAP155", site("bar.set_postfix(l=loss)", THIN, lib("tqdm/std.py", "set_postfix"), **BOOL)),
+    (
+        "GAP156",
+        site(
+            "acc.update(p, t)",
+            lib(
+                "torchmetrics/functional/classification/stat_scores.py",
+                "_binary_stat_scores_tensor_validation",
+            ),
+            operator="aten::_unique2",
+            mechanism="size",
+        ),
+    ),
+    (
+        "GAP157",
+        site(
+            "acc.update(p, t)",
+            lib("torchmetrics/utilities/data.py", "_bincount"),
+            operator="aten::bincount",
+            mechanism="values",
+        ),
+    ),
+    (
+        "GAP158",
+        site(
+            "m.update(1.0)",
+            lib("torchmetrics/aggregation.py", "MeanMetric.update"),
+            **{**H2D, "detail": "scalar", "call": "torch.as_tensor"},
+        ),
+    ),
+    (
+        "GAP159",
+        site(
+            "acc.update(p, t)",
+            lib("torchmetrics/functional/classification/stat_scores.py", "_multiclass_stat_scores_update"),
+            operator="aten::index",
+            mechanism="size",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "found"), NAMED, ids=[f"{c}-{s.stack[-2].code}" for c, s in NAMED])
+def test_the_wait_is_named(code: str, found: Site) -> None:
+    named = match(found)
+    assert named.code == code
+    assert named.remedy(found)
+
+
+def test_every_rule_but_the_catch_all_is_reached() -> None:
+    from gapless.rules import all_rules
+
+    assert {code for code, _ in NAMED} == {rule.code for rule in all_rules()} - {"GAP100"}
+
+
+# -- whose wait it is ------------------------------------------------------------------------------
+
+
+def test_a_metric_of_the_users_own_is_not_a_librarys_doing() -> None:
+    found = Site(stack=(user("if x.any():", "update"), WRAPPER, user("m.update(x)")), **BOOL)  # type: ignore[arg-type]
+    assert match(found).code == "GAP102"
+
+
+def test_a_callback_of_the_users_own_is_not_a_librarys_doing() -> None:
+    found = Site(
+        stack=(
+            user("loss.item()"),
+            lib("lightning/pytorch/loops/fit_loop.py", "run"),
+            user("trainer.fit(m)"),
+        ),
+        **ITEM,  # type: ignore[arg-type]
+    )
+    assert match(found).code == "GAP101"
+
+
+def test_the_loss_of_torch_keeps_the_patterns_rule() -> None:
+    where = lib("torch/nn/modules/adaptive.py", "AdaptiveLogSoftmaxWithLoss.forward")
+    found = site("loss = criterion(x, y)", where, operator="aten::nonzero", mechanism="size")
+    assert match(found).code == "GAP110"
+    assert "torch/nn/modules/adaptive.py:12" in match(found).remedy(found)
+
+
+def test_a_sampled_action_is_no_check_of_arguments() -> None:
+    where = lib("torch/distributions/categorical.py", "Categorical.sample")
+    found = site("a = dist.sample()", where, operator="aten::multinomial", mechanism="values")
+    assert match(found).code == "GAP108"
+    assert "torch/distributions/categorical.py" in match(found).remedy(found) or "exponential_" in match(
+        found
+    ).remedy(found)
+
+
+def test_logging_by_the_trainer_is_no_nan_filter() -> None:
+    where = lib("transformers/trainer.py", "Trainer._maybe_log_save_evaluate", "tr_loss.mean().item()")
+    found = site("trainer.train()", where, **ITEM)
+    assert match(found).code == "GAP149"
+    assert "logging_steps" in match(found).remedy(found)
+
+
+def test_batches_that_accelerate_copies_get_its_own_option() -> None:
+    where = lib("accelerate/utils/operations.py", "send_to_device")
+    text = advice("for batch in loader:", where, **{**H2D, "detail": "pinned"})
+    assert "DataLoaderConfiguration(non_blocking=True)" in text
+    text = advice(
+        "trainer.train()",
+        where,
+        lib("transformers/trainer.py", "Trainer.train"),
+        **{**H2D, "detail": "pinned"},
+    )
+    assert 'accelerator_config={"non_blocking": True}' in text
+
+
+def test_a_wait_without_any_stack_is_named_too() -> None:
+    assert match(Site(**ITEM)).code == "GAP101"  # type: ignore[arg-type]
+
+
+# -- advice about the line -------------------------------------------------------------------------
+
+INDEX = {"operator": "aten::index", "mechanism": "size"}
+WRITE = {"operator": "aten::_index_put_impl_", "mechanism": "size"}
+LINES: list[tuple[str, dict[str, str], str]] = [
+    ("total += loss.item()", ITEM, "`total += loss.detach()`"),
+    ("total += loss.item() * len(x)", ITEM, "`total += loss.detach() * len(x)`"),
+    ("losses.append(loss.item())", ITEM, "`losses.append(loss.detach())`"),
+    ("losses.append(loss.item())", ITEM, "`torch.stack(losses).tolist()`"),
+    ("value = (a - b).abs().item()", ITEM, "`value = (a - b).abs().detach()`"),
+    ("running += float(loss)", {**ITEM, "call": "Tensor.__float__"}, "`running += loss.detach()`"),
+    ('logs = {"a": a.item(), "b": b.item()}', ITEM, "keep `a` and `b` on the device"),
+    ('"loss": loss.item(),', ITEM, "keep `loss` on the device"),
+    ("if mask.any():", BOOL, "`torch.where(mask.any(), a, b)`"),
+    ("elif x.sum() > 3:", BOOL, "`torch.where(x.sum() > 3, a, b)`"),
+    ("if torch.isnan(loss):", BOOL, "`bad |= torch.isnan(loss).any()`"),
+    ("best = max(best, score)", BOOL, "`torch.maximum(best, score)`"),
+    ("x = max(norm, 1e-6)", BOOL, "`torch.clamp(norm, min=1e-6)`"),
+    ("x = min(1.0, norm)", BOOL, "`torch.clamp(norm, max=1.0)`"),
+    ("worst = max(losses)", BOOL, "`torch.stack(losses).max()`"),
+    ("y = a if flag else b", BOOL, "`torch.where(flag, a, b)`"),
+    ("assert (x > 0).all()", BOOL, "assert what the host knows"),
+    ('print(f"loss {loss}")', {**ITEM, "call": "Tensor.__format__"}, "`loss` is a device tensor"),
+    ("same = torch.equal(a, b)", {**ITEM, "call": "torch.equal"}, "`(a == b).all()`"),
+    (
+        "assert a.allclose(b, atol=1e-3)",
+        {**ITEM, "call": "Tensor.allclose"},
+        "`torch.isclose(a, b, atol=1e-3).all()`",
+    ),
+    ("y = x[:n]", {**ITEM, "call": "Tensor.__index__"}, "`torch.arange(x.shape[0], device=x.device) < n`"),
+    ("row = table[best]", {**ITEM, "call": "Tensor.__getitem__"}, "`table.index_select(0, best.reshape(1))"),
+    ("for i in range(n):", {**ITEM, "call": "Tensor.__index__"}, "mask what lies beyond `n`"),
+    ("if 3 in y:", {**ITEM, "call": "Tensor.__contains__"}, "`(y == 3).any()`"),
+    ("if k not in y:", {**ITEM, "call": "Tensor.__contains__"}, "`(y != k).all()`"),
+    ("z = torch.add(x, y, alpha=rate)", {**ITEM, "call": ""}, "`a + rate * b`"),
+    (
+        "inds = torch.nonzero(target == 0)",
+        {"operator": "aten::nonzero", "mechanism": "size"},
+        "`torch.where(target == 0,",
+    ),
+    ("inds = mask.nonzero()", {"operator": "aten::nonzero", "mechanism": "size"}, "keep the mask `mask`"),
+    ("loss = losses[valid].mean()", INDEX, "`torch.where(valid, losses, 0.0).sum() / valid.sum()`"),
+    ("loss = e[y != 255].sum()", INDEX, "`torch.where(y != 255, e, 0.0).sum()`"),
+    ("kept = x[mask]", INDEX, "`torch.where(mask, x, other)`"),
+    (
+        "k = torch.masked_select(x, m)",
+        {"operator": "aten::masked_select", "mechanism": "size"},
+        "`torch.where(m, x, other)`",
+    ),
+    ("x[mask] = y[mask]", WRITE, "`x = torch.where(mask, y, x)`"),
+    ("x[mask] *= 0.5", WRITE, "`x = torch.where(mask, x * 0.5, x)`"),
+    ("x[mask] = values", WRITE, "`x.masked_scatter_(mask, values)`"),
+    ("u = torch.unique(ids)", {"operator": "aten::_unique2", "mechanism": "size"}, "ids.flatten().sort()"),
+    (
+        "r = torch.repeat_interleave(x, n, dim=0)",
+        {"operator": "aten::repeat_interleave", "mechanism": "size"},
+        "`torch.repeat_interleave(x, n, dim=0, output_size=n)`",
+    ),
+    (
+        "c = torch.bincount(y, minlength=k)",
+        {"operator": "aten::bincount", "mechanism": "values"},
+        "`torch.zeros(k, dtype=torch.long, device=y.device).scatter_add_(0, y,",
+    ),
+    (
+        "h = F.one_hot(y)",
+        {"operator": "torch.nn.functional.one_hot", "mechanism": "values"},
+        "`F.one_hot(y, num_classes=n)`",
+    ),
+    ("x = x.to(device)", H2D, "`x.to(device, non_blocking=True)` with `x` in pinned memory"),
+    ("x = x.to(device)", {**H2D, "detail": "pinned"}, "`x.to(device, non_blocking=True)`"),
+    ("x = x.cuda()", {**H2D, "detail": "pinned"}, "`x.cuda(non_blocking=True)`"),
+    ("w = torch.tensor(1.0, device=dev)", {**H2D, "detail": "scalar"}, "`torch.full((), 1.0, device=dev)`"),
+    ("w = torch.tensor([1, 2], device=dev)", {**H2D, "detail": "scalar"}, "once, before the loop"),
+    ("w = x.new_tensor(2.0)", {**H2D, "detail": "scalar"}, "`x.new_full((), 2.0)`"),
+    ("outs.append(y.cpu())", {**H2D, "mechanism": "d2h"}, "`outs.append(y)`"),
+    ("l = y.type(torch.LongTensor)", {**H2D, "mechanism": "d2h"}, "`y.type(torch.long)`"),
+    ("b = x[[0, 2]]", {**H2D, "detail": "index"}, "`torch.tensor([0, 2], device=x.device)`"),
+    (
+        "x[rows] = 1.0",
+        {**H2D, "operator": "aten::_index_put_impl_", "detail": "value"},
+        "`x.index_fill_(0, rows, 1.0)`",
+    ),
+    ("x[0, 1] = -1", {**H2D, "operator": "aten::copy_", "detail": "value"}, "`x[0, 1].fill_(-1)`"),
+    (
+        "l = torch.linalg.cholesky(a)",
+        {"operator": "aten::x", "mechanism": "status"},
+        "`torch.linalg.cholesky_ex(a).L`",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "values", "text"), LINES, ids=[line[0] for line in LINES])
+def test_the_advice_speaks_of_the_users_line(code: str, values: dict[str, str], text: str) -> None:
+    assert text in advice(code, **values)
+
+
+GENERAL = [
+    ("", ITEM),
+    ("x = model(", ITEM),
+    ("a.item() + b.item() + c.item() + d.item() + e.item()", ITEM),
+    ("if step % 10 == 0 and loss > 3:", BOOL),
+    ('name = "good" if loss < 1 else "bad"', BOOL),
+    ("if any(t > 0 for t in ts):", BOOL),
+    ("y = x[a][b]", INDEX),
+    ("y = x[:, mask]", INDEX),
+    ("x[mask] = f(y[mask])", WRITE),
+    ("w = torch.tensor(values, device=dev)", {**H2D, "detail": "scalar"}),
+    ("w = torch.tensor(1.0, device=dev, requires_grad=True)", {**H2D, "detail": "scalar"}),
+    ("c = torch.bincount(f(x), w)", {"operator": "aten::bincount", "mechanism": "values"}),
+    ("l = torch.linalg.cholesky(a, upper=True)", {"operator": "aten::x", "mechanism": "status"}),
+    ("x, y = x.to(device), y.to(device)", {**H2D, "detail": "pinned"}),
+]
+
+
+@pytest.mark.parametrize(("code", "values"), GENERAL, ids=[line[0] for line in GENERAL])
+def test_a_line_that_does_not_tell_gets_the_general_advice(code: str, values: dict[str, str]) -> None:
+    found = site(code, **values)
+    named = match(found)
+    assert named.remedy(found) == named.advice
+
+
+def test_no_advice_about_the_users_line_where_a_library_waits() -> None:
+    where = lib("torchvision/ops/boxes.py", "nms")
+    text = advice("keep = boxes[scores > 0.5]", where, **INDEX)
+    assert "torchvision/ops/boxes.py:12 (nms)" in text
+    assert "scores > 0.5" not in text
+
+
+def test_in_backward_the_forward_line_is_read() -> None:
+    found = Site(
+        operator="aten::_index_put_impl_",
+        mechanism="size",
+        stack=(lib("torch/autograd/graph.py", "_engine_run_backward"), user("loss.backward()")),
+        node="IndexBackward0",
+        forward=(user("loss = e[valid].mean()"),),
+    )
+    assert "`torch.where(valid, e, 0.0).sum() / valid.sum()`" in match(found).remedy(found)

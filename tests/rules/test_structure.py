@@ -1,0 +1,85 @@
+"""Every rule documents itself in the same shape, and its examples are Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import gapless.rules
+from gapless.errors import UsageError
+from gapless.model import SECTIONS, Rule, Site
+from gapless.rules import all_rules, match, rule
+
+RULES = all_rules()
+FOLDER = Path(gapless.rules.__file__).parent
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_every_file_of_a_rule_is_found() -> None:
+    files = {path.stem for path in FOLDER.glob("gap[0-9]*.py")}
+    assert len(files) == len(RULES)
+    assert {file[:6].upper() for file in files} == {found.code for found in RULES}
+
+
+def test_codes_and_names_are_unique() -> None:
+    assert len({found.code for found in RULES}) == len(RULES)
+    assert len({found.name for found in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("found", RULES, ids=lambda found: found.code)
+class TestRule:
+    def test_file_bears_code_and_name(self, found: Rule) -> None:
+        module = type(found).__module__.rpartition(".")[2]
+        assert module == f"{found.code.lower()}_{found.name.replace('-', '_')}"
+
+    def test_summary_is_one_short_line(self, found: Rule) -> None:
+        assert 20 < len(found.summary()) < 110
+        assert found.summary().endswith(".")
+
+    def test_has_the_sections_in_order_and_filled(self, found: Rule) -> None:
+        sections = found.sections()
+        assert tuple(sections) == SECTIONS
+        assert all(sections.values())
+
+    def test_examples_are_python(self, found: Rule) -> None:
+        sections = found.sections()
+        for title in ("Example", "Use instead"):
+            code = blocks(sections[title])
+            assert len(code) == 1, f"{title} has {len(code)} blocks"
+            ast.parse(code[0])
+
+    def test_text_outside_code_has_no_markdown_left_open(self, found: Rule) -> None:
+        for text in (*found.sections().values(), found.advice, found.summary()):
+            prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+            assert prose.count("`") % 2 == 0, prose
+
+    def test_advice_is_a_clause_that_a_renderer_can_place(self, found: Rule) -> None:
+        assert found.advice
+        assert "\n" not in found.advice
+        assert not found.advice.endswith(".")
+
+    def test_is_found_by_code_and_by_name(self, found: Rule) -> None:
+        assert rule(found.code.lower()) is found
+        assert rule(found.name) is found
+
+
+def test_a_code_that_is_not_there_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no rule 'GAP000'"):
+        rule("GAP000")
+
+
+@pytest.mark.parametrize("mechanism", ["read", "size", "values", "status", "h2d", "d2h", "explicit", "free"])
+def test_each_kind_of_wait_gets_a_name_even_where_nothing_is_known_of_it(mechanism: str) -> None:
+    site = Site(operator="aten::never_heard_of", mechanism=mechanism)  # type: ignore[arg-type]
+    named = match(site)
+    assert named.remedy(site)
+
+
+def test_the_catch_all_comes_last() -> None:
+    assert match(Site(operator="cudaHostRegister", mechanism="explicit")).code == "GAP100"
