@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gapless.model import Ending, Environment, Event, Mark, Session, Site, SourceLine
+import msgspec
+
+from gapless.analyze import report
+from gapless.model import Ending, Environment, Event, Mark, Report, Session, Site, SourceLine
 
 SITE_PACKAGES = "/venv/lib/python3.11/site-packages/"
 
@@ -60,3 +63,51 @@ class Simulation:
             **fields,
         }
         return Session(sites=tuple(self.sites), events=tuple(self.events), marks=tuple(self.marks), **given)
+
+
+REMEDIES = {
+    "GAP101": "keep `loss` on the device, and read it once every N steps",
+    "GAP110": "keep the mask `target == background` and its fixed size: `torch.where(mask, a, b)`, "
+    "`masked_fill`, or a sum weighted by it",
+    "GAP120": "pinned memory and `non_blocking=True`",
+    "GAP141": '`nan_strategy="disable"`',
+}
+STOPPED = Ending(how="enough-steps")
+MAIN = (line(200, function="main", code="train()"), line(210, function="<module>", code="main()"))
+CODE = {
+    5: "model.to('cuda')",
+    50: "loss_metric.update(loss)",
+    60: "inds = torch.nonzero(target == background, as_tuple=True)",
+    70: "print('loss', loss.item())",
+    120: "correct += (predicted == labels).sum().item()",
+}
+AGGREGATOR = (
+    library_line(
+        101, "torchmetrics/aggregation.py", "BaseAggregator._cast_and_nan_check_input", "if nans.any():"
+    ),
+    library_line(380, "torchmetrics/aggregation.py", "MeanMetric.update", "value = self._cast(value)"),
+    library_line(
+        560, "torchmetrics/metric.py", "Metric._wrap_update.wrapped_func", "update(*args, **kwargs)"
+    ),
+)
+
+
+def example(ending: Ending = STOPPED) -> Report:
+    """A report with a finding of every kind."""
+    run = Simulation(code=CODE, outer=MAIN)
+    run.wait(5, times=60, operator="cudaMemcpyAsync", mechanism="h2d", call="Tensor.to", detail="pageable")
+    for step in range(12):
+        run.wait(50, times=2, below=AGGREGATOR, call="Tensor.__bool__")
+        run.wait(60, operator="aten::nonzero", mechanism="size", call="")
+        if step % 5 == 0:
+            run.wait(70)
+        run.step(95)
+        if step == 6:
+            run.phase = "eval"
+            run.wait(120, times=12)
+            run.phase = "train"
+    notes = ("torch.compile ran eagerly",)
+    made = report(run.session(ending=ending, notes=notes), lambda file: "")
+    # The rules' own words may change; what is shown of a report must not change with them.
+    findings = [msgspec.structs.replace(one, remedy=REMEDIES[one.code]) for one in made.findings]
+    return msgspec.structs.replace(made, findings=tuple(findings))

@@ -131,4 +131,4 @@ def test_a_reader_that_leaves_early(python):
         "p.stdout.close()\n"
         "print(p.stderr.read(), p.wait())\n",
     )
-    assert seen.stdout == "b'' 141\n"
+    assert seen.stdout == "b'' 0\n"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_text import STYLE, example
+from building import example
 
 from gapless.errors import UsageError
 from gapless.model import Report
@@ -11,7 +11,7 @@ from gapless.render import Style, formats, renderer
 
 
 def test_one_line_with_every_field():
-    text = renderer("json")(example(), STYLE)
+    text = renderer("json")(example(), Style())
     assert text.count("\n") == 1
     assert text.endswith("\n")
     document = json.loads(text)

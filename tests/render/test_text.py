@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
-from building import Simulation, library_line, line
+from building import Simulation, example
 
 from gapless.analyze import report
 from gapless.model import Ending, Report
@@ -14,40 +15,6 @@ from gapless.render import Style, renderer
 
 HERE = Path(__file__).parent
 STYLE = Style(folder="/work")
-MAIN = (line(200, function="main", code="train()"), line(210, function="<module>", code="main()"))
-CODE = {
-    5: "model.to('cuda')",
-    50: "loss_metric.update(loss)",
-    60: "inds = torch.nonzero(target == background, as_tuple=True)",
-    70: "print('loss', loss.item())",
-    120: "correct += (predicted == labels).sum().item()",
-}
-AGGREGATOR = (
-    library_line(
-        101, "torchmetrics/aggregation.py", "BaseAggregator._cast_and_nan_check_input", "if nans.any():"
-    ),
-    library_line(380, "torchmetrics/aggregation.py", "MeanMetric.update", "value = self._cast(value)"),
-    library_line(
-        560, "torchmetrics/metric.py", "Metric._wrap_update.wrapped_func", "update(*args, **kwargs)"
-    ),
-)
-
-
-def example(ending: Ending = Ending(how="enough-steps")) -> Report:
-    run = Simulation(code=CODE, outer=MAIN)
-    run.wait(5, times=60, operator="cudaMemcpyAsync", mechanism="h2d", call="Module.to", detail="pageable")
-    for step in range(12):
-        run.wait(50, times=2, below=AGGREGATOR, call="Tensor.__bool__")
-        run.wait(60, operator="aten::nonzero", mechanism="size", call="")
-        if step % 5 == 0:
-            run.wait(70)
-        run.step(95)
-        if step == 6:
-            run.phase = "eval"
-            run.wait(120, times=12)
-            run.phase = "train"
-    notes = ("torch.compile ran eagerly",)
-    return report(run.session(ending=ending, notes=notes), lambda file: "")
 
 
 def shown(made: Report, **style: object) -> str:
@@ -81,8 +48,6 @@ def test_no_line_is_wider_than_the_terminal(width, unfold):
 
 
 def test_colours_change_nothing_but_colours():
-    import re
-
     plain = shown(example())
     colored = shown(example(), color="truecolor")
     assert "\x1b[" in colored
@@ -142,8 +107,5 @@ def test_an_empty_report():
 
 
 def test_hints_close_the_report():
-    assert (
-        shown(example(), hints=("-o run.gapless.json saves it",))
-        .splitlines()[-1]
-        .endswith("· -o run.gapless.json saves it")
-    )
+    text = shown(example(), hints=("-o FILE saves it",))
+    assert " ".join(text.split()).endswith(" · --all unfolds the rest · -o FILE saves it")

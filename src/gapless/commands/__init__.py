@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import pkgutil
-import sys
 from collections.abc import Sequence
 
 import click
@@ -67,8 +65,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # Whoever read the output has left. Nothing more can be said, at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     return status if isinstance(status, int) else 0

@@ -45,8 +45,12 @@ def write(stream: TextIO, text: str) -> None:
     for earlier in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the script may have closed or replaced it
             earlier.flush()
-    stream.write(text)
-    stream.flush()
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        # Whoever read it has left. What is still to be flushed goes nowhere, at exit too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,24 +13,24 @@ class ScriptCommand(click.Command):
         self.allow_interspersed_args = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        position = self._end_of_options(args)
-        if position < len(args) and args[position] != "--":
-            args = [*args[:position], "--", *args[position:]]
-        return super().parse_args(ctx, args)
+        options, rest = self._split(args)
+        return super().parse_args(ctx, [*options, "--", *rest] if rest else options)
 
-    def _end_of_options(self, args: list[str]) -> int:
-        """The position in `args` at which the script's own arguments, or its name, begin."""
+    def _split(self, args: list[str]) -> tuple[list[str], list[str]]:
+        """`args` as Gapless's own options, and the script's name and arguments."""
         position = 0
         while position < len(args):
             word = args[position]
-            if word == "--" or not word.startswith("-") or word == "-":
+            if word == "--":
+                return args[:position], args[position + 1 :]
+            if not word.startswith("-") or word == "-":
                 break
             name, attached = self._last_option(word)
             takes_value = name in self._with_value()
             position += 2 if takes_value and not attached else 1
             if name in ("-m", "--module"):
                 break
-        return min(position, len(args))
+        return args[:position], args[position:]
 
     def _last_option(self, word: str) -> tuple[str, bool]:
         """The option in `word` that may take a value, and whether the value is attached to it."""

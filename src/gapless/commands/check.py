@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass
@@ -108,8 +107,6 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
 
 def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, say what was seen, and return the exit status."""
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch")
     from gapless.capture.run import run
     from gapless.capture.stopping import Stopper
     from gapless.capture.target import Target
@@ -140,8 +137,12 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
 
 
 def _emulator(wishes: Wishes, stopper: object) -> Emulator:
-    from gapless.emulate.emulator import Emulator
-
+    try:
+        from gapless.emulate.emulator import Emulator
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch") from None
     return Emulator(wishes.gpu, wishes.devices, on_mark=stopper)  # type: ignore[arg-type]
 
 

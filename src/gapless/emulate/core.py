@@ -29,7 +29,6 @@ class Core:
         self.placement = Placement()
         self.clock = clock
         self.enabled = True
-        self.trace_nodes = True
         self.optimizers: list[Any] = []
         self.trained: set[int] = set()
         self._node_begins: list[int] = []

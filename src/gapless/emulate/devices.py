@@ -1,8 +1,14 @@
-"""Mixed devices: which operators accept host tensors beside device tensors, and CUDA's words when not."""
+"""Mixed devices: where CUDA refuses them, and in which words.
+
+Only what is certain raises: operators with a generated check (`device_checks.tsv`), element-wise operators, and
+the few below with words of their own. Zero-dimensional host tensors become kernel arguments and are welcome.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import torch
@@ -10,76 +16,164 @@ import torch
 from gapless.emulate.placement import ORPHAN, Placement
 
 Tensor = torch.Tensor
+_Named = list[tuple[str, Tensor, str]]
 
-_LENIENT = {
-    # indices may live on the host: they are copied over (the table of waits counts that)
-    "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
-    "aten::_unsafe_index_put", "aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate",
-    # lengths live on the host by contract
-    "aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward",
-    "aten::_ctc_loss_backward", "aten::_use_cudnn_ctc_loss", "aten::segment_reduce", "aten::_segment_reduce_backward",
-    # only metadata is read of the other tensor
-    "aten::set_", "aten::resize_as_", "aten::is_same_size", "aten::result_type", "aten::_has_same_storage_numel",
-    "aten::_debug_has_internal_overlap", "aten::_sparse_broadcast_to_copy", "aten::record_stream",
-    # nested tensors keep their sizes on the host
-    "aten::_nested_view_from_buffer", "aten::_nested_view_from_buffer_copy", "aten::_nested_tensor_from_tensor_list",
-    "aten::_nested_from_padded", "aten::_nested_tensor_from_mask",
-}  # fmt: skip
-_LENIENT_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_", "aten::_sparse_", "aten::_cudnn_", "prim::")
+_ELEMENTWISE = {"aten::where", "aten::lerp", "aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}
 
 
-def accepts_mixed(operator: str) -> bool:
-    """Whether `operator` (``aten::index``) takes host tensors beside device tensors on CUDA."""
-    return operator in _LENIENT or operator.startswith(_LENIENT_PREFIXES)
+@cache
+def _generated() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """``operator.overload → (wrapper, checked arguments)``."""
+    text = resources.files("gapless.emulate").joinpath("device_checks.tsv").read_text()
+    rows = (line.split("\t") for line in text.splitlines()[2:])
+    return {f"aten::{name}": (method, tuple(arguments.split(","))) for name, method, arguments in rows}
 
 
-def check(operator: str, func: Any, args: Any, kwargs: dict[str, Any], placement: Placement) -> None:
-    """Raise as CUDA does when the arguments lie on several devices.
+def accepts_mixed(func: Any) -> bool:
+    """Whether nothing is known against host tensors beside device tensors in the overload `func`."""
+    return _checker(func) is None
 
-    Zero-dimensional host tensors become kernel arguments and are welcome everywhere.
+
+def _checker(func: Any) -> Callable[[Any, _Named], str | None] | None:
+    name = func._schema.name
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special
+    if _key(func) in _generated():
+        return _generated_words
+    if torch.Tag.pointwise in func.tags or name in _ELEMENTWISE:
+        return _elementwise_words
+    return None
+
+
+def _key(func: Any) -> str:
+    overload = func._schema.overload_name
+    return f"{func._schema.name}.{overload}" if overload else str(func._schema.name)
+
+
+def check(func: Any, args: Any, kwargs: dict[str, Any], placement: Placement) -> None:
+    """Raise as CUDA does when the arguments of `func` lie on several devices.
 
     Raises:
         RuntimeError: with the words of the operator's own check.
     """
-    first: str | None = None
-    for name, tensor in _named_tensors(func, args, kwargs):
-        state = placement.state_of(tensor)
-        if state == ORPHAN or (state < 0 and tensor.dim() == 0):
-            continue
-        device = f"cuda:{state}" if state >= 0 else str(tensor.device)
-        if device.startswith(("meta", "mkldnn")):
-            continue
-        if first is None:
-            first = device
-        elif device != first:
-            raise RuntimeError(_words(operator, func, name, first, device))
+    checker = _checker(func)
+    if checker is None:
+        return
+    words = checker(func, list(_named_tensors(func, args, kwargs, placement)))
+    if words is not None:
+        raise RuntimeError(words)
 
 
-def _named_tensors(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(
+    func: Any, args: Any, kwargs: dict[str, Any], placement: Placement
+) -> Iterator[tuple[str, Tensor, str]]:
     names = [argument.name for argument in func._schema.arguments]
     for name, value in (*zip(names, args, strict=False), *kwargs.items()):
         for item in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(item, Tensor):
-                yield name, item
+            if not isinstance(item, Tensor):
+                continue
+            state = placement.state_of(item)
+            device = f"cuda:{state}" if state >= 0 else str(item.device)
+            if state != ORPHAN and not (state < 0 and item.dim() == 0) and not device.startswith("meta"):
+                yield name, item, device
 
 
-def _words(operator: str, func: Any, name: str, first: str, other: str) -> str:
-    short = operator.removeprefix("aten::")
-    if short in ("convolution", "convolution_backward", "cudnn_convolution"):
-        return _convolution_words(name, first, other)
-    if torch.Tag.pointwise in func.tags or short in ("where", "lerp", "copy_"):
-        return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {other}!"
-    overload = func._schema.overload_name
-    method = f"wrapper_CUDA_{overload}_{short}" if overload and overload != "default" else f"wrapper_CUDA_{short}"
+def _generated_words(func: Any, tensors: _Named) -> str | None:
+    method, checked = _generated()[_key(func)]
+    order = {name: position for position, name in enumerate(checked)}
+    relevant = sorted((one for one in tensors if one[0] in order), key=lambda one: order[one[0]])
+    for name, _, device in relevant[1:]:
+        if device != relevant[0][2]:
+            return _got(name, device, relevant[0][2], method)
+    return None
+
+
+def _got(name: str, device: str, first: str, method: str) -> str:
     return (
-        f"Expected all tensors to be on the same device, but got {name} is on {other}, different from other "
+        f"Expected all tensors to be on the same device, but got {name} is on {device}, different from other "
         f"tensors on {first} (when checking argument in method {method})"
     )
 
 
-def _convolution_words(name: str, first: str, other: str) -> str:
-    kinds = {True: "torch.cuda.FloatTensor", False: "torch.FloatTensor"}
-    left, right = kinds[first.startswith("cuda")], kinds[other.startswith("cuda")]
-    if left == right:
-        return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {other}!"
-    return f"Input type ({left}) and {name} type ({right}) should be the same"
+def _elementwise_words(func: Any, tensors: _Named) -> str | None:
+    devices = [device for _, _, device in tensors]
+    common = next((device for device in devices if device != "cpu"), None)
+    other = next((device for device in devices if device != common), None)
+    if common is None or other is None:
+        return None
+    return f"Expected all tensors to be on the same device, but found at least two devices, {common} and {other}!"
+
+
+def _embedding_words(func: Any, tensors: _Named) -> str | None:
+    """An embedding is an `index_select` of its weight."""
+    named = {name: device for name, _, device in tensors}
+    weight, index = named.get("weight"), named.get("indices")
+    if weight is None or index is None or weight == index:
+        return None
+    return _got("index", index, weight, "wrapper_CUDA__index_select")
+
+
+def _convolution_words(func: Any, tensors: _Named) -> str | None:
+    named = {name: (tensor, device) for name, tensor, device in tensors}
+    if "input" not in named:
+        return None
+    given, device = named["input"]
+    for name in ("weight", "bias"):
+        if name in named and named[name][1] != device:
+            left, right = _type(given, device), _type(*named[name])
+            if left == right:
+                return _elementwise_words(func, tensors)
+            rest = " or input should be a MKLDNN tensor and weight is a dense tensor"
+            on_host = name == "weight" and not device.startswith("cuda") and given.dtype is torch.float32
+            return f"Input type ({left}) and {name} type ({right}) should be the same{rest if on_host else ''}"
+    return None
+
+
+def _type(tensor: Tensor, device: str) -> str:
+    with torch._C.DisableTorchFunction():
+        name = str(torch._C.TensorBase.type(tensor))
+    return name.replace("torch.", "torch.cuda.", 1) if device.startswith("cuda") and ".cuda." not in name else name
+
+
+def _index_words(func: Any, tensors: _Named) -> str | None:
+    """Indices may come from the host; device indices into a host tensor may not."""
+    named = dict((name, device) for name, _, device in reversed(tensors))
+    own = named.get("self")
+    if own == "cpu" and any(name == "indices" and device != own for name, _, device in tensors):
+        return "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+    return None
+
+
+def _index_put_words(func: Any, tensors: _Named) -> str | None:
+    """Values have to be where the tensor is; indices may come from the host."""
+    return _elementwise_words(func, [one for one in tensors if one[0] in ("self", "values")])
+
+
+def _recurrent_words(func: Any, tensors: _Named) -> str | None:
+    named = {name: device for name, _, device in reversed(tensors)}
+    given = named.get("input")
+    for name, device in named.items():
+        if given is not None and name in ("params", "hx") and device != given:
+            kind = "parameter" if name == "params" else "hidden"
+            return (
+                f"Input and {kind} tensors are not at the same device, found input tensor at {given} and {kind} "
+                f"tensor at {device}"
+            )
+    return None
+
+
+_SPECIAL: dict[str, Callable[[Any, _Named], str | None]] = {
+    "aten::embedding": _embedding_words,
+    "aten::convolution": _convolution_words,
+    "aten::index": _index_words,
+    "aten::_unsafe_index": _index_words,
+    "aten::index_put": _index_put_words,
+    "aten::index_put_": _index_put_words,
+    "aten::_index_put_impl_": _index_put_words,
+    "aten::_unsafe_index_put": _index_put_words,
+    "aten::lstm": _recurrent_words,
+    "aten::gru": _recurrent_words,
+    "aten::rnn_tanh": _recurrent_words,
+    "aten::rnn_relu": _recurrent_words,
+}

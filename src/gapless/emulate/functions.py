@@ -53,29 +53,18 @@ class FunctionMode(TorchFunctionMode):
         if kwargs is None:
             kwargs = {}
         handler = self.handlers.get(func)
-        core = self.core
-        if core.trace_nodes:
-            before = _peek()
-            out = self._run(handler, func, types, args, kwargs)
-            if _peek() != before:
-                core.created_nodes(before, 1)
-            return out
+        before = _peek()
         if handler is not None:
-            return handler(self, func, args, kwargs)
-        if kwargs and kwargs.get("device") is not None:
-            return self.asked(func, args, kwargs)
-        if type(func) is FunctionType:
-            return self.inside(func, types, args, kwargs)
-        return func(*args, **kwargs)
-
-    def _run(self, handler: Handler | None, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if handler is not None:
-            return handler(self, func, args, kwargs)
-        if kwargs and kwargs.get("device") is not None:
-            return self.asked(func, args, kwargs)
-        if type(func) is FunctionType:
-            return self.inside(func, types, args, kwargs)
-        return func(*args, **kwargs)
+            out = handler(self, func, args, kwargs)
+        elif kwargs and kwargs.get("device") is not None:
+            out = self.asked(func, args, kwargs)
+        elif type(func) is FunctionType:
+            out = self.inside(func, types, args, kwargs)
+        else:
+            out = func(*args, **kwargs)
+        if _peek() != before:
+            self.core.created_nodes(before, 1)
+        return out
 
     # -- parts -------------------------------------------------------------------------------------
 

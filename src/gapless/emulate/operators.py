@@ -54,7 +54,7 @@ class Plan:
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
             (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
         )
-        self.lenient = devices.accepts_mixed(schema.name)
+        self.lenient = devices.accepts_mixed(func)
 
 
 class OperatorMode(TorchDispatchMode):
@@ -117,7 +117,7 @@ class OperatorMode(TorchDispatchMode):
                 for item in orphans:
                     placement.put(item, index)
             if mixed is not None and not plan.lenient:
-                devices.check(plan.name, func, args, kwargs, placement)
+                devices.check(func, args, kwargs, placement)
         elif orphans is not None:
             index = ORPHAN
         if plan.makes:

@@ -31,7 +31,7 @@ class Canvas:
 
     def text(self) -> str:
         """Everything written so far."""
-        return "".join(line.rstrip() + "\n" for line in self._file.getvalue().splitlines())
+        return self._file.getvalue()
 
     def blank(self) -> None:
         self.line(Text())
@@ -41,7 +41,7 @@ class Canvas:
         self._console.print(self._clean(text), soft_wrap=True)
 
     def wrapped(self, text: Text) -> None:
-        self._console.print(self._clean(text), overflow="fold")
+        self.hanging(Text(), text)
 
     def clipped(self, text: Text) -> None:
         """One line, cut at the width."""
@@ -55,7 +55,7 @@ class Canvas:
         rows = self._clean(text).wrap(self._console, room, overflow="fold")
         for position, row in enumerate(rows):
             row.rstrip()
-            self.line((lead if not position else Text(" " * lead.cell_len)) + row)
+            self.line(Text.assemble(lead if not position else " " * lead.cell_len, row))
 
     def spread(self, left: Text, right: Text) -> None:
         """`left` and `right` at the two margins."""

@@ -31,6 +31,8 @@ def meaning(steps: StepSummary) -> str:
     """What the number of waits says of a step, and what a step is."""
     waits = steps.waits_per_step
     times = "Once" if waits == 1 else f"{number(waits)} times"
+    if steps.least != steps.most:
+        times = f"On average {times.lower()}"
     return (
         f"{times} in each step the host launches nothing until the GPU has done all that was queued. "
         f"A step ends with {steps.source}."

@@ -5,6 +5,7 @@ Every field is there, defaults too. `version` changes when a field changes its m
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -17,10 +18,9 @@ VERSION = 1
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as a JSON object in one line; `style` says nothing that matters here."""
+    """`report` as a JSON object in one line; `style` only says which characters may be used."""
     document = {"format": FORMAT, "version": VERSION, **plain(report)}
-    text = msgspec.json.encode(document).decode()
-    return style.ascii(text) + "\n"
+    return json.dumps(document, ensure_ascii=not style.unicode, separators=(",", ":")) + "\n"
 
 
 def plain(value: Any) -> Any:
