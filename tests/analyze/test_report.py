@@ -6,7 +6,7 @@ import pytest
 from building import Simulation, library_line, line
 
 from gapless.analyze import report
-from gapless.model import Session
+from gapless.model import Ending, Session
 
 SOURCE = "\n" * 9 + "for batch in loader:\n" + "    work()\n" * 90 + "\n"
 """A loop from line 10 to 100; everything else is outside of it."""
@@ -104,6 +104,34 @@ def test_evaluation():
     assert findings(run) == [(50, "every-step", 1, 1), (150, "evaluation", 7, 0), (50, "evaluation", 1, 0)]
     steps = report(run.session(), read).steps
     assert (steps.waits_per_step, steps.least, steps.most) == (1, 1, 1)
+
+
+def test_what_follows_evaluation_is_training_before_anything_tells():
+    def body(run, step):
+        if step % 5 == 4:
+            run.phase = "eval"
+            run.wait(150, times=7)
+        run.wait(50, times=3)  # the next batch
+        run.phase = "train"
+
+    assert findings(train(12, body=body)) == [(50, "every-step", 3, 1), (150, "evaluation", 14, 0)]
+
+
+def test_a_line_that_serves_training_and_evaluation_counts_for_each():
+    def body(run, step):
+        run.wait(50)
+        if step == 6:
+            run.phase = "eval"
+            run.wait(50, times=20)
+            run.phase = "train"
+
+    assert findings(train(12, body=body)) == [(50, "every-step", 1, 1), (50, "evaluation", 20, 0)]
+
+
+def test_what_a_stopped_script_does_is_not_its_own():
+    run = train(12, body=lambda run, step: run.wait(50), after=lambda run: run.wait(120))
+    (one,) = report(run.session(ending=Ending(how="enough-steps")), read).findings
+    assert (one.line.line, one.frequency.total) == (50, 11)
 
 
 def test_no_steps():

@@ -29,7 +29,7 @@ CASES = {
     "stopped in the middle": (
         [D, G, D, G, D],
         (1, 3),
-        "the 2nd Adam.step (with 1.5 of the 1st Adam.step to each)",
+        "the 2nd Adam.step (with 2 of the 1st Adam.step to each)",
     ),
     "five to one": (([D] * 5 + [G]) * 2, (5, 11), "the 2nd Adam.step (with 5 of the 1st Adam.step to each)"),
     "of two kinds": (["SGD.step#0", "Adam.step#1"] * 2, (1, 3), "Adam.step (with 1 of SGD.step to each)"),

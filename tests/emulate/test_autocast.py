@@ -112,8 +112,16 @@ def header_policies() -> dict[str, set[str]]:
     return found
 
 
+def kernels() -> set[str]:
+    """The ATen operators this torch casts on CUDA."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = {name for name in torch._C._dispatch_get_all_op_names() if has(name, "AutocastCUDA")}
+    return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
+
+
 def test_the_table_is_the_headers() -> None:
-    policies = {key: set(names.split()) for key, names in autocast_ops.POLICIES.items()}
+    known = kernels()
+    policies = {key: set(names.split()) & known for key, names in autocast_ops.POLICIES.items()}
     header = header_policies()
     # Two operators only CUDA has are registered beside the shared list.
     header["LOWER_PRECISION_FP"] |= {"cudnn_convolution", "cudnn_convolution_transpose"}
@@ -124,11 +132,9 @@ def test_the_table_is_the_headers() -> None:
 
 
 def test_every_cuda_kernel_of_this_torch_is_in_the_table() -> None:
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    names = {name for name in torch._C._dispatch_get_all_op_names() if has(name, "AutocastCUDA")}
-    ours = {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
     # CUDA's builds register cuDNN's recurrent operator, which no CPU tensor reaches.
-    assert ours - {"_cudnn_rnn"} == set(autocast_ops.aten_policies())
+    missing = kernels() - {"_cudnn_rnn"} - set(autocast_ops.aten_policies())
+    assert not missing
 
 
 # -- torch's test lists: (operator, arguments) with the dtype CUDA gives ------------------------------
@@ -379,6 +385,22 @@ def test_cpu_autocast_works_beside_cudas(table: Table) -> None:
             assert there.half().exp().dtype is FLOAT
         assert (here @ here).dtype is BF16
     assert (here @ here).dtype is FLOAT
+
+
+@pytest.mark.skipif(not hasattr(torch.library.Library, "fallback"), reason="needs torch 2.5")
+def test_cpu_autocast_leaves_the_devices_tensors_alone(table: Table) -> None:
+    here, there = table.host(torch.rand(4, 4)), torch.rand(4, 4)
+    with torch.autocast("cpu"):
+        assert (there @ there).dtype is FLOAT
+        assert F.linear(there, there).dtype is FLOAT
+        assert torch.fft.fft(there.half().float()).dtype is torch.complex64
+        assert (here @ here).dtype is BF16
+        with torch.autocast("cpu", enabled=False):
+            assert (here @ here).dtype is FLOAT
+        assert F.linear(here, here).dtype is BF16
+    with torch.autocast("cpu"), torch.inference_mode():
+        assert (there @ there).dtype is FLOAT
+    assert torch.equal(there + 0, there)
 
 
 # -- state ---------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from gapless.emulate import compilers  # noqa: E402
 from gapless.emulate.patches import Patches  # noqa: E402
 from gapless.errors import NotEmulated  # noqa: E402
 
-
 # torch calls TorchScript deprecated; people's scripts use it all the same.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 
@@ -303,6 +302,15 @@ class JITFunction:
         raise RuntimeError("0 active drivers ([]). There should only be one.")
 """
 
+AUTOTUNER = """
+from .jit import JITFunction
+class Autotuner:
+    def __init__(self, fn):
+        self.fn = fn
+    def run(self, *args, **kwargs):
+        raise AssertionError("libcuda.so cannot found!")
+"""
+
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_triton_kernel_is_named(
@@ -315,22 +323,26 @@ def test_a_triton_kernel_is_named(
     (package / "__init__.py").write_text("")
     (package / "jit.py").write_text(TRITON)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("triton", "triton.runtime", "triton.runtime.jit"):
+    (package / "autotuner.py").write_text(AUTOTUNER)
+    names = ("triton", "triton.runtime", "triton.runtime.jit", "triton.runtime.autotuner")
+    for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     if early:
-        importlib.import_module("triton.runtime.jit")
+        importlib.import_module("triton.runtime.autotuner")
     compilers.install(lambda _: None, patches)
     jit = importlib.import_module("triton.runtime.jit")
 
     def add_kernel() -> None: ...
 
     kernel = jit.JITFunction(add_kernel)
-    with pytest.raises(NotEmulated, match=r"the Triton kernel `add_kernel` \(.*test_compilers\.py:\d+\)"):
-        kernel[(1,)](1)
+    tuned = importlib.import_module("triton.runtime.autotuner").Autotuner(kernel)
+    for launch in (kernel[(1,)], torch.library.wrap_triton(kernel)[(1,)], tuned.run):
+        with pytest.raises(NotEmulated, match=r"the Triton kernel `add_kernel` \(.*test_compilers\.py:\d+\)"):
+            launch(1)
     patches.undo()
     with pytest.raises(RuntimeError, match="active drivers"):
         kernel[(1,)](1)
-    for name in ("triton", "triton.runtime", "triton.runtime.jit"):
+    for name in names:
         sys.modules.pop(name, None)
 
 

@@ -48,6 +48,14 @@ def test_a_seed_does_not_come_late(device: FakeDevice) -> None:
     assert not torch.equal(torch.rand(2), first)
 
 
+def test_a_seed_of_before_the_device_is_not_set_again() -> None:
+    torch.manual_seed(3)
+    first = torch.rand(2)
+    with installed(FakeDevice()):
+        torch.cuda.init()
+        assert not torch.equal(torch.rand(2), first)
+
+
 def test_generators(device: FakeDevice) -> None:
     generator = torch.Generator(device="cuda:1").manual_seed(5)
     assert generator.device == torch.device("cuda:1")
@@ -67,6 +75,7 @@ def test_generators(device: FakeDevice) -> None:
     cpu = torch.Generator()
     assert cpu.device == torch.device("cpu")
     assert isinstance(cpu, torch.Generator)
+    assert pickle.loads(pickle.dumps(cpu)).device == torch.device("cpu")
 
 
 def test_what_kernels_are_given(device: FakeDevice) -> None:

@@ -95,6 +95,13 @@ def test_copies_among_devices(device: FakeDevice) -> None:
         ]
         assert [len(piece) for piece in torch.cuda.comm.scatter(source, devices=[0, 1])] == [3, 3]
         assert torch.cuda.comm.gather(pieces, destination="cpu").tolist() == source.tolist()
+        out = [torch.zeros(4), torch.zeros(2)]
+        torch.cuda.comm.scatter(source, out=[device.place(target, 0) for target in out])
+        assert [target.tolist() for target in out] == [piece.tolist() for piece in pieces]
+        whole = device.place(torch.zeros(6), 1)
+        assert torch.cuda.comm.gather(out, out=whole).tolist() == source.tolist()
+        torch.cuda.comm.broadcast(source, out=[whole.zero_()])
+        assert whole.tolist() == source.tolist()
         ((one, two), _) = torch.cuda.comm.broadcast_coalesced([source, source], devices=[0, 1])
         assert device.device_of(one) == device.device_of(two) == 0
 

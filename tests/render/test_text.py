@@ -108,4 +108,4 @@ def test_an_empty_report():
 
 def test_hints_close_the_report():
     text = shown(example(), hints=("-o FILE saves it",))
-    assert " ".join(text.split()).endswith(" · --all unfolds the rest · -o FILE saves it")
+    assert " ".join(text.split()).endswith(" · --all shows the rest · -o FILE saves it")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from gapless.analyze.frequency import frequency
 from gapless.analyze.group import Group, group_events
 from gapless.analyze.loop import ReadSource, read_source, training_loop
 from gapless.analyze.sentence import sentence
+from gapless.analyze.settle import settle
 from gapless.analyze.steps import Steps, find_steps
 from gapless.model import Finding, Report, Session, StepSummary
 
@@ -17,6 +20,7 @@ _ORDER = ("every-step", "some-steps", "no-steps", "evaluation", "first-step", "s
 def report(session: Session, read: ReadSource = read_source) -> Report:
     """What `session` means: its findings, the worst first. `read` gives the text of source files."""
     steps = find_steps(session.marks)
+    session = msgspec.structs.replace(session, events=settle(session, steps))
     loop = training_loop(steps.marks, session.marks, read)
     groups = group_events(session, steps, loop)
     summary = summarize(session, steps)

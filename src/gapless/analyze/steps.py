@@ -146,7 +146,7 @@ def _source(tally: StepTally) -> str:
     if not others:
         return source
     steps = sum(tally.steppers[name].count for name in names)
-    turns = [f"{tally.steppers[name].count / steps:.2g} of {label[name]}" for name in others]
+    turns = [f"{max(1, round(tally.steppers[name].count / steps))} of {label[name]}" for name in others]
     return f"{source} (with {' and '.join(turns)} to each)"
 
 

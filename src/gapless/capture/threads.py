@@ -24,10 +24,10 @@ def abandon(patience: float, clock: Callable[[], float] = time.monotonic) -> int
     """Give threads and child processes of a script that was stopped `patience` seconds to end.
 
     Returns how many threads are left then. Child processes are terminated: they wait for a parent that
-    no longer comes.
+    no longer comes. Daemons are left to Python, which ends them when it exits.
     """
     deadline = clock() + patience
-    for child in multiprocessing.active_children():
+    for child in (child for child in multiprocessing.active_children() if not child.daemon):
         child.join(max(0.0, deadline - clock()))
         if child.is_alive():
             child.terminate()

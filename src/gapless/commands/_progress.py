@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 import click
@@ -66,5 +67,7 @@ class Progress:
     def _write(self, text: str) -> None:
         line = f"gapless: {text}"
         color = self._stream.isatty()
-        self._stream.write((click.style(line, dim=True) if color else line) + "\n")
-        self._stream.flush()
+        # Progress that nobody reads must not end the script from which it is called.
+        with suppress(OSError):
+            self._stream.write((click.style(line, dim=True) if color else line) + "\n")
+            self._stream.flush()

@@ -162,7 +162,7 @@ class Conclusion:
             unfold=wishes.unfold,
             frames=wishes.verbose,
             folder=os.getcwd(),
-            hints=() if wishes.output else ("-o run.gapless.json saves the session",),
+            hints=() if wishes.output else ("-o FILE saves it",),
         )
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, self.rank))
 

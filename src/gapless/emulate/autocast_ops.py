@@ -1,7 +1,7 @@
 """Which operators CUDA's autocast casts, and how: facts of torch's ``ATen/autocast_mode.h`` (2.4 to 2.13).
 
-Only names that the running torch itself has an autocast kernel for are used, so an older torch keeps its own,
-shorter list.
+Only names that the running torch itself has an autocast kernel for are used, so every version keeps its own
+list (named dimensions, for one, ended with 2.12).
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ POLICIES: dict[str, str] = {
     """,
     FP32_SET_DTYPE: """
         prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-        linalg_matrix_norm.str_ord sum sum.dim_IntList
+        linalg_matrix_norm.str_ord sum sum.dim_IntList prod.dim_Dimname softmax.Dimname log_softmax.Dimname
+        cumprod.dimname cumsum.dimname sum.dim_DimnameList
     """,
-    FP32_APPEND_DTYPE: "norm.Scalar norm.ScalarOpt_dim",
+    FP32_APPEND_DTYPE: "norm.Scalar norm.ScalarOpt_dim norm.names_ScalarOpt_dim",
     PROMOTE: "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add",
     BANNED: "binary_cross_entropy",
 }
@@ -54,6 +55,7 @@ POLICIES: dict[str, str] = {
 WITH_DTYPE: dict[str, str] = {
     "norm.Scalar": "norm.ScalarOpt_dtype",
     "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+    "norm.names_ScalarOpt_dim": "norm.names_ScalarOpt_dim_dtype",
 }
 """The overload that `FP32_APPEND_DTYPE` calls."""
 

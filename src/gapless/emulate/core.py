@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from gapless.model import Mechanism
 
 _MANY_NODES = 200_000
 _FAR = 10_000
+_DEBUG_WORDS = "called a synchronizing CUDA operation"
 
 
 class Core:
@@ -29,6 +31,7 @@ class Core:
         self.placement = Placement()
         self.clock = clock
         self.enabled = True
+        self._initialized = False
         self.optimizers: list[Any] = []
         self.trained: set[int] = set()
         self._node_begins: list[int] = []
@@ -63,6 +66,9 @@ class Core:
         index = local.device if device.index is None else device.index
         if index >= self.device_count:
             raise invalid_ordinal()
+        if not self._initialized or not self.enabled:
+            torch.cuda._lazy_init()  # in a forked child this raises, as CUDA does
+            self._initialized = True
         return index
 
     def allocated(self, index: int) -> int:
@@ -92,6 +98,8 @@ class Core:
         node = ""
         forward: stacks.RawStack = ()
         if local.backward != HOST:
+            if mechanism == "read" and not call and not local.call and torch.is_anomaly_check_nan_enabled():
+                detail = "anomaly" if torch.is_anomaly_enabled() else detail
             current = torch._C._current_autograd_node()
             if current is not None:
                 node = current.name()
@@ -107,6 +115,19 @@ class Core:
             forward=forward,
             depth=1,
         )
+        if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
+            self._heed_debug_mode()
+
+    @staticmethod
+    def _heed_debug_mode() -> None:
+        """Warn or raise as ``torch.cuda.set_sync_debug_mode`` asks."""
+        mode = torch.cuda.get_sync_debug_mode()
+        if mode == 1:
+            innermost = next(iter(stacks.resolve(stacks.capture())), None)
+            if innermost is not None:
+                warnings.warn_explicit(_DEBUG_WORDS, UserWarning, innermost.file, innermost.line)
+        elif mode == 2:
+            raise RuntimeError(_DEBUG_WORDS)
 
     def note(self, text: str) -> None:
         self.recorder.note(text)

@@ -1,10 +1,84 @@
-"""Process groups: "nccl" carried by gloo, with NCCL's manners."""
+"""Process groups: "nccl" carried by gloo, with NCCL's manners.
+
+On CPU values C++ sends every collective to the backend a group has for the CPU. A group made with "nccl" gets
+gloo there, under NCCL's name, and the collectives' operators (`distributed_ops`) ask the placement table what
+may travel and what waits.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
+from gapless.model import Mark
+
+PATIENCE = 10.0
+"""Seconds a rank that stops waits for the others to come as far."""
+
+_POLL = 0.02
+_STOPPED = "gapless/ranks-that-stopped"
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Placeholder until process groups are carried."""
+    """Carry "nccl" groups until `patches` are undone; does nothing in a torch without torch.distributed."""
+    if not dist.is_available():
+        return
+    from gapless.emulate import distributed_ddp, distributed_nccl, distributed_norm, distributed_ops
+
+    distributed_nccl.install(patches)
+    distributed_ops.install(patches)
+    distributed_norm.install(patches)
+    distributed_ddp.install(core, patches)
+    if core.recorder.on_mark is not None:
+        patches.set(core.recorder, "on_mark", _leaving_together(core.recorder.on_mark))
+
+
+def _leaving_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
+    """`on_mark`, but where it stops the script, the other ranks are met first.
+
+    A rank that left at once would cut off ranks that are still receiving its last gradients.
+    """
+    met = False
+
+    @wraps(on_mark)
+    def mark(one: Mark) -> None:
+        nonlocal met
+        try:
+            on_mark(one)
+        except BaseException:
+            if not met:
+                met = True
+                meet()
+            raise
+
+    return mark
+
+
+def meet(seconds: float = PATIENCE) -> bool:
+    """Wait until every rank of the default group has come here, for `seconds` at most; whether they all did.
+
+    True where there is no group. Goes through the group's store and not through a collective, which a rank that
+    is elsewhere would answer with the wrong one.
+    """
+    if not dist.is_initialized():
+        return True
+    world = dist.get_world_size()
+    deadline = time.monotonic() + seconds
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        came = store.add(_STOPPED, 1)
+        while came < world:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+            came = store.add(_STOPPED, 0)
+    except (RuntimeError, torch.distributed.DistError):
+        return True  # the rank that keeps the store has left, and it leaves last or with all others here
+    return True

@@ -131,13 +131,16 @@ class Emulator:
             yield
 
     def leave_in_child(self) -> None:
-        """In a forked child: record nothing, and run on the host at full speed where that can be had."""
+        """In a forked child: record nothing, and once CUDA was in use run on the host, refusing the device."""
         self.core.enabled = False
         self.recorder.on_mark = None
+        if not torch.cuda.is_initialized():
+            return  # as with CUDA itself, a child forked before its first use may have it
         if isinstance(torch.overrides._get_current_function_mode(), functions.FunctionMode):
             torch._C._pop_torch_function_stack()
         if isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), operators.OperatorMode):
             torch.utils._python_dispatch._pop_mode()
+        functions.ForkedMode().__enter__()
 
     # -- what was seen -----------------------------------------------------------------------------
 

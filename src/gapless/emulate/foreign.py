@@ -25,8 +25,10 @@ Change = Callable[[ModuleType, Patches], None]
 def install(patches: Patches) -> None:
     """Refuse foreign kernels and borrowed device memory, now and in modules imported later."""
     _borrowed_memory(patches)
+    _wrapped_triton(patches)
     changes: dict[str, Change] = {
         "triton.runtime.jit": _triton,
+        "triton.runtime.autotuner": _triton,
         "torch.utils.cpp_extension": _extensions,
     }
     for name in list(changes):
@@ -93,22 +95,32 @@ _watch = _Watch()
 
 
 def _triton(module: ModuleType, patches: Patches) -> None:
-    function = getattr(module, "JITFunction", None)
-    if function is None:
-        return
+    """Refuse to launch kernels, and to measure variants of them first."""
 
     def run(self: Any, *_: Any, **__: Any) -> Any:
         raise refuse(
             f"the Triton kernel {_kernel_name(self)}", "Take the code path without it when checking."
         )
 
-    patches.set(function, "run", run)
+    for name in ("JITFunction", "Autotuner"):
+        launcher = getattr(module, name, None)
+        if launcher is not None and launcher.__module__ == module.__name__:
+            patches.set(launcher, "run", run)
 
 
 def _kernel_name(kernel: Any) -> str:
-    code = getattr(getattr(kernel, "fn", None), "__code__", None)
-    name = getattr(getattr(kernel, "fn", kernel), "__name__", "?")
+    """The name and place of the Python function inside all decorators."""
+    while not hasattr(kernel, "__code__") and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    code = getattr(kernel, "__code__", None)
+    name = getattr(kernel, "__name__", "?")
     return f"`{name}` ({code.co_filename}:{code.co_firstlineno})" if code is not None else f"`{name}`"
+
+
+def _wrapped_triton(patches: Patches) -> None:
+    """``torch.library.wrap_triton(kernel)`` is for compilers to look into; eagerly it is the kernel."""
+    if hasattr(torch.library, "wrap_triton"):  # since torch 2.6
+        patches.set_everywhere(torch.library, "wrap_triton", lambda triton_kernel: triton_kernel)
 
 
 # -- CUDA extensions -----------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ class FunctionMode(TorchFunctionMode):
         device = as_device(kwargs["device"])
         kwargs = {**kwargs, "device": device}
         if device.type == "cuda":
-            self.core.index_of(device)
+            index = self.core.index_of(device)
+            if kwargs.get("out") is not None:
+                kwargs = _into_out(self.core, kwargs, index)
             return func(*args, **kwargs)
         before = local.host_asked
         local.host_asked = True
@@ -104,6 +106,29 @@ class FunctionMode(TorchFunctionMode):
 
     def on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and self.core.placement.state_of(value) >= 0
+
+
+def _into_out(core: Core, kwargs: dict[str, Any], index: int) -> dict[str, Any]:
+    """`kwargs` of a factory that writes into ``out=``, without the device, which is the one of `out`."""
+    out = kwargs["out"]
+    if isinstance(out, Tensor) and core.device_of(out) != index:
+        raise RuntimeError(
+            f"device type cuda does not match device type of out parameter ({out.device.type})"
+        )
+    return {name: value for name, value in kwargs.items() if name != "device"}
+
+
+class ForkedMode(TorchFunctionMode):
+    """In a forked child CUDA cannot be used: naming the device raises its error, all else is the host's."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        named = kwargs.get("device")
+        if named is None and func is Tensor.to and len(args) > 1 and isinstance(args[1], (str, int, _Device)):
+            named = args[1]
+        if func is Tensor.cuda or (named is not None and as_device(named).type == "cuda"):
+            torch.cuda._lazy_init()
+        return func(*args, **kwargs)
 
 
 def as_device(device: Any) -> torch.device:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.emulate import devices
 from gapless.emulate.core import Core
+from gapless.emulate.cuda_api import kernel_generator
 from gapless.emulate.local import local
 from gapless.emulate.placement import HOST, ORPHAN, PINNED
 from gapless.emulate.predicates import PREDICATES, Call
@@ -42,7 +43,7 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 class Plan:
     """What is known beforehand of one operator overload."""
 
-    __slots__ = ("func", "handler", "lenient", "makes", "name", "rows", "scalar_ok")
+    __slots__ = ("draws", "func", "handler", "lenient", "makes", "name", "rows")
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -50,6 +51,7 @@ class Plan:
         self.name: str = schema.name
         self.handler = HANDLERS.get(schema.name)
         self.makes = any(argument.name == "device" for argument in schema.arguments)
+        self.draws = any(argument.name == "generator" for argument in schema.arguments)
         overload = schema.overload_name
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
             (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
@@ -120,6 +122,8 @@ class OperatorMode(TorchDispatchMode):
                 devices.check(func, args, kwargs, placement)
         elif orphans is not None:
             index = ORPHAN
+        if plan.draws and kwargs.get("generator") is not None:
+            kwargs = {**kwargs, "generator": kernel_generator(kwargs["generator"])}
         if plan.makes:
             index, kwargs = self._made_at(func, args, kwargs, index)
         if plan.rows and index >= 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gapless.model import Finding, Frequency, Report, StepSummary
+from collections.abc import Callable, Sequence
+
+from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary
 from gapless.model.wording import count, number
 
 WHEN = {
@@ -54,6 +56,14 @@ def operators(finding: Finding) -> str:
     return text
 
 
+def places(lines: Sequence[SourceLine], name: Callable[[str], str]) -> str:
+    """``a.py:3, 5, b.py:7``, each file named once; `name` says how."""
+    numbers: dict[str, dict[int, None]] = {}
+    for line in lines:
+        numbers.setdefault(line.file, {})[line.line] = None
+    return ", ".join(f"{name(file)}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items())
+
+
 def size(nbytes: int) -> str:
     """Bytes as people write them: ``512 B``, ``1.5 MB`` (powers of 1000)."""
     power = min(4, (len(str(nbytes)) - 1) // 3)
@@ -64,9 +74,11 @@ def ending(report: Report) -> list[str]:
     """How the script ended, where that bears on what was seen."""
     how, status, message = report.ending.how, report.ending.status, report.ending.message
     if how == "enough-steps":
+        evaluated = any(one.frequency.when == "evaluation" for one in report.findings)
+        later = "what comes later" if evaluated else "what comes later, evaluation for one,"
         return [
-            f"Stopped after {count(report.steps.seen, 'step')}: what comes later, evaluation for one, "
-            "was not seen (--steps all runs to the end)."
+            f"Stopped after {count(report.steps.seen, 'step')}: {later} was not seen "
+            "(--steps all runs to the end)."
         ]
     if how == "exit" and status:
         return [f"The script left with status {status}."]

@@ -101,16 +101,17 @@ def _folded(canvas: Canvas, findings: list[Finding]) -> None:
     for when, group in groupby(findings, key=lambda one: one.frequency.when):
         members = list(group)
         waits = count(sum(one.frequency.waits for one in members), "wait")
-        places = dict.fromkeys(f"{canvas.style.path(one.line.file)}:{one.line.line}" for one in members)
         lead = Text.assemble((f"{words.WHEN[when]:<{_LABEL + 2}}", "bold"), f"{waits} at ")
-        canvas.clipped(lead + Text(", ".join(places), style="dim"))
+        canvas.clipped(
+            lead + Text(words.places([one.line for one in members], canvas.style.path), style="dim")
+        )
 
 
 def _closing(canvas: Canvas, report: Report, folded: bool) -> None:
     lines = [Text(line) for line in words.ending(report)]
     lines += [Text.assemble(("note: ", "bold"), note) for note in report.notes]
     hints = [f"gapless rule {report.findings[0].code} explains the first"] if report.findings else []
-    hints += ["--all unfolds the rest"] if folded else []
+    hints += ["--all shows the rest"] if folded else []
     hints += list(canvas.style.hints)
     if hints:
         lines.append(Text(" · ".join(hints), style="dim"))

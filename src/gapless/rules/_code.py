@@ -12,6 +12,7 @@ from functools import cache
 
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 _CLOSE = {close: open_ for open_, close in _OPEN.items()}
+_HEADS = ("if ", "while ", "for ", "with ", "async for ", "async with ", "def ", "class ")
 _LONGEST = 70
 
 
@@ -100,15 +101,16 @@ def read(code: str) -> Code | None:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    yield text
     for form in dict.fromkeys((text, _balanced(text))):
+        if not form:
+            continue
         yield form
         bare = form.rstrip(",").rstrip()
         yield bare
         if bare.startswith("elif "):
             bare = bare[2:]
-        if bare.endswith(":"):
-            yield bare + " pass"
+        if bare.startswith(_HEADS) or bare.endswith(":"):
+            yield bare.rstrip(":") + ": pass"
         yield f"({form})"
         yield f"{{{form}}}"
         yield f"f({form})"

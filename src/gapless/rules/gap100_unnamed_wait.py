@@ -31,19 +31,21 @@ class UnnamedWait(Rule):
 
     ## Example
     ```python
-    weights = torch.randn(8, 3, device=device)
-    scale = torch.tensor([2.0]).to(device)
-    weights = weights * scale.item()
+    for step in range(4):
+        batch = torch.randn(8, 4)
+        torch.cuda.cudart().cudaHostRegister(batch.data_ptr(), batch.nbytes, 0)
+        inputs = batch.to(device)
+        torch.cuda.cudart().cudaHostUnregister(batch.data_ptr())
     ```
 
     ## Use instead
     ```python
-    weights = torch.randn(8, 3, device=device)
-    scale = torch.full((1,), 2.0, device=device)
-    weights = weights * scale
+    for inputs, labels in DataLoader(dataset, batch_size=4, pin_memory=True):
+        inputs = inputs.to(device, non_blocking=True)
     ```
-    In general: keep values on the device, compute with masks instead of selections, and gather what the
-    host wants to know so that one wait every N steps brings it all.
+    Here, PyTorch's own pinned memory is registered once and used again. In general: keep values on the
+    device, compute with masks instead of selections, and gather what the host wants to know so that one
+    wait every N steps brings it all.
 
     ## When it is fine
     Outside the training loop, or so rarely that its share of the time cannot be seen.

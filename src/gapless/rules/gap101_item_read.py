@@ -21,9 +21,10 @@ class ItemRead(Rule):
     launched before it, so the host waits for all of that.
 
     ## Why it costs
-    The usual place is the loss, read in each step for a running mean. The host then stands still until the
-    forward pass is done, and the device idles while the host prepares and launches what comes next. With
-    small kernels, where the host is hardly faster than the device, that gap is a large part of the step.
+    The usual place is the loss, read in each step for a running mean. The host then stands still until
+    everything up to the loss is done, which is the whole step where it is read at the end, and the device
+    idles while the host prepares and launches what comes next. With small kernels, where the host is hardly
+    faster than the device, that gap is a large part of the step.
 
     ## Example
     ```python

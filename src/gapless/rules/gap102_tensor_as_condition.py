@@ -97,7 +97,7 @@ def _checked(code: Code) -> str:
     """Advice for asserts and for checks that values are finite."""
     if isinstance(code.statement, ast.Assert):
         return (
-            "assert what the host knows (shapes, dtypes); a check of values belongs into a flag on the "
+            "assert what the host knows (shapes, dtypes); a check of values belongs in a flag on the "
             "device that is read once every N steps (`bad |= ~condition`), or behind a debug switch"
         )
     call = code.only_call(*_FINITE)

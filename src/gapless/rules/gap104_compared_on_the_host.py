@@ -24,14 +24,14 @@ class ComparedOnTheHost(Rule):
 
     ## Example
     ```python
-    same = torch.equal(x, y)
-    close = torch.allclose(x, y, atol=1e-6)
+    same = torch.equal(x, z)
+    close = torch.allclose(x, z, atol=1e-6)
     ```
 
     ## Use instead
     ```python
-    same = (x == y).all()
-    close = torch.isclose(x, y, atol=1e-6).all()
+    same = (x == z).all()
+    close = torch.isclose(x, z, atol=1e-6).all()
     ```
     Both are bool tensors on the device; `torch.where` and `&` work with them there. `torch.equal` also
     accepts different shapes and answers `False`: compare `a.shape == b.shape` first, the host knows shapes.

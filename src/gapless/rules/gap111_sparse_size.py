@@ -20,13 +20,14 @@ class SparseSize(Rule):
 
     ## Example
     ```python
-    adjacency = mask.float().to_sparse()
-    out = torch.sparse.mm(adjacency, z)
+    edges = (x @ x.T > 1).float()
+    out = torch.sparse.mm(edges.to_sparse(), z)
     ```
 
     ## Use instead
     ```python
-    out = mask.float() @ z
+    edges = (x @ x.T > 1).float()
+    out = edges @ z
     ```
     A mostly empty matrix whose pattern is fixed: build it once before the loop, with
     `torch.sparse_coo_tensor(indices, values, size, is_coalesced=True)`, and change only its values. Sums

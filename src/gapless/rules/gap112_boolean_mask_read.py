@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Rule, Site
 from gapless.rules._code import Code, is_module
-from gapless.rules._places import in_library, operator, own_code
+from gapless.rules._places import in_library, operator, own_code, user_code
 
 _NODES = ("IndexBackward", "MaskedSelectBackward")
 _OPERATORS = {"index", "_unsafe_index", "masked_select", "_unsafe_masked_index"}
@@ -60,6 +60,9 @@ class BooleanMaskRead(Rule):
             return True
         if site.in_backward and site.node.startswith("IndexPut"):
             return False  # the gradient of a masked write
+        code = user_code(site)
+        if code is not None and code.calls("combinations"):
+            return False  # it selects with a mask inside
         return operator(site) in _OPERATORS
 
     def remedy(self, site: Site) -> str:
@@ -110,7 +113,7 @@ def _reduced(code: Code) -> str:
         ):
             total = f"torch.where({mask}, {owner}, 0.0).sum()"
             if call.func.attr == "sum":
-                return f"`{total}` is the same sum at a fixed size"
+                return f"`{total}` is the same sum, at a fixed size (both of one shape)"
             return f"`{total} / {_bare(mask)}.sum()` is the same mean, at a fixed size (both of one shape)"
     return ""
 

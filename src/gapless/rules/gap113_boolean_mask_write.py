@@ -76,6 +76,8 @@ def _assigned(code: Code) -> str:
         return ""
     if not isinstance(target, ast.Subscript) or isinstance(target.slice, (ast.Tuple, ast.Slice)):
         return ""
+    if not isinstance(target.value, (ast.Name, ast.Attribute, ast.Subscript)):
+        return ""  # nothing that could be assigned to
     owner, mask = code.text(target.value), code.text(target.slice)
     if not owner or not mask:
         return ""

@@ -17,8 +17,8 @@ class PackedSequence(Rule):
     Both are blocking copies of a few bytes.
 
     ## Why it costs
-    The second is the dear one: it stands after the recurrent network, so the host waits for all of it, in
-    each step.
+    The second is the expensive one: it stands after the recurrent network, so the host waits for all of it,
+    in each step.
 
     ## Example
     ```python

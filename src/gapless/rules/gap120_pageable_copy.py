@@ -14,8 +14,9 @@ class PageableCopy(Rule):
 
     ## What waits
     The device reads host memory by itself only where it is pinned (page-locked). From ordinary memory the
-    driver first copies the data into a pinned buffer of its own, and the host waits for that.
-    `non_blocking=True` does not change this: it takes effect only for pinned memory.
+    driver first copies the data into pinned buffers of its own, and the host waits while it does. Without
+    `non_blocking=True`, PyTorch also waits for everything queued on the stream; with it, the staging
+    remains: the flag makes a copy asynchronous only from pinned memory.
 
     ## Why it costs
     The batch is copied at the beginning of the step. While the host stages it, nothing new is launched, and
@@ -33,9 +34,9 @@ class PageableCopy(Rule):
         inputs = inputs.to(device, non_blocking=True)
     ```
     Both are needed: `pin_memory=True` in the DataLoader, whose own thread does the pinning, and
-    `non_blocking=True` at the copy. A tensor made outside a DataLoader can be allocated pinned once and
-    filled in each step; calling `.pin_memory()` in the step only moves the copy to another line of the
-    host.
+    `non_blocking=True` at the copy. A buffer of your own can be allocated pinned once and filled in each
+    step, but only after an event recorded behind its last copy is complete. Calling `.pin_memory()` in the
+    step only moves the copy to another line of the host.
 
     ## When it is fine
     In set-up: data or a model that is copied once.

@@ -19,7 +19,8 @@ class ConstantToDevice(Rule):
     the tensor on the host and copy it over. The copy blocks, because the source is ordinary memory.
 
     ## Why it costs
-    A constant of four bytes costs a whole wait, and code that makes one in each step often makes several.
+    A constant of four bytes costs a whole wait, for everything queued before it, and code that makes one in
+    each step often makes several.
 
     ## Example
     ```python
@@ -38,7 +39,7 @@ class ConstantToDevice(Rule):
     ```
     A number is filled in by a kernel: `torch.full`, `zeros`, `ones`, `full_like` do not wait, and beside a
     tensor in arithmetic it needs no tensor at all: `x * 0.5`. A list is made once, before the loop; in a
-    module it belongs into a buffer (`register_buffer`).
+    module it belongs in a buffer (`register_buffer`).
 
     ## When it is fine
     In set-up.

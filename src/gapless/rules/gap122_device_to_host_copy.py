@@ -33,7 +33,7 @@ class DeviceToHostCopy(Rule):
     outputs = []
     for step in range(10):
         outputs.append(model(x).detach())
-    outputs = torch.stack(outputs).cpu()
+    outputs = torch.stack(outputs).cpu()  # once
     ```
     Collect on the device and copy once. Where the memory of the device does not suffice, copy with
     `.to("cpu", non_blocking=True)` and record a `torch.cuda.Event`: read the values only once the event's

@@ -17,8 +17,8 @@ class BlockingCheckpoint(Rule):
     blocking copy after the other. Loading with `map_location="cuda"` copies them back the same way.
 
     ## Why it costs
-    The training stands still while everything is copied and written to disk. A model with an optimizer such
-    as Adam holds three times its parameters.
+    The training stands still while everything is copied and written to disk, and a checkpoint that holds
+    the state of Adam is three times the size of the model.
 
     ## Example
     ```python

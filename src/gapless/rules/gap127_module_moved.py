@@ -27,7 +27,7 @@ class ModuleMoved(Rule):
 
     ## Use instead
     ```python
-    criterion = nn.CrossEntropyLoss(weight=class_weights).to(device)
+    criterion = nn.CrossEntropyLoss(weight=class_weights).to(device)  # once
     for step in range(10):
         loss = criterion(logits, y)
     ```

@@ -47,7 +47,8 @@ class GradScalerRead(Rule):
     the device. On devices that have bfloat16, autocast to it needs no scaler at all.
 
     ## When it is fine
-    Where the step is long and the device is never waiting for launches: then the wait hides nothing.
+    Where the step is long beside the optimizer: the gap is the time to launch the optimizer's first
+    kernels.
     """
 
     code = "GAP140"

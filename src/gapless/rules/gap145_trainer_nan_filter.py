@@ -5,6 +5,10 @@ from __future__ import annotations
 from gapless.model import Rule, Site
 from gapless.rules._places import deciding_frame, names
 
+_FILE = "transformers/trainer.py"
+# The methods that hold the test, in older and newer versions of transformers, in training and evaluation.
+_LOOPS = {"_run_epoch", "_inner_training_loop", "train", "evaluation_loop"}
+
 
 class TrainerNanFilter(Rule):
     """Hugging Face `Trainer` tests each loss for NaN on the host (`logging_nan_inf_filter`).
@@ -47,8 +51,7 @@ class TrainerNanFilter(Rule):
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
-        if site.mechanism != "read" or frame is None or frame.library != "transformers":
+        if site.mechanism != "read" or frame is None or "__bool__" not in names(site):
             return False
-        in_trainer = frame.file.replace("\\", "/").endswith("transformers/trainer.py")
-        tests = any(word in frame.code for word in ("isnan", "isinf", "logging_nan_inf_filter"))
-        return in_trainer and tests and "item" not in names(site)
+        in_trainer = frame.library == "transformers" and frame.file.replace("\\", "/").endswith(_FILE)
+        return in_trainer and frame.function.rpartition(".")[2] in _LOOPS

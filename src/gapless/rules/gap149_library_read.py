@@ -10,12 +10,12 @@ _KNOWN = {
         "`TrainingArguments(logging_steps=N)` sets how often the Trainer reads its loss"
     ),
     ("transformers", "transformers/generation/"): (
-        "generation asks after each token whether every sequence has ended; a static cache and a fixed "
-        "`max_new_tokens` with an own loop avoid it"
+        "generation asks after each token whether every sequence has ended; a loop of your own over a "
+        "fixed number of tokens avoids it"
     ),
     ("torch", "torch/optim/swa_utils.py"): (
-        "make `AveragedModel` without `device=` and do not move it: its count of updates then stays on "
-        "the host"
+        "it reads or copies its count of updates: keep a `copy.deepcopy(model)` and update it with "
+        "`kept.lerp_(new, 1 - decay)`"
     ),
 }
 
@@ -42,10 +42,12 @@ class LibraryRead(Rule):
 
     ## Use instead
     ```python
-    averaged = torch.optim.swa_utils.AveragedModel(model)  # its count stays on the host
+    averaged = copy.deepcopy(model)
     for step in range(4):
         train_step()
-        averaged.update_parameters(model)
+        with torch.no_grad():
+            for kept, new in zip(averaged.parameters(), model.parameters()):
+                kept.lerp_(new, 0.1)
     ```
     Look for an option of the library first: checks and logging are usually behind one. Else call it less
     often, or write the few operations that are needed on tensors. Telling the library's authors helps

@@ -14,7 +14,7 @@ class TransformerMaskCheck(Rule):
     ## What waits
     Without `is_causal`, encoder and decoder compare the given mask with a causal one, element by element,
     and read the answer on the host. In evaluation, with a padding mask, the encoder reads whether the
-    padding is on the right side, to use nested tensors.
+    padding stands at the end of each row, to use nested tensors.
 
     ## Why it costs
     The question stands before the first layer, so each forward pass begins with a wait for the step before.

@@ -27,9 +27,9 @@ class LightningRead(Rule):
     """Lightning reads logged values on the host: for the progress bar in each step, for loggers in some.
 
     ## What waits
-    A value logged with `self.log(..., prog_bar=True)` is turned into a number each time the bar is drawn: in each
-    step, unless its `refresh_rate` says otherwise. Loggers get numbers every `log_every_n_steps`. Early stopping,
-    checkpoints and `detect_anomaly` read what they watch.
+    A value logged with `self.log(..., prog_bar=True)` is turned into a number at the end of each step,
+    whether or not the bar is drawn, and once more when it is. Loggers get numbers every
+    `log_every_n_steps`. Early stopping, checkpoints and `detect_anomaly` read what they watch.
 
     ## Why it costs
     The read stands at the end of each step and waits for all of it; each value in the bar is a wait of its
@@ -53,8 +53,7 @@ class LightningRead(Rule):
             return loss
     ```
     Without `prog_bar`, `self.log` keeps the value on the device until a logger wants it, and
-    `Trainer(log_every_n_steps=100)` makes that rare. For a bar, draw it less often
-    (`callbacks=[TQDMProgressBar(refresh_rate=50)]`), or log for it only the value of an epoch
+    `Trainer(log_every_n_steps=100)` makes that rare. For a bar, log the value of an epoch
     (`on_step=False, on_epoch=True`).
 
     ## When it is fine
@@ -65,8 +64,8 @@ class LightningRead(Rule):
     name = "lightning-read"
     priority = 90
     advice = (
-        "log without `prog_bar=True`, or draw the bar less often (`TQDMProgressBar(refresh_rate=50)`); "
-        "raise `Trainer(log_every_n_steps=N)`"
+        "log without `prog_bar=True` (or with `on_step=False, on_epoch=True`), and raise "
+        "`Trainer(log_every_n_steps=N)`"
     )
 
     def matches(self, site: Site) -> bool:

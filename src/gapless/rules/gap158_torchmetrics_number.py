@@ -32,7 +32,7 @@ class TorchMetricsNumber(Rule):
         mean.update(train_step().detach(), weight=weight)
     ```
     A weight that changes is made on the device by a kernel: `torch.full_like(loss, n)`. A value that is
-    known on the host, such as a time, belongs into a metric on the host.
+    known on the host, such as a time, belongs in a metric on the host.
 
     ## When it is fine
     Once per epoch.

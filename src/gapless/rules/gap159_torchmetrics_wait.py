@@ -52,7 +52,8 @@ class TorchMetricsWait(Rule):
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
-        return frame is not None and frame.library == "torchmetrics"
+        moved = below(site, "torchmetrics", "_apply", "torchmetrics/metric.py")  # `metric.to(device)`
+        return frame is not None and frame.library == "torchmetrics" and not moved
 
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)

@@ -9,9 +9,9 @@ total = 0.0
 running = torch.zeros((), device=device)
 
 total += loss.item()  # GAP101
-total += float(loss)  # GAP101
+total += float(loss.detach())  # GAP101
 count = int((loss * 10).detach())  # GAP101
-root = math.sqrt(loss)  # GAP101
+root = math.sqrt(loss.detach())  # GAP101
 logs = {"a": loss.item(), "b": running.item()}  # GAP101 x2
 for _ in range(3):
     total += loss.item()  # GAP101 x3

@@ -16,7 +16,8 @@ best = max(y, y + 1)  # GAP102
 ordered = sorted([y, y + 1, y + 2])  # GAP102 x2
 inverse = not y  # GAP102
 chosen = 1 if y > 3 else 2  # GAP102
-same = y in [y + 1, y]  # GAP102 x2
+same = y in [y + 1, y]  # GAP102
+same = y in [y + 1, y + 0]  # GAP102 x2
 any(t > 5 for t in [y, y])  # GAP102 x2
 
 flag = x is not None and x.numel() > 3 and x.is_cuda  # no wait

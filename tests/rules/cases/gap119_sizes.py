@@ -3,7 +3,7 @@ import torch
 values = torch.arange(5, device="cuda")
 host = torch.arange(5)
 
-torch.combinations(values)  # GAP119
+torch.combinations(values)  # GAP119 x2
 torch.combinations(host)  # no wait
 torch.cartesian_prod(values, values)  # no wait
 torch.triu_indices(5, 5, offset=1, device="cuda")  # no wait

@@ -19,7 +19,8 @@ def model():
     return BertForSequenceClassification(BertConfig(**size, intermediate_size=8, max_position_embeddings=16))
 
 
-filtering = Trainer(model=model(), args=arguments(True), train_dataset=rows)  # set-up: model
-plain = Trainer(model=model(), args=arguments(False), train_dataset=rows)  # no wait in each step
-filtering.train()  # GAP145 x6
-plain.train()
+filtering = Trainer(model=model(), args=arguments(True), train_dataset=rows)  # GAP127 x27
+plain = Trainer(model=model(), args=arguments(False), train_dataset=rows)  # GAP127 x27
+filtering.train()  # GAP145 x6, GAP121, GAP149
+plain.train()  # GAP121, GAP149
+len(rows)  # no wait

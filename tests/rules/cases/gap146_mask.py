@@ -7,7 +7,7 @@ config = LlamaConfig(
 )
 with torch.device("cpu"):
     model = LlamaForCausalLM(config)
-model.to("cuda")  # GAP127 x13
+model.to("cuda")  # GAP127 x14
 tokens = torch.arange(8, device="cuda").reshape(2, 4)
 full = torch.ones(2, 1, 4, 4, device="cuda").tril().bool()
 

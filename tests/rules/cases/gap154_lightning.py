@@ -17,7 +17,7 @@ class Model(LightningModule):
 
     def training_step(self, batch, index):
         loss = self.net(batch[0]).square().mean()
-        self.log("loss", loss, prog_bar=self.shown)  # no wait
+        self.log("loss", loss, prog_bar=self.shown)  # GAP120 x?
         return loss
 
     def configure_optimizers(self):
@@ -34,6 +34,7 @@ def train(shown):
 
 
 trainer, model, loader = train(shown=True)
-trainer.fit(model, loader)  # GAP154 x4, GAP127 x2
+trainer.fit(model, loader)  # GAP154 x10, GAP127 x?, GAP121 x?, GAP122 x?, GAP132 x?
 trainer, model, loader = train(shown=False)
-trainer.fit(model, loader)  # GAP127 x2
+trainer.fit(model, loader)  # GAP154 x4, GAP127 x?, GAP121 x?, GAP122 x?, GAP132 x?
+len(loader)  # no wait

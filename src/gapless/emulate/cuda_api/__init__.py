@@ -61,6 +61,7 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
         "_initialized": False,
         "_cached_device_count": None,
         "_queued_calls": [],
+        "_lazy_seed_tracker": torch._utils._LazySeedTracker(),  # seeds of before the device stay there
         "_exchange_device": runtime.exchange,
         "_maybe_exchange_device": runtime.exchange,
         "_get_device_properties": properties.__getitem__,
@@ -112,9 +113,8 @@ def _uncached(patches: Patches) -> None:
 def _random(runtime: Runtime, patches: Patches) -> None:
     defaults = tuple(generators.DefaultGenerator(index) for index in range(runtime.device.device_count))
     patches.set(torch.cuda, "default_generators", defaults)
-    generator = generators.generic_class(runtime)
-    patches.set(torch, "Generator", generator)
-    patches.set(torch._C, "Generator", generator)
+    # Not in torch._C: there pickle finds the class of CPU generators.
+    patches.set(torch, "Generator", generators.generic_class(runtime))
 
 
 def _libraries(runtime: Runtime, memory: Memory, patches: Patches) -> None:

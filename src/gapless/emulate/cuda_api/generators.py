@@ -128,7 +128,7 @@ def generic_class(runtime: Runtime) -> Any:
                 raise RuntimeError("The device_index is invalid.")
             return DeviceGenerator(index)
 
-    Generator.__module__, Generator.__qualname__ = "torch._C", "Generator"
+    Generator.__module__, Generator.__qualname__ = "torch", "Generator"
     return Generator
 
 

@@ -139,61 +139,59 @@ def _index(runtime: Runtime, device: Any) -> int:
 
 
 def copies() -> dict[str, Any]:
-    """What ``torch.cuda.comm`` and ``DataParallel`` call in ``torch._C``, through ``Tensor.to``."""
-
-    def at(tensor: torch.Tensor, index: int) -> torch.Tensor:
-        return tensor.to("cpu" if index < 0 else torch.device("cuda", index), non_blocking=index >= 0)
-
-    def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
-        return [at(tensor, index) for index in devices]
-
-    def broadcast_coalesced(
-        tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int = 0
-    ) -> list[list[torch.Tensor]]:
-        return [[at(tensor, index) for tensor in tensors] for index in devices]
-
-    def broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        for target in out:
-            target.copy_(tensor, non_blocking=True)
-        return out
-
-    def pieces(tensor: torch.Tensor, sizes: Any, count: int, dim: int) -> Sequence[torch.Tensor]:
-        return tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(count, dim)
-
-    def scatter(
-        tensor: torch.Tensor,
-        devices: Sequence[int],
-        chunk_sizes: Any = None,
-        dim: int = 0,
-        streams: Any = None,
-    ) -> list[torch.Tensor]:
-        return [
-            at(piece, index)
-            for piece, index in zip(pieces(tensor, chunk_sizes, len(devices), dim), devices, strict=False)
-        ]
-
-    def scatter_out(tensor: torch.Tensor, out: Any, dim: int = 0, streams: Any = None) -> Any:
-        parts = tensor.split([target.size(dim) for target in out], dim)
-        for target, piece in zip(out, parts, strict=True):
-            target.copy_(piece, non_blocking=True)
-        return out
-
-    def gather(tensors: Sequence[torch.Tensor], dim: int, destination: Any = None) -> torch.Tensor:
-        index = torch.cuda.current_device() if destination is None else destination
-        return torch.cat([at(tensor, index) for tensor in tensors], dim)
-
-    def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-        parts = out.split([tensor.size(dim) for tensor in tensors], dim)
-        for target, tensor in zip(parts, tensors, strict=True):
-            target.copy_(tensor, non_blocking=True)
-        return out
-
+    """What ``torch.cuda.comm`` and ``DataParallel`` call in ``torch._C``."""
     return {
-        "_broadcast": broadcast,
-        "_broadcast_coalesced": broadcast_coalesced,
-        "_broadcast_out": broadcast_out,
-        "_scatter": scatter,
-        "_scatter_out": scatter_out,
-        "_gather": gather,
-        "_gather_out": gather_out,
+        "_broadcast": _broadcast,
+        "_broadcast_coalesced": _broadcast_coalesced,
+        "_broadcast_out": _broadcast_out,
+        "_scatter": _scatter,
+        "_scatter_out": _scatter_out,
+        "_gather": _gather,
+        "_gather_out": _gather_out,
     }
+
+
+def _at(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    return tensor.to("cpu" if index < 0 else torch.device("cuda", index), non_blocking=index >= 0)
+
+
+def _fill(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source, non_blocking=True)
+
+
+def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+    return [_at(tensor, index) for index in devices]
+
+
+def _broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int = 0
+) -> list[list[torch.Tensor]]:
+    return [[_at(tensor, index) for tensor in tensors] for index in devices]
+
+
+def _broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    _fill(out, [tensor] * len(out))
+    return out
+
+
+def _scatter(
+    tensor: torch.Tensor, devices: Sequence[int], sizes: Any = None, dim: int = 0, streams: Any = None
+) -> list[torch.Tensor]:
+    pieces = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return [_at(piece, index) for piece, index in zip(pieces, devices, strict=False)]
+
+
+def _scatter_out(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int = 0, streams: Any = None) -> Any:
+    _fill(out, tensor.split([target.size(dim) for target in out], dim))
+    return out
+
+
+def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: Any = None) -> torch.Tensor:
+    index = torch.cuda.current_device() if destination is None else destination
+    return torch.cat([_at(tensor, index) for tensor in tensors], dim)
+
+
+def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+    _fill(out.split([tensor.size(dim) for tensor in tensors], dim), tensors)
+    return out

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from gapless.emulate.cuda_api.runtime import Runtime
+from gapless.emulate.cuda_api.runtime import Runtime, refusal
 from gapless.emulate.device import Device
 from gapless.emulate.patches import Patches
 
@@ -87,11 +87,17 @@ def legacy_type(value: Any) -> tuple[str, torch.dtype] | None:
     return ("cuda" if prefix == "torch.cuda" else "cpu"), _DTYPES[kind]
 
 
+def _no_storage(cls: type, *_: Any, **__: Any) -> NoReturn:
+    name = f"torch.cuda.{cls.__name__}"
+    refusal(name, 'Make a tensor, torch.empty(n, device="cuda"), and take its untyped_storage().')()
+
+
 def install(runtime: Runtime, patches: Patches) -> None:
     """Replace the types of ``torch.cuda`` and teach ``torch.set_default_tensor_type`` about them."""
     for name, dtype in _DTYPES.items():
         kind = CudaTensorType(name, (), {"dtype": dtype, "runtime": runtime, "__module__": "torch.cuda"})
         patches.set(torch.cuda, name, kind)
+    patches.set(torch.cuda.FloatStorage.__mro__[1], "__new__", _no_storage)
     original = torch.set_default_tensor_type
     on_device = False
 

@@ -1,0 +1,81 @@
+"""`DistributedDataParallel`: where the tensors of its C++ reducer are, and what its construction waits for."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gapless.emulate.core import Core
+from gapless.emulate.local import local
+from gapless.emulate.patches import Patches
+from gapless.emulate.placement import PINNED
+
+Tensor = torch.Tensor
+
+
+class _ReducerTensors(TorchDispatchMode):
+    """Places what the reducer's constructor makes (`torch/csrc/distributed/c10d/reducer.cpp`).
+
+    Buckets are where the parameters are. The map of locally used parameters is an int32 tensor of zeros on the
+    host with an empty twin on the device; on its way there it passes through pinned memory and nothing
+    waits, so it counts as pinned.
+    """
+
+    def __init__(self, core: Core, index: int) -> None:
+        super().__init__()
+        self.core = core
+        self.index = index
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = func._schema.name in ("aten::zeros", "aten::empty")
+        if made and isinstance(out, Tensor):
+            used_map = func._schema.name == "aten::zeros" and out.dtype == torch.int32
+            self.core.placement.put(out, PINNED if used_map else self.index)
+        return out
+
+
+def install(core: Core, patches: Patches) -> None:
+    """Watch the reducer's constructor and the check of parameters' shapes until `patches` are undone."""
+    make_reducer: Any = dist.Reducer
+    verify: Any = dist._verify_params_across_processes
+
+    class Reducer(make_reducer):  # type: ignore[misc, valid-type]
+        def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            index = core.device_of(params[0]) if params else -1
+            if index < 0:
+                super().__init__(params, *args, **kwargs)
+                return
+            with _ReducerTensors(core, index):
+                super().__init__(params, *args, **kwargs)
+
+    Reducer.__name__ = Reducer.__qualname__ = make_reducer.__name__
+
+    @wraps(verify)
+    def _verify_params_across_processes(group: Any, params: Any, *args: Any) -> Any:
+        if params and core.device_of(params[0]) >= 0:
+            _count_verification(core, dist.get_world_size(group))
+        local.quiet += 1
+        try:
+            return verify(group, params, *args)
+        finally:
+            local.quiet -= 1
+
+    patches.set(dist, "Reducer", Reducer)
+    patches.set(dist, "_verify_params_across_processes", _verify_params_across_processes)
+
+
+def _count_verification(core: Core, ranks: int) -> None:
+    """`verify_params_across_processes` in the same file.
+
+    The number of parameters goes to the device, is gathered and read there once per rank; then the shapes go to the
+    device, are broadcast and come back.
+    """
+    name = "c10d::verify_params_across_processes"
+    core.wait(name, "h2d", detail="pageable", waits=2)
+    core.wait(name, "read", waits=ranks)
+    core.wait(name, "d2h", detail="pageable")

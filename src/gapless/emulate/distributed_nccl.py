@@ -1,0 +1,222 @@
+"""`ProcessGroupNCCL` without NCCL: gloo under its name, and process groups that say what NCCL's say."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork, ProcessGroup
+
+from gapless.emulate.cuda_api.runtime import refusal
+from gapless.emulate.patches import Patches
+from gapless.errors import NotEmulated
+
+c10d = dist.distributed_c10d
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_CPU = torch.device("cpu")
+_TIMEOUT = timedelta(minutes=10)
+"""NCCL's own (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp); gloo's is longer."""
+
+
+class Options:
+    """What a script may set on ``ProcessGroupNCCL.Options()``; nothing of it matters to gloo."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = SimpleNamespace()
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+        self._timeout = _TIMEOUT
+        self.backend = "nccl"
+
+
+def stand_in() -> type:
+    """The class that takes the place of ``torch.distributed.ProcessGroupNCCL``.
+
+    Raises:
+        NotEmulated: this torch has no gloo to carry it.
+    """
+    gloo = getattr(torch._C._distributed_c10d, "ProcessGroupGloo", None)
+    if gloo is None:
+        raise NotEmulated('A process group with backend "nccl" needs a torch that was built with gloo to carry it.')
+
+    class ProcessGroupNCCL(gloo):  # type: ignore[misc, valid-type]
+        """Gloo, as far as the values go; NCCL, for whoever asks."""
+
+        def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+            self.nccl_options = options if options is not None else Options()
+            chosen = gloo._Options()
+            chosen._timeout = self.nccl_options._timeout
+            chosen._devices = [_device(gloo)]
+            chosen.global_ranks_in_group = self.nccl_options.global_ranks_in_group
+            chosen.group_name = self.nccl_options.group_name
+            super().__init__(store, rank, size, chosen)
+
+        @property
+        def options(self) -> Any:
+            return self.nccl_options
+
+        def name(self) -> str:
+            return "nccl"
+
+        _get_backend_name = name
+        supports_splitting = False  # C++ would make a gloo group of a split: `split_group` makes a new one
+        supports_coalescing = False
+        supports_time_estimate = False
+        supports_shrinking = False
+        supports_tensor_alloc = False
+
+        def comm_split_count(self) -> int:
+            return 0
+
+        def eager_connect_single_device(self, device: Any = None) -> None:
+            """Gloo's connections are made already."""
+
+        def perform_nocolor_split(self, device: Any) -> None:
+            """Ranks outside a new group have nothing to do for gloo."""
+
+    ProcessGroupNCCL.Options = Options
+    for position, policy in enumerate(("DEFAULT", "EFFICIENCY", "ZERO")):
+        setattr(ProcessGroupNCCL, f"NCCL_CTA_POLICY_{policy}", position)
+    ProcessGroupNCCL.__module__ = "torch.distributed.distributed_c10d"
+    ProcessGroupNCCL.__qualname__ = "ProcessGroupNCCL"
+    return ProcessGroupNCCL
+
+
+def _device(gloo: Any) -> Any:
+    """The loopback where all ranks are on this machine, whatever its own name resolves to."""
+    world = os.environ.get("WORLD_SIZE")
+    alone = world is None or world == os.environ.get("LOCAL_WORLD_SIZE", world)
+    if alone or os.environ.get("MASTER_ADDR") in _LOOPBACK:
+        return gloo.create_device(hostname="127.0.0.1")
+    return gloo.create_default_device()
+
+
+def install(patches: Patches) -> None:
+    """Have torch believe in NCCL until `patches` are undone."""
+    nccl = stand_in()
+    patches.set(c10d, "_NCCL_AVAILABLE", True)
+    for owner in (c10d, dist, torch._C._distributed_c10d):
+        patches.set(owner, "ProcessGroupNCCL", nccl)
+    for owner in (c10d, dist.constants):
+        patches.set(owner, "default_pg_nccl_timeout", _TIMEOUT)
+    refuse = refusal("ReduceOp.PREMUL_SUM", "Scale the tensor first and use ReduceOp.SUM when the device is emulated.")
+    for owner in (dist, torch._C._distributed_c10d):
+        patches.set(owner, "_make_nccl_premul_sum", refuse)
+    _install_groups(patches, nccl)
+    _install_split(patches)
+    _install_shutdown(patches)
+
+
+_alive: list[Any] = []
+"""Backends as Python objects: C++ keeps only its own half, which knows no NCCL."""
+
+
+def _install_groups(patches: Patches, nccl: type) -> None:
+    register, get_backend = ProcessGroup._register_backend, ProcessGroup._get_backend
+    device_types: Any = ProcessGroup._device_types
+    start, end = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
+
+    @wraps(register)
+    def _register_backend(self: Any, device: Any, backend_type: Any, backend: Any = None) -> None:
+        register(self, device, backend_type, backend)
+        if backend is None or torch.device(device).type != "cuda":
+            return
+        if backend_type == ProcessGroup.BackendType.NCCL:
+            _alive.append(backend)
+            if _CPU not in device_types.__get__(self):
+                register(self, _CPU, backend_type, backend)
+
+    @wraps(get_backend)
+    def _get_backend(self: Any, device: Any) -> Any:
+        kind = torch.device(device).type
+        if kind == "cpu" and not carries_host(self):
+            raise no_backend()
+        return get_backend(self, device)
+
+    def _device_types(self: Any) -> list[torch.device]:
+        found: list[torch.device] = device_types.__get__(self)
+        return found if carries_host(self) else [device for device in found if device.type != "cpu"]
+
+    @wraps(start)
+    def _start_coalescing(self: Any, device: Any) -> None:
+        if not isinstance(get_backend(self, device), nccl):
+            start(self, device)
+
+    @wraps(end)
+    def _end_coalescing(self: Any, device: Any) -> Any:
+        return FakeWork() if isinstance(get_backend(self, device), nccl) else end(self, device)
+
+    patches.set(ProcessGroup, "_register_backend", _register_backend)
+    patches.set(ProcessGroup, "_get_backend", _get_backend)
+    patches.set(ProcessGroup, "_device_types", property(_device_types))
+    patches.set(ProcessGroup, "_start_coalescing", _start_coalescing)
+    patches.set(ProcessGroup, "_end_coalescing", _end_coalescing)
+
+
+def backends(group: Any) -> dict[str, str]:
+    """Backend per device type as the user asked for it: ``{"cuda": "nccl"}``; empty where c10d knows nothing."""
+    config = c10d._world.pg_backend_config.get(group)
+    if not config:
+        return {}
+    return dict(part.split(":", 1) for part in str(config).split(",") if ":" in part)
+
+
+def carries_host(group: Any) -> bool:
+    """Whether tensors on the host may travel in `group`."""
+    found = backends(group)
+    return not found or "cpu" in found
+
+
+def no_backend() -> RuntimeError:
+    """What ``ProcessGroup::getBackend`` says of host tensors in a group of NCCL alone."""
+    return RuntimeError("No backend type associated with device type cpu")
+
+
+def _install_split(patches: Patches) -> None:
+    real = getattr(c10d, "split_group", None)
+    if real is None:
+        return
+
+    @wraps(real)
+    def split_group(
+        parent_pg: Any = None,
+        split_ranks: list[list[int]] | None = None,
+        timeout: timedelta | None = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+        **other: Any,
+    ) -> Any:
+        if not split_ranks:
+            raise ValueError("split_ranks cannot be None or empty")
+        parent = parent_pg or c10d._get_default_group()
+        me = dist.get_rank(parent)
+        mine = next((ranks for ranks in split_ranks if me in ranks), None)
+        if mine is None:
+            return None
+        return dist.new_group(
+            [dist.get_global_rank(parent, rank) for rank in mine],
+            timeout=timeout,
+            backend=other.get("backend") or dist.get_backend_config(parent),
+            use_local_synchronization=True,
+            group_desc=group_desc,
+        )
+
+    patches.set_everywhere(c10d, "split_group", split_group)
+
+
+def _install_shutdown(patches: Patches) -> None:
+    real = c10d.destroy_process_group
+
+    @wraps(real)
+    def destroy_process_group(group: Any = None) -> None:
+        real(group)
+        if not dist.is_initialized():
+            _alive.clear()
+
+    patches.set_everywhere(c10d, "destroy_process_group", destroy_process_group)

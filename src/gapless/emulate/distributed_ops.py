@@ -1,0 +1,207 @@
+"""Handlers for c10d's operators: what may travel in a group, what the host waits for, what gloo cannot do alone.
+
+NCCL's collectives are launched like kernels: the host goes on, and ``Work.wait`` makes a stream wait, not the
+host. Only a barrier stops it: `WorkNCCL::wait` ends in a synchronization of the current stream
+(`torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`). Gloo's collectives on device tensors pass through the host, so
+there the host waits each time (`ProcessGroupGlooCuda.cpp`).
+
+Collectives are over when they return here. What NCCL orders by streams is then ordered by itself, and what hangs on
+a future (`Future.then` in DDP's hooks) runs in the calling thread, as it does with NCCL, and not in gloo's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
+
+from gapless.emulate.distributed_nccl import backends, no_backend
+from gapless.emulate.operators import OperatorMode, handles
+from gapless.emulate.patches import Patches
+from gapless.emulate.placement import ORPHAN
+
+Tensor = torch.Tensor
+
+_COLLECTIVES = (
+    "allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
+    "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_",
+)  # fmt: skip
+_FUNCTIONAL = (
+    "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
+    "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast", "broadcast_",
+    "isend", "irecv",
+)  # fmt: skip
+
+
+def install(patches: Patches) -> None:
+    """The handlers are registered when this module is imported; there is nothing to switch."""
+
+
+class Call:
+    """One call of an operator of c10d."""
+
+    def __init__(self, mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.mode = mode
+        self.func = func
+        self.name: str = func._schema.name.removeprefix("c10d::")
+        names = [argument.name for argument in func._schema.arguments]
+        self.values: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        self.group = ProcessGroup.unbox(self.values["process_group"])
+        self.backends = backends(self.group)
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        return _tensors(self.values.values())
+
+    def run(self, **changed: Any) -> Any:
+        """The operator on CPU values, with some arguments `changed`."""
+        return self.func(**{**self.values, **changed})
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def admit(mode: OperatorMode, tensors: Any, transports: dict[str, str]) -> int:
+    """Device index of a collective's tensors; -1 where none is on the device.
+
+    Tensors that C++ has made without saying where (DDP's reducer) follow the others, or the group.
+
+    Raises:
+        RuntimeError: a host tensor in a group of NCCL alone, in c10d's words.
+    """
+    core = mode.core
+    tensors = list(tensors)
+    states = [core.placement.state_of(tensor) for tensor in tensors]
+    index = max([state for state in states if state >= 0], default=-1)
+    only_device = bool(transports) and "cpu" not in transports
+    if only_device and any(state < 0 and state != ORPHAN for state in states):
+        raise no_backend()
+    if only_device and index < 0:
+        index = core.current_device()
+    if index >= 0:
+        for tensor, state in zip(tensors, states, strict=True):
+            if state == ORPHAN:
+                core.placement.put(tensor, index)
+    return index
+
+
+def finish(out: Any) -> Any:
+    """`out`, once the work in it is done."""
+    work = out[-1] if isinstance(out, (list, tuple)) else out
+    Work.unbox(work).wait()
+    return out
+
+
+@handles(*(f"c10d::{name}" for name in _COLLECTIVES))
+def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = Call(mode, func, args, kwargs)
+    index = admit(mode, call.tensors, call.backends)
+    if index >= 0 and call.backends.get("cuda") == "gloo":
+        mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
+    if call.backends.get("cuda") == "nccl":
+        special = _NCCL_ONLY.get(call.name)
+        if special is not None:
+            return special(call)
+    return finish(call.run())
+
+
+@handles("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
+def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = Call(mode, func, args, kwargs)
+    index = admit(mode, call.tensors, call.backends)
+    if index >= 0 and call.backends.get("cuda") == "gloo":
+        mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
+    if index >= 0 and call.name == "recv_any_source_" and call.backends.get("cuda") == "nccl":
+        raise RuntimeError("Backend nccl does not support recvAnysource")
+    return call.run()
+
+
+@handles("c10d::barrier")
+def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = Call(mode, func, args, kwargs)
+    if call.backends.get("cuda") != "nccl":
+        return call.run()
+    # A barrier of NCCL has no thread of its own here: an asynchronous one waits where the script waits for it.
+    if call.values.get("async_op") and hasattr(torch._C._distributed_c10d, "PythonCallbackWork"):
+        return _when_waited_for(mode, Work.unbox(call.run()))
+    mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
+    return finish(call.run())
+
+
+def _when_waited_for(mode: OperatorMode, work: Any) -> Any:
+    def wait(timeout: Any) -> bool:
+        mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
+        work.wait()
+        return True
+
+    return torch._C._distributed_c10d.PythonCallbackWork(wait).boxed()
+
+
+# -- what NCCL takes and gloo does not -------------------------------------------------------------
+
+
+def _flat(value: Any) -> Any:
+    """`value` with its tensors in one dimension: NCCL counts elements where gloo compares shapes."""
+    if isinstance(value, Tensor):
+        return value.view(-1) if value.is_contiguous() else value
+    return [_flat(item) for item in value]
+
+
+def _into_tensor(*names: str) -> Callable[[Call], Any]:
+    def run(call: Call) -> Any:
+        out = finish(call.run(**{name: _flat(call.values[name]) for name in names}))
+        return (call.values[names[0]], out[-1]) if isinstance(out, (list, tuple)) else out
+
+    return run
+
+
+def _gathered(call: Call) -> Any:
+    """NCCL gathers tensors of different sizes by one broadcast from each rank."""
+    outputs, inputs = call.values["output_tensors"], call.values["input_tensors"]
+    if len({tensor.shape for tensor in outputs[0]}) == 1 and outputs[0][0].shape == inputs[0].shape:
+        return finish(call.run())
+    if len({tensor.numel() for tensor in outputs[0]}) == 1 and all(part.is_contiguous() for part in outputs[0]):
+        return outputs, finish(call.run(output_tensors=_flat(outputs), input_tensors=_flat(inputs)))[-1]
+    options = dist.BroadcastOptions()
+    for rank, part in enumerate(outputs[0]):
+        if rank == call.group.rank():
+            part.copy_(inputs[0])
+        options.rootRank, options.rootTensor = rank, 0
+        call.group.broadcast([part], options).wait()
+    return outputs, FakeWork().boxed()
+
+
+_NCCL_ONLY: dict[str, Callable[[Call], Any]] = {
+    "allgather_": _gathered,
+    "_allgather_base_": _into_tensor("output_tensor", "input_tensor"),
+    "allgather_into_tensor_coalesced_": _into_tensor("outputs", "inputs"),
+    "_reduce_scatter_base_": _into_tensor("output_tensor", "input_tensor"),
+    "reduce_scatter_tensor_coalesced_": _into_tensor("outputs", "inputs"),
+}
+
+
+# -- functional collectives ------------------------------------------------------------------------
+
+
+@handles(*(f"_c10d_functional::{name}" for name in _FUNCTIONAL))
+def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = [argument.name for argument in func._schema.arguments]
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
+    transports = backends(dist.distributed_c10d._resolve_process_group(values["group_name"]))
+    index = admit(mode, _tensors(values.values()), transports)
+    if index >= 0 and transports.get("cuda") == "gloo":
+        mode.core.wait(func._schema.name, "values", detail="gloo")
+    out = func(*args, **kwargs)
+    if index >= 0:
+        mode.put(out, index, args)
+    return out
