@@ -55,9 +55,9 @@ def table(columns: list[str], rows: list[list[object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(name: str, text: str) -> Path:
-    """Write the sheet `name` and give its path."""
-    SHEETS.mkdir(exist_ok=True)
-    path = SHEETS / f"{name}.md"
+def write(name: str, text: str, folder: Path = SHEETS) -> Path:
+    """Write the sheet `name` into `folder` and give its path."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.md"
     path.write_text(text)
     return path

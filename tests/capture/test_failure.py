@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gapless.capture.failure import message, place, without_own_frames
+import gapless
+from gapless.capture.failure import message, place, show, without_own_frames
 from gapless.capture.stopping import EnoughSteps, Stopper, chain, comes_from_stopping
 from gapless.model import Mark
 
@@ -31,6 +34,27 @@ def test_own_frames_are_left_out_wherever_they_stand():
         trace = trace.tb_next
     assert names == ["caught", "<lambda>", "inner"]
     assert without_own_frames(None) is None
+
+
+def raised_in_gapless(code: str) -> BaseException:
+    file = Path(gapless.__file__).parent / "emulate" / "made_up.py"
+    return caught(lambda: exec(compile(f"\n\n{code}", str(file), "exec"), {}))
+
+
+def test_a_mistake_of_gapless_itself_is_owned_up_to(capsys, monkeypatch):
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    show(raised_in_gapless("not_there"))
+    said = capsys.readouterr().err
+    assert said.startswith("gapless: this was raised inside Gapless, at gapless/emulate/made_up.py:3, ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("code", ["[][0]", "raise RuntimeError('mixed devices')", "int('x')"])
+def test_what_a_device_may_raise_is_none(code, capsys, monkeypatch):
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    show(raised_in_gapless(code))
+    show(caught(lambda: {}["the script's own"]))
+    assert capsys.readouterr().err == ""
 
 
 def test_place_and_message():

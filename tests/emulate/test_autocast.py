@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.testing._internal.autocast_test_lists import AutocastTestLists  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from gapless.emulate import autocast, autocast_ops  # noqa: E402
+from gapless.emulate import autocast, autocast_kernels, autocast_ops  # noqa: E402
 from gapless.emulate.patches import Patches  # noqa: E402
 
 HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
@@ -245,6 +245,10 @@ UNLISTED: dict[str, tuple[Callable[[], Any], Any]] = {
     "linalg_matrix_norm.str_ord": (lambda: torch.linalg.matrix_norm(torch.rand(3, 3).half(), "fro"), FLOAT),
     "norm.Scalar": (lambda: ATEN.norm.Scalar(torch.rand(3).half()), FLOAT),
     "norm.ScalarOpt_dim": (lambda: ATEN.norm.ScalarOpt_dim(torch.rand(3).half(), None, [0], True), FLOAT),
+    "norm.ScalarOpt_dim, defaults left out": (
+        lambda: F.pairwise_distance(torch.rand(2, 3).half(), torch.rand(2, 3).half()),
+        FLOAT,
+    ),
     "upsample_nearest1d": (lambda: ATEN.upsample_nearest1d.default(images(1), [8]), FLOAT),
     "upsample_nearest2d": (lambda: ATEN.upsample_nearest2d.default(images(2), [8, 8]), FLOAT),
     "upsample_nearest3d": (lambda: ATEN.upsample_nearest3d.default(images(3), [8, 8, 8]), FLOAT),
@@ -703,6 +707,26 @@ def test_custom_operators_with_an_autocast_rule(table: Table, looks_like_cuda: N
         torch.library.register_autocast("gapless_test::double_it", "cuda", HALF, lib=library)
         with torch.autocast("cuda"):
             assert torch.ops.gapless_test.double_it(torch.rand(3)).dtype is HALF
+
+
+def test_float32_inside_and_the_callers_dtype_outside(table: Table) -> None:
+    """The policy of torchvision's C++ operators, on an operator made for the test."""
+    with torch.library._scoped_library("gapless_test", "FRAGMENT") as library:
+        found = []
+
+        def pool(x: Any, boxes: Any) -> Any:
+            found.append((x.dtype, boxes.dtype))
+            return x + 1, torch.zeros(1, dtype=torch.int32)
+
+        library.define("pool(Tensor x, Tensor boxes) -> (Tensor, Tensor)")
+        library.impl("pool", pool, "CompositeExplicitAutograd")
+        caster = autocast_kernels.Caster(table.device_of)
+        body = autocast_kernels.body_of(caster, autocast_ops.FP32_AND_BACK, "pool", "gapless_test")
+        library.impl("pool", autocast_kernels.below_autocast(body, caster), "AutocastCUDA")
+        with torch.autocast("cuda"):
+            out = torch.ops.gapless_test.pool(torch.rand(3).half(), torch.rand(3))
+        assert found == [(FLOAT, FLOAT)]
+        assert {part.dtype for part in out} == {HALF}
 
 
 def test_installing_says_nothing_and_uninstalling_gives_everything_back(

@@ -42,7 +42,7 @@ def check(
         text=True,
         timeout=LIMIT,
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         check=False,
     )
     reports = [line for line in done.stdout.splitlines() if line.startswith(_REPORT)]

@@ -317,6 +317,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ("if 3 in y:", {**ITEM, "call": "Tensor.__contains__"}, "`(y == 3).any()`"),
     ("if k not in y:", {**ITEM, "call": "Tensor.__contains__"}, "`(y != k).all()`"),
     ("z = torch.add(x, y, alpha=rate)", {**ITEM, "call": ""}, "`a + rate * b`"),
+    ("y = x.masked_fill(x > 0, rate)", {**ITEM, "call": ""}, "`torch.where(x > 0, rate, x)`"),
     (
         "inds = torch.nonzero(target == 0)",
         {"operator": "aten::nonzero", "mechanism": "size"},
@@ -358,7 +359,11 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ("w = x.new_tensor(2.0)", {**H2D, "detail": "scalar"}, "`x.new_full((), 2.0)`"),
     ("outs.append(y.cpu())", {**H2D, "mechanism": "d2h"}, "`outs.append(y)`"),
     ("l = y.type(torch.LongTensor)", {**H2D, "mechanism": "d2h"}, "`y.type(torch.long)`"),
-    ("b = x[[0, 2]]", {**H2D, "detail": "index"}, "`torch.tensor([0, 2], device=x.device)`"),
+    (
+        "b = x[[0, 2]]",
+        {**H2D, "operator": "aten::index", "detail": "index"},
+        "`torch.tensor([0, 2], device=x.device)`",
+    ),
     (
         "x[rows] = 1.0",
         {**H2D, "operator": "aten::_index_put_impl_", "detail": "value"},

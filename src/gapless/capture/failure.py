@@ -10,21 +10,45 @@ from types import TracebackType
 from gapless.capture.stopping import chain
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_DEFECTS = (AssertionError, AttributeError, KeyError, NameError)
+"""What operators do not raise: when it comes from Gapless's own files, the mistake is Gapless's."""
 
 
-def show(error: BaseException) -> None:
-    """Print the traceback of `error` through `sys.excepthook`, without Gapless's own frames."""
-    for one in chain(error):
-        one.__traceback__ = without_own_frames(one.__traceback__)
+def show(error: BaseException, own_frames: bool = False) -> None:
+    """Print the traceback of `error` through `sys.excepthook`, with Gapless's frames if `own_frames`."""
+    defect = "" if own_frames else _own_defect(error)
+    if not own_frames:
+        for one in chain(error):
+            one.__traceback__ = without_own_frames(one.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:  # the script's own hook failed; Python falls back likewise
         sys.__excepthook__(type(error), error, error.__traceback__)
+    if defect and sys.stderr is not None:
+        sys.stderr.write(
+            f"gapless: this was raised inside Gapless, at {defect}, and is likely its own mistake: "
+            "please report it with what -v shows\n"
+        )
+
+
+def _own_defect(error: BaseException) -> str:
+    """``file:line`` where Gapless itself failed, empty where it did not."""
+    links = _links(error.__traceback__)
+    if not links or not isinstance(error, _DEFECTS):
+        return ""
+    file = links[-1].tb_frame.f_code.co_filename
+    if not _is_own(file):
+        return ""
+    return f"{os.path.relpath(file, os.path.dirname(_OWN[:-1]))}:{links[-1].tb_lineno}"
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(_OWN)
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     """`trace` without the frames of Gapless's own files, wherever in it they stand."""
-    kept = [one for one in _links(trace) if not one.tb_frame.f_code.co_filename.startswith(_OWN)]
+    kept = [one for one in _links(trace) if not _is_own(one.tb_frame.f_code.co_filename)]
     following: TracebackType | None = None
     for one in reversed(kept):
         following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)

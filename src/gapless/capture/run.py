@@ -37,6 +37,7 @@ def run(
     capture: Capture,
     stopper: Stopper | None = None,
     at_hard_exit: Callable[[Session], None] | None = None,
+    own_frames: bool = False,
 ) -> Session:
     """Run `target` with `capture` looking on, to its end or until `stopper` stops it.
 
@@ -45,13 +46,14 @@ def run(
     The script's output, its working directory, its traceback and its exit status (`Ending.status`) are its
     own. The process is the script's from here on: `sys.argv`, ``__main__`` and the capture stay in place, so
     that threads and `atexit` handlers that outlive the script find what they need. `at_hard_exit` receives
-    the session when the script leaves through `os._exit`, which nothing survives.
+    the session when the script leaves through `os._exit`, which nothing survives. `own_frames` keeps
+    Gapless's frames in the script's tracebacks.
 
     Raises:
         UsageError: there is no such script or module.
         SystemExit: in a child process that the script has forked and that came to the script's end.
     """
-    runner = _Runner(target, capture, stopper or Stopper(lambda mark: False))
+    runner = _Runner(target, capture, stopper or Stopper(lambda mark: False), own_frames)
     hide_in_threads()
     capture.start()
     with _guarded_exit(runner, at_hard_exit), terminable():
@@ -62,10 +64,11 @@ def run(
 
 
 class _Runner:
-    def __init__(self, target: Target, capture: Capture, stopper: Stopper) -> None:
+    def __init__(self, target: Target, capture: Capture, stopper: Stopper, own_frames: bool) -> None:
         self.target = target
         self.capture = capture
         self.stopper = stopper
+        self.own_frames = own_frames
         self.pid = os.getpid()
         self.folder = os.getcwd()
         self.threads = frozenset(threading.enumerate())
@@ -141,7 +144,7 @@ class _Runner:
     def _failed(self, error: BaseException) -> Ending:
         if comes_from_stopping(error):
             return Ending(how="enough-steps", message=failure.message(error))
-        failure.show(error)
+        failure.show(error, self.own_frames)
         if isinstance(error, KeyboardInterrupt):
             return Ending(how="interrupted", status=INTERRUPTED)
         return Ending(how="error", status=1, message=failure.message(error))

@@ -60,7 +60,9 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "-f", "--format", "form", type=click.Choice(formats()), default="text", show_default=True
         ),
         click.option("--all", "unfold", is_flag=True, help="Unfold what happens outside of training steps."),
-        click.option("-v", "--verbose", is_flag=True, help="Show every library frame below a line."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Show every library frame, and Gapless's own in tracebacks."
+        ),
         click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR."),
     )
     for option in reversed(options):

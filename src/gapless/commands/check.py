@@ -129,7 +129,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     if conclusion.rank == 0:
         progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)
-    session = run(target, emulator, stopper, at_hard_exit=conclusion)
+    session = run(target, emulator, stopper, conclusion, own_frames=wishes.verbose)
     conclusion(session)
     if session.ending.how in ("enough-steps", "interrupted"):
         _leave_behind(progress, conclusion.status)

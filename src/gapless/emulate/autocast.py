@@ -52,12 +52,20 @@ class _Installed:
         self._register("aten", names)
 
     def torchvision(self) -> None:
-        """Take over torchvision's kernels, once it has been imported."""
+        """Take over torchvision's C++ kernels, once it has been imported.
+
+        Later versions (0.27 for one) have them in Python, asking for no device: those work as they are.
+        """
         if self._torchvision or "torchvision.ops" not in sys.modules:
             return
         self._torchvision = True
         policies = {name: policy for policy, names in ops.TORCHVISION.items() for name in names.split()}
-        names = {name: policy for name, policy in policies.items() if _has_kernel(f"torchvision::{name}")}
+        names = {
+            name: policy
+            for name, policy in policies.items()
+            if _has_kernel(f"torchvision::{name}")
+            and f"torchvision/{name}/AutocastCUDA" not in torch.library._impls
+        }
         if names:
             self._register("torchvision", names)
 

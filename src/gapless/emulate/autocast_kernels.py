@@ -199,7 +199,7 @@ def body_of(caster: Caster, policy: str, name: str, namespace: str = "aten") -> 
     def fp32_and_back(*args: Any, **kwargs: Any) -> Any:
         out = fp32(*args, **kwargs)
         if isinstance(out, tuple):
-            return tuple(item.to(args[0].dtype) if item.is_floating_point() else item for item in out)
+            return tuple(item.to(args[0].dtype) for item in out)  # indices as well, as torchvision does
         return out.to(args[0].dtype)
 
     def cudnn_rnn(*args: Any, **kwargs: Any) -> Any:
@@ -215,7 +215,7 @@ def body_of(caster: Caster, policy: str, name: str, namespace: str = "aten") -> 
     if policy == ops.FP32_SET_DTYPE:
         return _set_dtype(caster, call, arguments)
     if policy == ops.FP32_APPEND_DTYPE:
-        return _append_dtype(caster, call, overload(namespace, ops.WITH_DTYPE[name])._op)
+        return _append_dtype(caster, call, overload(namespace, ops.WITH_DTYPE[name])._op, arguments)
     bodies: dict[str, Kernel] = {
         ops.LOWER_PRECISION: lower_precision,
         ops.FP32: fp32,
@@ -242,14 +242,17 @@ def _set_dtype(caster: Caster, call: Kernel, arguments: Any) -> Kernel:
     return body
 
 
-def _append_dtype(caster: Caster, call: Kernel, call_with_dtype: Kernel) -> Kernel:
+def _append_dtype(caster: Caster, call: Kernel, call_with_dtype: Kernel, arguments: Any) -> Kernel:
     """The `FP32_APPEND_DTYPE` policy (``norm``)."""
+    # The overload with a dtype has no defaults, and the dispatcher leaves out arguments that equal theirs.
+    defaults = tuple(argument.default_value for argument in arguments)
 
-    def body(self: torch.Tensor, p: Any = 2, *rest: Any, **kwargs: Any) -> Any:
-        if caster.device_of(self) < 0:
-            return call(self, p, *rest, **kwargs)
-        dtype = torch.float32 if caster.eligible(self) else self.dtype
-        return call_with_dtype(self, p, *rest, **kwargs, dtype=dtype)
+    def body(*args: Any, **kwargs: Any) -> Any:
+        data = args[0]
+        if caster.device_of(data) < 0:
+            return call(*args, **kwargs)
+        dtype = torch.float32 if caster.eligible(data) else data.dtype
+        return call_with_dtype(*args, *defaults[len(args) :], **kwargs, dtype=dtype)
 
     return body
 

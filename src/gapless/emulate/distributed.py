@@ -7,6 +7,7 @@ may travel and what waits.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -24,6 +25,14 @@ PATIENCE = 10.0
 
 _POLL = 0.02
 _STOPPED = "gapless/ranks-that-stopped"
+
+
+def local_world_size() -> int:
+    """How many ranks torchrun has started on this machine; 1 where it has not."""
+    try:
+        return max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    except ValueError:
+        return 1
 
 
 def install(core: Core, patches: Patches) -> None:

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork, ProcessGroup
 
-from gapless.emulate.cuda_api.runtime import refusal
 from gapless.emulate.patches import Patches
 from gapless.errors import NotEmulated
 
@@ -67,9 +66,6 @@ def stand_in() -> type:
         _get_backend_name = name
         supports_splitting = False  # C++ would make a gloo group of a split: `split_group` makes a new one
         supports_coalescing = False
-        supports_time_estimate = False
-        supports_shrinking = False
-        supports_tensor_alloc = False
 
         def comm_split_count(self) -> int:
             return 0
@@ -105,10 +101,8 @@ def install(patches: Patches) -> None:
         patches.set(owner, "ProcessGroupNCCL", nccl)
     for owner in (c10d, dist.constants):
         patches.set(owner, "default_pg_nccl_timeout", _TIMEOUT)
-    refuse = refusal("ReduceOp.PREMUL_SUM", "Scale the tensor first and use ReduceOp.SUM when the device is emulated.")
-    for owner in (dist, torch._C._distributed_c10d):
-        patches.set(owner, "_make_nccl_premul_sum", refuse)
     _install_groups(patches, nccl)
+    _install_factors(patches)
     _install_split(patches)
     _install_shutdown(patches)
 
@@ -176,6 +170,43 @@ def carries_host(group: Any) -> bool:
 def no_backend() -> RuntimeError:
     """What ``ProcessGroup::getBackend`` says of host tensors in a group of NCCL alone."""
     return RuntimeError("No backend type associated with device type cpu")
+
+
+_REDUCING = {"allreduce": 0, "_reduce_scatter_base": 1, "reduce_scatter_single": 1, "reduce_scatter": 1}
+"""Methods that take a reduce operation, with the position of what they reduce."""
+
+
+def _install_factors(patches: Patches) -> None:
+    """``ReduceOp.PREMUL_SUM(factor)``, which gloo lacks: the factor first, then the sum."""
+    for name, position in _REDUCING.items():
+        real = getattr(ProcessGroup, name, None)
+        if real is not None:
+            patches.set(ProcessGroup, name, _with_factor(real, position))
+
+
+def _with_factor(real: Any, position: int) -> Any:
+    @wraps(real)
+    def reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
+        options = kwargs.get("opts", args[-1] if args else None)
+        operation = getattr(options, "reduceOp", None)
+        if operation is None or operation != dist.ReduceOp.PREMUL_SUM or len(args) <= position:
+            return real(self, *args, **kwargs)
+        factor = operation.factor
+        with torch.no_grad():
+            given = args[position]
+            if position == 0:  # reduced where it is
+                for tensor in given:
+                    tensor.mul_(factor)
+            else:
+                given = _scaled(given, factor)
+        options.reduceOp = dist.ReduceOp.SUM
+        return real(self, *args[:position], given, *args[position + 1 :], **kwargs)
+
+    return reduce
+
+
+def _scaled(value: Any, factor: Any) -> Any:
+    return value * factor if isinstance(value, torch.Tensor) else [_scaled(item, factor) for item in value]
 
 
 def _install_split(patches: Patches) -> None:

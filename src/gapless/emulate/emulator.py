@@ -21,6 +21,7 @@ from gapless.emulate import (
     foreach,
     functions,
     gpus,
+    nodes,
     operators,
     profilers,
     properties,
@@ -42,6 +43,8 @@ _current: Emulator | None = None
 class Emulator:
     """A machine with `devices` GPUs of the kind `gpu`, for everything torch does between `start` and `stop`.
 
+    Without `devices` there are as many as ranks on this machine (torchrun says so), or one.
+
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
     may raise to stop the script. Use it as a context manager, or through :func:`gapless.emulate`.
 
@@ -52,11 +55,12 @@ class Emulator:
     def __init__(
         self,
         gpu: gpus.Gpu | str | None = None,
-        devices: int = 1,
+        devices: int | None = None,
         *,
         on_mark: Callable[[Mark], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        devices = distributed.local_world_size() if devices is None else devices
         if devices < 1:
             raise UsageError(f"{devices} devices: an emulated machine has at least one")
         self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
@@ -126,6 +130,7 @@ class Emulator:
     def modes(self) -> Iterator[None]:
         """Both modes, on in the calling thread."""
         function_mode = functions.FunctionMode(self.core)
+        function_mode.handlers.update(nodes.handlers())
         operator_mode = operators.OperatorMode(self.core)
         with function_mode, operator_mode:
             yield

@@ -46,7 +46,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        self.handlers: dict[Any, Handler] = {**HANDLERS, **_from_table(core)}
+        self.handlers: dict[Any, Handler] = {**HANDLERS, **_from_table()}
         self._unasking: dict[Any, Any] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -104,6 +104,14 @@ class FunctionMode(TorchFunctionMode):
         finally:
             local.host_asked = before
 
+    def plain(self, handler: Handler | None, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call as if the table of waits had nothing to say about it."""
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        if kwargs.get("device") is not None:
+            return self.asked(func, args, kwargs)
+        return func(*args, **kwargs)
+
     def on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and self.core.placement.state_of(value) >= 0
 
@@ -150,28 +158,31 @@ def resolve_path(dotted: str) -> Any:
     return found
 
 
-def _from_table(core: Core) -> dict[Any, Handler]:
-    """Handlers for the Python calls in the table of waits: what waits inside is replaced by the row's count."""
+def _from_table() -> dict[Any, Handler]:
+    """Handlers for the Python calls in the table of waits."""
     handlers: dict[Any, Handler] = {}
-    for dotted, rows in table().calls().items():
+    for dotted in table().calls():
         function = resolve_path(dotted)
         if function is not None:
-            handlers[function] = _counted(dotted.removeprefix("torch."), rows)
+            handlers[function] = _counted(dotted, table().for_call(dotted), HANDLERS.get(function))
     return handlers
 
 
-def _counted(name: str, rows: tuple[Row, ...]) -> Handler:
+def _counted(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> Handler:
+    """Where a row applies, it replaces what waits inside the call; else the call is as any other."""
     applies = tuple((row, PREDICATES[row.when]) for row in rows)
+    name = dotted.removeprefix("torch.")
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(func, args, kwargs, mode.on_device)
-        for row, predicate in applies:
-            times = int(predicate(call))
-            if times:
-                mode.core.wait(f"torch.{name}", row.mechanism, call=name, waits=row.waits * times)
+        found = [(row, times) for row, predicate in applies if (times := int(predicate(call)))]
+        if not found:
+            return mode.plain(otherwise, func, args, kwargs)
+        for row, times in found:
+            mode.core.wait(dotted, row.mechanism, call=name, waits=row.waits * times)
         local.quiet += 1
         try:
-            return func(*args, **kwargs)
+            return mode.plain(otherwise, func, args, kwargs)
         finally:
             local.quiet -= 1
 

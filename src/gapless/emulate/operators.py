@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gapless.emulate import devices
+from gapless.emulate import custom_ops, devices
 from gapless.emulate.core import Core
 from gapless.emulate.cuda_api import kernel_generator
 from gapless.emulate.local import local
@@ -24,6 +24,17 @@ Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Handler = Callable[["OperatorMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _CPU = torch.device("cpu")
+
+_DETAILS = {
+    "host-indices": "index",
+    "put-host-indices": "index",
+    "put-host-value": "value",
+    "host-scalars-in-where": "value",
+    "host-probabilities": "pageable",
+    "pairs-to-device": "pageable",
+    "pairs-to-host": "pageable",
+}
+"""What a copy inside an operator carries, by the condition of its row."""
 
 HANDLERS: dict[str, Handler] = {}
 """Operators that need more than the rule "results are where the arguments are", by qualified name."""
@@ -43,9 +54,9 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 class Plan:
     """What is known beforehand of one operator overload."""
 
-    __slots__ = ("draws", "func", "handler", "lenient", "makes", "name", "rows")
+    __slots__ = ("draws", "func", "handler", "lenient", "makes", "name", "parts", "rows", "run")
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: Any, mode: OperatorMode) -> None:
         schema = func._schema
         self.func = func
         self.name: str = schema.name
@@ -57,6 +68,8 @@ class Plan:
             (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
         )
         self.lenient = devices.accepts_mixed(func)
+        self.parts = custom_ops.decomposer(func, mode)
+        self.run = custom_ops.runner(func, mode)
 
 
 class OperatorMode(TorchDispatchMode):
@@ -74,14 +87,18 @@ class OperatorMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(_has_own_dispatch(cls) for cls in types):
+            if _faking():
+                return func(*args, **kwargs or {})  # fakes are made below this mode, and have nothing to place
             return NotImplemented  # the subclass unpacks itself; what it runs inside comes here again
         plan = self.plans.get(func)
         if plan is None:
-            plan = self.plans[func] = Plan(func)
+            plan = self.plans[func] = Plan(func, self)
         if kwargs is None:
             kwargs = {}
         if plan.handler is not None:
             return plan.handler(self, func, args, kwargs)
+        if plan.parts is not None:
+            return plan.parts(args, kwargs)
 
         placement = self.core.placement
         where = placement.where
@@ -128,7 +145,7 @@ class OperatorMode(TorchDispatchMode):
             index, kwargs = self._made_at(func, args, kwargs, index)
         if plan.rows and index >= 0:
             self.count(plan, args, kwargs)
-        out = func(*args, **kwargs)
+        out = func(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
         if index != HOST:
             self.put(out, index, args)
         return out
@@ -143,7 +160,7 @@ class OperatorMode(TorchDispatchMode):
         for row, applies in plan.rows:
             times = int(applies(call))
             if times:
-                detail = "index" if row.mechanism == "h2d" else ""
+                detail = _DETAILS.get(row.when, "")
                 self.core.wait(plan.name, row.mechanism, detail=detail, waits=row.waits * times)
 
     def on_device(self, tensor: Tensor) -> bool:
@@ -174,7 +191,7 @@ class OperatorMode(TorchDispatchMode):
         device = kwargs.get("device")
         pinned = bool(kwargs.get("pin_memory"))
         if device is not None and device.type == "cuda":
-            index = self.core.index_of(device)
+            index = HOST if _faking() else self.core.index_of(device)
             kwargs = {**kwargs, "device": _CPU, "pin_memory": False} if pinned else {**kwargs, "device": _CPU}
             return index, kwargs
         if device is not None and device.type != "cpu":
@@ -188,6 +205,11 @@ class OperatorMode(TorchDispatchMode):
         if local.backward != HOST:
             return local.backward, kwargs
         return ORPHAN, kwargs
+
+
+def _faking() -> bool:
+    """Whether a `FakeTensorMode` is on: torch keeps it below every other mode."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def _has_own_dispatch(cls: type) -> bool:

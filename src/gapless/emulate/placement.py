@@ -6,6 +6,7 @@ bookkeeping. Storages on the plain host are not in the table at all, so CPU code
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ PINNED = -2
 ORPHAN = -3
 """A tensor some C++ code made without saying where: it follows the first device tensor it meets."""
 
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _ATTRIBUTE = "_gapless_device"
 _FIRST_SWEEP = 8192
 
@@ -37,9 +39,25 @@ class Placement:
     def state_of(self, tensor: torch.Tensor) -> int:
         """Device index, `HOST`, `PINNED` or `ORPHAN`."""
         try:
-            return self.where.get(tensor.untyped_storage()._cdata, HOST)
+            state = self.where.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
             return self._state_without_storage(tensor)
+        except ValueError:  # a lazy module's parameter lets nobody in before its first batch
+            with torch._C.DisableTorchFunction():
+                return self.where.get(tensor.untyped_storage()._cdata, HOST)
+        if state is not None:
+            return state
+        return HOST if type(tensor) in _PLAIN else self._state_of_wrapped(tensor)
+
+    def _state_of_wrapped(self, tensor: torch.Tensor) -> int:
+        """A wrapper subclass (`DTensor`) has no values of its own: it is where the tensor inside it is."""
+        if hasattr(type(tensor), "__tensor_flatten__"):
+            with contextlib.suppress(AttributeError, NotImplementedError):  # it is still being made
+                for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+                    inner = getattr(tensor, name)
+                    if isinstance(inner, torch.Tensor):
+                        return self.state_of(inner)
+        return HOST
 
     def device_of(self, tensor: torch.Tensor) -> int:
         """Device index, or -1 on the host."""
@@ -67,6 +85,9 @@ class Placement:
         except (NotImplementedError, RuntimeError):
             self._put_without_storage(tensor, state)
             return tensor
+        except ValueError:
+            with torch._C.DisableTorchFunction():
+                storage = tensor.untyped_storage()
         self.put_storage(storage, state)
         return tensor
 

@@ -29,9 +29,12 @@ def install(core: Core, patches: Patches) -> None:
     def state(tensor: Any) -> int:
         with disabled():
             try:
-                return where.get(tensor.untyped_storage()._cdata, HOST)
+                found = where.get(tensor.untyped_storage()._cdata)
             except (NotImplementedError, RuntimeError):
-                return state_of(tensor)
+                found = None
+            if found is None:
+                return HOST if type(tensor) is torch.Tensor else state_of(tensor)
+            return found
 
     def device(tensor: Any) -> Any:
         index = state(tensor)

@@ -322,3 +322,13 @@ for _name in (
     _found = getattr(torch, _name, None)
     if _found is not None and _found not in (None,):
         handles(_found)(_factory)
+
+
+@handles(torch.linalg.matrix_rank)
+def _matrix_rank(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Below a dispatch mode ATen computes the rank and leaves ``out=`` as it was."""
+    out = kwargs.get("out")
+    if out is None:
+        return func(*args, **kwargs)
+    options = {name: value for name, value in kwargs.items() if name != "out"}
+    return out.resize_(()).copy_(func(*args, **options)) if out.numel() != 1 else out.copy_(func(*args, **options))

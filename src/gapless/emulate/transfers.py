@@ -65,6 +65,9 @@ def moved(
     source = core.device_of(tensor)
     if source == target:
         return _Converted.plain(tensor, dtype, copy, memory_format)
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        with torch._C.DisableTorchFunction():  # nothing in it yet: only its place is said
+            return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True), target)
     state = core.placement.state_of(tensor)
     nbytes = tensor.numel() * tensor.element_size()
     count_copy(core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True)

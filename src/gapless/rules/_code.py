@@ -7,6 +7,7 @@ rule falls back to its general advice: wrong concrete advice is worse than gener
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from functools import cache
 
@@ -90,13 +91,15 @@ def read(code: str) -> Code | None:
     text = code.strip()
     if not text:
         return None
-    for candidate in _candidates(text):
-        try:
-            tree = ast.parse(candidate)
-        except (SyntaxError, ValueError):
-            continue
-        if tree.body:
-            return Code(candidate, tree)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a compiler would remark on the user's code was said when it ran
+        for candidate in _candidates(text):
+            try:
+                tree = ast.parse(candidate)
+            except (SyntaxError, ValueError):
+                continue
+            if tree.body:
+                return Code(candidate, tree)
     return None
 
 

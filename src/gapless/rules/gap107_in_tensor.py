@@ -29,7 +29,9 @@ class InTensor(Rule):
     ```python
     loss = torch.where((y == 3).any(), loss * 2.0, loss)
     ```
-    Many values at once: `torch.isin(y, wanted)` tells it for each element, on the device.
+    A few values at once: `torch.isin(y, wanted)` tells it for each element, on the device. (For many values
+    it sorts, and looks for the distinct ones, which waits: mark the wanted classes in a bool tensor, and
+    read that with `marks[y]`.)
 
     ## When it is fine
     In set-up, or on a tensor that is on the host: ask there, before the batch is copied to the device.
@@ -38,7 +40,7 @@ class InTensor(Rule):
     code = "GAP107"
     name = "in-tensor"
     advice = (
-        "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for many values at once"
+        "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for a few values at once"
     )
 
     def matches(self, site: Site) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from gapless.model import Rule, Site
-from gapless.rules._code import called, keyword
-from gapless.rules._places import operator, own_code
+from gapless.rules._code import Code, called, keyword
+from gapless.rules._places import own_code
 
 
 class TensorAsNumber(Rule):
     """A device tensor given to a parameter that takes a number: the operator reads it on the host.
 
     ## What waits
-    Parameters such as `alpha=`, `value=`, `fill_value`, `eps`, `p` or the `min` and `max` of `torch.histc`
-    are numbers that the host passes to the kernel. Given a 0-dim device tensor, PyTorch reads it with an
-    implicit `.item()`.
+    Parameters such as `alpha=`, the `fill_value` of `torch.full`, or the `value` of `masked_fill` and
+    `index_fill` are numbers that the host passes to the kernel. Given a 0-dim device tensor, PyTorch reads
+    it with an implicit `.item()`.
 
     ## Why it costs
     Nothing in the line looks like a read. The host waits for the tensor to be computed, only to send its
@@ -24,6 +24,7 @@ class TensorAsNumber(Rule):
     rate = loss.detach() * 0.1
     filled = torch.full((8, 4), rate, device=device)
     moved = torch.add(x, z, alpha=rate)
+    capped = x.masked_fill(mask, rate)
     ```
 
     ## Use instead
@@ -31,9 +32,10 @@ class TensorAsNumber(Rule):
     rate = loss.detach() * 0.1
     filled = rate.expand(8, 4).clone()
     moved = x + rate * z
+    capped = torch.where(mask, rate, x)
     ```
-    Tensors among tensors are broadcast on the device: write the arithmetic out, and use `torch.where` or
-    `masked_fill` with a tensor value instead of a number.
+    Tensors among tensors are broadcast on the device: write the arithmetic out, and choose with
+    `torch.where`.
 
     ## When it is fine
     Where the tensor is on the host already (a 0-dim CPU tensor is passed to the kernel without a wait), or
@@ -48,15 +50,33 @@ class TensorAsNumber(Rule):
     )
 
     def matches(self, site: Site) -> bool:
-        if site.mechanism != "read" or site.in_backward or operator(site) != "_local_scalar_dense":
+        if site.mechanism != "read" or site.in_backward:
             return False
         return site.call.startswith(("torch.", "Tensor.")) or (not site.call and own_code(site) is not None)
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        call = code.only_call("add", "add_", "sub", "sub_") if code is not None else None
-        scaled = keyword(call, "alpha") if call is not None else None
-        if code is None or call is None or scaled is None or not (number := code.text(scaled)):
+        if code is None:
             return self.advice
-        sign = "+" if called(call).startswith("add") else "-"
-        return f"`alpha` is read on the host: write the product out, `a {sign} {number} * b`"
+        return _filled(code) or _scaled(code) or self.advice
+
+
+def _scaled(code: Code) -> str:
+    call = code.only_call("add", "add_", "sub", "sub_")
+    scaled = keyword(call, "alpha") if call is not None else None
+    number = code.text(scaled) if scaled is not None else ""
+    if call is None or not number:
+        return ""
+    sign = "+" if called(call).startswith("add") else "-"
+    return f"`alpha` is read on the host: write the product out, `a {sign} {number} * b`"
+
+
+def _filled(code: Code) -> str:
+    call = code.only_call("masked_fill", "masked_fill_")
+    if call is None or len(call.args) != 2 or call.keywords or not (owner := code.subject(call)):
+        return ""
+    mask, value = (code.text(argument) for argument in call.args)
+    if not mask or not value or owner in ("torch", "F"):
+        return ""
+    chosen = f"torch.where({mask}, {value}, {owner})"
+    return f"`{chosen}` takes the value from the device"

@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Rule, Site
 from gapless.rules._code import Code, keyword
-from gapless.rules._places import in_library, own_code
+from gapless.rules._places import below, in_library, own_code
 
 
 class PageableCopy(Rule):
@@ -53,6 +53,11 @@ class PageableCopy(Rule):
         return site.mechanism == "h2d"
 
     def remedy(self, site: Site) -> str:
+        if below(site, "accelerate", "send_to_device"):
+            return (
+                "let the DataLoader pin its batches (`pin_memory=True`), and copy them without waiting: "
+                "`Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))`"
+            )
         code = own_code(site)
         return (_moved(code) if code is not None else "") or in_library(site, self.advice)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
-from gapless.rules._places import in_library, own_code
+from gapless.rules._places import in_library, operator, own_code
 
 
 class HostIndex(Rule):
@@ -13,8 +13,7 @@ class HostIndex(Rule):
 
     ## What waits
     `x[[0, 2]]`, `x[array]` and `x[index]` with `index` on the host work on a device tensor because PyTorch
-    copies the index to the device first. The copy comes from pageable memory and blocks. A mask on the host
-    is turned into indices there before it is copied.
+    copies the index to the device first. The copy comes from pageable memory and blocks.
 
     ## Why it costs
     Nothing in the line shows a copy. Random permutations and lists of kept rows are typical, and are made
@@ -48,7 +47,7 @@ class HostIndex(Rule):
     )
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "h2d" and site.detail == "index"
+        return site.mechanism == "h2d" and site.detail == "index" and "index" in operator(site)
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)

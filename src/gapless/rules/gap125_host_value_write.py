@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
+from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
 
@@ -43,39 +44,44 @@ class HostValueWrite(Rule):
 
     code = "GAP125"
     name = "host-value-write"
-    priority = 60
+    priority = 61  # before the rule for indices: the line tells whether it is the value that is copied
     advice = (
         "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a "
         "value that is on the device: `torch.full((), value, device=x.device)`"
     )
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "h2d" and site.detail == "value"
+        if site.mechanism != "h2d":
+            return False
+        written = (
+            _written(own_code(site)) if site.detail == "index" and "index_put" in operator(site) else None
+        )
+        return site.detail == "value" or written is not None
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        statement = code.statement if code is not None else None
-        if (
-            code is None
-            or not isinstance(statement, ast.Assign)
-            or not isinstance(statement.targets[0], ast.Subscript)
-        ):
+        written = _written(code)
+        if code is None or written is None:
             return in_library(site, self.advice)
-        target, value = statement.targets[0], statement.value
-        owner, number = code.text(target.value), code.text(value)
-        number_is_plain = isinstance(value, ast.Constant) or (
-            isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Constant)
-        )
-        if not owner or not number or not number_is_plain:
+        target, value = written
+        owner, index, number = code.text(target.value), code.text(target.slice), code.text(value)
+        if not owner or not index or not number:
             return self.advice
-        index = code.text(target.slice)
         if operator(site) == "copy_":
-            return (
-                f"`{owner}[{index}].fill_({number})` passes the number to the kernel"
-                if index
-                else self.advice
-            )
-        if isinstance(target.slice, (ast.Name, ast.Attribute)) and index:
+            return f"`{owner}[{index}].fill_({number})` passes the number to the kernel"
+        if isinstance(target.slice, (ast.Name, ast.Attribute)):
             return f"`{owner}.index_fill_(0, {index}, {number})` passes the number to the kernel"
         made = f"torch.full((), {number}, dtype={owner}.dtype, device={owner}.device)"
         return f"write a value that is on the device: `{made}`"
+
+
+def _written(code: Code | None) -> tuple[ast.Subscript, ast.expr] | None:
+    """Target and value of a line that writes a plain number through an index, else None."""
+    statement = code.statement if code is not None else None
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target, value = statement.targets[0], statement.value
+    number = value.operand if isinstance(value, ast.UnaryOp) else value
+    if not isinstance(target, ast.Subscript) or not isinstance(number, ast.Constant):
+        return None
+    return target, value

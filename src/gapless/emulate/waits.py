@@ -1,0 +1,136 @@
+"""The table of waits: which operator makes the host wait for a CUDA device, when, how often and why.
+
+The table itself is data (``waits.tsv`` beside this file); docs/waits.md explains its columns and its origin.
+Reading it needs no torch.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from gapless.model.event import Mechanism
+
+Scope = Literal["op", "call", "node"]
+COLUMNS = ("scope", "name", "when", "waits", "mechanism", "reason", "source")
+PATH = Path(__file__).with_name("waits.tsv")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One condition under which the host waits.
+
+    `scope` says who meets the row: ``op`` an operator (``aten::x`` or ``aten::x.overload``), ``call`` a
+    Python callable by its dotted path, ``node`` an autograd node by its class name. `when` names a
+    predicate. `waits` is the number of waits each time the predicate holds. Inside a call that has rows only
+    its rows count: what its CPU path reads says nothing about CUDA, and 0 says that CUDA does not wait.
+    """
+
+    scope: Scope
+    name: str
+    when: str
+    waits: int
+    mechanism: Mechanism
+    reason: str
+    source: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The rows, found by operator, by call and by autograd node."""
+
+    rows: tuple[Row, ...]
+    index: dict[tuple[str, str], tuple[Row, ...]]
+
+    def for_op(self, qualified_name: str, overload: str = "") -> tuple[Row, ...]:
+        """Rows for the operator ``aten::x`` with that overload ("" and "default" are the unnamed one).
+
+        Rows that name no overload hold for all of them.
+        """
+        rows = self.index.get(("op", qualified_name), ())
+        if overload and overload != "default":
+            rows += self.index.get(("op", f"{qualified_name}.{overload}"), ())
+        return rows
+
+    def for_call(self, dotted: str) -> tuple[Row, ...]:
+        """Rows for the Python callable with that dotted path."""
+        return self.index.get(("call", dotted), ())
+
+    def for_node(self, name: str) -> tuple[Row, ...]:
+        """Rows for the autograd node of that class (``ProdBackward0``): waits that no operator shows."""
+        return self.index.get(("node", name), ())
+
+    def calls(self) -> dict[str, tuple[Row, ...]]:
+        """Rows by the dotted path of their Python callable."""
+        return {name: rows for (scope, name), rows in self.index.items() if scope == "call"}
+
+
+@cache
+def table() -> Table:
+    """The table that comes with Gapless."""
+    return parse(PATH.read_text(encoding="utf-8"), str(PATH))
+
+
+def parse(text: str, name: str = "waits.tsv") -> Table:
+    """The table in `text`.
+
+    Raises:
+        ValueError: a malformed row; the message names file and line.
+    """
+    rows: list[Row] = []
+    header: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        cells = tuple(line.split("\t"))
+        where = f"{name}:{number}"
+        if not header:
+            if cells != COLUMNS:
+                raise ValueError(f"{where}: the first row must be the columns {', '.join(COLUMNS)}")
+            header = cells
+            continue
+        rows.append(_row(cells, where))
+    if not header:
+        raise ValueError(f"{name}: no header row")
+    return Table(rows=tuple(rows), index=_index(rows))
+
+
+def _row(cells: tuple[str, ...], where: str) -> Row:
+    if len(cells) != len(COLUMNS):
+        raise ValueError(
+            f"{where}: {len(cells)} columns where {len(COLUMNS)} are expected (separated by tabs)"
+        )
+    empty = [column for column, cell in zip(COLUMNS, cells, strict=True) if not cell or cell != cell.strip()]
+    if empty:
+        raise ValueError(f"{where}: {empty[0]} is empty or has spaces around it")
+    scope, name, when, waits, mechanism, reason, source = cells
+    if scope not in get_args(Scope):
+        raise ValueError(f"{where}: scope {scope!r} is none of {', '.join(get_args(Scope))}")
+    if scope == "op" and not name.startswith("aten::"):
+        raise ValueError(f"{where}: an operator's name starts with aten::, not {name!r}")
+    if scope == "call" and "." not in name:
+        raise ValueError(f"{where}: a call is named by its dotted path, not {name!r}")
+    if not waits.isdigit():
+        raise ValueError(f"{where}: waits must be a whole number, not {waits!r}")
+    if mechanism not in get_args(Mechanism):
+        raise ValueError(f"{where}: mechanism {mechanism!r} is none of {', '.join(get_args(Mechanism))}")
+    return msgspec.convert(
+        {
+            "scope": scope,
+            "name": name,
+            "when": when,
+            "waits": int(waits),
+            "mechanism": mechanism,
+            "reason": reason,
+            "source": source,
+        },
+        Row,
+    )
+
+
+def _index(rows: list[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.scope, row.name), []).append(row)
+    return {key: tuple(value) for key, value in found.items()}
