@@ -50,7 +50,8 @@ def test_rooms_work_without_torch(room, python):
     code = BLOCKED + (
         f"room = importlib.import_module('gapless.{room}')\n"
         "for found in pkgutil.walk_packages(getattr(room, '__path__', ()), room.__name__ + '.'):\n"
-        "    importlib.import_module(found.name)\n"
+        "    if not found.name.endswith('._child'):  # runs in the script's children only, where torch is\n"
+        "        importlib.import_module(found.name)\n"
         "print('fine')\n"
     )
     seen = python("-W", "error", "-c", code)

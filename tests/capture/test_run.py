@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,34 @@ def test_signals_end_the_script_and_not_the_report(number, status, write, tmp_pa
     assert seen.returncode == status
     assert "1 wait per training step in 2 steady steps" in seen.stdout
     assert "interrupted" in seen.stdout
+
+
+STUCK = (
+    LOOP.format(n=4, after="pass")
+    + """
+import ctypes
+mutex = ctypes.create_string_buffer(64)  # all zero is an unlocked one
+lock = ctypes.CDLL(None).pthread_mutex_lock
+lock(mutex)
+print('up', flush=True)
+lock(mutex)
+"""
+)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a mutex of glibc's")
+def test_a_rank_that_waits_for_another_one_can_be_ended(write, tmp_path):
+    write("train.py", STUCK)
+    words = (str(HERE / "fake_gapless.py"), "check", "-q", "train.py")
+    process = start(*words, cwd=tmp_path, RANK="0", WORLD_SIZE="2")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "up\n":
+            break
+    process.send_signal(signal.SIGTERM)
+    seen = finish(process)
+    assert seen.returncode == 143
+    assert "1 wait per training step in 2 steady steps" in seen.stdout
 
 
 def test_hard_exit_is_reported_and_saved(write, fake_gapless, tmp_path):

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from gapless.commands._progress import Progress
-from gapless.commands._ranks import path_for, rank
+from gapless.commands._ranks import here, path_for, rank, several
 from gapless.commands._script import ScriptCommand
 from gapless.model import Ending, Session
 
@@ -65,6 +65,12 @@ def test_options_end_where_the_script_begins(words, expected):
 )
 def test_rank(environment, expected):
     assert rank(environment) == expected
+
+
+def test_several_and_here():
+    assert not several({})
+    assert several({"WORLD_SIZE": "2"})
+    assert (here({}), here({"LOCAL_WORLD_SIZE": "4"}), here({"LOCAL_WORLD_SIZE": "x"})) == (1, 4, 1)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_report_that_agrees() -> None:
         GOOD[:-1],
         [*GOOD, finding(4, "every-step", 1, 1)],
         [*GOOD, finding(3, "every-step", 1, 1)],
-        [*GOOD, finding(3, "evaluation")],
+        [*GOOD, finding(3, "set-up")],
         [*GOOD[:-1], finding(3, "some-steps", 1, 4)],
         [*GOOD, finding(6, "every-step", 1, 1)],
         [*GOOD, finding(1, "set-up", file="other.py")],
@@ -75,6 +75,13 @@ def test_a_report_that_agrees() -> None:
 )
 def test_a_report_that_disagrees(findings: list[dict[str, Any]]) -> None:
     assert len(wrong(findings)) == 1
+
+
+def test_about_is_within_a_half() -> None:
+    (about,) = clauses("# waits: about 3 every 5 steps")
+    assert about.met_by([finding(1, "some-steps", 3.4, 5)])
+    assert not about.met_by([finding(1, "some-steps", 3.6, 5)])
+    assert not about.met_by([finding(1, "some-steps", 3, 4)])
 
 
 def test_a_comment_that_says_nothing_is_refused() -> None:

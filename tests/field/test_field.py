@@ -31,7 +31,7 @@ class Run:
 
 RUNS = {
     "accelerate_loop": [Run("epoch 1: accuracy", needs="accelerate")],
-    "checkpointing": [Run("resumed at 45 on cuda:0")],
+    "checkpointing": [Run("resumed at 40 on cuda:0")],
     "contrastive": [Run("acc/top5")],
     "dataloader_workers": [Run("epoch 1:")],
     "ddp": [Run("[GPU1] Epoch 1 | Steps 20", ranks=2, options=("--devices", "2"))],

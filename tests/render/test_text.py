@@ -109,3 +109,19 @@ def test_an_empty_report():
 def test_hints_close_the_report():
     text = shown(example(), hints=("-o FILE saves it",))
     assert " ".join(text.split()).endswith(" · --all shows the rest · -o FILE saves it")
+
+
+def test_the_same_remedy_is_told_once():
+    run = Simulation(code={50: "x[mask]", 60: "y[mask]"})
+    for _ in range(4):
+        run.wait(50, operator="aten::index", mechanism="size", call="Tensor.__getitem__")
+        run.wait(60, operator="aten::index", mechanism="size", call="Tensor.__getitem__")
+        run.step()
+    made = report(run.session(), lambda file: "")
+    first, second = made.findings
+    same = msgspec.structs.replace(
+        made, findings=(first, msgspec.structs.replace(second, remedy=first.remedy))
+    )
+    text = shown(same)
+    assert f"instead as for {first.code} at train.py:50 above" in text
+    assert text.count("instead") == 2

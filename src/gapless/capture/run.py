@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -36,8 +36,9 @@ def run(
     target: Target,
     capture: Capture,
     stopper: Stopper | None = None,
-    at_hard_exit: Callable[[Session], None] | None = None,
+    at_hard_exit: Callable[[Session], object] | None = None,
     own_frames: bool = False,
+    one_of_several: bool = False,
 ) -> Session:
     """Run `target` with `capture` looking on, to its end or until `stopper` stops it.
 
@@ -47,7 +48,8 @@ def run(
     own. The process is the script's from here on: `sys.argv`, ``__main__`` and the capture stay in place, so
     that threads and `atexit` handlers that outlive the script find what they need. `at_hard_exit` receives
     the session when the script leaves through `os._exit`, which nothing survives. `own_frames` keeps
-    Gapless's frames in the script's tracebacks.
+    Gapless's frames in the script's tracebacks. `one_of_several` says that a launcher may end this process
+    while it waits for another one.
 
     Raises:
         UsageError: there is no such script or module.
@@ -56,7 +58,12 @@ def run(
     runner = _Runner(target, capture, stopper or Stopper(lambda mark: False), own_frames)
     hide_in_threads()
     capture.start()
-    with _guarded_exit(runner, at_hard_exit), terminable():
+
+    def when_stuck() -> None:
+        leave(runner, Ending(how="interrupted", status=TERMINATED, message="SIGTERM"))
+
+    leave = _hard_exit(at_hard_exit, os._exit)
+    with _guarded_exit(runner, leave), terminable(when_stuck if one_of_several else None):
         ending = runner.execute()
     if not runner.here:
         raise SystemExit(ending.status)
@@ -150,18 +157,29 @@ class _Runner:
         return Ending(how="error", status=1, message=failure.message(error))
 
 
+def _hard_exit(
+    conclude: Callable[[Session], object] | None, exit_now: Callable[[int], NoReturn]
+) -> Callable[[_Runner, Ending], NoReturn]:
+    """What ends the process at once, but for the report of the process that started."""
+
+    def leave(runner: _Runner, ending: Ending) -> NoReturn:
+        if runner.here and conclude is not None:
+            conclude(runner.session(ending))
+        exit_now(ending.status)
+
+    return leave
+
+
 @contextmanager
-def _guarded_exit(runner: _Runner, conclude: Callable[[Session], None] | None) -> Iterator[None]:
+def _guarded_exit(runner: _Runner, leave: Callable[[_Runner, Ending], NoReturn]) -> Iterator[None]:
     """Have the report written before `os._exit` ends the process under it."""
     real = os._exit
 
-    def leave(status: int) -> Any:
-        if runner.here and conclude is not None:
-            os._exit = real
-            conclude(runner.session(Ending(how="exit", status=status & 0xFF, message="os._exit")))
-        real(status)
+    def guarded(status: int) -> NoReturn:
+        os._exit = real
+        leave(runner, Ending(how="exit", status=status & 0xFF, message="os._exit"))
 
-    os._exit = leave
+    os._exit = guarded
     try:
         yield
     finally:

@@ -11,11 +11,24 @@ _ENDING = ".gapless.json"
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
     """The rank of this process; 0 where it is alone."""
+    return _number(environment, "RANK", 0) if several(environment) else 0
+
+
+def several(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher has started this process as one of several."""
+    return _number(environment, "WORLD_SIZE", 1) > 1
+
+
+def here(environment: Mapping[str, str] = os.environ) -> int:
+    """How many of them run on this machine."""
+    return max(1, _number(environment, "LOCAL_WORLD_SIZE", 1))
+
+
+def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
     try:
-        several = int(environment.get("WORLD_SIZE", "1")) > 1
-        return int(environment.get("RANK", "0")) if several else 0
+        return int(environment.get(name, otherwise))
     except ValueError:
-        return 0
+        return otherwise
 
 
 def path_for(path: str, rank: int) -> str:

@@ -22,11 +22,14 @@ from gapless.render import renderer
 if TYPE_CHECKING:
     from gapless.emulate.emulator import Emulator
 
+_CHILD = "gapless.commands._child:start"
+"""What processes run that the script starts."""
+
 _PATIENCE = 5.0
 """Seconds for what a stopped script leaves running."""
 
 
-class Steps(click.ParamType[int | None]):
+class Steps(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
     """A positive number, or ``all``."""
 
     name = "N|all"
@@ -49,7 +52,7 @@ class Wishes:
 
     steps: int | None
     gpu: str | None
-    devices: int
+    devices: int | None
     max_waits: float | None
     fail_on: tuple[str, ...]
     output: str | None
@@ -71,7 +74,10 @@ class Wishes:
 )
 @click.option("--gpu", metavar="NAME", help="The GPU to emulate: A100 (default), H100, L4, T4, …")
 @click.option(
-    "--devices", metavar="N", type=click.IntRange(1), default=1, help="How many of them (default 1)."
+    "--devices",
+    metavar="N",
+    type=click.IntRange(1),
+    help="How many of them (default: 1, under torchrun one for each process).",
 )
 @click.option(
     "--max-waits", metavar="N", type=click.FloatRange(0), help="Exit with 1 above N waits per steady step."
@@ -107,6 +113,7 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
 
 def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, say what was seen, and return the exit status."""
+    from gapless.capture import children
     from gapless.capture.run import run
     from gapless.capture.stopping import Stopper
     from gapless.capture.target import Target
@@ -125,12 +132,27 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
 
     stopper = Stopper(enough)
     conclusion = Conclusion(wishes, progress, tally)
+    children.stand_down()
     emulator = _emulator(wishes, stopper)
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     if conclusion.rank == 0:
         progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)
-    session = run(target, emulator, stopper, conclusion, own_frames=wishes.verbose)
-    conclusion(session)
+    plan = children.Plan(start=_CHILD, gpu=wishes.gpu, devices=wishes.devices, steps=wishes.steps)
+    with children.environment_for_children(plan) as folder:
+
+        def with_children(session: Session) -> Session:
+            return conclusion(children.merge(session, children.collect(folder)))
+
+        session = with_children(
+            run(
+                target,
+                emulator,
+                stopper,
+                with_children,
+                own_frames=wishes.verbose,
+                one_of_several=_ranks.several(),
+            )
+        )
     if session.ending.how in ("enough-steps", "interrupted"):
         _leave_behind(progress, conclusion.status)
     return conclusion.status
@@ -143,7 +165,7 @@ def _emulator(wishes: Wishes, stopper: object) -> Emulator:
         if error.name != "torch":
             raise
         raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch") from None
-    return Emulator(wishes.gpu, wishes.devices, on_mark=stopper)  # type: ignore[arg-type]
+    return Emulator(wishes.gpu, wishes.devices or _ranks.here(), on_mark=stopper)  # type: ignore[arg-type]
 
 
 class Conclusion:
@@ -166,8 +188,11 @@ class Conclusion:
         )
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, self.rank))
 
-    def __call__(self, session: Session) -> None:
+    def __call__(self, session: Session) -> Session:
         self.status = session.ending.status
+        if not self.tally.count:  # the steps were made in a child
+            for mark in session.marks:
+                self.tally.add(mark)
         if self.rank == 0:
             self.progress.end(session, self.tally.count)
         if self._output:
@@ -176,6 +201,7 @@ class Conclusion:
         # One rank speaks for all: they run the same steps.
         if self.rank == 0:
             self._report(report(session))
+        return session
 
     def _report(self, found: Report) -> None:
         # The script may have left the cursor anywhere.

@@ -163,7 +163,16 @@ def _recurrent_words(func: Any, tensors: _Named) -> str | None:
     return None
 
 
+def _ctc_words(func: Any, tensors: _Named) -> str | None:
+    """Lengths may be anywhere: a mode makes tensors of what CUDA would take as lists from the host."""
+    if _key(func) not in _generated():
+        return None
+    return _generated_words(func, [one for one in tensors if not one[0].endswith("_lengths")])
+
+
 _SPECIAL: dict[str, Callable[[Any, _Named], str | None]] = {
+    "aten::_ctc_loss": _ctc_words,
+    "aten::_ctc_loss_backward": _ctc_words,
     "aten::embedding": _embedding_words,
     "aten::convolution": _convolution_words,
     "aten::index": _index_words,

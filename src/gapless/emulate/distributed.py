@@ -35,6 +35,19 @@ def local_world_size() -> int:
         return 1
 
 
+_ranks: tuple[int, int] | None = None
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Rank of this process and how many ranks there are: as last told to torch, else as torchrun says."""
+    if _ranks is not None:
+        return _ranks
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+
+
 def install(core: Core, patches: Patches) -> None:
     """Carry "nccl" groups until `patches` are undone; does nothing in a torch without torch.distributed."""
     if not dist.is_available():
@@ -45,8 +58,22 @@ def install(core: Core, patches: Patches) -> None:
     distributed_ops.install(patches)
     distributed_norm.install(patches)
     distributed_ddp.install(core, patches)
+    _remember_ranks(patches)
     if core.recorder.on_mark is not None:
         patches.set(core.recorder, "on_mark", _leaving_together(core.recorder.on_mark))
+
+
+def _remember_ranks(patches: Patches) -> None:
+    """A script that starts its own processes gives them their ranks in the call, and may end the group early."""
+    real = dist.init_process_group
+
+    @wraps(real)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        global _ranks
+        real(*args, **kwargs)
+        _ranks = dist.get_rank(), dist.get_world_size()
+
+    patches.set_everywhere(dist.distributed_c10d, "init_process_group", init_process_group)
 
 
 def _leaving_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:

@@ -21,6 +21,7 @@ from gapless.emulate import (
     foreach,
     functions,
     gpus,
+    indexing,
     nodes,
     operators,
     profilers,
@@ -36,7 +37,7 @@ from gapless.emulate.recorder import Recorder
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session
 
-_HANDLERS = (copies, tensor_methods)  # importing them registers their handlers
+_HANDLERS = (copies, indexing, tensor_methods)  # importing them registers their handlers
 _current: Emulator | None = None
 
 
@@ -173,6 +174,7 @@ def environment(device: str) -> Environment:
     """Versions and devices of this process."""
     import gapless
 
+    rank, world = distributed.rank_and_world()
     return Environment(
         gapless=gapless.__version__,
         python=platform.python_version(),
@@ -180,8 +182,8 @@ def environment(device: str) -> Environment:
         platform=f"{platform.system()} {platform.machine()}",
         device=device,
         emulated=True,
-        world_size=int(os.environ.get("WORLD_SIZE", "1") or 1),
-        rank=int(os.environ.get("RANK", "0") or 0),
+        world_size=world,
+        rank=rank,
     )
 
 

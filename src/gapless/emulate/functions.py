@@ -6,7 +6,7 @@ dispatcher is no longer visible. Handlers are looked up by identity of the funct
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from gapless.emulate.core import Core
 from gapless.emulate.inside import unasking
 from gapless.emulate.local import local
+from gapless.emulate.placement import HOST, ORPHAN
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.waits import Row, table
 
@@ -64,6 +65,8 @@ class FunctionMode(TorchFunctionMode):
             out = func(*args, **kwargs)
         if _peek() != before:
             self.core.created_nodes(before, 1)
+        if local.orphaned:
+            self.adopt(out, args, kwargs)
         return out
 
     # -- parts -------------------------------------------------------------------------------------
@@ -112,6 +115,16 @@ class FunctionMode(TorchFunctionMode):
             return self.asked(func, args, kwargs)
         return func(*args, **kwargs)
 
+    def adopt(self, out: Any, args: Any, kwargs: Any) -> None:
+        """Results that C++ code made without saying where (an empty input's, say) are where the arguments are."""
+        local.orphaned = False
+        placement = self.core.placement
+        made = [one for one in tensors_in(out) if placement.state_of(one) == ORPHAN]
+        if made:
+            index = max((placement.device_of(one) for one in tensors_in((*args, *kwargs.values()))), default=HOST)
+            for one in made if index >= 0 else ():
+                placement.put(one, index)
+
     def on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and self.core.placement.state_of(value) >= 0
 
@@ -137,6 +150,15 @@ class ForkedMode(TorchFunctionMode):
         if func is Tensor.cuda or (named is not None and as_device(named).type == "cuda"):
             torch.cuda._lazy_init()
         return func(*args, **kwargs)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
 
 
 def as_device(device: Any) -> torch.device:

@@ -204,6 +204,7 @@ class OperatorMode(TorchDispatchMode):
             return index, kwargs
         if local.backward != HOST:
             return local.backward, kwargs
+        local.orphaned = True
         return ORPHAN, kwargs
 
 

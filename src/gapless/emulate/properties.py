@@ -31,7 +31,7 @@ def install(core: Core, patches: Patches) -> None:
             try:
                 found = where.get(tensor.untyped_storage()._cdata)
             except (NotImplementedError, RuntimeError):
-                found = None
+                return state_of(tensor)
             if found is None:
                 return HOST if type(tensor) is torch.Tensor else state_of(tensor)
             return found

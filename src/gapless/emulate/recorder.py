@@ -30,6 +30,8 @@ class Recorder:
         self.tick = 0
         self.total = 0
         self.phase: Phase = "train"
+        # Lightning ends an evaluation by setting `training` back, without a call of `train()`.
+        self.evaluated: Any = None
         self.on_mark: Callable[[Mark], None] | None = None
         self.on_wait: list[Callable[[Site], None]] = []
         self.pid = os.getpid()
@@ -52,9 +54,10 @@ class Recorder:
         key = (operator, mechanism, call, detail, stack, node, forward)
         with self._lock:
             site = self._sites.setdefault(key, len(self._sites))
-            entry = self._counts.get((site, self.tick, self.phase))
+            phase: Phase = "train" if self.evaluated is not None and self.evaluated.training else self.phase
+            entry = self._counts.get((site, self.tick, phase))
             if entry is None:
-                self._counts[site, self.tick, self.phase] = [self._clock() - self._began, 1, waits, nbytes]
+                self._counts[site, self.tick, phase] = [self._clock() - self._began, 1, waits, nbytes]
             else:
                 entry[1] += 1
                 entry[2] += waits

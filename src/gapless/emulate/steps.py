@@ -154,6 +154,7 @@ def _install_phase(core: Core, patches: Patches) -> None:
             depth -= 1
         if depth == 0 and core.enabled and any(_id in core.trained for _id in map(id, self.parameters())):
             core.recorder.phase = "train" if mode else "eval"
+            core.recorder.evaluated = None if mode else self
         return out
 
     patches.set(torch.nn.Module, "train", train)

@@ -117,6 +117,13 @@ def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
     return mode.core.device_of(args[0])
 
 
+@handles(torch._pad_packed_sequence)
+def _pad_packed_sequence(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The padded data is where the packed data is; the lengths are the host's by contract."""
+    padded, lengths = func(*args, **kwargs)
+    return padded, mode.core.place(lengths, HOST)
+
+
 @handles(Tensor.record_stream)
 def _record_stream(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return None
@@ -171,7 +178,7 @@ def _named(name: str) -> Handler:
 
 for _method in (
     "item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__format__", "__contains__",
-    "is_nonzero", "__getitem__", "__setitem__",
+    "is_nonzero",
 ):  # fmt: skip
     handles(getattr(Tensor, _method))(_named(f"Tensor.{_method}"))
 handles(torch.is_nonzero)(_named("torch.is_nonzero"))

@@ -23,9 +23,10 @@ def render(report: Report, style: Style) -> str:
     canvas = Canvas(style)
     _headline(canvas, report)
     shown = [one for one in report.findings if style.unfold or one.frequency.when in _UNFOLDED]
+    advised: dict[str, Finding] = {}
     for one in shown:
         canvas.blank()
-        _finding(canvas, one, report.steps.steady)
+        _finding(canvas, one, report.steps.steady, advised.setdefault(one.remedy, one))
     if len(shown) < len(report.findings):
         canvas.blank()
         _folded(canvas, [one for one in report.findings if one not in shown])
@@ -40,7 +41,8 @@ def _headline(canvas: Canvas, report: Report) -> None:
         canvas.wrapped(Text(words.meaning(report.steps), style="dim"))
 
 
-def _finding(canvas: Canvas, one: Finding, steady: int) -> None:
+def _finding(canvas: Canvas, one: Finding, steady: int, advised: Finding) -> None:
+    """One finding; `advised` is the first with the same remedy, which is told only there."""
     often = words.often(one.frequency, steady)
     title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
     canvas.spread(title, Text(often, style="yellow" if one.frequency.per_step else "dim"))
@@ -51,19 +53,23 @@ def _finding(canvas: Canvas, one: Finding, steady: int) -> None:
     canvas.line(place)
     if one.line.code:
         canvas.clipped(Text("  │ ", style="dim") + canvas.code(one.line.code))
-    for label, rows in _details(canvas, one):
+    for label, rows in _details(canvas, one, advised):
         for position, row in enumerate(rows):
             lead = Text(f"  {label if not position else '':<{_LABEL - 2}}", style="dim")
             canvas.hanging(lead, row)
 
 
-def _details(canvas: Canvas, one: Finding) -> Iterator[tuple[str, list[Text]]]:
+def _details(canvas: Canvas, one: Finding, advised: Finding) -> Iterator[tuple[str, list[Text]]]:
     frames = list(_frames(canvas, one))
     if frames:
         yield "through", frames
     if one.sites:
         yield "waits", [Text(words.operators(one))]
-    yield "instead", [Text(one.remedy, style="green")]
+    if advised is one:
+        yield "instead", [Text(one.remedy, style="green")]
+    else:
+        place = f"{canvas.style.path(advised.line.file)}:{advised.line.line}"
+        yield "instead", [Text(f"as for {advised.code} at {place} above", style="dim")]
 
 
 def _frames(canvas: Canvas, one: Finding) -> Iterator[Text]:

@@ -92,7 +92,9 @@ def read(code: str) -> Code | None:
     if not text:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a compiler would remark on the user's code was said when it ran
+        warnings.simplefilter(
+            "ignore"
+        )  # what a compiler would remark on the user's code was said when it ran
         for candidate in _candidates(text):
             try:
                 tree = ast.parse(candidate)

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
+import ast
+
 from gapless.model import Rule, Site
-from gapless.rules._code import keyword
+from gapless.rules._code import Code, is_module
 from gapless.rules._places import in_library, operator, own_code
 
 
 class HostSideValues(Rule):
-    """An operator that looks at values on the host before it starts, as `torch.multinomial` does.
+    """An operator that looks at values on the host before it starts, as `torch.normal(mean, std)` does.
 
     ## What waits
-    Some operators read values of their arguments on the host: to check them, or to plan the work.
-    `torch.multinomial` with one draw, or without replacement, reads whether all probabilities are finite
-    and not negative, and whether a row is all zeros: two waits per call. `Categorical.sample()` ends there.
+    Some operators read values of their arguments on the host, to check them or to plan the work.
+    `torch.normal` with a tensor of standard deviations reads whether all of them are positive;
+    `searchsorted` reads the range of its `sorter`, `segment_reduce` its lengths, `torch.linalg.matrix_exp`
+    the norms of its matrices. The backward pass of `cumprod` reads whether there is a zero.
 
     ## Why it costs
-    The read is inside the operator: nothing in the line shows it. In a sampling loop or in reinforcement
-    learning it happens for every token or action.
+    The read is inside the operator: nothing in the line shows it. A variational model that draws with
+    `torch.normal` waits right behind the network that computed the parameters.
 
     ## Example
     ```python
-    probabilities = torch.softmax(logits, dim=-1)
-    action = torch.multinomial(probabilities, 1)
+    mean, spread = x, torch.exp(z)
+    sample = torch.normal(mean, spread)
     ```
 
     ## Use instead
     ```python
-    probabilities = torch.softmax(logits, dim=-1)
-    noise = torch.empty_like(probabilities).exponential_()
-    action = (probabilities / noise).argmax(dim=-1, keepdim=True)
+    mean, spread = x, torch.exp(z)
+    sample = mean + spread * torch.randn_like(mean)
     ```
-    The largest of `p / e`, with `e` exponential noise, is distributed as one draw from `p`: it is how the
-    operator itself draws, without its checks. The random numbers differ for the same seed.
+    In general: the same in simpler operators, which check nothing; or the values prepared on the host
+    beforehand. The second form also lets gradients through, to the mean and to the spread.
 
     ## When it is fine
     Outside the training loop, or where the check is wanted and a wait does not matter.
@@ -41,29 +43,24 @@ class HostSideValues(Rule):
     code = "GAP108"
     name = "host-side-values"
     priority = 20
-    advice = (
-        "use a form without the check, or prepare the values that the operator reads on the host beforehand"
-    )
+    advice = "write it in simpler operators that check nothing, or prepare the values on the host beforehand"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "values"
+        if site.mechanism == "values":
+            return True
+        return site.mechanism == "read" and operator(site) not in ("_local_scalar_dense", "")
 
     def remedy(self, site: Site) -> str:
-        if operator(site) != "multinomial":
-            return in_library(site, self.advice)
-        drawn = "(p / torch.empty_like(p).exponential_()).argmax(-1, keepdim=True)"
         code = own_code(site)
-        call = code.only_call("multinomial") if code is not None else None
-        if (
-            code is not None
-            and call is not None
-            and len(call.args) == 2
-            and keyword(call, "replacement") is None
-        ):
-            subject, draws = code.text(call.args[0]), code.text(call.args[1])
-            if draws == "1" and subject.isidentifier():
-                one = drawn.replace("(p", f"({subject}")
-                return f"`{one}` draws from the same distribution without the checks that wait"
-        return in_library(
-            site, f"one draw without the checks that wait: `{drawn}`, with `p` the probabilities"
-        )
+        drawn = _drawn(code) if code is not None and operator(site) == "normal" else ""
+        return drawn or in_library(site, self.advice)
+
+
+def _drawn(code: Code) -> str:
+    call = code.only_call("normal")
+    if call is None or len(call.args) != 2 or call.keywords or not isinstance(call.func, ast.Attribute):
+        return ""
+    mean, spread = (code.text(argument) for argument in call.args)
+    if not is_module(call.func.value, "torch", "th") or not mean.isidentifier() or not spread.isidentifier():
+        return ""
+    return f"`{mean} + {spread} * torch.randn_like({spread})` draws the same without the check that waits"

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from gapless.model import Rule, Site
 from gapless.rules._code import Code, called, keyword
-from gapless.rules._places import own_code
+from gapless.rules._places import operator, own_code
+
+_TAKE_NUMBERS = {
+    "fill", "fill_", "index_fill", "index_fill_", "linspace", "logspace", "masked_fill", "masked_fill_",
+}  # fmt: skip
 
 
 class TensorAsNumber(Rule):
@@ -44,13 +48,17 @@ class TensorAsNumber(Rule):
 
     code = "GAP109"
     name = "tensor-as-number"
-    priority = 20
+    priority = 25
     advice = (
         "compute with the tensor itself, which is broadcast on the device (`x + rate * y` for `alpha=rate`)"
     )
 
     def matches(self, site: Site) -> bool:
-        if site.mechanism != "read" or site.in_backward:
+        if site.mechanism != "read":
+            return False
+        if operator(site) in _TAKE_NUMBERS:
+            return True
+        if site.in_backward or operator(site) != "_local_scalar_dense":
             return False
         return site.call.startswith(("torch.", "Tensor.")) or (not site.call and own_code(site) is not None)
 

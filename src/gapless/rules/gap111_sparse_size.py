@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from gapless.model import Rule, Site
-from gapless.rules._places import in_library
+from gapless.rules._places import in_library, operator
+
+_NAMES = ("sparse", "coalesce", "nested", "padded", "_csr", "_csc", "_bsr", "jagged")
 
 
 class SparseSize(Rule):
@@ -39,14 +41,16 @@ class SparseSize(Rule):
 
     code = "GAP111"
     name = "sparse-size"
+    priority = 60
     advice = (
         "build the sparse or nested tensor once, before the loop, and mark it coalesced; for sums over "
         "edges, `index_add_` needs no sparse tensor"
     )
 
     def matches(self, site: Site) -> bool:
-        named = ("sparse", "coalesce", "nested", "_csr", "_csc", "_bsr", "jagged")
-        return site.mechanism in ("size", "values") and any(part in site.operator for part in named)
+        return site.mechanism in ("size", "values", "read", "d2h") and any(
+            part in operator(site) for part in _NAMES
+        )
 
     def remedy(self, site: Site) -> str:
         return in_library(site, self.advice)

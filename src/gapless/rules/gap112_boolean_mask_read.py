@@ -9,7 +9,7 @@ from gapless.rules._code import Code, is_module
 from gapless.rules._places import in_library, operator, own_code, user_code
 
 _NODES = ("IndexBackward", "MaskedSelectBackward")
-_OPERATORS = {"index", "_unsafe_index", "masked_select", "_unsafe_masked_index"}
+_OPERATORS = {"index", "_unsafe_index", "masked_select", "_unsafe_masked_index", "__getitem__"}
 _SUMS = ("sum", "mean")
 
 

@@ -14,6 +14,8 @@ _OPERATORS = {
     "_index_put_impl_",
     "_unsafe_index_put",
     "_unsafe_masked_index_put_accumulate",
+    "masked_scatter_backward",
+    "__setitem__",
 }
 
 
@@ -42,7 +44,8 @@ class BooleanMaskWrite(Rule):
     ```
     Where the values are a compact list, one for each selected element, `x.masked_scatter(mask, values)`
     writes them in the same order without a wait; the mask must broadcast to `x` from the right, so a mask
-    of rows needs `mask.unsqueeze(-1)`.
+    of rows needs `mask.unsqueeze(-1)`. (Only where the values need gradients, its backward pass selects
+    them, and waits.)
 
     ## When it is fine
     Outside the training loop, or where computing the full shape costs more than the wait.

@@ -12,7 +12,7 @@ class RepeatInterleave(Rule):
 
     ## What waits
     With a device tensor of repeats, the result has as many rows as the repeats add up to. Without
-    `output_size` the host waits to read that sum.
+    `output_size` the host waits for that sum, and once more to see that no repeat is negative.
 
     ## Why it costs
     The length is nearly always known to whoever made the repeats (a number of tokens, of edges, of nodes),

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from gapless.model import Rule, Site
-from gapless.rules._places import in_library
+from gapless.rules._places import in_library, operator
+
+_BY_OPERATOR = {
+    "isin": (
+        "`isin` sorts both sides where many values are asked for: mark the wanted classes in a bool "
+        "tensor, once, and read it with `marks[x]`"
+    ),
+    "ProdBackward0": (
+        "the gradient of `prod` looks for zeros: for positive values, `x.log().sum().exp()` is the same "
+        "product"
+    ),
+}
 
 
 class DataDependentSize(Rule):
@@ -50,4 +61,4 @@ class DataDependentSize(Rule):
         return site.mechanism == "size"
 
     def remedy(self, site: Site) -> str:
-        return in_library(site, self.advice)
+        return in_library(site, _BY_OPERATOR.get(operator(site), self.advice))

@@ -6,7 +6,9 @@ import ast
 
 from gapless.model import Rule, Site
 from gapless.rules._code import Code, keyword
-from gapless.rules._places import below, in_library, own_code
+from gapless.rules._places import below, in_library, operator, own_code
+
+_COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 
 
 class PageableCopy(Rule):
@@ -50,7 +52,7 @@ class PageableCopy(Rule):
     )
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "h2d"
+        return site.mechanism == "h2d" and (site.detail == "pageable" or operator(site) in _COPIES)
 
     def remedy(self, site: Site) -> str:
         if below(site, "accelerate", "send_to_device"):

@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Rule, Site
 from gapless.rules._code import Code, keyword
-from gapless.rules._places import in_library, own_code
+from gapless.rules._places import in_library, operator, own_code
 
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 
@@ -16,7 +16,8 @@ class ConstantToDevice(Rule):
 
     ## What waits
     `torch.tensor(1.0, device="cuda")`, `torch.as_tensor([1, 2], device=...)` and `x.new_tensor(...)` build
-    the tensor on the host and copy it over. The copy blocks, because the source is ordinary memory.
+    the tensor on the host and copy it over. The copy blocks, because the source is ordinary memory. So does
+    the copy that `torch.where(mask, torch.tensor(0.0), x)` makes of its operand on the host.
 
     ## Why it costs
     A constant of four bytes costs a whole wait, for everything queued before it, and code that makes one in
@@ -54,9 +55,14 @@ class ConstantToDevice(Rule):
     )
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "h2d" and site.detail in ("scalar", "list")
+        return site.mechanism == "h2d" and (site.detail in ("scalar", "list") or operator(site) == "where")
 
     def remedy(self, site: Site) -> str:
+        if operator(site) == "where":
+            return in_library(
+                site,
+                "give `torch.where` a Python number, not a tensor on the host: `torch.where(mask, 0.0, x)`",
+            )
         code = own_code(site)
         return (_made(code) if code is not None else "") or in_library(site, self.advice)
 

@@ -47,7 +47,9 @@ class HostIndex(Rule):
     )
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "h2d" and site.detail == "index" and "index" in operator(site)
+        return site.mechanism == "h2d" and (
+            site.detail == "index" or operator(site) in ("__getitem__", "__setitem__")
+        )
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)

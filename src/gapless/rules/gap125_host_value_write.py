@@ -44,19 +44,14 @@ class HostValueWrite(Rule):
 
     code = "GAP125"
     name = "host-value-write"
-    priority = 61  # before the rule for indices: the line tells whether it is the value that is copied
+    priority = 60
     advice = (
         "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a "
         "value that is on the device: `torch.full((), value, device=x.device)`"
     )
 
     def matches(self, site: Site) -> bool:
-        if site.mechanism != "h2d":
-            return False
-        written = (
-            _written(own_code(site)) if site.detail == "index" and "index_put" in operator(site) else None
-        )
-        return site.detail == "value" or written is not None
+        return site.mechanism == "h2d" and site.detail == "value" and operator(site) != "where"
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Rule, Site
-from gapless.rules._places import deciding_frame, short_path
+from gapless.rules._places import deciding_frame, operator, short_path
 
 _KNOWN = {
     ("transformers", "transformers/trainer.py"): (
@@ -66,7 +66,8 @@ class LibraryRead(Rule):
     )
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and deciding_frame(site) is not None
+        by_python = operator(site) == "_local_scalar_dense" or not site.operator.startswith("aten::")
+        return site.mechanism == "read" and by_python and deciding_frame(site) is not None
 
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)

@@ -51,5 +51,5 @@ trainer.train()  # waits: 12 every step; 2 every 5 steps; set-up; may wait: afte
 model.eval()
 prompt = torch.tensor([[1, 17, 23]], device=model.device)  # waits: after
 with torch.no_grad():
-    logits = model(prompt).logits
+    logits = model(prompt).logits  # waits: evaluation
 print("next token", logits[0, -1].argmax().item())  # waits: after

@@ -62,7 +62,7 @@ def main():
         enable_model_summary=False,
     )
     model = Classifier()
-    # waits: 1 every step; 3 every 5 steps; some steps; set-up; may wait: evaluation, after, first step
+    # waits: about 1 every step; about 3 every 5 steps; some steps; set-up; may wait: evaluation, after, first step
     trainer.fit(model, train_loader, val_loader)
     print("finished at step", trainer.global_step)
 

@@ -1,12 +1,18 @@
 import torch
 
+mean = torch.zeros(4, device="cuda")
+spread = torch.ones(4, device="cuda", requires_grad=True)
+host = torch.ones(4)
 p = torch.rand(4, 5, device="cuda")
-host = torch.rand(4, 5)
 
-one = torch.multinomial(p, 1)  # GAP108 x2
-several = torch.multinomial(p, 3)  # GAP108 x2
-action = torch.distributions.Categorical(p, validate_args=False).sample()  # GAP108 x2
-again = torch.multinomial(p, 3, replacement=True)  # no wait
-torch.multinomial(host, 1)  # no wait
-drawn = (p / torch.empty_like(p).exponential_()).argmax(-1)  # no wait
-noise = torch.bernoulli(p)  # no wait
+torch.normal(mean, spread)  # GAP108 x2
+torch.normal(0.0, spread.detach())  # GAP108 x2
+torch.linalg.matrix_exp(torch.eye(3, device="cuda"))  # GAP108
+running = spread.cumprod(0).sum()  # GAP108
+running.backward()
+torch.normal(mean, 1.0)  # no wait
+torch.normal(host, host)  # no wait
+mean + spread * torch.randn_like(mean)  # no wait
+torch.multinomial(p, 1), torch.multinomial(p, 3)  # no wait
+torch.distributions.Categorical(p, validate_args=False).sample()  # no wait
+torch.bernoulli(p), torch.poisson(p), torch.randperm(5, device="cuda")  # no wait

@@ -1,0 +1,100 @@
+"""A child process under emulation: it stops when the steps are enough, and leaves its session behind."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any
+
+import torch.utils.data._utils.worker as worker
+
+from gapless.capture.children import Plan, ending_of, leave, put
+from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
+from gapless.emulate.emulator import Emulator
+from gapless.model import Mark
+
+
+class Leave(EnoughSteps, SystemExit):
+    """`EnoughSteps` for a process whose main program is not Gapless: uncaught, it ends with status 0."""
+
+
+class Child:
+    """The capture in this process, from now to its end."""
+
+    def __init__(self, plan: Plan, enough: Callable[[Mark], bool]) -> None:
+        self.plan = plan
+        self.stopper = Stopper(enough)
+        self.emulator = Emulator(plan.gpu, plan.devices, on_mark=self._mark)
+        self.script = tuple(sys.argv)
+        self.pid = os.getpid()
+        self.error: BaseException | None = None
+        self.saved = False
+
+    def start(self) -> None:
+        """Switch the device on, and see to it that the session is saved however the process ends."""
+        self.emulator.start()
+        hide_in_threads()
+        atexit.register(self.save)
+        self._watch_uncaught()
+        self._watch_hard_exit()
+        self._leave_workers_alone()
+
+    def _mark(self, mark: Mark) -> None:
+        try:
+            self.stopper(mark)
+        except EnoughSteps:
+            raise Leave(0) from None
+
+    def save(self) -> None:
+        """Save what was seen, once, and only in the process that saw it."""
+        if self.saved or os.getpid() != self.pid:
+            return
+        self.saved = True
+        enough = bool(self.stopper.requests) and not self.stopper.ignored
+        ending = ending_of(self.error, enough=enough)
+        put(self.emulator.session(script=self.script, ending=ending), self.plan.directory)
+        leave(self.plan.directory)
+
+    def _watch_uncaught(self) -> None:
+        shown = sys.excepthook
+
+        @wraps(shown)
+        def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if not comes_from_stopping(error):
+                self.error = error
+                shown(kind, error, trace)
+                return
+            # The script made an error of its own out of the request to stop; that is no failure of the script.
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+        sys.excepthook = excepthook
+
+    def _watch_hard_exit(self) -> None:
+        real = os._exit
+
+        @wraps(real)
+        def hard_exit(status: int) -> Any:
+            self.save()
+            real(status)
+
+        os._exit = hard_exit
+
+    def _leave_workers_alone(self) -> None:
+        """A DataLoader's worker that was spawned runs on the host, at full speed, and leaves no session."""
+        real = worker._worker_loop
+
+        @wraps(real)
+        def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+            self.saved = True
+            leave(self.plan.directory)
+            self.emulator.stop()
+            return real(*args, **kwargs)
+
+        worker._worker_loop = _worker_loop

@@ -1,0 +1,233 @@
+"""The processes a script starts: each has the emulated device too, and what each has seen is gathered.
+
+``torchrun``, ``torch.multiprocessing.spawn`` and the launchers of Accelerate and Lightning start Python anew. What
+reaches such a process is its environment: a folder on ``PYTHONPATH`` whose ``sitecustomize.py`` Python runs at its
+start, and a variable that says what to do. Each child saves its session when it ends, if there is anything in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from gapless.capture import startup
+from gapless.errors import GaplessError, UnreadableInput
+from gapless.model import Ending, Session, Site
+from gapless.model.session import load, save
+from gapless.model.wording import count
+
+VARIABLE = "GAPLESS_CHILDREN"
+ENDING = ".gapless.json"
+_FOLDER = os.path.dirname(os.path.abspath(startup.__file__))
+_RUNNING = ".running"
+_FEW = 3
+_POLL = 0.05
+
+PATIENCE = 5.0
+"""Seconds for children that still run when the script has ended."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a child process is told.
+
+    `start` names the function ``module:function`` that begins the capture there, once torch has been imported; it
+    receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name of the
+    GPU, how many (None: one per rank on this machine), the number of steady steps (None: all).
+    """
+
+    start: str
+    directory: str = ""
+    gpu: str | None = None
+    devices: int | None = None
+    steps: int | None = None
+
+
+# -- in the parent ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def environment_for_children(plan: Plan) -> Iterator[Path]:
+    """Have processes started in this block follow `plan`; yields the folder for their sessions.
+
+    The folder and the two environment variables are gone after the block.
+    """
+    with tempfile.TemporaryDirectory(prefix="gapless-", ignore_cleanup_errors=True) as folder:
+        told = msgspec.json.encode(msgspec.structs.replace(plan, directory=folder)).decode()
+        path = os.pathsep.join(filter(None, (_FOLDER, os.environ.get("PYTHONPATH"))))
+        before = {name: os.environ.get(name) for name in (VARIABLE, "PYTHONPATH")}
+        os.environ.update({VARIABLE: told, "PYTHONPATH": path})
+        try:
+            yield Path(folder)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def collect(directory: str | os.PathLike[str], seconds: float = PATIENCE) -> list[Session]:
+    """The sessions that children have put into `directory`, by rank; what cannot be read is left out.
+
+    Children that are still at work get `seconds` to end.
+    """
+    deadline = time.monotonic() + seconds
+    while any(_alive(path) for path in Path(directory).glob(f"*{_RUNNING}")) and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    found = []
+    for path in sorted(Path(directory).glob(f"*{ENDING}")):
+        try:
+            found.append(load(path))
+        except UnreadableInput:
+            continue
+    return sorted(found, key=lambda session: session.environment.rank)
+
+
+def _alive(marker: Path) -> bool:
+    """Whether the process that put `marker` there still runs and has not taken it away."""
+    try:
+        os.kill(int(marker.name.removesuffix(_RUNNING)), 0)
+    except (ValueError, OSError):
+        return False
+    return marker.exists()
+
+
+def merge(own: Session, children: Sequence[Session]) -> Session:
+    """One session to report: of this process, or of the child of the lowest rank where the steps were made.
+
+    Notes say which others there were and where they waited when the reported one did not.
+    """
+    if not children:
+        return own
+    everyone = [own, *children]
+    speaker = next((one for one in everyone if _steps(one)), None) or max(
+        everyone, key=lambda one: len(one.events)
+    )
+    ending = own.ending if own.ending.status or speaker is own else speaker.ending
+    others = [one for one in everyone if one is not speaker and (one is not own or _steps(own))]
+    notes = [*speaker.notes]
+    if others:
+        notes.append(_roll_call(speaker, others))
+        notes += _differences(speaker, others)
+    notes += [note for one in (own, *others) for note in one.notes]
+    return msgspec.structs.replace(
+        speaker,
+        script=speaker.script or own.script,
+        ending=ending,
+        notes=tuple(dict.fromkeys(notes)),
+        duration=own.duration,
+    )
+
+
+def _steps(session: Session) -> int:
+    return sum(mark.kind in ("optimizer", "profiler", "user") for mark in session.marks)
+
+
+def _roll_call(speaker: Session, others: Sequence[Session]) -> str:
+    return f"{len(others) + 1} processes were recorded; this is rank {speaker.environment.rank}"
+
+
+def _place(site: Site) -> tuple[str, str]:
+    line = site.line
+    return (line.where if line is not None else "", site.operator)
+
+
+def _differences(speaker: Session, others: Sequence[Session]) -> Iterator[str]:
+    """Where another process waited and the reported one did not."""
+    known = {_place(site) for site in speaker.sites}
+    for other in others:
+        places = dict.fromkeys(_place(site) for site in other.sites if site.line is not None)
+        new = [place for place in places if place not in known]
+        known.update(new)
+        if new:
+            named = ", ".join(f"{_short(where)} ({operator})" for where, operator in new[:_FEW])
+            more = f" and {count(len(new) - _FEW, 'other place')}" if len(new) > _FEW else ""
+            yield f"rank {other.environment.rank} waits elsewhere, too: {named}{more}"
+
+
+def _short(where: str) -> str:
+    folder = os.getcwd() + os.sep
+    return where.removeprefix(folder)
+
+
+# -- in a child ------------------------------------------------------------------------------------
+
+
+def plan_for_this_process() -> Plan | None:
+    """What the parent has asked of this process, if anything."""
+    told = os.environ.get(VARIABLE)
+    if not told:
+        return None
+    try:
+        return msgspec.json.decode(told, type=Plan)
+    except msgspec.DecodeError:
+        return None
+
+
+def stand_down() -> None:
+    """Begin nothing in this process when torch is imported: another run of Gapless takes over here."""
+    for finder in list(sys.meta_path):
+        if type(finder).__name__ == "_AfterTorch" and type(finder).__module__ == "sitecustomize":
+            sys.meta_path.remove(finder)
+
+
+def begin() -> None:
+    """Begin the capture the parent asked for; called when torch has been imported.
+
+    The script must not suffer: what goes wrong here is said in one line, and the process goes on without.
+    """
+    plan = plan_for_this_process()
+    if plan is None:
+        return
+    module, _, function = plan.start.partition(":")
+    with suppress(OSError):
+        _marker(plan.directory).touch()
+    try:
+        getattr(importlib.import_module(module), function)(plan)
+    except (GaplessError, ImportError) as error:
+        sys.stderr.write(f"gapless: process {os.getpid()} is not recorded: {error}\n")
+
+
+def leave(directory: str) -> None:
+    """Say that this process will put nothing more into the parent's folder."""
+    with suppress(OSError):
+        _marker(directory).unlink(missing_ok=True)
+
+
+def _marker(directory: str) -> Path:
+    return Path(directory) / f"{os.getpid()}{_RUNNING}"
+
+
+def put(session: Session, directory: str) -> None:
+    """Put `session` into the parent's folder, unless nothing happened or the parent is gone."""
+    if not session.events and not _steps(session):
+        return
+    name = f"{session.environment.rank:05d}-{os.getpid()}{ENDING}"
+    if os.path.isdir(directory):
+        save(session, os.path.join(directory, name))
+
+
+def ending_of(error: BaseException | None, *, enough: bool) -> Ending:
+    """How a child ended, from the exception that nobody caught."""
+    from gapless.capture import failure
+    from gapless.errors import NotEmulated
+
+    if enough:
+        return Ending(how="enough-steps")
+    if error is None:
+        return Ending()
+    if isinstance(error, NotEmulated):
+        where = failure.place(error, os.getcwd())
+        return Ending(
+            how="not-emulated", status=error.exit_code, message=f"{where}: {error}" if where else str(error)
+        )
+    how = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
+    return Ending(how=how, status=1, message=failure.message(error))

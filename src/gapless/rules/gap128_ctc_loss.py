@@ -1,0 +1,51 @@
+"""GAP128."""
+
+from __future__ import annotations
+
+from gapless.model import Rule, Site
+from gapless.rules._places import in_library, operator
+
+
+class CtcLoss(Rule):
+    """`ctc_loss`: the lengths of inputs and targets are needed on the host and on the device.
+
+    ## What waits
+    PyTorch's own CTC loss on CUDA plans its work with the lengths on the host. Lengths on the device are
+    copied back first, which waits; then both lists of lengths and the offsets of the targets are copied to
+    the device, in forward and again in backward, from ordinary memory.
+
+    ## Why it costs
+    The first copies are the expensive ones: the host waits for the queue to run dry before it can launch
+    the loss.
+
+    ## Example
+    ```python
+    log_probs = torch.randn(6, 8, classes, device=device).log_softmax(2)
+    labels = torch.ones(8, 2, dtype=torch.long, device=device)
+    input_lengths = torch.full((8,), 6, device=device)
+    loss = F.ctc_loss(log_probs, labels, input_lengths, lengths.clamp(max=2))
+    ```
+
+    ## Use instead
+    ```python
+    log_probs = torch.randn(6, 8, classes, device=device).log_softmax(2)
+    labels = torch.ones(8, 2, dtype=torch.long, device=device)
+    loss = F.ctc_loss(log_probs, labels, (6,) * 8, (2,) * 8)  # fewer: the lengths are host numbers
+    ```
+    Keep the lengths on the host, where the batch was padded: as a tuple, or as a host tensor. Three small
+    copies remain; no option of the loss avoids them.
+
+    ## When it is fine
+    In speech models whose steps are so long that the copies do not show.
+    """
+
+    code = "GAP128"
+    name = "ctc-loss"
+    priority = 100
+    advice = "give the lengths as tuples or host tensors, so that nothing has to be read back first"
+
+    def matches(self, site: Site) -> bool:
+        return "ctc_loss" in operator(site)
+
+    def remedy(self, site: Site) -> str:
+        return in_library(site, self.advice)

@@ -1,0 +1,108 @@
+"""`gapless check` on the emulated device itself, from the outside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+
+TRAIN = """\
+import torch
+
+def main():
+    model = torch.nn.Linear(8, 2).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 0.0
+    for step in range(40):
+        x = torch.randn(4, 8, device="cuda")
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        if step % 5 == 0:
+            print("loss", loss.item())
+        selected = x[x > 0]
+    model.eval()
+    with torch.no_grad():
+        print("evaluation", model(x).sum().item())
+
+main()
+"""
+
+
+@pytest.fixture
+def train(write):
+    return write("train.py", TRAIN)
+
+
+def findings(document):
+    return {
+        (one["line"]["line"], one["code"]): (one["frequency"]["when"], one["frequency"]["waits"])
+        for one in document["findings"]
+    }
+
+
+def test_a_script_is_found_out(train, python):
+    seen = python("-m", "gapless", "check", "-q", "-f", "json", "--gpu", "h100", "train.py")
+    assert seen.returncode == 0, seen.stderr
+    document = json.loads(seen.stdout.splitlines()[-1])
+    assert findings(document) == {
+        (13, "GAP101"): ("every-step", 1),
+        (16, "GAP112"): ("every-step", 1),
+        (15, "GAP101"): ("some-steps", 1),
+        (4, "GAP127"): ("set-up", 2),
+    }
+    assert document["steps"]["source"] == "SGD.step"
+    assert document["steps"]["waits_per_step"] == pytest.approx(2.2)
+    assert "H100" in document["environment"]["device"]
+    assert document["ending"]["how"] == "enough-steps"
+
+
+def test_the_whole_run(train, python):
+    seen = python("-m", "gapless", "check", "-q", "-f", "json", "--steps", "all", "train.py")
+    assert seen.stdout.startswith("loss")
+    document = json.loads(seen.stdout.splitlines()[-1])
+    assert findings(document)[19, "GAP101"] == ("evaluation", 1)
+    assert document["steps"]["seen"] == 40
+    assert document["ending"]["how"] == "finished"
+
+
+def test_no_such_gpu(train, python):
+    seen = python("-m", "gapless", "check", "--gpu", "voodoo2", "train.py")
+    assert (seen.returncode, seen.stdout) == (2, "")
+    assert seen.stderr.startswith("gapless: no GPU 'voodoo2' is known")
+
+
+def test_two_ranks_under_torchrun(write, python, tmp_path):
+    write(
+        "train.py",
+        """\
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+model = DistributedDataParallel(torch.nn.Linear(8, 2).to(rank), device_ids=[rank])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    loss = model(torch.randn(4, 8, device=rank)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+""",
+    )
+    words = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gapless")
+    seen = python("-m", *words, "check", "-q", "-o", "run.gapless.json", "train.py")
+    assert seen.returncode == 0, seen.stderr
+    assert seen.stdout.count("1 wait per training step in 10 steady steps of train.py") == 1
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == [
+        "run.gapless.json",
+        "run.rank1.gapless.json",
+    ]
