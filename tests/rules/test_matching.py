@@ -352,6 +352,21 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("x = x.to(device)", H2D, "`x.to(device, non_blocking=True)` with `x` in pinned memory"),
     ("x = x.to(device)", {**H2D, "detail": "pinned"}, "`x.to(device, non_blocking=True)`"),
+    ("x = torch.randn(4, 2).to(device)", H2D, "`torch.randn(4, 2, device=device)`"),
+    ("x = torch.zeros(4).cuda()", H2D, '`torch.zeros(4, device="cuda")`'),
+    (
+        "x, y = x.to(d), y.to(d)  # both",
+        H2D,
+        "`x, y = x.to(d, non_blocking=True), y.to(d, non_blocking=True)` with",
+    ),
+    (
+        "x, y = x.to(d), y.to(d)",
+        {**H2D, "detail": "pinned"},
+        "`x, y = x.to(d, non_blocking=True), y.to(d, non_blocking=True)`",
+    ),
+    ("x = x.to(d, non_blocking=True)", H2D, "`x` must be in pinned memory"),
+    ("loss = F.cross_entropy(out[m], y[m])", INDEX, "`F.cross_entropy(out, torch.where(m, y, -100))`"),
+    ("total += loss.item()  # the loss", ITEM, "`total += loss.detach()`,"),
     ("x = x.cuda()", {**H2D, "detail": "pinned"}, "`x.cuda(non_blocking=True)`"),
     ("w = torch.tensor(1.0, device=dev)", {**H2D, "detail": "scalar"}, "`torch.full((), 1.0, device=dev)`"),
     ("w = torch.tensor([1, 2], device=dev)", {**H2D, "detail": "scalar"}, "once, before the loop"),
@@ -396,7 +411,8 @@ GENERAL = [
     ("w = torch.tensor(1.0, device=dev, requires_grad=True)", {**H2D, "detail": "scalar"}),
     ("c = torch.bincount(f(x), w)", {"operator": "aten::bincount", "mechanism": "values"}),
     ("l = torch.linalg.cholesky(a, upper=True)", {"operator": "aten::x", "mechanism": "status"}),
-    ("x, y = x.to(device), y.to(device)", {**H2D, "detail": "pinned"}),
+    ("x = torch.from_numpy(a).to(device)", H2D),
+    ("loss = F.cross_entropy(out[m], y[n], weight=w)", INDEX),
 ]
 
 

@@ -105,7 +105,7 @@ def test_texts_and_replacements_are_the_users_own() -> None:
     call = code.only_call("item")
     assert call is not None
     assert code.subject(call) == "loss"
-    assert code.replace(call, "loss.detach()") == "total  +=  f(loss.detach(), 'é')"
+    assert code.replace((call, "loss.detach()")) == "total  +=  f(loss.detach(), 'é')"
 
 
 def test_only_call_wants_exactly_one() -> None:

@@ -54,7 +54,7 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 class Plan:
     """What is known beforehand of one operator overload."""
 
-    __slots__ = ("draws", "func", "handler", "lenient", "makes", "name", "parts", "rows", "run")
+    __slots__ = ("by_name", "draws", "func", "handler", "lenient", "makes", "name", "parts", "rows", "run")
 
     def __init__(self, func: Any, mode: OperatorMode) -> None:
         schema = func._schema
@@ -62,6 +62,9 @@ class Plan:
         self.name: str = schema.name
         self.handler = HANDLERS.get(schema.name)
         self.makes = any(argument.name == "device" for argument in schema.arguments)
+        # Few operators take the device by position: their arguments are given by name from there on.
+        names = [argument.name for argument in schema.arguments if not argument.kwarg_only]
+        self.by_name = names if "device" in names else None
         self.draws = any(argument.name == "generator" for argument in schema.arguments)
         overload = schema.overload_name
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
@@ -142,6 +145,8 @@ class OperatorMode(TorchDispatchMode):
         if plan.draws and kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": kernel_generator(kwargs["generator"])}
         if plan.makes:
+            if plan.by_name is not None:
+                args, kwargs = (), {**dict(zip(plan.by_name, args, strict=False)), **kwargs}
             index, kwargs = self._made_at(func, args, kwargs, index)
         if plan.rows and index >= 0:
             self.count(plan, args, kwargs)

@@ -98,11 +98,14 @@ def _install_wrappers(core: Core, patches: Patches) -> None:
     """Wrapper subclasses (DTensor, jagged tensors) are made with the device of what they wrap."""
     real = _Base._make_wrapper_subclass
 
+    cpu = torch.device("cpu")
+
     def make_wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        if device is None or torch.device(device).type != "cuda":
+        given = kwargs.get("device") or next((one for one in args if isinstance(one, torch.device)), None)
+        if given is None or torch.device(given).type != "cuda":
             return real(cls, *args, **kwargs)
-        index = core.index_of(torch.device(device))
-        return core.place(real(cls, *args, **{**kwargs, "device": torch.device("cpu")}), index)
+        index = core.index_of(torch.device(given))
+        args = tuple(cpu if isinstance(one, torch.device) else one for one in args)
+        return core.place(real(cls, *args, **{**kwargs, "device": cpu} if "device" in kwargs else kwargs), index)
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper_subclass))

@@ -339,3 +339,18 @@ def _matrix_rank(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: d
         return func(*args, **kwargs)
     options = {name: value for name, value in kwargs.items() if name != "out"}
     return out.resize_(()).copy_(func(*args, **options)) if out.numel() != 1 else out.copy_(func(*args, **options))
+
+
+@handles(torch.ctc_loss)
+def _ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Lengths on the host become lists, as ATen makes them where no mode is active."""
+
+    def listed(value: Any) -> Any:
+        on_host = isinstance(value, Tensor) and not mode.on_device(value) and not value.is_floating_point()
+        return value.tolist() if on_host and value.dim() == 1 else value
+
+    lengths = [listed(value) for value in args[2:4]]
+    names = {name: listed(value) for name, value in kwargs.items() if name in ("input_lengths", "target_lengths")}
+    if all(isinstance(value, (list, tuple)) for value in (*lengths, *names.values())):
+        args, kwargs = (*args[:2], *lengths, *args[4:]), {**kwargs, **names}
+    return func(*args, **kwargs)

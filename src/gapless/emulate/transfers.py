@@ -73,9 +73,18 @@ def moved(
     count_copy(core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True)
     after = PINNED if target == HOST and non_blocking else target
     if tensor.requires_grad and torch.is_grad_enabled():
+        if tensor.is_nested:
+            return _nested_moved(core, tensor, after, source, dtype)
         result: Tensor = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
         return result
     return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), after)
+
+
+def _nested_moved(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:
+    """Nested tensors do not pass through a custom function; a hook takes their gradient back."""
+    out = core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True), target)
+    out.register_hook(lambda gradient: moved(core, gradient, source))
+    return out
 
 
 class _Converted:

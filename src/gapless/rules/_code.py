@@ -15,6 +15,7 @@ _OPEN = {"(": ")", "[": "]", "{": "}"}
 _CLOSE = {close: open_ for open_, close in _OPEN.items()}
 _HEADS = ("if ", "while ", "for ", "with ", "async for ", "async with ", "def ", "class ")
 _LONGEST = 70
+_LONGEST_LINE = 100
 
 
 class Code:
@@ -39,13 +40,19 @@ class Code:
         found = ast.get_source_segment(self.source, node) or ""
         return found if len(found) <= _LONGEST and "\n" not in found else ""
 
-    def replace(self, node: ast.expr, new: str) -> str:
-        """The line with `new` in place of `node`, empty where it is too long to quote."""
-        if node.lineno != 1 or node.end_lineno != 1 or node.end_col_offset is None:
+    def replace(self, *changes: tuple[ast.expr, str]) -> str:
+        """The statement with other texts in place of some of its parts, empty where it is too long to quote.
+
+        Comments are left out. The parts must not lie within one another.
+        """
+        statement = self.statement
+        if any(part.end_lineno != 1 for part in (statement, *(node for node, _ in changes))):
             return ""
-        changed = self._bytes[: node.col_offset] + new.encode() + self._bytes[node.end_col_offset :]
+        changed = self._bytes[: statement.end_col_offset]
+        for node, new in sorted(changes, key=lambda change: -change[0].col_offset):
+            changed = changed[: node.col_offset] + new.encode() + changed[node.end_col_offset :]
         found = changed.decode()
-        return found if len(found) <= _LONGEST + 20 and "\n" not in found else ""
+        return found if len(found) <= _LONGEST_LINE else ""
 
     def calls(self, *names: str) -> list[ast.Call]:
         """Calls of a function or a method with one of those last names, in order of appearance."""
@@ -73,6 +80,15 @@ def called(call: ast.Call) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def with_option(code: Code, call: ast.Call, option: str) -> str:
+    """The text of `call` with one more keyword argument, empty where it cannot be quoted."""
+    whole = code.text(call)
+    if not whole.endswith(")"):
+        return ""
+    comma = ", " if call.args or call.keywords else ""
+    return f"{whole[:-1].rstrip().rstrip(',')}{comma}{option})"
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:

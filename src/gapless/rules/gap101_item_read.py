@@ -106,7 +106,7 @@ def _detached(subject: str) -> str:
 
 def _one(code: Code, call: ast.Call, subject: str) -> str:
     kept = _detached(subject)
-    changed = code.replace(call, kept) if kept else ""
+    changed = code.replace((call, kept)) if kept else ""
     statement = code.statement
     if not changed or is_module(call.func, "math"):
         return ""

@@ -59,7 +59,7 @@ class ValuesToList(Rule):
         subject = code.subject(call)
         appended = code.only_call("append", "extend")
         if subject and appended is not None and appended.args == [call]:
-            kept = code.replace(appended, f"{code.subject(appended)}.append({subject}.detach())")
+            kept = code.replace((appended, f"{code.subject(appended)}.append({subject}.detach())"))
             if kept:
                 return f"keep the tensor: `{kept}`, and read all of them at once, every N steps"
         if not subject:

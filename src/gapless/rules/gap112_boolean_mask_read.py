@@ -67,9 +67,9 @@ class BooleanMaskRead(Rule):
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        return (_reduced(code) or _selected(code) if code is not None else "") or in_library(
-            site, self.advice
-        )
+        return (
+            _ignored(code) or _reduced(code) or _selected(code) if code is not None else ""
+        ) or in_library(site, self.advice)
 
 
 def _selection(code: Code) -> tuple[ast.expr, str, str] | None:
@@ -116,6 +116,28 @@ def _reduced(code: Code) -> str:
                 return f"`{total}` is the same sum, at a fixed size (both of one shape)"
             return f"`{total} / {_bare(mask)}.sum()` is the same mean, at a fixed size (both of one shape)"
     return ""
+
+
+def _ignored(code: Code) -> str:
+    """Advice for a classification loss of two selections with one mask."""
+    call = code.only_call("cross_entropy", "nll_loss")
+    if call is None or len(call.args) != 2 or call.keywords:
+        return ""
+    logits, target = call.args
+    if not isinstance(logits, ast.Subscript) or not isinstance(target, ast.Subscript):
+        return ""
+    mask = code.text(target.slice)
+    if (
+        not isinstance(target.slice, (ast.Name, ast.Attribute, ast.Compare))
+        or code.text(logits.slice) != mask
+    ):
+        return ""
+    function, values, labels = (code.text(part) for part in (call.func, logits.value, target.value))
+    if not function or not values or not labels:
+        return ""
+    return (
+        f"`{function}({values}, torch.where({mask}, {labels}, -100))` is the same mean: -100 is not counted"
+    )
 
 
 def _selected(code: Code) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
-from gapless.rules._code import Code, keyword
+from gapless.rules._code import Code, called, is_module, keyword, with_option
 from gapless.rules._places import below, in_library, operator, own_code
 
+_PINNING = "`DataLoader(..., pin_memory=True)` does that"
+_FACTORIES = (
+    "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros",
+)  # fmt: skip
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 
 
@@ -65,19 +69,45 @@ class PageableCopy(Rule):
 
 
 def _moved(code: Code) -> str:
-    call = code.only_call("to", "cuda")
-    if call is None or not isinstance(call.func, ast.Attribute):
+    calls = [call for call in code.calls("to", "cuda") if isinstance(call.func, ast.Attribute)]
+    subjects = [code.subject(call) for call in calls]
+    if not calls or not all(subjects):
         return ""
-    subject, whole = code.subject(call), code.text(call)
-    if not subject or not whole.endswith(")"):
+    if len(calls) == 1 and (made := _made_there(code, calls[0])):
+        return made
+    if not all(isinstance(call.func, ast.Attribute) and _plain(call.func.value) for call in calls):
         return ""
-    if keyword(call, "non_blocking") is not None:
-        return (
-            f"`{subject}` must be in pinned memory for `non_blocking=True` to help: "
-            "`DataLoader(..., pin_memory=True)`"
-        )
-    comma = ", " if call.args or call.keywords else ""
-    return (
-        f"`{whole[:-1].rstrip().rstrip(',')}{comma}non_blocking=True)` with `{subject}` in pinned memory "
-        "(`DataLoader(..., pin_memory=True)`)"
+    pinned = " and ".join(f"`{subject}`" for subject in dict.fromkeys(subjects))
+    blocking = [call for call in calls if keyword(call, "non_blocking") is None]
+    if not blocking:
+        return f"{pinned} must be in pinned memory for `non_blocking=True` to help: {_PINNING}"
+    changes: list[tuple[ast.expr, str]] = [
+        (call, with_option(code, call, "non_blocking=True")) for call in blocking
+    ]
+    changed = changes[0][1] if len(changes) == 1 else code.replace(*changes)
+    return f"`{changed}` with {pinned} in pinned memory: {_PINNING}" if changed else ""
+
+
+def _plain(node: ast.expr) -> bool:
+    """Whether `node` is a name, part of something, and not made here."""
+    return isinstance(node, (ast.Name, ast.Attribute)) or (
+        isinstance(node, ast.Subscript) and _plain(node.value)
     )
+
+
+def _made_there(code: Code, call: ast.Call) -> str:
+    """Advice for ``torch.randn(4).to(device)``: a factory takes the device itself."""
+    source = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if (
+        not isinstance(source, ast.Call)
+        or called(source) not in _FACTORIES
+        or keyword(source, "device") is not None
+    ):
+        return ""
+    if not (isinstance(source.func, ast.Attribute) and is_module(source.func.value, "torch", "th")):
+        return ""
+    device = code.text(call.args[0]) if len(call.args) == 1 else ""
+    if not call.args and called(call) == "cuda":
+        device = '"cuda"'
+    made = with_option(code, source, f"device={device}") if device else ""
+    return f"`{made}` is made on the device, with no copy" if made else ""

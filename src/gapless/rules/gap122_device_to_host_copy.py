@@ -73,7 +73,7 @@ def _copied(code: Code) -> str:
         return ""
     appended = code.only_call("append", "extend")
     if appended is not None and appended.args == [call]:
-        kept = code.replace(call, subject)
+        kept = code.replace((call, subject))
         if kept:
             return f"collect on the device: `{kept}`, and copy all at once after many steps"
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
-from gapless.rules._code import Code, keyword
+from gapless.rules._code import Code, keyword, with_option
 from gapless.rules._places import below, in_library, own_code
 
 
@@ -62,11 +62,11 @@ class BlockingPinnedCopy(Rule):
 
 
 def _moved(code: Code) -> str:
-    calls = [call for call in code.calls("to", "cuda") if keyword(call, "non_blocking") is None]
-    if len(calls) != 1 or not isinstance(calls[0].func, ast.Attribute):
+    changes: list[tuple[ast.expr, str]] = []
+    for call in code.calls("to", "cuda"):
+        if isinstance(call.func, ast.Attribute) and keyword(call, "non_blocking") is None:
+            changes.append((call, with_option(code, call, "non_blocking=True")))
+    if not changes or not all(new for _, new in changes):
         return ""
-    whole = code.text(calls[0])
-    if not whole.endswith(")"):
-        return ""
-    comma = ", " if calls[0].args or calls[0].keywords else ""
-    return f"`{whole[:-1].rstrip().rstrip(',')}{comma}non_blocking=True)`: the source is pinned already"
+    changed = changes[0][1] if len(changes) == 1 else code.replace(*changes)
+    return f"`{changed}`: the source is pinned already" if changed else ""
