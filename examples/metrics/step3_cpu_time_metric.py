@@ -45,7 +45,7 @@ def main() -> None:
 
         if step % args.log_every == 0:
             results = {name: metric.compute().item() for name, metric in metrics.items()}
-            print(f"step {step}: {results}")
+            print(f"step {step}:", ", ".join(f"{name} {value:.4f}" for name, value in results.items()))
             for metric in metrics.values():
                 metric.reset()
 

@@ -67,7 +67,6 @@ def test_usage_errors_are_short_and_leave_with_2(words, message, capsys):
     ],
 )
 def test_a_missing_script(name, message, write, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("torch")
     write("train.py", "")
     write("lib/helper.py", "")
     monkeypatch.chdir(tmp_path)

@@ -139,9 +139,10 @@ def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs
 @handles("c10d::barrier")
 def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     call = Call(mode, func, args, kwargs)
-    if call.backends.get("cuda") != "nccl":
+    # c10d chooses the backend by a tensor it makes; in a group that carries the host, too, that is a host tensor.
+    if call.backends.get("cuda") != "nccl" or mode.core.device_of(call.values["tensor"]) < 0:
         return call.run()
-    # A barrier of NCCL has no thread of its own here: an asynchronous one waits where the script waits for it.
+    # An asynchronous barrier waits where the script waits for it.
     if call.values.get("async_op") and hasattr(torch._C._distributed_c10d, "PythonCallbackWork"):
         return _when_waited_for(mode, Work.unbox(call.run()))
     mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")

@@ -96,6 +96,8 @@ class Emulator:
             serialization.install(self.core)
             self._hook = steps.install(self.core, patches)
             threads.install(self, patches)
+            # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
+            torch._C._set_only_lift_cpu_tensors(True)
             self._modes = contextlib.ExitStack()
             self._modes.enter_context(self.modes())
         except BaseException:
@@ -109,6 +111,7 @@ class Emulator:
         if _current is not self:
             return
         self.core.enabled = False
+        torch._C._set_only_lift_cpu_tensors(False)
         if self._modes is not None:
             self._modes.close()
             self._modes = None

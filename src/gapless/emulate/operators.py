@@ -100,7 +100,7 @@ class OperatorMode(TorchDispatchMode):
             kwargs = {}
         if plan.handler is not None:
             return plan.handler(self, func, args, kwargs)
-        if plan.parts is not None:
+        if plan.parts is not None and not (args and getattr(args[0], "is_nested", False)):
             return plan.parts(args, kwargs)
 
         placement = self.core.placement

@@ -21,7 +21,6 @@ def install(core: Core, patches: Patches) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("use_device") == "cuda":
             kwargs["use_device"] = None
-            core.note("the script's profiler records host activity only: the device is emulated")
         kwargs.pop("use_cuda", None)
         real(self, *args, **kwargs)
 
@@ -33,6 +32,9 @@ def install(core: Core, patches: Patches) -> None:
     def init_kineto(self: Any, *args: Any, **kwargs: Any) -> None:
         real_kineto(self, *args, **kwargs)
         if self.use_device == "cuda":
+            core.note("the script's own profiler records the host's activity alone: the device is emulated")
             self.use_device = None
+            activity = torch.profiler.ProfilerActivity
+            self.activities = {activity.CPU, *self.activities} - {activity.CUDA}
 
     patches.set(kineto, "__init__", init_kineto)

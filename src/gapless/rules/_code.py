@@ -46,7 +46,7 @@ class Code:
         Comments are left out. The parts must not lie within one another.
         """
         statement = self.statement
-        if any(part.end_lineno != 1 for part in (statement, *(node for node, _ in changes))):
+        if statement.end_lineno != 1:
             return ""
         changed = self._bytes[: statement.end_col_offset]
         for node, new in sorted(changes, key=lambda change: -change[0].col_offset):

@@ -135,9 +135,7 @@ def _ignored(code: Code) -> str:
     function, values, labels = (code.text(part) for part in (call.func, logits.value, target.value))
     if not function or not values or not labels:
         return ""
-    return (
-        f"`{function}({values}, torch.where({mask}, {labels}, -100))` is the same mean: -100 is not counted"
-    )
+    return f"`{function}({values}, torch.where({mask}, {labels}, -100))` is the same mean for class indices: -100 is not counted"
 
 
 def _selected(code: Code) -> str:

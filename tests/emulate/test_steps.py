@@ -1,0 +1,110 @@
+"""Step marks: where training steps end, found without the script's help."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import gapless
+from gapless.emulate.emulator import Emulator
+
+
+@pytest.fixture
+def emulator():
+    with Emulator() as emulator:
+        yield emulator
+
+
+def kinds(emulator, kind):
+    return [mark.name for mark in emulator.session().marks if mark.kind == kind]
+
+
+def trained(emulator, steps=2, **options):
+    model = torch.nn.Linear(3, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+    for _ in range(steps):
+        model(torch.ones(2, 3, device="cuda")).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def test_each_optimizer_step_is_a_mark_and_advances_the_tick(emulator):
+    trained(emulator, steps=3)
+    session = emulator.session()
+    assert [(mark.kind, mark.tick) for mark in session.marks] == [
+        ("backward", 0), ("optimizer", 0), ("backward", 1), ("optimizer", 1), ("backward", 2), ("optimizer", 2),
+    ]  # fmt: skip
+    assert "optimizer.step()" in session.marks[1].stack[-1].code or any(
+        "optimizer.step()" in line.code for line in session.marks[1].stack
+    )
+
+
+def test_optimizers_are_told_apart_by_number(emulator):
+    trained(emulator, steps=1)
+    trained(emulator, steps=1)
+    assert kinds(emulator, "optimizer") == ["SGD.step#0", "SGD.step#1"]
+
+
+def test_a_step_the_scaler_skips_counts(emulator):
+    model = torch.nn.Linear(3, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
+    before = model.weight.detach().clone()
+    loss = model(torch.ones(2, 3, device="cuda")).sum() * float("inf")
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(model.weight, before)
+    assert kinds(emulator, "optimizer") == ["SGD.step#0"]
+    assert scaler.get_scale() == 2.0
+
+
+def test_the_profilers_and_the_users_steps_are_marks(emulator):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        profiler.step()
+    gapless.step()
+    assert kinds(emulator, "profiler") == ["profiler.step"]
+    assert kinds(emulator, "user") == ["gapless.step"]
+
+
+def test_batches_are_marks_that_do_not_advance(emulator):
+    for _ in DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2):
+        pass
+    assert kinds(emulator, "batch") == ["", ""]
+    assert emulator.recorder.tick == 0
+
+
+def test_evaluation_is_told_by_the_trained_model(emulator):
+    model, optimizer = trained(emulator, steps=1)
+    teacher = torch.nn.Linear(3, 1).cuda()
+    x = torch.ones(2, 3, device="cuda")
+    teacher.eval()
+    x.sum().item()
+    model.eval()
+    x.mean().item()
+    model.train()
+    x.max().item()
+    events = emulator.session().events
+    phases = [event.phase for event in events if emulator.session().sites[event.site].operator.endswith("dense")]
+    assert phases == ["train", "eval", "train"]
+
+
+def test_the_mark_handler_may_stop_the_script():
+    class Enough(BaseException):
+        pass
+
+    def stop(mark):
+        if mark.tick == 1:
+            raise Enough
+
+    with pytest.raises(Enough), Emulator(on_mark=stop) as emulator:
+        trained(emulator, steps=5)
+    assert emulator.recorder.tick == 2
+
+
+def test_nothing_is_left_behind(emulator):
+    emulator.stop()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    optimizer.step()
+    assert kinds(emulator, "optimizer") == []
