@@ -277,6 +277,33 @@ def test_batches_that_accelerate_copies_get_its_own_option() -> None:
     assert 'accelerator_config={"non_blocking": True}' in text
 
 
+def test_wrappers_of_module_to_are_the_users_own_doing() -> None:
+    wrapper = lib("transformers/modeling_utils.py", "PreTrainedModel.to")
+    text = advice("net.to(device)", lib("torch/nn/modules/module.py", "Module._apply"), wrapper, **H2D)
+    assert text == "make and move `net` once, before the loop"
+
+
+def test_loading_a_state_is_a_checkpoint() -> None:
+    where = lib("torch/nn/modules/module.py", "Module.load_state_dict")
+    found = site("net.load_state_dict(state)", where, **{**H2D, "operator": "aten::copy_"})
+    assert match(found).code == "GAP126"
+    assert match(found).remedy(found) == "load a checkpoint once, before the loop"
+
+
+def test_lightning_logging_of_a_number_gets_its_own_advice() -> None:
+    where = lib("lightning/pytorch/core/module.py", "LightningModule.__to_tensor")
+    text = advice('self.log("lr", 1e-2)', where, **{**H2D, "detail": "scalar", "call": "torch.tensor"})
+    assert "torch.full((), value, device=self.device)" in text
+
+
+def test_lightning_looks_at_the_loaders_length_once() -> None:
+    frames = (
+        lib("lightning/pytorch/utilities/data.py", "has_len"),
+        lib("lightning/pytorch/loops/utilities.py", "run"),
+    )
+    assert "lightning/pytorch/utilities/data.py:12 (has_len)" in advice("trainer.fit(m)", *frames, **BOOL)
+
+
 def test_a_wait_without_any_stack_is_named_too() -> None:
     assert match(Site(**ITEM)).code == "GAP101"  # type: ignore[arg-type]
 
@@ -383,6 +410,14 @@ LINES: list[tuple[str, dict[str, str], str]] = [
         {**H2D, "operator": "aten::_index_put_impl_", "detail": "value"},
         "`x.index_fill_(0, rows, 1.0)`",
     ),
+    ("y = head(x[:, [-1], :])", {**H2D, "operator": "aten::index", "detail": "index"}, "`x[:, -1:, :]`"),
+    ("y = x[[2]]", {**H2D, "operator": "aten::index", "detail": "index"}, "`x[2:3]`"),
+    (
+        "y = torch.where(m, torch.tensor(0.0), x)",
+        {**H2D, "operator": "aten::where", "detail": "value"},
+        "`y = torch.where(m, 0.0, x)`",
+    ),
+    ("p = s[~m].view(s.shape[0], -1)", INDEX, "`torch.where(~m, s, other)`"),
     ("x[0, 1] = -1", {**H2D, "operator": "aten::copy_", "detail": "value"}, "`x[0, 1].fill_(-1)`"),
     (
         "l = torch.linalg.cholesky(a)",

@@ -1,5 +1,7 @@
-"""Operators with a body in Python (`torch.library`): the body sees the device too.
+"""Operators made of others: composite ones of ATen, and those with a body in Python (`torch.library`).
 
+Three things are off inside a mode's handler and have to be switched on again for what an operator runs inside.
+The mode itself:
 A mode is off inside its own handler, so the body of a custom operator would run on a machine without a GPU: a
 factory on "cuda" inside it would fail. It runs with the dispatch mode on again. And an operator that was given a kernel for CUDA alone has none that the
 CPU values here could reach: its CUDA kernel is called instead, where that is Python.

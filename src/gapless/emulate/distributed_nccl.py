@@ -233,7 +233,7 @@ def _install_split(patches: Patches) -> None:
         return dist.new_group(
             [dist.get_global_rank(parent, rank) for rank in mine],
             timeout=timeout,
-            backend=other.get("backend") or dist.get_backend_config(parent),
+            backend=other.get("backend") or dist.get_backend(parent),
             use_local_synchronization=True,
             group_desc=group_desc,
         )

@@ -49,8 +49,11 @@ class Call:
         self.mode = mode
         self.func = func
         self.name: str = func._schema.name.removeprefix("c10d::")
-        names = [argument.name for argument in func._schema.arguments]
-        self.values: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        arguments = func._schema.arguments
+        names = [argument.name for argument in arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        defaults = {one.name: one.default_value for one in arguments if one.has_default_value()}
+        self.values: dict[str, Any] = {**defaults, **given}
         self.group = ProcessGroup.unbox(self.values["process_group"])
         self.backends = backends(self.group)
 

@@ -16,6 +16,7 @@ from gapless.rules._places import deciding_frame, short_path
 
 _UNFOLDED = ("every-step", "some-steps", "no-steps")
 _LABEL = 10
+_BAR = "│ "
 
 
 def render(report: Report, style: Style) -> str:
@@ -52,11 +53,14 @@ def _finding(canvas: Canvas, one: Finding, steady: int, advised: Finding) -> Non
         place.append(f" in {one.line.function}")
     canvas.line(place)
     if one.line.code:
-        canvas.clipped(Text("  │ ", style="dim") + canvas.code(one.line.code))
+        canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(one.line.code))
     for label, rows in _details(canvas, one, advised):
         for position, row in enumerate(rows):
             lead = Text(f"  {label if not position else '':<{_LABEL - 2}}", style="dim")
-            canvas.hanging(lead, row)
+            if row.plain.startswith(_BAR):
+                canvas.clipped(lead + row)
+            else:
+                canvas.hanging(lead, row)
 
 
 def _details(canvas: Canvas, one: Finding, advised: Finding) -> Iterator[tuple[str, list[Text]]]:
@@ -88,6 +92,8 @@ def _frames(canvas: Canvas, one: Finding) -> Iterator[Text]:
         yield Text(f"… {count(len(until) - 2, 'frame')} between", style="dim")
     if len(until) > 1:
         yield _frame(until[-1])
+    if until[-1].code:
+        yield Text(_BAR, style="dim") + canvas.code(until[-1].code)
     others = len(_deciding(one.sites)) - 1
     if others > 0:
         yield Text(f"and {count(others, 'more place')} below this line", style="dim")

@@ -73,6 +73,20 @@ class Code:
         found = [node for node in self.nodes() if isinstance(node, ast.Subscript)]
         return found[0] if len(found) == 1 else None
 
+    def only_selection(self) -> ast.Subscript | None:
+        """The subscript that reads by something else than numbers and slices, where there is exactly one."""
+        found = [
+            node
+            for node in self.nodes()
+            if isinstance(node, ast.Subscript)
+            and isinstance(node.ctx, ast.Load)
+            and isinstance(
+                node.slice, (ast.Name, ast.Attribute, ast.Call, ast.Compare, ast.BinOp, ast.UnaryOp)
+            )
+            and not (isinstance(node.slice, ast.UnaryOp) and isinstance(node.slice.operand, ast.Constant))
+        ]
+        return found[0] if len(found) == 1 else None
+
 
 def called(call: ast.Call) -> str:
     """The last name of what is called: ``nonzero`` for ``torch.nonzero(x)`` and for ``x.nonzero()``."""

@@ -119,4 +119,5 @@ def _one(code: Code, call: ast.Call, subject: str) -> str:
         return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
     if isinstance(statement, ast.Assign) and statement.value is call:
         return f"keep it on the device: `{changed}`, and read it only where the host needs it, every N steps"
-    return f"keep `{subject}` on the device (`{kept}`), and read it only once every N steps"
+    detached = f" (`{kept}`)" if subject.isidentifier() else ""
+    return f"keep `{subject}` on the device{detached}, and read it only once every N steps"

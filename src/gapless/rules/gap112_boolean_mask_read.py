@@ -81,12 +81,8 @@ def _selection(code: Code) -> tuple[ast.expr, str, str] | None:
         if not plain and call.args:
             texts.append(code.text(call.args[0]))
         return (call, texts[0], texts[1]) if len(texts) == 2 and all(texts) else None
-    found = code.only_subscript()
-    if (
-        found is None
-        or not isinstance(found.ctx, ast.Load)
-        or isinstance(found.slice, (ast.Tuple, ast.Slice))
-    ):
+    found = code.only_selection()
+    if found is None:
         return None
     owner, mask = code.text(found.value), code.text(found.slice)
     return (found, owner, mask) if owner and mask else None
@@ -135,7 +131,8 @@ def _ignored(code: Code) -> str:
     function, values, labels = (code.text(part) for part in (call.func, logits.value, target.value))
     if not function or not values or not labels:
         return ""
-    return f"`{function}({values}, torch.where({mask}, {labels}, -100))` is the same mean for class indices: -100 is not counted"
+    same = f"{function}({values}, torch.where({mask}, {labels}, -100))"
+    return f"`{same}` is the same mean, for class indices: -100 is not counted"
 
 
 def _selected(code: Code) -> str:

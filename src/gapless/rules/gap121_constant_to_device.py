@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
-from gapless.rules._code import Code, keyword
-from gapless.rules._places import in_library, operator, own_code
+from gapless.rules._code import Code, called, keyword
+from gapless.rules._places import below, in_library, operator, own_code
 
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 
@@ -58,13 +58,40 @@ class ConstantToDevice(Rule):
         return site.mechanism == "h2d" and (site.detail in ("scalar", "list") or operator(site) == "where")
 
     def remedy(self, site: Site) -> str:
-        if operator(site) == "where":
-            return in_library(
-                site,
-                "give `torch.where` a Python number, not a tensor on the host: `torch.where(mask, 0.0, x)`",
-            )
         code = own_code(site)
+        if operator(site) == "where":
+            return (_chosen(code) if code is not None else "") or in_library(site, _NUMBER)
+        if any(below(site, library, file="core/module.py") for library in ("lightning", "pytorch_lightning")):
+            return (
+                "`self.log` copies a Python number to the device: log a tensor that is made there "
+                "(`torch.full((), value, device=self.device)`), or log the number less often"
+            )
+        if site.call.endswith("Tensor"):  # torch.cuda.FloatTensor and its kin, of arrays and lists
+            return in_library(site, _VALUES)
         return (_made(code) if code is not None else "") or in_library(site, self.advice)
+
+
+_NUMBER = "give `torch.where` a Python number, not a tensor on the host: `torch.where(mask, 0.0, x)`"
+_VALUES = (
+    "draw or compute the values on the device (`torch.randn(shape, device=...)`), or send them from "
+    "pinned memory with `non_blocking=True`"
+)
+
+
+def _chosen(code: Code) -> str:
+    """Advice for ``torch.where(mask, torch.tensor(0.0), x)``."""
+    call = code.only_call("where")
+    changes: list[tuple[ast.expr, str]] = [
+        (value, code.text(value.args[0]))
+        for value in (call.args if call is not None else ())
+        if isinstance(value, ast.Call)
+        and called(value) == "tensor"
+        and len(value.args) == 1
+        and not value.keywords
+        if _is_number(value.args[0])
+    ]
+    changed = code.replace(*changes) if changes else ""
+    return f"a Python number needs no copy: `{changed}`" if changed else ""
 
 
 def _made(code: Code) -> str:

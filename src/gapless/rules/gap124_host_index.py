@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
+from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
 
@@ -53,14 +54,41 @@ class HostIndex(Rule):
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        found = code.only_subscript() if code is not None else None
-        if code is None or found is None:
-            return in_library(site, self.advice)
-        owner, index = code.text(found.value), code.text(found.slice)
-        if not owner or not index:
-            return self.advice
-        if isinstance(found.slice, ast.List):
-            return f"make the index once, before the loop: `torch.tensor({index}, device={owner}.device)`"
-        if isinstance(found.slice, (ast.Name, ast.Attribute)):
-            return f"make `{index}` on the device of `{owner}`, where it is created: `device={owner}.device`"
-        return self.advice
+        return (_sliced(code) or _made(code) if code is not None else "") or in_library(site, self.advice)
+
+
+def _sliced(code: Code) -> str:
+    """Advice for ``x[:, [-1]]``: a list of one number is a slice."""
+    lists = [node for node in code.nodes() if isinstance(node, ast.List) and len(node.elts) == 1]
+    subscripts = [node for node in code.nodes() if isinstance(node, ast.Subscript)]
+    inside = [node for node in subscripts if lists and _index_parts(node).count(lists[0])]
+    if len(lists) != 1 or len(inside) != 1:
+        return ""
+    try:
+        position = ast.literal_eval(lists[0].elts[0])
+    except ValueError:
+        return ""
+    if not isinstance(position, int):
+        return ""
+    found, whole = inside[0], code.text(inside[0])
+    start, end = lists[0].col_offset - found.col_offset, (lists[0].end_col_offset or 0) - found.col_offset
+    if not whole or not whole.isascii():
+        return ""
+    slice_ = f"{position}:" if position == -1 else f"{position}:{position + 1}"
+    return f"a list of one number is a slice, which copies nothing: `{whole[:start]}{slice_}{whole[end:]}`"
+
+
+def _index_parts(node: ast.Subscript) -> list[ast.expr]:
+    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+def _made(code: Code) -> str:
+    found = code.only_subscript()
+    owner, index = (code.text(found.value), code.text(found.slice)) if found is not None else ("", "")
+    if found is None or not owner or not index:
+        return ""
+    if isinstance(found.slice, ast.List):
+        return f"make the index once, before the loop: `torch.tensor({index}, device={owner}.device)`"
+    if isinstance(found.slice, (ast.Name, ast.Attribute)):
+        return f"make `{index}` on the device of `{owner}`, where it is created: `device={owner}.device`"
+    return ""

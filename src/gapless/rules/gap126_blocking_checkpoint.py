@@ -58,7 +58,21 @@ class BlockingCheckpoint(Rule):
     def matches(self, site: Site) -> bool:
         if site.mechanism not in ("d2h", "h2d", "read"):
             return False
-        frame = deciding_frame(site)
-        if below(site, "safetensors") or any(below(site, "torch", file=file) for file in _FILES):
+        if (
+            below(site, "safetensors")
+            or any(below(site, "torch", file=file) for file in _FILES)
+            or _loads(site)
+        ):
             return True
-        return frame is None and any(below(site, "torch", name, "torch/_tensor.py") for name in _FUNCTIONS)
+        pickled = any(below(site, "torch", name, "torch/_tensor.py") for name in _FUNCTIONS)
+        return pickled and deciding_frame(site) is None
+
+    def remedy(self, site: Site) -> str:
+        loads = _loads(site) or below(site, "torch", "load", "torch/serialization.py")
+        return "load a checkpoint once, before the loop" if loads else self.advice
+
+
+def _loads(site: Site) -> bool:
+    return below(site, "torch", "load_state_dict", "torch/nn/modules/module.py") or below(
+        site, "torch", "load_state_dict", "torch/optim/optimizer.py"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gapless.model import Rule, Site
 from gapless.rules._code import Code
-from gapless.rules._places import in_library, own_code
+from gapless.rules._places import in_library, user_code
 
 
 class ModuleMoved(Rule):
@@ -55,7 +55,7 @@ class ModuleMoved(Rule):
         )
 
     def remedy(self, site: Site) -> str:
-        code = own_code(site)
+        code = user_code(site)  # wrappers of `Module.to` in libraries are the user's own doing
         return (_moved(code) if code is not None else "") or in_library(site, self.advice)
 
 

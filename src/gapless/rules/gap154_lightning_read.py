@@ -7,19 +7,13 @@ from gapless.rules._places import below, deciding_frame, short_path
 
 _LIBRARIES = ("lightning", "pytorch_lightning", "lightning_fabric")
 _KNOWN = (
-    (
-        "callbacks/early_stopping.py",
-        "check the criterion at the end of validation only (`check_on_train_epoch_end`)",
-    ),
+    ("callbacks/early_stopping.py", "check the criterion once per epoch (`check_on_train_epoch_end`)"),
     (
         "callbacks/model_checkpoint.py",
-        "let the checkpoint be written less often (`every_n_train_steps`, `every_n_epochs`)",
+        "write checkpoints less often (`every_n_train_steps`, `every_n_epochs`)",
     ),
     ("loops/utilities.py", "`Trainer(detect_anomaly=False)` leaves the test of the loss out"),
-    (
-        "connectors/logger_connector/logger_connector.py",
-        "raise `Trainer(log_every_n_steps=N)`: only those steps are read",
-    ),
+    ("pytorch/utilities/data.py", "it looks once at the length of the loader, in set-up"),
 )
 
 
@@ -74,9 +68,10 @@ class LightningRead(Rule):
 
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)
-        if frame is None:
-            return self.advice
-        for part, advice in _KNOWN:
-            if any(below(site, library, file=part) for library in _LIBRARIES):
-                return f"{advice} ({short_path(frame)} reads here)"
-        return self.advice
+        if frame is None or frame.function.endswith("to_item"):
+            logs = any(below(site, library, "log_metrics") for library in _LIBRARIES)
+            return "raise `Trainer(log_every_n_steps=N)`: only those steps are read" if logs else self.advice
+        file = frame.file.replace("\\", "/")
+        known = next((advice for part, advice in _KNOWN if file.endswith(part)), "")
+        where = f"{frame.library} reads a value at {short_path(frame)} ({frame.function})"
+        return f"{where}: {known}" if known else f"{where}; logging less often may avoid it: {self.advice}"
