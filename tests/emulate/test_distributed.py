@@ -69,7 +69,9 @@ def waits(emulator: Emulator) -> list[tuple[str, str, int]]:
         ("cuda:nccl,cpu:gloo", "cuda:nccl,cpu:gloo", ["cpu", "cuda"]),
     ],
 )
-def test_groups_say_what_was_asked_for(join: Callable[..., None], backend: Any, name: str, carries: list[str]) -> None:
+def test_groups_say_what_was_asked_for(
+    join: Callable[..., None], backend: Any, name: str, carries: list[str]
+) -> None:
     join(backend)
     assert dist.get_backend() == name
     assert dist.get_pg_count() == 1
@@ -159,7 +161,8 @@ def test_gradients_through_a_collective(join: Callable[..., None], emulator: Emu
     from torch.distributed.nn.functional import all_reduce
 
     all_reduce(value).sum().backward()
-    assert value.grad is not None and value.grad.is_cuda
+    assert value.grad is not None
+    assert value.grad.is_cuda
     assert waits(emulator) == []
 
 
@@ -185,7 +188,8 @@ def test_a_barrier_waits(join: Callable[..., None], emulator: Emulator) -> None:
     assert len(waits(emulator)) == 3
     site = emulator.session().sites[0]
     assert site.call == "torch.distributed.barrier"
-    assert site.line is not None and site.line.file == __file__
+    assert site.line is not None
+    assert site.line.file == __file__
 
 
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo,cuda:nccl"])
@@ -212,7 +216,7 @@ def test_objects_pass_through_the_host(join: Callable[..., None], emulator: Emul
     gathered: list[Any] = [None]
     dist.all_gather_object(gathered, {"loss": 1.5})
     assert gathered == [{"loss": 1.5}]
-    # bytes and their number go to the device, the greatest number and the bytes come back, and each rank's number
+    # Bytes and their number go to the device; the greatest number, the bytes and each rank's number come back.
     assert [mechanism for _, mechanism, _ in waits(emulator)] == ["h2d", "h2d", "read", "d2h", "read"]
 
 
@@ -239,7 +243,9 @@ def train(model: nn.Module, steps: int = 2, **options: Any) -> None:
         optimizer.step()
 
 
-def test_construction_waits_as_the_check_of_shapes_does(join: Callable[..., None], emulator: Emulator) -> None:
+def test_construction_waits_as_the_check_of_shapes_does(
+    join: Callable[..., None], emulator: Emulator
+) -> None:
     join("nccl")
     net = Net().cuda()
     before = len(waits(emulator))
@@ -274,11 +280,14 @@ def test_training_with_ddp_does_not_wait(
         train(one, foreach=True)
     assert waits(emulator)[before:] == []
     for mine, theirs in zip(net.parameters(), alone.parameters(), strict=True):
-        assert mine.grad is not None and mine.grad.is_cuda
+        assert mine.grad is not None
+        assert mine.grad.is_cuda
         torch.testing.assert_close(mine, theirs)
 
 
-def test_parameters_that_are_not_used_make_backward_wait(join: Callable[..., None], emulator: Emulator) -> None:
+def test_parameters_that_are_not_used_make_backward_wait(
+    join: Callable[..., None], emulator: Emulator
+) -> None:
     join("nccl")
     net = Net().cuda()
     net.use_spare = False
@@ -308,7 +317,7 @@ def test_hooks_run_where_the_device_is_seen(join: Callable[..., None], emulator:
     model.register_comm_hook(None, hook)
     before = len(waits(emulator))
     train(model)
-    assert seen and set(seen) == {("cuda", "cuda")}
+    assert set(seen) == {("cuda", "cuda")}
     assert waits(emulator)[before:] == []
 
 
@@ -372,7 +381,12 @@ def test_synchronized_statistics_equal_those_of_the_whole_batch(shape: tuple[int
     stats = [distributed_norm._stats(part, eps) for part in parts]
     counts = torch.tensor([part.numel() // 3 for part in parts], dtype=torch.float64)
     mean, invstd = distributed_norm._gather_stats_with_counts(
-        parts[0], *(torch.stack(column) for column in zip(*stats, strict=True)), *running, momentum, eps, counts
+        parts[0],
+        *(torch.stack(column) for column in zip(*stats, strict=True)),
+        *running,
+        momentum,
+        eps,
+        counts,
     )
     affine = (weight.detach(), bias.detach())
     out = torch.cat([distributed_norm._elemt(part, *affine, mean, invstd, eps) for part in parts])
@@ -417,7 +431,9 @@ def test_meeting_is_over_at_once_without_a_group_and_alone(join: Callable[..., N
     assert meet(seconds=0)
 
 
-def test_a_rank_that_does_not_come_is_not_waited_for(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_come_is_not_waited_for(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = dist.HashStore()
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)

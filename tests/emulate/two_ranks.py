@@ -31,7 +31,9 @@ def collectives(rank: int, device: torch.device) -> dict[str, Any]:
     dist.all_gather(uneven, torch.full((1 + rank,), float(rank), device=device))
     seen["uneven"] = [one.tolist() for one in uneven]
     mine, other = torch.full((2,), float(rank), device=device), torch.zeros(2, device=device)
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, 1 - rank), dist.P2POp(dist.irecv, other, 1 - rank)])
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, mine, 1 - rank), dist.P2POp(dist.irecv, other, 1 - rank)]
+    )
     for work in works:
         work.wait()
     seen["sent"] = other.tolist()

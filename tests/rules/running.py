@@ -6,6 +6,8 @@ import collections
 import linecache
 from pathlib import Path
 
+import torch
+
 import gapless
 from gapless.rules import match
 
@@ -21,7 +23,11 @@ def run(text: str, path: Path) -> Found:
     linecache.checkcache(str(path))
     names = {"__name__": "__main__", "__file__": str(path)}
     with gapless.emulate() as emulation:
-        exec(compile(text, str(path), "exec"), names)
+        try:
+            exec(compile(text, str(path), "exec"), names)
+        finally:
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
     session = emulation.session
     found: Found = collections.defaultdict(collections.Counter)
     for event in session.events:

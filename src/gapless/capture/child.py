@@ -68,7 +68,7 @@ class Child:
                 self.error = error
                 shown(kind, error, trace)
                 return
-            # The script made an error of its own out of the request to stop; that is no failure of the script.
+            # An error the script made of the request to stop is no failure of the script.
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()

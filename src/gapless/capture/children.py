@@ -1,14 +1,16 @@
 """The processes a script starts: each has the emulated device too, and what each has seen is gathered.
 
-``torchrun``, ``torch.multiprocessing.spawn`` and the launchers of Accelerate and Lightning start Python anew. What
-reaches such a process is its environment: a folder on ``PYTHONPATH`` whose ``sitecustomize.py`` Python runs at its
-start, and a variable that says what to do. Each child saves its session when it ends, if there is anything in it.
+``torchrun``, ``torch.multiprocessing.spawn`` and the launchers of Accelerate and Lightning start Python anew.
+What reaches such a process is its environment: a folder on ``PYTHONPATH`` whose ``sitecustomize.py`` Python runs
+at its start, and a variable that says what to do. Each child saves its session when it ends, if there is
+anything in it.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -38,9 +40,9 @@ PATIENCE = 5.0
 class Plan(msgspec.Struct, frozen=True):
     """What a child process is told.
 
-    `start` names the function ``module:function`` that begins the capture there, once torch has been imported; it
-    receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name of the
-    GPU, how many (None: one per rank on this machine), the number of steady steps (None: all).
+    `start` names the function ``module:function`` that begins the capture there, once torch has been imported;
+    it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name of
+    the GPU, how many (None: one per rank on this machine), the number of steady steps (None: all).
     """
 
     start: str
@@ -229,5 +231,6 @@ def ending_of(error: BaseException | None, *, enough: bool) -> Ending:
         return Ending(
             how="not-emulated", status=error.exit_code, message=f"{where}: {error}" if where else str(error)
         )
-    how = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
-    return Ending(how=how, status=1, message=failure.message(error))
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(how="interrupted", status=128 + signal.SIGINT)
+    return Ending(how="error", status=1, message=failure.message(error))

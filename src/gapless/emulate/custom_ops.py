@@ -1,16 +1,17 @@
 """Operators made of others: composite ones of ATen, and those with a body in Python (`torch.library`).
 
-Three things are off inside a mode's handler and have to be switched on again for what an operator runs inside.
-The mode itself:
-A mode is off inside its own handler, so the body of a custom operator would run on a machine without a GPU: a
-factory on "cuda" inside it would fail. It runs with the dispatch mode on again. And an operator that was given a kernel for CUDA alone has none that the
-CPU values here could reach: its CUDA kernel is called instead, where that is Python.
+Inside a mode's handler two things are off that these need. The mode itself: the body of a custom operator would
+run as on a machine without a GPU, and what it reads would not be seen. And the dispatch keys that resolve lazy
+conjugation and negation: an ATen kernel that makes such views for itself would compute with the wrong values.
+
+An operator that was given a kernel for CUDA alone has none that the CPU values here could reach: its CUDA kernel
+is called instead, where that is Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,26 +22,55 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gapless.emulate.refusals import refuse
 
 Key: Any = torch._C.DispatchKey
+Runner = Callable[[int, Any, dict[str, Any]], Any]
 
-_BUILT_IN = frozenset({"aten", "prim", "c10d", "_c10d_functional", "quantized", "mkldnn", "mkl", "profiler"})
+_ATEN = frozenset({"aten", "prim", "quantized", "mkldnn", "mkl"})
+_SEALED = frozenset({"c10d", "_c10d_functional", "profiler"})
 _ON_HOST = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_VIEWS_INSIDE = ("aten::linalg_", "aten::_linalg_", "aten::fft_", "aten::_fft_", "aten::cholesky_", "aten::lu_")
 _has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+_is_excluded: Any = torch._C._dispatch_tls_is_dispatch_key_excluded
+_exclude: Any = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
-def runner(func: Any, mode: TorchDispatchMode) -> Callable[[int, Any, dict[str, Any]], Any] | None:
+def runner(func: Any, mode: TorchDispatchMode) -> Runner | None:
     """How to run the overload `func`, given its arguments' device; None where calling it is all there is to do.
 
     Raises (when run):
         NotEmulated: the operator has a compiled kernel for CUDA and none for the CPU.
     """
-    if func.namespace in _BUILT_IN:
+    if func.namespace in _SEALED:
         return None
+    if func.namespace in _ATEN:
+        alone = _has_kernel(func.name(), "CPU") and not func._schema.name.startswith(_VIEWS_INSIDE)
+        return None if alone else _resolving(func)
+    return _custom(func, mode)
+
+
+def _resolving(func: Any) -> Runner:
+    """Run a kernel that calls other operators on views it has made."""
+
+    def run(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        if not _is_excluded(Key.Conjugate):
+            return func(*args, **kwargs)
+        _exclude(Key.Conjugate, False)
+        _exclude(Key.Negative, False)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            _exclude(Key.Conjugate, True)
+            _exclude(Key.Negative, True)
+
+    return run
+
+
+def _custom(func: Any, mode: TorchDispatchMode) -> Runner | None:
     name = func.name()
     on_cuda = _in_python(func, "CUDA")
     on_host = next((getattr(Key, key) for key in _ON_HOST if _in_python(func, key)), None)
     reachable = any(_has_kernel(name, key) for key in (*_ON_HOST, "CompositeImplicitAutograd"))
     if not on_cuda and on_host is None and reachable:
-        return None
+        return _resolving(func)
 
     def run(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
         if index >= 0 and on_cuda:
@@ -53,7 +83,7 @@ def runner(func: Any, mode: TorchDispatchMode) -> Callable[[int, Any, dict[str, 
             )
         else:
             return func(*args, **kwargs)
-        with mode, _unseen():
+        with _seen_by(mode):
             return func._op_dk(key, *args, **kwargs)
 
     return run
@@ -70,10 +100,28 @@ def decomposer(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, A
         return None
 
     def run(args: Any, kwargs: dict[str, Any]) -> Any:
-        with mode, _unseen():
+        with _seen_by(mode):
             return func._op_dk(Key.CompositeImplicitAutograd, *args, **kwargs)
 
     return run
+
+
+@contextlib.contextmanager
+def _seen_by(mode: TorchDispatchMode) -> Iterator[None]:
+    """Let `mode` see what a kernel that is called by its dispatch key runs inside.
+
+    A function mode would be shown the call again, without the key; most often it is off already.
+    """
+    unseen = _pop_mode_temporarily() if torch._C._len_torch_function_stack() else contextlib.nullcontext()
+    excluded = _is_excluded(Key.Conjugate)
+    _exclude(Key.Conjugate, False)
+    _exclude(Key.Negative, False)
+    try:
+        with mode, unseen:
+            yield
+    finally:
+        _exclude(Key.Conjugate, excluded)
+        _exclude(Key.Negative, excluded)
 
 
 def _in_python(func: Any, key: str) -> bool:
@@ -83,8 +131,3 @@ def _in_python(func: Any, key: str) -> bool:
     if schema.overload_name:
         short = f"{short}.{schema.overload_name}"
     return f"{func.namespace}/{short}/{key}" in torch.library._impls
-
-
-def _unseen() -> AbstractContextManager[Any]:
-    """A function mode would be shown the call again, without the dispatch key; most often it is off already."""
-    return _pop_mode_temporarily() if torch._C._len_torch_function_stack() else nullcontext()

@@ -64,7 +64,7 @@ def install(core: Core, patches: Patches) -> None:
 
 
 def _remember_ranks(patches: Patches) -> None:
-    """A script that starts its own processes gives them their ranks in the call, and may end the group early."""
+    """A script that starts its own processes tells them their ranks in the call, and may end the group early."""
     real = dist.init_process_group
 
     @wraps(real)

@@ -40,9 +40,11 @@ def stand_in() -> type:
     Raises:
         NotEmulated: this torch has no gloo to carry it.
     """
-    gloo = getattr(torch._C._distributed_c10d, "ProcessGroupGloo", None)
+    gloo: Any = getattr(torch._C._distributed_c10d, "ProcessGroupGloo", None)
     if gloo is None:
-        raise NotEmulated('A process group with backend "nccl" needs a torch that was built with gloo to carry it.')
+        raise NotEmulated(
+            'A process group with backend "nccl" needs a torch that was built with gloo to carry it.'
+        )
 
     class ProcessGroupNCCL(gloo):  # type: ignore[misc, valid-type]
         """Gloo, as far as the values go; NCCL, for whoever asks."""
@@ -187,7 +189,7 @@ def _install_factors(patches: Patches) -> None:
 def _with_factor(real: Any, position: int) -> Any:
     @wraps(real)
     def reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        options = kwargs.get("opts", args[-1] if args else None)
+        options: Any = kwargs.get("opts", args[-1] if args else None)
         operation = getattr(options, "reduceOp", None)
         if operation is None or operation != dist.ReduceOp.PREMUL_SUM or len(args) <= position:
             return real(self, *args, **kwargs)

@@ -6,6 +6,7 @@ Formulas: Chan's parallel variance for the statistics, the usual gradient of bat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -129,7 +130,7 @@ def _backward_elemt(
     return out.to(input.dtype)
 
 
-_KERNELS = {
+_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::batch_norm_stats": _stats,
     "aten::batch_norm_gather_stats": _gather_stats,
     "aten::batch_norm_gather_stats_with_counts": _gather_stats_with_counts,

@@ -184,7 +184,9 @@ def _gathered(call: Call) -> Any:
     outputs, inputs = call.values["output_tensors"], call.values["input_tensors"]
     if len({tensor.shape for tensor in outputs[0]}) == 1 and outputs[0][0].shape == inputs[0].shape:
         return finish(call.run())
-    if len({tensor.numel() for tensor in outputs[0]}) == 1 and all(part.is_contiguous() for part in outputs[0]):
+    if len({tensor.numel() for tensor in outputs[0]}) == 1 and all(
+        part.is_contiguous() for part in outputs[0]
+    ):
         return outputs, finish(call.run(output_tensors=_flat(outputs), input_tensors=_flat(inputs)))[-1]
     options = dist.BroadcastOptions()
     for rank, part in enumerate(outputs[0]):

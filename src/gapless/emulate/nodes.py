@@ -41,7 +41,7 @@ def _function_of(node: str) -> str:
 def _hooked(rows: dict[str, tuple[Row, ...]]) -> Handler:
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        node = out.grad_fn if isinstance(out, Tensor) else None
+        node: Any = out.grad_fn if isinstance(out, Tensor) else None
         for row in rows.get(node.name() if node is not None else "", ()):
             node.register_prehook(_counting(mode, node, row))
         return out

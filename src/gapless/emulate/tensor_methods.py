@@ -238,7 +238,7 @@ def _from_values(name: str, keeps_tensors: bool) -> Handler:
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         asked = kwargs.get("device")
-        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         is_tensor = isinstance(data, Tensor)
         wanted = as_device(asked) if asked is not None else _default_device()
         source = mode.core.placement.state_of(data) if is_tensor else HOST

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from gapless.emulate.core import Core
 from gapless.emulate.placement import HOST, PINNED
@@ -65,7 +66,7 @@ def moved(
     source = core.device_of(tensor)
     if source == target:
         return _Converted.plain(tensor, dtype, copy, memory_format)
-    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if is_lazy(tensor):
         with torch._C.DisableTorchFunction():  # nothing in it yet: only its place is said
             return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True), target)
     state = core.placement.state_of(tensor)

@@ -1,1 +1,1 @@
-"""A folder for ``PYTHONPATH``: Python runs the ``sitecustomize.py`` in it at the start of every child process."""
+"""A folder for ``PYTHONPATH``: Python runs the ``sitecustomize.py`` in it at the start of each child."""

@@ -6,6 +6,7 @@ Another `sitecustomize` that this one shadows runs as it would have.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -17,7 +18,7 @@ def _run_shadowed() -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     mine = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401  # the next one on the path
+        importlib.import_module("sitecustomize")  # the next one on the path
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
