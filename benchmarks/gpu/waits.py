@@ -128,8 +128,6 @@ def main() -> int:
     if options.predict or options.self_check:
         from gapless.emulate.emulator import Emulator
 
-        if options.predict and not torch.cuda.is_available():
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # hidden from torch by now; the emulated device heeds it too
         with Emulator():
             real = count_all(options.only, options.samples)
         if options.predict:

@@ -244,3 +244,38 @@ def test_too_few_steps_are_said_to_be_too_few():
         "4 steps are too few to tell waits of every step from those of the first ones",
     )
     assert report(train(12).session(), read).notes == ()
+
+
+def test_one_line_with_two_rhythms_is_two_findings():
+    """A library's entry line may wait in each step and, elsewhere below it, now and then."""
+    often = (library_line(5, "lib/loop.py", "read"),)
+    seldom = (library_line(9, "lib/log.py", "read"),)
+
+    def body(run, step):
+        run.wait(97, below=often)
+        if step % 5 == 4:
+            run.wait(97, below=seldom, times=2)
+
+    found = findings(train(22, body=body))
+    assert found == [(97, "every-step", 1, 1), (97, "some-steps", 2, 5)]
+
+
+def test_a_line_reached_on_two_ways_in_turn_is_one_finding():
+    def body(run, step):
+        run.outer = (line(150 if step % 3 else 160, function="main"),)
+        run.wait(97)
+        run.outer = ()
+
+    assert findings(train(20, body=body)) == [(97, "every-step", 1, 1)]
+
+
+def test_a_script_that_put_nothing_on_the_gpu_is_not_praised():
+    from gapless.commands import _gate
+    from gapless.model import Environment
+
+    run = train(12)
+    unused = Environment(device="NVIDIA A100", emulated=True, unused=True)
+    made = report(run.session(environment=unused), read)
+    assert made.sentence == "train.py put nothing on the GPU and so never waited for it: it ran on the CPU"
+    assert _gate.exceeded(made, 0, ())
+    assert not _gate.exceeded(made, None, ())

@@ -198,6 +198,47 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_processes_that_are_forked(python: Python, write: Write, tmp_path: Path) -> None:
+    script = write("train.py", FORKING)
+    done = python(
+        *("-m", "gapless", "check", "--steps", "3", "-q", "-o", "run.gapless.json", str(script)),
+        PYTHONPATH=os.pathsep.join(sys.path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "exit status [0]" in done.stdout
+    session = load(tmp_path / "run.gapless.json")
+    assert session.ending.how == "enough-steps"
+    assert sum(mark.kind == "optimizer" for mark in session.marks) == 5
+    assert {site.line.code for site in session.sites if site.line is not None} == {"loss.item()"}
+    assert session.notes == ()
+
+
+FORKING = """\
+import torch
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader
+
+
+def work():
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for batch in DataLoader(torch.ones(64, 4), batch_size=4, num_workers=1, pin_memory=True):
+        loss = (weight * batch.cuda(non_blocking=True)).sum()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+
+if __name__ == "__main__":
+    process = mp.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    print("exit status", [process.exitcode])
+"""
+
+
 # -- merging ---------------------------------------------------------------------------------------
 
 
@@ -249,6 +290,15 @@ def test_a_failed_launcher_has_failed() -> None:
     assert merged.ending == failed
 
 
+def test_what_failed_in_a_child_is_named() -> None:
+    launcher = msgspec.structs.replace(
+        LAUNCHER, ending=Ending(how="error", status=3, message="a child failed")
+    )
+    raised = Ending(how="error", status=1, message="ValueError: so it goes")
+    merged = merge(launcher, [seen(0), seen(1, ending=raised)])
+    assert merged.ending.message == "ValueError: so it goes, on rank 1"
+
+
 def test_one_child_is_reported_as_if_it_were_alone() -> None:
     assert merge(LAUNCHER, [seen(0)]).notes == ()
 
@@ -279,6 +329,14 @@ def test_children_that_still_run_are_waited_for_a_while_only(tmp_path: Path) -> 
     assert children.collect(tmp_path, seconds=0) == []
     children.leave(str(tmp_path))
     assert children.collect(tmp_path, seconds=1000) == []  # nobody is left to wait for
+
+
+def test_an_error_because_another_rank_was_stopped(tmp_path: Path) -> None:
+    lost = RuntimeError("gloo: Connection closed by peer [127.0.0.1]:19677")
+    assert not children.lost_connection(lost, str(tmp_path))
+    children.stop(str(tmp_path))
+    assert children.lost_connection(lost, str(tmp_path))
+    assert not children.lost_connection(RuntimeError("shapes do not match"), str(tmp_path))
 
 
 def test_a_run_of_its_own_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:

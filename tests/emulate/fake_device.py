@@ -51,6 +51,9 @@ class FakeDevice:
     def reset_peak(self, index: int) -> None:
         self.peak[index] = self.live[index]
 
+    def take_freed(self, index: int) -> int:
+        return 0
+
     def holds(self, size: int, index: int = 0) -> None:
         self.live[index] = size
         self.peak[index] = max(self.peak[index], size)

@@ -181,16 +181,26 @@ def test_device_contexts(device: FakeDevice) -> None:
     ],
 )
 def test_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch, variable: str | None, count: int) -> None:
-    if variable is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with installed(FakeDevice()):
+        if variable is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)  # as a script does before it asks for CUDA
         assert torch.cuda.device_count() == torch.accelerator.device_count() == count
         assert torch.cuda.is_available() is (count > 0)
         if count == 0:
             with pytest.raises(RuntimeError, match=r"^No CUDA GPUs are available$"):
                 torch.cuda.init()
+
+
+@pytest.mark.parametrize("variable", ["", "-1"])
+def test_a_gpu_hidden_from_outside_is_emulated_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    device = FakeDevice()
+    with installed(device):
+        assert torch.cuda.device_count() == 2
+    assert any("CUDA_VISIBLE_DEVICES" in note for note in device.notes)
 
 
 def test_accelerator_is_the_cuda_device(device: FakeDevice) -> None:

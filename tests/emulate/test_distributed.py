@@ -216,7 +216,7 @@ def test_objects_pass_through_the_host(join: Callable[..., None], emulator: Emul
     gathered: list[Any] = [None]
     dist.all_gather_object(gathered, {"loss": 1.5})
     assert gathered == [{"loss": 1.5}]
-    # Bytes and their number go to the device; the greatest number, the bytes and each rank's number come back.
+    # The bytes and their number go over; the greatest number, the bytes and each rank's number come back.
     assert [mechanism for _, mechanism, _ in waits(emulator)] == ["h2d", "h2d", "read", "d2h", "read"]
 
 
@@ -252,6 +252,8 @@ def test_construction_waits_as_the_check_of_shapes_does(
     nn.parallel.DistributedDataParallel(net, device_ids=[0])
     name = "c10d::verify_params_across_processes"
     assert waits(emulator)[before:] == [(name, "h2d", 2), (name, "read", 1), (name, "d2h", 1)]
+    (note,) = emulator.session().notes
+    assert note.startswith("DistributedDataParallel also waits for its own timing events")
 
 
 @pytest.mark.filterwarnings("ignore:.*unused parameters:UserWarning")

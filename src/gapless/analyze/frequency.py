@@ -24,9 +24,9 @@ def frequency(group: Group, steps: Steps) -> Frequency:
     if len(hit) == len(counts):
         return Frequency(when="every-step", waits=per_step, per_step=per_step, every=1, total=total)
     if hit:
-        distance = _distance(sorted(group.steps), steps.seen)
+        every = _distance(sorted(group.steps), steps.seen)
         return Frequency(
-            when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=distance, total=total
+            when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=every, total=total
         )
     if group.steps:
         return Frequency(when="first-step", waits=float(sum(group.steps.values())), total=total)
@@ -40,9 +40,9 @@ def _distance(hit: Sequence[int], seen: int) -> int:
     if len(hit) < 2:
         return 0
     distances = {later - earlier for earlier, later in pairwise(hit)}
-    distance = distances.pop()
+    found = distances.pop()
     # Missing one at either end would break the rhythm as much as an irregular one between them. What stands
     # behind the optimizer's step in an iteration falls into the next step, hence no `>=`.
-    if distances or distance < 2 or hit[0] > distance or hit[-1] + distance < seen:
+    if distances or found < 2 or hit[0] > found or hit[-1] + found < seen:
         return 0
-    return distance
+    return found

@@ -42,10 +42,11 @@ def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Grou
     """The session's events in groups, in order of their first event."""
     described = [_describe(site) for site in session.sites]
     in_loop = _sites_in_loop(session, steps, loop)
+    rhythms = _rhythms(session, steps)
     groups: dict[tuple[object, ...], Group] = {}
     for event in session.events:
         rule, line, remedy, backward = described[event.site]
-        key = (rule.code, line.file, line.line, backward, remedy, event.phase)
+        key = (rule.code, line.file, line.line, backward, remedy, event.phase, rhythms[event.site])
         group = groups.get(key)
         if group is None:
             group = groups[key] = Group(rule, line, remedy, backward, event.phase)
@@ -59,6 +60,26 @@ def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Grou
         else:
             group.steps[step] += event.waits
     return list(groups.values())
+
+
+def _rhythms(session: Session, steps: Steps) -> list[str]:
+    """Of each site whether it alone waits in every steady step, in some of them, or in none.
+
+    What happens in each step is one finding, what the same line does now and then is another. Sites that
+    wait in some steps stay together: a line reached on several ways waits in turn, now here, now there.
+    """
+    hit: list[set[int]] = [set() for _ in session.sites]
+    for event in session.events:
+        if event.phase == "train":
+            hit[event.site].add(steps.of(event.tick))
+    steady = set(steps.steady)
+
+    def rhythm(own: set[int]) -> str:
+        if not own & steady:
+            return "none"
+        return "every step" if steady <= own else "some steps"
+
+    return [rhythm(own) for own in hit]
 
 
 def _describe(site: Site) -> tuple[Rule, SourceLine, str, bool]:

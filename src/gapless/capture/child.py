@@ -12,9 +12,17 @@ from typing import Any
 
 import torch.utils.data._utils.worker as worker
 
-from gapless.capture.children import Plan, ending_of, leave, put
+from gapless.capture.children import (
+    Plan,
+    ending_of,
+    leave,
+    lost_connection,
+    put,
+    record_processes,
+    stop,
+)
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
-from gapless.emulate.emulator import Emulator
+from gapless.emulate.emulator import Emulator, current
 from gapless.model import Mark
 
 
@@ -28,7 +36,8 @@ class Child:
     def __init__(self, plan: Plan, enough: Callable[[Mark], bool]) -> None:
         self.plan = plan
         self.stopper = Stopper(enough)
-        self.emulator = Emulator(plan.gpu, plan.devices, on_mark=self._mark)
+        self.forked = current()
+        self.emulator = self.forked or Emulator(plan.gpu, plan.devices, on_mark=self._mark)
         self.script = tuple(sys.argv)
         self.pid = os.getpid()
         self.error: BaseException | None = None
@@ -36,7 +45,11 @@ class Child:
 
     def start(self) -> None:
         """Switch the device on, and see to it that the session is saved however the process ends."""
-        self.emulator.start()
+        if self.forked is not None:
+            self.emulator.record_afresh(self._mark)
+        else:
+            self.emulator.start()
+        self.emulator.on_fork = record_processes
         hide_in_threads()
         atexit.register(self.save)
         self._watch_uncaught()
@@ -47,6 +60,7 @@ class Child:
         try:
             self.stopper(mark)
         except EnoughSteps:
+            stop(self.plan.directory)
             raise Leave(0) from None
 
     def save(self) -> None:
@@ -64,11 +78,11 @@ class Child:
 
         @wraps(shown)
         def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            if not comes_from_stopping(error):
+            if not comes_from_stopping(error) and not lost_connection(error, self.plan.directory):
                 self.error = error
                 shown(kind, error, trace)
                 return
-            # An error the script made of the request to stop is no failure of the script.
+            # An error that comes from stopping, this rank or another, is no failure of the script.
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,8 +1,8 @@
 """The processes a script starts: each has the emulated device too, and what each has seen is gathered.
 
 ``torchrun``, ``torch.multiprocessing.spawn`` and the launchers of Accelerate and Lightning start Python anew.
-What reaches such a process is its environment: a folder on ``PYTHONPATH`` whose ``sitecustomize.py`` Python runs
-at its start, and a variable that says what to do. Each child saves its session when it ends, if there is
+What reaches such a process is its environment: a folder on ``PYTHONPATH`` whose ``sitecustomize.py`` Python
+runs at its start, and a variable that says what to do. Each child saves its session when it ends, if there is
 anything in it.
 """
 
@@ -16,7 +16,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,6 +33,8 @@ VARIABLE = "GAPLESS_CHILDREN"
 ENDING = ".gapless.json"
 _FOLDER = os.path.dirname(os.path.abspath(startup.__file__))
 _RUNNING = ".running"
+_STOPPED = "stopped"
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _FEW = 3
 _POLL = 0.05
 
@@ -40,9 +45,9 @@ PATIENCE = 5.0
 class Plan(msgspec.Struct, frozen=True):
     """What a child process is told.
 
-    `start` names the function ``module:function`` that begins the capture there, once torch has been imported;
-    it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name of
-    the GPU, how many (None: one per rank on this machine), the number of steady steps (None: all).
+    `start` names the function ``module:function`` that begins the capture there, once torch is imported;
+    it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name
+    of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all).
     """
 
     start: str
@@ -114,6 +119,8 @@ def merge(own: Session, children: Sequence[Session]) -> Session:
         everyone, key=lambda one: len(one.events)
     )
     ending = own.ending if own.ending.status or speaker is own else speaker.ending
+    if ending is own.ending and ending.how == "error":
+        ending = next((_named(one) for one in children if one.ending.how == "error"), ending)
     others = [one for one in everyone if one is not speaker and (one is not own or _steps(own))]
     notes = [*speaker.notes]
     if others:
@@ -127,6 +134,12 @@ def merge(own: Session, children: Sequence[Session]) -> Session:
         notes=tuple(dict.fromkeys(notes)),
         duration=own.duration,
     )
+
+
+def _named(failed: Session) -> Ending:
+    """How a child failed; what its launcher says of it is that it failed."""
+    ending = failed.ending
+    return msgspec.structs.replace(ending, message=f"{ending.message}, on rank {failed.environment.rank}")
 
 
 def _steps(session: Session) -> int:
@@ -198,10 +211,39 @@ def begin() -> None:
         sys.stderr.write(f"gapless: process {os.getpid()} is not recorded: {error}\n")
 
 
+def record_processes() -> None:
+    """In a child that was forked: begin the capture if it is a process of `multiprocessing`.
+
+    Not for a DataLoader's worker, which has nothing to do with the device.
+    """
+    real = BaseProcess._bootstrap  # type: ignore[attr-defined]
+
+    @wraps(real)
+    def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        BaseProcess._bootstrap = real  # type: ignore[attr-defined]
+        if getattr(self._target, "__name__", "") != "_worker_loop":
+            begin()
+        return real(self, *args, **kwargs)
+
+    BaseProcess._bootstrap = _bootstrap  # type: ignore[attr-defined]
+
+
 def leave(directory: str) -> None:
     """Say that this process will put nothing more into the parent's folder."""
     with suppress(OSError):
         _marker(directory).unlink(missing_ok=True)
+
+
+def stop(directory: str) -> None:
+    """Say that this process has been stopped; others may then lose their connections to it."""
+    with suppress(OSError):
+        (Path(directory) / _STOPPED).touch()
+
+
+def lost_connection(error: BaseException, directory: str) -> bool:
+    """Whether `error` comes from a rank that was stopped while this one still wanted something from it."""
+    told = isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST)
+    return told and (Path(directory) / _STOPPED).exists()
 
 
 def _marker(directory: str) -> Path:

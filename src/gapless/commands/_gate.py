@@ -29,6 +29,8 @@ def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) 
     `max_waits` bounds the waits of a steady step. `fail_on` names rules that no training step may meet;
     set-up and evaluation may.
     """
+    if report.environment.unused and (max_waits is not None or fail_on):
+        return ["the script put nothing on the GPU, so that there is nothing to bound"]
     found = []
     if max_waits is not None:
         if not report.steps.seen:

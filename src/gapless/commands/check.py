@@ -134,6 +134,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     conclusion = Conclusion(wishes, progress, tally)
     children.stand_down()
     emulator = _emulator(wishes, stopper)
+    emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     if conclusion.rank == 0:
         progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)

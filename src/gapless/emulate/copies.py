@@ -45,7 +45,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     placement = mode.core.placement
     state = placement.state_of(tensor)
     device = kwargs.get("device")
-    if device is not None and device.type == "meta" or tensor.is_meta:
+    if tensor.is_meta or (device is not None and device.type == "meta"):
         return func(*args, **kwargs)
     target = state
     if device is not None and device.type == "cuda":
@@ -82,7 +82,9 @@ def _record_stream(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs:
 
 
 @handles("aten::_pack_padded_sequence")
-def _pack_padded_sequence(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pack_padded_sequence(
+    mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """The packed data is where the input is; the batch sizes stay on the host by contract."""
     packed, sizes = func(*args, **kwargs)
     state = mode.core.placement.state_of(args[0])
@@ -93,3 +95,11 @@ def _pack_padded_sequence(mode: OperatorMode, func: Any, args: tuple[Any, ...], 
 def _host_facts(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Nested tensors keep their sizes on the host."""
     return func(*args, **kwargs)
+
+
+@handles("aten::set_")
+def _set(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """With a source the tensor shares its storage, and so its place; without one it gets a new storage."""
+    state = mode.core.placement.state_of(args[0])
+    out = func(*args, **kwargs)
+    return mode.core.place(out, state) if len(args) == 1 and not kwargs else out

@@ -50,10 +50,16 @@ class Core:
         return self.placement.device_of(tensor)
 
     def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
+        self._initialized = self._initialized or index >= 0
         return self.placement.put(tensor, index)
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return self.placement.state_of(tensor) == PINNED
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was ever put on the device."""
+        return self._initialized
 
     def index_of(self, device: torch.device) -> int:
         """The index a user's device names, checked as CUDA checks it; `HOST` for the CPU.
@@ -79,6 +85,9 @@ class Core:
 
     def reset_peak(self, index: int) -> None:
         self.placement.reset_peak(index)
+
+    def take_freed(self, index: int) -> int:
+        return self.placement.take_freed(index)
 
     # -- waits -------------------------------------------------------------------------------------
 

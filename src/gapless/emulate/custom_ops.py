@@ -1,11 +1,12 @@
 """Operators made of others: composite ones of ATen, and those with a body in Python (`torch.library`).
 
-Inside a mode's handler two things are off that these need. The mode itself: the body of a custom operator would
-run as on a machine without a GPU, and what it reads would not be seen. And the dispatch keys that resolve lazy
-conjugation and negation: an ATen kernel that makes such views for itself would compute with the wrong values.
+Inside a mode's handler two things are off that these need. The mode itself: the body of a custom operator
+would run as on a machine without a GPU, and what it reads would not be seen. And the dispatch keys that
+resolve lazy conjugation and negation: an ATen kernel that makes such views for itself would compute with
+wrong values.
 
-An operator that was given a kernel for CUDA alone has none that the CPU values here could reach: its CUDA kernel
-is called instead, where that is Python.
+An operator that was given a kernel for CUDA alone has none that the CPU values here could reach: its CUDA
+kernel is called instead, where that is Python.
 """
 
 from __future__ import annotations
@@ -27,14 +28,21 @@ Runner = Callable[[int, Any, dict[str, Any]], Any]
 _ATEN = frozenset({"aten", "prim", "quantized", "mkldnn", "mkl"})
 _SEALED = frozenset({"c10d", "_c10d_functional", "profiler"})
 _ON_HOST = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-_VIEWS_INSIDE = ("aten::linalg_", "aten::_linalg_", "aten::fft_", "aten::_fft_", "aten::cholesky_", "aten::lu_")
+_VIEWS_INSIDE = (
+    "aten::linalg_",
+    "aten::_linalg_",
+    "aten::fft_",
+    "aten::_fft_",
+    "aten::cholesky_",
+    "aten::lu_",
+)
 _has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
 _is_excluded: Any = torch._C._dispatch_tls_is_dispatch_key_excluded
 _exclude: Any = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
 def runner(func: Any, mode: TorchDispatchMode) -> Runner | None:
-    """How to run the overload `func`, given its arguments' device; None where calling it is all there is to do.
+    """How to run the overload `func`, given its arguments' device; None where it can just be called.
 
     Raises (when run):
         NotEmulated: the operator has a compiled kernel for CUDA and none for the CPU.

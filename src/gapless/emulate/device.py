@@ -38,6 +38,9 @@ class Device(Protocol):
     def reset_peak(self, index: int) -> None:
         """Count the peak of device `index` afresh."""
 
+    def take_freed(self, index: int) -> int:
+        """Bytes that ceased to be on device `index` since the last call."""
+
     def wait(
         self, operator: str, mechanism: Mechanism, *, call: str = "", detail: str = "", waits: int = 1
     ) -> None:

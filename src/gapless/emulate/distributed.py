@@ -52,19 +52,18 @@ def install(core: Core, patches: Patches) -> None:
     """Carry "nccl" groups until `patches` are undone; does nothing in a torch without torch.distributed."""
     if not dist.is_available():
         return
-    from gapless.emulate import distributed_ddp, distributed_nccl, distributed_norm, distributed_ops
+    # Importing the last two registers their handlers. Without torch.distributed none of them can be imported.
+    from gapless.emulate import distributed_ddp, distributed_nccl, distributed_norm, distributed_ops  # noqa: F401
 
     distributed_nccl.install(patches)
-    distributed_ops.install(patches)
-    distributed_norm.install(patches)
     distributed_ddp.install(core, patches)
     _remember_ranks(patches)
     if core.recorder.on_mark is not None:
-        patches.set(core.recorder, "on_mark", _leaving_together(core.recorder.on_mark))
+        patches.set(core.recorder, "on_mark", leaving_together(core.recorder.on_mark))
 
 
 def _remember_ranks(patches: Patches) -> None:
-    """A script that starts its own processes tells them their ranks in the call, and may end the group early."""
+    """A script that starts its own processes tells them their ranks in the call alone."""
     real = dist.init_process_group
 
     @wraps(real)
@@ -76,7 +75,7 @@ def _remember_ranks(patches: Patches) -> None:
     patches.set_everywhere(dist.distributed_c10d, "init_process_group", init_process_group)
 
 
-def _leaving_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
+def leaving_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
     """`on_mark`, but where it stops the script, the other ranks are met first.
 
     A rank that left at once would cut off ranks that are still receiving its last gradients.
@@ -100,8 +99,8 @@ def _leaving_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]
 def meet(seconds: float = PATIENCE) -> bool:
     """Wait until every rank of the default group has come here, for `seconds` at most; whether they all did.
 
-    True where there is no group. Goes through the group's store and not through a collective, which a rank that
-    is elsewhere would answer with the wrong one.
+    True where there is no group. Goes through the group's store and not through a collective, which a rank
+    that is elsewhere would answer with the wrong one.
     """
     if not dist.is_initialized():
         return True

@@ -1,4 +1,4 @@
-"""`DistributedDataParallel`: where the tensors of its C++ reducer are, and what its construction waits for."""
+"""`DistributedDataParallel`: where the tensors of its C++ reducer are, and what its making waits for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from gapless.emulate.placement import PINNED
 
 Tensor = torch.Tensor
 
+# `Logger::set_runtime_stats_and_log` and `CudaTimer::measureDifference` (reducer_cuda.cpp in the same folder)
+_TIMER = (
+    "DistributedDataParallel also waits for its own timing events, in its first ten iterations and in every "
+    "hundredth after: that is not counted"
+)
+
 
 class _ReducerTensors(TorchDispatchMode):
     """Places what the reducer's constructor makes (`torch/csrc/distributed/c10d/reducer.cpp`).
 
-    Buckets are where the parameters are. The map of locally used parameters is an int32 tensor of zeros on the
-    host with an empty twin on the device; on its way there it passes through pinned memory and nothing
+    Buckets are where the parameters are. The map of locally used parameters is an int32 tensor of zeros on
+    the host with an empty twin on the device; on its way there it passes through pinned memory and nothing
     waits, so it counts as pinned.
     """
 
@@ -50,6 +56,7 @@ def install(core: Core, patches: Patches) -> None:
             if index < 0:
                 super().__init__(params, *args, **kwargs)
                 return
+            core.note(_TIMER)
             with _ReducerTensors(core, index):
                 super().__init__(params, *args, **kwargs)
 
@@ -72,8 +79,8 @@ def install(core: Core, patches: Patches) -> None:
 def _count_verification(core: Core, ranks: int) -> None:
     """`verify_params_across_processes` in the same file.
 
-    The number of parameters goes to the device, is gathered and read there once per rank; then the shapes go to the
-    device, are broadcast and come back.
+    The number of parameters goes to the device, is gathered and read there once per rank; then the shapes go
+    to the device, are broadcast and come back.
     """
     name = "c10d::verify_params_across_processes"
     core.wait(name, "h2d", detail="pageable", waits=2)

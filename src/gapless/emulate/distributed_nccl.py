@@ -156,7 +156,7 @@ def _install_groups(patches: Patches, nccl: type) -> None:
 
 
 def backends(group: Any) -> dict[str, str]:
-    """Backend per device type as the user asked for it: ``{"cuda": "nccl"}``; empty where c10d knows nothing."""
+    """Backend per device type as the user asked for it (``{"cuda": "nccl"}``); empty where not known."""
     config = c10d._world.pg_backend_config.get(group)
     if not config:
         return {}

@@ -12,13 +12,8 @@ from typing import Any
 import torch
 
 from gapless.emulate.operators import OperatorMode, handles
-from gapless.emulate.patches import Patches
 
 Tensor = torch.Tensor
-
-
-def install(patches: Patches) -> None:
-    """The handlers are registered when this module is imported; there is nothing to switch."""
 
 
 def _wide(tensor: Tensor) -> Tensor:

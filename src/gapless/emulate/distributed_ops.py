@@ -1,12 +1,13 @@
-"""Handlers for c10d's operators: what may travel in a group, what the host waits for, what gloo cannot do alone.
+"""Handlers for c10d's operators: what may travel in a group, what the host waits for, what gloo lacks.
 
-NCCL's collectives are launched like kernels: the host goes on, and ``Work.wait`` makes a stream wait, not the
-host. Only a barrier stops it: `WorkNCCL::wait` ends in a synchronization of the current stream
-(`torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`). Gloo's collectives on device tensors pass through the host, so
-there the host waits each time (`ProcessGroupGlooCuda.cpp`).
+NCCL's collectives are launched like kernels: the host goes on, and ``Work.wait`` makes a stream wait, not
+the host. Only a barrier stops it: `WorkNCCL::wait` ends in a synchronization of the current stream
+(`torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`). Gloo's collectives on device tensors pass through
+the host, so there the host waits each time (`ProcessGroupGlooCuda.cpp`).
 
-Collectives are over when they return here. What NCCL orders by streams is then ordered by itself, and what hangs on
-a future (`Future.then` in DDP's hooks) runs in the calling thread, as it does with NCCL, and not in gloo's.
+Collectives are over when they return here. What NCCL orders by streams is then ordered by itself, and
+what hangs on a future (`Future.then` in DDP's hooks) runs in the calling thread, as it does with NCCL,
+and not in gloo's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 
 from gapless.emulate.distributed_nccl import backends, no_backend
 from gapless.emulate.operators import OperatorMode, handles
-from gapless.emulate.patches import Patches
 from gapless.emulate.placement import ORPHAN
 
 Tensor = torch.Tensor
@@ -33,13 +33,10 @@ _COLLECTIVES = (
 _FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
     "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
-    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast", "broadcast_",
+    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast",
+    "broadcast_",
     "isend", "irecv",
 )  # fmt: skip
-
-
-def install(patches: Patches) -> None:
-    """The handlers are registered when this module is imported; there is nothing to switch."""
 
 
 class Call:
@@ -142,7 +139,7 @@ def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs
 @handles("c10d::barrier")
 def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     call = Call(mode, func, args, kwargs)
-    # c10d chooses the backend by a tensor it makes; in a group that carries the host, too, that is a host tensor.
+    # c10d chooses the backend by a tensor it makes; in a group that carries the host, too, that one is there.
     if call.backends.get("cuda") != "nccl" or mode.core.device_of(call.values["tensor"]) < 0:
         return call.run()
     # An asynchronous barrier waits where the script waits for it.

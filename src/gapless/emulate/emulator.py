@@ -18,6 +18,7 @@ from gapless.emulate import (
     cuda_api,
     device_type,
     distributed,
+    factories,
     foreach,
     functions,
     gpus,
@@ -37,7 +38,7 @@ from gapless.emulate.recorder import Recorder
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session
 
-_HANDLERS = (copies, indexing, tensor_methods)  # importing them registers their handlers
+_HANDLERS = (copies, factories, indexing, tensor_methods)  # importing them registers their handlers
 _current: Emulator | None = None
 
 
@@ -69,6 +70,7 @@ class Emulator:
         self.recorder = Recorder(clock)
         self.recorder.on_mark = on_mark
         self.core = Core(self.gpu, devices, self.recorder, clock)
+        self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self._patches = Patches()
         self._modes: contextlib.ExitStack | None = None
         self._hook: Any = None
@@ -143,13 +145,24 @@ class Emulator:
         """In a forked child: record nothing, and once CUDA was in use run on the host, refusing the device."""
         self.core.enabled = False
         self.recorder.on_mark = None
-        if not torch.cuda.is_initialized():
-            return  # as with CUDA itself, a child forked before its first use may have it
+        if (
+            not torch.cuda.is_initialized()
+        ):  # as with CUDA itself, a child forked before its first use may have it
+            if self.on_fork is not None:
+                self.on_fork()
+            return
         if isinstance(torch.overrides._get_current_function_mode(), functions.FunctionMode):
             torch._C._pop_torch_function_stack()
         if isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), operators.OperatorMode):
             torch.utils._python_dispatch._pop_mode()
         functions.ForkedMode().__enter__()
+
+    def record_afresh(self, on_mark: Callable[[Mark], None] | None) -> None:
+        """In a forked child that may have the device: record what it does, and nothing of its parent's."""
+        self.recorder = self.core.recorder = Recorder(self.core.clock)
+        self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None
+        self.core.optimizers.clear()
+        self.core.enabled = True
 
     # -- what was seen -----------------------------------------------------------------------------
 
@@ -163,7 +176,7 @@ class Emulator:
         recorder = self.recorder
         return Session(
             script=script,
-            environment=environment(self.gpu.name),
+            environment=environment(self.gpu.name, unused=not self.core.used),
             ending=ending or Ending(),
             sites=recorder.sites(),
             events=recorder.events(),
@@ -173,7 +186,7 @@ class Emulator:
         )
 
 
-def environment(device: str) -> Environment:
+def environment(device: str, unused: bool = False) -> Environment:
     """Versions and devices of this process."""
     import gapless
 
@@ -185,6 +198,7 @@ def environment(device: str) -> Environment:
         platform=f"{platform.system()} {platform.machine()}",
         device=device,
         emulated=True,
+        unused=unused,
         world_size=world,
         rank=rank,
     )

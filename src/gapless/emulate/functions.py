@@ -1,7 +1,7 @@
 """What Python asks: the function mode that sees calls before ATen does.
 
 It knows what the user asked for in so many words — a device, a factory without one, a read — which below the
-dispatcher is no longer visible. Handlers are looked up by identity of the function; all else goes straight on.
+dispatcher is no longer visible. Handlers are looked up by the function's identity; all else goes straight on.
 """
 
 from __future__ import annotations
@@ -116,12 +116,14 @@ class FunctionMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def adopt(self, out: Any, args: Any, kwargs: Any) -> None:
-        """Results that C++ code made without saying where (an empty input's, say) are where the arguments are."""
+        """Results that C++ code made without saying where are where the call's arguments are."""
         local.orphaned = False
         placement = self.core.placement
         made = [one for one in tensors_in(out) if placement.state_of(one) == ORPHAN]
         if made:
-            index = max((placement.device_of(one) for one in tensors_in((*args, *kwargs.values()))), default=HOST)
+            index = max(
+                (placement.device_of(one) for one in tensors_in((*args, *kwargs.values()))), default=HOST
+            )
             for one in made if index >= 0 else ():
                 placement.put(one, index)
 

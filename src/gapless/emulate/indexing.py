@@ -1,7 +1,7 @@
 """``x[[0, 2]]``: a list in an index becomes a tensor where `x` is.
 
-torch builds it in C++ from the storage's own device, which is the CPU's here. On CUDA the list is copied to the
-device once, and what autograd keeps for the backward pass lies there already.
+torch builds it in C++ from the storage's own device, which is the CPU's here. On CUDA the list is copied to
+the device once, and what autograd keeps for the backward pass lies there already.
 """
 
 from __future__ import annotations

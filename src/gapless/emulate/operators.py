@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.emulate import custom_ops, devices
@@ -24,6 +25,7 @@ Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Handler = Callable[["OperatorMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _CPU = torch.device("cpu")
+_COMPOSITE: Any = torch._C.DispatchKey.CompositeExplicitAutograd
 
 _DETAILS = {
     "host-indices": "index",
@@ -78,6 +80,8 @@ class Plan:
 class OperatorMode(TorchDispatchMode):
     """Runs every operator on CPU values and keeps the books of the device."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
@@ -88,13 +92,19 @@ class OperatorMode(TorchDispatchMode):
         """Nothing is compiled under emulation; torch's guard against it would cost 1 µs an operator."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # noqa: C901 - flat on purpose: it is entered once per operator
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if types and any(_has_own_dispatch(cls) for cls in types):
             if _faking():
-                return func(*args, **kwargs or {})  # fakes are made below this mode, and have nothing to place
+                return func(
+                    *args, **kwargs or {}
+                )  # fakes are made below this mode, and have nothing to place
             return NotImplemented  # the subclass unpacks itself; what it runs inside comes here again
         plan = self.plans.get(func)
         if plan is None:
+            if isinstance(func, HigherOrderOperator):
+                return self._branching(func, args, kwargs or {})
             plan = self.plans[func] = Plan(func, self)
         if kwargs is None:
             kwargs = {}
@@ -157,6 +167,14 @@ class OperatorMode(TorchDispatchMode):
 
     # -- parts -------------------------------------------------------------------------------------
 
+    def _branching(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a higher-order operator (`torch.cond`), whose branches are Python functions."""
+        with self:
+            if func.name() == "cond":  # its own kernel insists that no mode is on
+                condition, yes, no, operands = args
+                return (yes if condition else no)(*operands)
+            return func.py_kernels[_COMPOSITE](*args, **kwargs)
+
     def count(self, plan: Plan, args: Any, kwargs: Any) -> None:
         """Record the waits the table has for this call."""
         if local.quiet:
@@ -187,7 +205,9 @@ class OperatorMode(TorchDispatchMode):
             for item in out:
                 self.put(item, index)
 
-    def _made_at(self, func: Any, args: Any, kwargs: dict[str, Any], index: int) -> tuple[int, dict[str, Any]]:
+    def _made_at(
+        self, func: Any, args: Any, kwargs: dict[str, Any], index: int
+    ) -> tuple[int, dict[str, Any]]:
         """Where a factory's result goes, and its keyword arguments with the CPU in place of the device.
 
         ATen's own C++ code reads the device off storages, which are the CPU's here, and passes it on: only a

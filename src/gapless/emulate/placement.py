@@ -19,6 +19,7 @@ ORPHAN = -3
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _ATTRIBUTE = "_gapless_device"
 _FIRST_SWEEP = 8192
+_SMALL = 1 << 20
 
 
 class Placement:
@@ -31,8 +32,11 @@ class Placement:
     def __init__(self) -> None:
         self.where: dict[int, int] = {}
         self._weak: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}
         self._sweep_at = _FIRST_SWEEP
+        self._held: dict[int, int] = {}
         self._peak: dict[int, int] = {}
+        self._freed: dict[int, int] = {}
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -94,15 +98,30 @@ class Placement:
     def put_storage(self, storage: Any, state: int) -> None:
         """Like `put`, for an `UntypedStorage`."""
         key = storage._cdata
+        before = self.where.get(key)
+        if before is not None:
+            self._account(before, -self._bytes[key])
         if state == HOST:
-            if self.where.pop(key, None) is not None:
+            if before is not None:
+                del self.where[key], self._bytes[key]
                 torch.UntypedStorage._free_weak_ref(self._weak.pop(key))
             return
-        if key not in self.where:
+        if before is None:
             self._weak[key] = storage._weak_ref()
-            if len(self._weak) > self._sweep_at:
-                self.sweep()
         self.where[key] = state
+        self._bytes[key] = size = storage.nbytes()
+        self._account(state, size)
+        if len(self._weak) > self._sweep_at:
+            self.sweep()
+
+    def _account(self, state: int, change: int) -> None:
+        """Keep the sum of bytes at `state`, dead storages included; near a new peak, look which ones are dead."""
+        if state < 0:
+            return
+        held = self._held[state] = self._held.get(state, 0) + change
+        peak = self._peak.get(state, 0)
+        if held > peak + (peak >> 5) + _SMALL:
+            self.sweep()
 
     def _put_without_storage(self, tensor: torch.Tensor, state: int) -> None:
         inner = unwrapped(tensor)
@@ -119,39 +138,43 @@ class Placement:
         for key, weak in list(self._weak.items()):
             if expired(weak):
                 free(weak)
-                del self._weak[key], self.where[key]
+                state, size = self.where.pop(key), self._bytes.pop(key)
+                del self._weak[key]
+                if state >= 0:
+                    self._held[state] -= size
+                    self._freed[state] = self._freed.get(state, 0) + size
+        for state, held in self._held.items():
+            self._peak[state] = max(self._peak.get(state, 0), held)
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
 
     def clear(self) -> None:
         """Forget everything."""
         for weak in self._weak.values():
             torch.UntypedStorage._free_weak_ref(weak)
-        self._weak.clear()
-        self.where.clear()
+        for table in (self._weak, self.where, self._bytes, self._held):
+            table.clear()
 
     # -- memory ------------------------------------------------------------------------------------
 
     def allocated(self, index: int) -> int:
         """Bytes of live storages on device `index`."""
-        total = 0
-        revive = torch.UntypedStorage._new_with_weak_ptr
-        for key, weak in list(self._weak.items()):
-            if self.where[key] == index:
-                storage = revive(weak)
-                if storage is not None:
-                    total += storage.nbytes()
-        self._peak[index] = max(self._peak.get(index, 0), total)
-        return total
+        self.sweep()
+        return self._held.get(index, 0)
+
+    def take_freed(self, index: int) -> int:
+        """Bytes of storages on device `index` that ceased to be since the last call: what a cache would keep."""
+        self.sweep()
+        return self._freed.pop(index, 0)
 
     def peak(self, index: int) -> int:
-        """The largest value `allocated` has had when it was looked at."""
-        self.allocated(index)
-        return self._peak[index]
+        """The most bytes that were live at once on device `index`, to within a megabyte and three percent."""
+        self.sweep()
+        return self._peak.get(index, 0)
 
     def reset_peak(self, index: int) -> None:
         """Start the peak again from what is allocated now."""
         self._peak[index] = 0
-        self.allocated(index)
+        self.sweep()
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from gapless.emulate import storages
 from gapless.emulate.core import Core
-from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
-from gapless.emulate.placement import HOST, PINNED
+from gapless.emulate.placement import HOST
 
 _Base: Any = torch._C.TensorBase
 
@@ -48,50 +48,8 @@ def install(core: Core, patches: Patches) -> None:
 
     for name, getter in (("device", device), ("is_cuda", is_cuda), ("is_cpu", is_cpu)):
         patches.set(torch.Tensor, name, property(getter))
-    _install_storages(core, patches, cuda)
+    storages.install(core, patches)
     _install_wrappers(core, patches)
-
-
-def _install_storages(core: Core, patches: Patches, cuda: list[torch.device]) -> None:
-    where = core.placement.where
-    real_device = torch.UntypedStorage.device
-    real_pinned = torch.UntypedStorage.is_pinned
-
-    def storage_device(storage: Any) -> Any:
-        index = where.get(storage._cdata, HOST)
-        if index >= 0:
-            return cuda[index]
-        return real_device.__get__(storage) if hasattr(real_device, "__get__") else real_device
-
-    def is_cuda(storage: Any) -> bool:
-        return where.get(storage._cdata, HOST) >= 0
-
-    def is_pinned(storage: Any, device: Any = "cuda") -> bool:
-        return where.get(storage._cdata, HOST) == PINNED or (not is_cuda(storage) and real_pinned(storage))
-
-    def cpu(storage: Any) -> Any:
-        if not is_cuda(storage):
-            return storage
-        core.wait("aten::_to_copy", "d2h", call="UntypedStorage.cpu", detail="pageable", nbytes=storage.nbytes())
-        return copied(storage)
-
-    def copied(storage: Any) -> Any:
-        local.quiet += 1  # its caller has counted it, or nothing crosses to the host
-        try:
-            return torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
-        finally:
-            local.quiet -= 1
-
-    def clone(storage: Any) -> Any:
-        out = copied(storage)
-        core.placement.put_storage(out, where.get(storage._cdata, HOST))
-        return out
-
-    patches.set(torch.UntypedStorage, "clone", clone)
-    patches.set(torch.UntypedStorage, "device", property(storage_device))
-    patches.set(torch.UntypedStorage, "is_cuda", property(is_cuda))
-    patches.set(torch.UntypedStorage, "is_pinned", is_pinned)
-    patches.set(torch.UntypedStorage, "cpu", cpu)
 
 
 def _install_wrappers(core: Core, patches: Patches) -> None:
@@ -106,6 +64,8 @@ def _install_wrappers(core: Core, patches: Patches) -> None:
             return real(cls, *args, **kwargs)
         index = core.index_of(torch.device(given))
         args = tuple(cpu if isinstance(one, torch.device) else one for one in args)
-        return core.place(real(cls, *args, **{**kwargs, "device": cpu} if "device" in kwargs else kwargs), index)
+        return core.place(
+            real(cls, *args, **{**kwargs, "device": cpu} if "device" in kwargs else kwargs), index
+        )
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper_subclass))

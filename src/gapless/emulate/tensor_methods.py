@@ -12,6 +12,7 @@ from gapless.emulate.placement import HOST, PINNED
 from gapless.emulate.transfers import count_copy, moved
 
 Tensor = torch.Tensor
+_Base: Any = torch.Tensor
 
 # -- moving ----------------------------------------------------------------------------------------
 
@@ -139,7 +140,8 @@ def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
     if state == PINNED:
         return tensor
     if state >= 0:
-        raise RuntimeError(f"cannot pin '{tensor.type().replace('torch.', 'torch.cuda.', 1)}' only dense CPU tensors can be pinned")
+        kind = tensor.type().replace("torch.", "torch.cuda.", 1)
+        raise RuntimeError(f"cannot pin '{kind}' only dense CPU tensors can be pinned")
     with torch.no_grad():
         return mode.core.place(tensor.clone(), PINNED)
 
@@ -220,115 +222,7 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return func(tensor, force=True).copy()
 
 
-# -- making new ones -------------------------------------------------------------------------------
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _default_device() -> torch.device | None:
-    """The device of ``torch.set_default_device``, which sits below this mode."""
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return None if context is None else context.device
-
-
-def _from_values(name: str, keeps_tensors: bool) -> Handler:
-    """`torch.tensor` and its kin: values built on the host, then copied to the device."""
-
-    def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        asked = kwargs.get("device")
-        data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-        is_tensor = isinstance(data, Tensor)
-        wanted = as_device(asked) if asked is not None else _default_device()
-        source = mode.core.placement.state_of(data) if is_tensor else HOST
-        if wanted is None and is_tensor and (keeps_tensors or source >= 0):
-            target = source
-        else:
-            target = HOST if wanted is None else mode.core.index_of(wanted)
-        if wanted is not None and wanted.type not in ("cuda", "cpu"):
-            return func(*args, **kwargs)
-        if is_tensor and keeps_tensors:
-            copy = bool(kwargs.get("copy"))
-            return moved(mode.core, data, max(target, HOST), dtype=kwargs.get("dtype"), copy=copy, call=name)
-        quietly = {**kwargs, "device": torch.device("cpu")}
-        pinned = bool(quietly.pop("pin_memory", False))
-        if is_tensor and source >= 0:
-            local.quiet += 1  # a tensor made of a tensor is a clone where it is
-        try:
-            out = func(*args, **quietly)
-        finally:
-            if is_tensor and source >= 0:
-                local.quiet -= 1
-        if target >= 0 and not (is_tensor and source == target):
-            detail = "" if is_tensor else ("scalar" if out.dim() == 0 or _is_python_values(data) else "")
-            count_copy(
-                mode.core, source, target, non_blocking=False, nbytes=_bytes_of(out), call=name, detail=detail
-            )
-        return mode.core.place(out, PINNED if pinned and target == HOST else target)
-
-    return handler
-
-
-def _is_python_values(data: Any) -> bool:
-    return isinstance(data, (int, float, complex, bool, list, tuple))
-
-
-handles(torch.tensor)(_from_values("torch.tensor", keeps_tensors=False))
-handles(torch.as_tensor)(_from_values("torch.as_tensor", keeps_tensors=True))
-handles(torch.asarray)(_from_values("torch.asarray", keeps_tensors=True))
-
-
-@handles(Tensor.new_tensor)
-def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor, data = args[0], args[1] if len(args) > 1 else kwargs["data"]
-    asked = kwargs.get("device")
-    target = mode.core.device_of(tensor) if asked is None else mode.core.index_of(as_device(asked))
-    options = {**kwargs, "device": torch.device("cpu")}
-    out = func(*args, **options)
-    source = mode.core.device_of(data) if isinstance(data, Tensor) else HOST
-    if source != target:
-        detail = "scalar" if _is_python_values(data) else ""
-        count_copy(
-            mode.core, source, target, non_blocking=False, nbytes=_bytes_of(out), call="Tensor.new_tensor",
-            detail=detail,
-        )  # fmt: skip
-    return mode.core.place(out, target)
-
-
-@handles(Tensor.new)
-def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return mode.core.place(func(*args, **kwargs), mode.core.device_of(args[0]))
-
-
-@handles(Tensor.__deepcopy__)
-def _deepcopy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    state = mode.core.placement.state_of(args[0])
-    out = func(*args, **kwargs)
-    return mode.core.place(out, state) if state >= 0 else out
-
-
-def _factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A factory called from Python: without a device it is the host's, and not C++ code's secret."""
-    if kwargs.get("device") is not None:
-        return mode.asked(func, args, kwargs)
-    before = local.explicit
-    local.explicit = True
-    try:
-        return func(*args, **kwargs)
-    finally:
-        local.explicit = before
-
-
-for _name in (
-    "zeros", "ones", "empty", "full", "rand", "randn", "randint", "randperm", "arange", "range", "linspace",
-    "logspace", "eye", "empty_strided", "scalar_tensor", "normal", "tril_indices", "triu_indices", "bartlett_window",
-    "blackman_window", "hamming_window", "hann_window", "kaiser_window", "sparse_coo_tensor", "sparse_csr_tensor",
-    "from_numpy", "frombuffer", "from_file", "empty_permuted", "vander", "cartesian_prod", "meshgrid",
-):  # fmt: skip
-    _found = getattr(torch, _name, None)
-    if _found is not None and _found not in (None,):
-        handles(_found)(_factory)
+# -- what ATen does otherwise below a mode -----------------------------------------------------------
 
 
 @handles(torch.linalg.matrix_rank)
@@ -338,7 +232,8 @@ def _matrix_rank(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: d
     if out is None:
         return func(*args, **kwargs)
     options = {name: value for name, value in kwargs.items() if name != "out"}
-    return out.resize_(()).copy_(func(*args, **options)) if out.numel() != 1 else out.copy_(func(*args, **options))
+    ranks = func(*args, **options)
+    return (out if out.shape == ranks.shape else out.resize_(ranks.shape)).copy_(ranks)
 
 
 @handles(torch.ctc_loss)
@@ -350,7 +245,21 @@ def _ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
         return value.tolist() if on_host and value.dim() == 1 else value
 
     lengths = [listed(value) for value in args[2:4]]
-    names = {name: listed(value) for name, value in kwargs.items() if name in ("input_lengths", "target_lengths")}
+    names = {
+        name: listed(value) for name, value in kwargs.items() if name in ("input_lengths", "target_lengths")
+    }
     if all(isinstance(value, (list, tuple)) for value in (*lengths, *names.values())):
         args, kwargs = (*args[:2], *lengths, *args[4:]), {**kwargs, **names}
+    return func(*args, **kwargs)
+
+
+@handles(_Base.grad.__set__)
+def _set_gradient(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, gradient = args
+    if isinstance(gradient, Tensor) and gradient.device != tensor.device and not gradient.is_meta:
+        raise RuntimeError(
+            f"attempting to assign a gradient with device type '{gradient.device.type}' to a tensor with "
+            f"device type '{tensor.device.type}'. Please ensure that the gradient and the tensor are on the "
+            "same device"
+        )
     return func(*args, **kwargs)

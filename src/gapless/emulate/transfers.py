@@ -1,8 +1,8 @@
 """Tensors that move between host and device, and what the host waits for then.
 
 CUDA's rules (`aten/src/ATen/native/cuda/Copy.cu`): a blocking copy between host and device always ends in a
-stream synchronization, pinned or not. With ``non_blocking=True`` a pinned side makes it asynchronous; from or to
-pageable memory the driver stages the data and the host waits all the same.
+stream synchronization, pinned or not. With ``non_blocking=True`` a pinned side makes it asynchronous; from or
+to pageable memory the driver stages the data and the host waits all the same.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def moved(
             return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True), target)
     state = core.placement.state_of(tensor)
     nbytes = tensor.numel() * tensor.element_size()
-    count_copy(core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True)
+    count_copy(
+        core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True
+    )
     after = PINNED if target == HOST and non_blocking else target
     if tensor.requires_grad and torch.is_grad_enabled():
         if tensor.is_nested:
@@ -92,7 +94,9 @@ class _Converted:
     """A conversion that stays where it is."""
 
     @staticmethod
-    def plain(tensor: Tensor, dtype: torch.dtype | None, copy: bool, memory_format: torch.memory_format) -> Tensor:
+    def plain(
+        tensor: Tensor, dtype: torch.dtype | None, copy: bool, memory_format: torch.memory_format
+    ) -> Tensor:
         if not copy and dtype in (None, tensor.dtype) and memory_format is torch.preserve_format:
             return tensor
         return tensor.to(dtype=dtype or tensor.dtype, copy=copy, memory_format=memory_format)
@@ -112,7 +116,9 @@ class ToCopy(torch.autograd.Function):
         non_blocking: bool,
     ) -> Tensor:
         ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
-        return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), target)
+        return core.place(
+            tensor.to(dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), target
+        )
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]

@@ -18,7 +18,10 @@ VERSION = 1
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Versions and devices; never environment variables, which hold secrets."""
+    """Versions and devices; never environment variables, which hold secrets.
+
+    `unused` says that the script put nothing on the device, so that nothing could wait for it.
+    """
 
     gapless: str = ""
     python: str = ""
@@ -26,6 +29,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     platform: str = ""
     device: str = ""
     emulated: bool = False
+    unused: bool = False
     world_size: int = 1
     rank: int = 0
 

@@ -37,7 +37,8 @@ def render(report: Report, style: Style) -> str:
 
 def _headline(canvas: Canvas, report: Report) -> None:
     waits = report.steps.most or (not report.steps.seen and report.findings)
-    canvas.wrapped(Text(report.sentence + ".", style="bold" if waits else "bold green"))
+    good = "bold yellow" if report.environment.unused else "bold green"
+    canvas.wrapped(Text(report.sentence + ".", style="bold" if waits else good))
     if report.steps.most:
         canvas.wrapped(Text(words.meaning(report.steps), style="dim"))
 

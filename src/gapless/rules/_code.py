@@ -7,6 +7,7 @@ rule falls back to its general advice: wrong concrete advice is worse than gener
 from __future__ import annotations
 
 import ast
+import tokenize
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -118,7 +119,7 @@ def is_module(node: ast.AST, *names: str) -> bool:
 @cache
 def read(code: str) -> Code | None:
     """`code`, parsed as leniently as one line allows; None where it does not read as Python."""
-    text = code.strip()
+    text = _uncommented(code).strip()
     if not text:
         return None
     with warnings.catch_warnings():
@@ -133,6 +134,17 @@ def read(code: str) -> Code | None:
             if tree.body:
                 return Code(candidate, tree)
     return None
+
+
+def _uncommented(code: str) -> str:
+    """`code` without a comment at its end: advice quotes what runs."""
+    try:
+        for token in tokenize.generate_tokens(iter([code]).__next__):
+            if token.type == tokenize.COMMENT:
+                return code[: token.start[1]]
+    except (tokenize.TokenError, SyntaxError, StopIteration):
+        pass  # one line of a longer statement
+    return code
 
 
 def _candidates(text: str) -> Iterator[str]:

@@ -60,7 +60,9 @@ class GradScalerRead(Rule):
     )
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and any(below(site, "torch", file=file) for file in _FILES)
+        return site.mechanism == "read" and any(
+            below(site, "torch", file=file) and not below(site, "torch", "state_dict", file) for file in _FILES
+        )
 
     def remedy(self, site: Site) -> str:
         if any(below(site, "torch", "get_scale", file) for file in _FILES):

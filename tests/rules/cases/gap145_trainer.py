@@ -22,5 +22,5 @@ def model():
 filtering = Trainer(model=model(), args=arguments(True), train_dataset=rows)  # GAP127 x27
 plain = Trainer(model=model(), args=arguments(False), train_dataset=rows)  # GAP127 x27
 filtering.train()  # GAP145 x6, GAP121, GAP149
-plain.train()  # GAP121, GAP149
+plain.train()  # GAP132 x?, GAP121, GAP149
 len(rows)  # no wait

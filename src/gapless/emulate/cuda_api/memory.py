@@ -56,8 +56,9 @@ class Memory:
     def empty_cache(self) -> None:
         """Give cached segments back: the host waits if there are any, because ``cudaFree`` waits.
 
-        Nothing is cached where the allocator holds no more than what lives on the device, rounded up to
-        segments; then no memory is freed and nobody waits. The waits of several segments count as one:
+        Nothing is cached where nothing on the device has ceased to be since the last time; then no memory is
+        freed and nobody waits. (A script made small for a trial may free less than a segment, which the
+        allocator would keep; at its real size it frees more, so that counts.) The waits of several segments count as one:
         after the first, the device has nothing left to do.
         """
         if not self._runtime.is_initialized():
@@ -66,7 +67,7 @@ class Memory:
         for index in range(self._runtime.device_count()):
             held = self.reserved(index)
             needed = -(-self._device.allocated(index) // _SEGMENT) * _SEGMENT
-            freed += held - needed
+            freed += max(held - needed, self._device.take_freed(index))
             self._reserved[index] = needed
             self._peak_at_release[index] = self._device.peak_allocated(index)
         if freed:

@@ -23,6 +23,7 @@ CONTEXT_BYTES = 512 * 1024 * 1024
 """What a CUDA context with torch's kernels takes of a device, roughly; seen only in free memory."""
 
 # c10/cuda/CUDAException.cpp and CUDAMiscFunctions.cpp of torch 2.13; older versions end in other advice.
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _INVALID_ORDINAL = (
     "CUDA error: invalid device ordinal\n"
     "GPU device may be out of range, do you have enough GPUs?\n"
@@ -38,6 +39,8 @@ class Runtime:
         self.sync_debug_mode = 0
         self.memory_fraction: dict[int, float] = {}
         self._count: int | None = None
+        outside = os.environ.get(_VISIBLE)
+        self._hidden_outside = outside if outside in ("", "-1") else None
         self._initialized_by: int | None = None
         self._local = threading.local()
 
@@ -46,7 +49,12 @@ class Runtime:
     def device_count(self) -> int:
         """Devices the process may use; fixed when first asked, as the driver fixes it."""
         if self._count is None:
-            self._count = visible_devices(self.device.device_count, os.environ.get("CUDA_VISIBLE_DEVICES"))
+            variable = os.environ.get(_VISIBLE)
+            if variable is not None and variable == self._hidden_outside:
+                # Set where Gapless was started, to hide a real GPU; a script that sets it itself means it.
+                variable = None
+                self.device.note(f"{_VISIBLE} hides every GPU here; the script sees the emulated ones all the same")
+            self._count = visible_devices(self.device.device_count, variable)
         return self._count
 
     def check(self, index: int) -> int:

@@ -1,0 +1,99 @@
+"""What a storage says of itself, and how it is made, copied and moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.emulate.core import Core
+from gapless.emulate.functions import as_device
+from gapless.emulate.local import local
+from gapless.emulate.patches import Patches
+from gapless.emulate.placement import HOST, PINNED
+from gapless.emulate.transfers import count_copy
+
+Storage: Any = torch.UntypedStorage
+
+
+def install(core: Core, patches: Patches) -> None:
+    """Storages answer from `core`'s placement, and can be made on the device, until `patches` are undone."""
+    _install_answers(core, patches)
+    _install_moves(core, patches)
+
+
+def _install_answers(core: Core, patches: Patches) -> None:
+    where = core.placement.where
+    cuda = [torch.device("cuda", index) for index in range(core.device_count)]
+    real_device = Storage.device
+    real_pinned = Storage.is_pinned
+
+    def device(storage: Any) -> Any:
+        index = where.get(storage._cdata, HOST)
+        if index >= 0:
+            return cuda[index]
+        return real_device.__get__(storage) if hasattr(real_device, "__get__") else real_device
+
+    def is_cuda(storage: Any) -> bool:
+        return where.get(storage._cdata, HOST) >= 0
+
+    def is_pinned(storage: Any, device: Any = "cuda") -> bool:
+        return where.get(storage._cdata, HOST) == PINNED or (not is_cuda(storage) and real_pinned(storage))
+
+    patches.set(Storage, "device", property(device))
+    patches.set(Storage, "is_cuda", property(is_cuda))
+    patches.set(Storage, "is_pinned", is_pinned)
+
+
+def _install_moves(core: Core, patches: Patches) -> None:
+    placement = core.placement
+    real_new = Storage.__new__
+
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        wanted = None if device is None else as_device(device)
+        if wanted is None or wanted.type != "cuda":
+            return (
+                real_new(cls, *args, **kwargs)
+                if device is None
+                else real_new(cls, *args, device=device, **kwargs)
+            )
+        out = real_new(cls, *args, **kwargs)
+        placement.put_storage(out, core.index_of(wanted))
+        return out
+
+    def copied(storage: Any) -> Any:
+        local.quiet += 1  # its caller has counted it, or nothing crosses to the host
+        try:
+            return Storage(storage.nbytes()).copy_(storage, False)
+        finally:
+            local.quiet -= 1
+
+    def moved(storage: Any, target: int, non_blocking: bool, call: str) -> Any:
+        source = placement.where.get(storage._cdata, HOST)
+        if source == target or (source < 0 and target < 0):
+            return storage
+        count_copy(
+            core, source, target, non_blocking=non_blocking, nbytes=storage.nbytes(), call=call, fresh=True
+        )
+        out = copied(storage)
+        placement.put_storage(out, target)
+        return out
+
+    def clone(storage: Any) -> Any:
+        out = copied(storage)
+        placement.put_storage(out, placement.where.get(storage._cdata, HOST))
+        return out
+
+    def cpu(storage: Any) -> Any:
+        return moved(storage, HOST, False, "UntypedStorage.cpu")
+
+    def to_cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        index = core.index_of(torch.device("cuda") if device is None else as_device(device))
+        return moved(storage, index, non_blocking, "UntypedStorage.cuda")
+
+    def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        return moved(storage, core.index_of(as_device(device)), non_blocking, "UntypedStorage.to")
+
+    patches.set(Storage, "__new__", staticmethod(new))
+    for name, method in (("clone", clone), ("cpu", cpu), ("cuda", to_cuda), ("to", to)):
+        patches.set(Storage, name, method)
