@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: clean demo format test
 
 demo: $(VENV)/.demo-ready
-	$(BIN)/gapless check examples/metrics/naive.py
+	$(BIN)/gapless check examples/metrics/naive.py --average macro
 
 test: $(VENV)/.test-ready
 	$(BIN)/ruff check .
