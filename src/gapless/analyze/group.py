@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gapless.analyze.loop import Loop
 from gapless.analyze.steps import Steps
 from gapless.model import Phase, Rule, Session, Site, SourceLine, user_line
 from gapless.rules import match
+
+_Described = tuple[Rule, SourceLine, str, bool]
 
 UNKNOWN = SourceLine("<unknown>", 0)
 """Stands where no Python frame was there: a thread of a library's own."""
@@ -42,11 +45,11 @@ def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Grou
     """The session's events in groups, in order of their first event."""
     described = [_describe(site) for site in session.sites]
     in_loop = _sites_in_loop(session, steps, loop)
-    rhythms = _rhythms(session, steps)
+    extra = _extra_sites(session, steps, described)
     groups: dict[tuple[object, ...], Group] = {}
     for event in session.events:
         rule, line, remedy, backward = described[event.site]
-        key = (rule.code, line.file, line.line, backward, remedy, event.phase, rhythms[event.site])
+        key = (*_place(described[event.site]), event.phase, event.site in extra)
         group = groups.get(key)
         if group is None:
             group = groups[key] = Group(rule, line, remedy, backward, event.phase)
@@ -62,27 +65,35 @@ def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Grou
     return list(groups.values())
 
 
-def _rhythms(session: Session, steps: Steps) -> list[str]:
-    """Of each site whether it alone waits in every steady step, in some of them, or in none.
+def _place(described: _Described) -> tuple[object, ...]:
+    rule, line, remedy, backward = described
+    return rule.code, line.file, line.line, backward, remedy
 
-    What happens in each step is one finding, what the same line does now and then is another. Sites that
-    wait in some steps stay together: a line reached on several ways waits in turn, now here, now there.
+
+def _extra_sites(session: Session, steps: Steps, described: Sequence[_Described]) -> set[int]:
+    """Sites that wait in some steps, at a place where others wait the same number of times in every one.
+
+    What happens in each step is one finding, and what the same line does besides, now and then, is another.
+    Where the others make up for it, the line is reached on several ways in turn, and is one finding.
     """
-    hit: list[set[int]] = [set() for _ in session.sites]
+    steady = steps.steady
+    counts: dict[int, Counter[int]] = {}
     for event in session.events:
         if event.phase == "train":
-            hit[event.site].add(steps.of(event.tick))
-    steady = set(steps.steady)
+            counts.setdefault(event.site, Counter())[steps.of(event.tick)] += event.waits
+    always: dict[tuple[object, ...], Counter[int]] = {}
+    sometimes: dict[int, tuple[object, ...]] = {}
+    for site, own in counts.items():
+        place = _place(described[site])
+        if all(own[step] for step in steady):
+            always.setdefault(place, Counter()).update(own)
+        elif any(own[step] for step in steady):
+            sometimes[site] = place
+    even = {place for place, own in always.items() if len({own[step] for step in steady}) == 1}
+    return {site for site, place in sometimes.items() if place in even}
 
-    def rhythm(own: set[int]) -> str:
-        if not own & steady:
-            return "none"
-        return "every step" if steady <= own else "some steps"
 
-    return [rhythm(own) for own in hit]
-
-
-def _describe(site: Site) -> tuple[Rule, SourceLine, str, bool]:
+def _describe(site: Site) -> _Described:
     rule = match(site)
     # The user's own backward code waits where it stands, and not on behalf of a line in forward.
     backward = site.in_backward and bool(site.forward) and site.line == user_line(site.forward)

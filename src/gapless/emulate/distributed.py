@@ -64,6 +64,8 @@ def install(core: Core, patches: Patches) -> None:
 
 def _remember_ranks(patches: Patches) -> None:
     """A script that starts its own processes tells them their ranks in the call alone."""
+    global _ranks
+    _ranks = None
     real = dist.init_process_group
 
     @wraps(real)

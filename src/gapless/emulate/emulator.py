@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -142,12 +141,10 @@ class Emulator:
             yield
 
     def leave_in_child(self) -> None:
-        """In a forked child: record nothing, and once CUDA was in use run on the host, refusing the device."""
+        """In a forked child: record nothing; once CUDA was in use, run on the host and refuse the device."""
         self.core.enabled = False
         self.recorder.on_mark = None
-        if (
-            not torch.cuda.is_initialized()
-        ):  # as with CUDA itself, a child forked before its first use may have it
+        if not torch.cuda.is_initialized():  # as with CUDA, a child forked before its first use may have it
             if self.on_fork is not None:
                 self.on_fork()
             return
