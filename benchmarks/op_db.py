@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import _sheet
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
-import _sheet
 from gapless.emulate.emulator import Emulator, current
 
 Tensor = torch.Tensor
@@ -36,13 +36,7 @@ SHEET = Path(__file__).with_name("sheets") / "op_db.md"
 SEED = 20
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.float16)
 
-UNINITIALISED = {
-    name: "its values are whatever the memory held"
-    for name in (
-        "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_",
-        "resize_as_",
-    )
-} | {"fft.ihfftn out=": "torch does not write its result for one-dimensional input"}  # fmt: skip
+UNINITIALISED = dict.fromkeys(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"), "its values are whatever the memory held") | {"fft.ihfftn out=": "torch does not write its result for one-dimensional input"}  # fmt: skip
 """Entries (and spellings) whose values are not compared, and why."""
 
 REASONS: dict[str, str] = {}
@@ -148,7 +142,9 @@ def spelled(case: Case) -> Callable[..., Any]:
 
         def call(*inputs: Any, **options: Any) -> Any:
             shaped = case.op(*inputs, **options)
-            out = tree_map(lambda value: torch.empty_like(value) if isinstance(value, Tensor) else value, shaped)
+            out = tree_map(
+                lambda value: torch.empty_like(value) if isinstance(value, Tensor) else value, shaped
+            )
             return case.op(*inputs, **options, out=out)
 
         return call
@@ -198,7 +194,9 @@ def perform(case: Case, device: str) -> Result:
     result.devices = [str(value.device) for value in result.outputs if isinstance(value, Tensor)]
     result.gradient_devices = [str(value.device) for value in result.gradients if value is not None]
     if not any(value.is_cuda for value in leaves) and options.get("device") is None and device not in inputs:
-        result.devices = [name.replace("cpu", "cuda:0") for name in result.devices]  # nothing says "cuda" here
+        result.devices = [
+            name.replace("cpu", "cuda:0") for name in result.devices
+        ]  # nothing says "cuda" here
     return result
 
 
@@ -237,7 +235,11 @@ def _described(site: Any) -> str:
 def differences(case: Case, plain: Result, emulated: Result) -> Iterator[tuple[str, str]]:
     """Kind and description of everything that is not as it should be."""
     if emulated.error:
-        kind = "mixed devices" if "same device" in emulated.error or "should be the same" in emulated.error else "error"
+        kind = (
+            "mixed devices"
+            if "same device" in emulated.error or "should be the same" in emulated.error
+            else "error"
+        )
         yield kind, emulated.error
         return
     if any(name != "cuda:0" for name in emulated.devices):
@@ -383,10 +385,14 @@ def sheet(tally: Tally, samples: int, seconds: float) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="a regular expression: only entries whose name has it")
     parser.add_argument("--samples", type=int, default=4, help="sample inputs per entry")
-    parser.add_argument("--write", action="store_true", help="write the sheet, and take it as the new reference")
+    parser.add_argument(
+        "--write", action="store_true", help="write the sheet, and take it as the new reference"
+    )
     options = parser.parse_args(arguments)
     entries = [op for op in op_db if re.search(options.only, op.name)]
     began = time.perf_counter()

@@ -73,7 +73,9 @@ def model_rows(rounds: int) -> list[list[object]]:
             with gapless.emulate():
                 emulated += timed(steps("cuda", width, batch, length), 5)
         a, b = statistics.median(plain), statistics.median(emulated)
-        rows.append([f"width {width}, {batch}×{length} tokens", f"{a * 1e3:.1f}", f"{b * 1e3:.1f}", f"{b / a:.2f}"])
+        rows.append(
+            [f"width {width}, {batch}×{length} tokens", f"{a * 1e3:.1f}", f"{b * 1e3:.1f}", f"{b / a:.2f}"]
+        )
     return rows
 
 
@@ -111,14 +113,15 @@ def main() -> None:
     text = _sheet.header(
         "Overhead of the emulated device",
         "python benchmarks/overhead.py",
-        "one thread; plain and emulated in turn in one process, five steps each a round, medians over all rounds; "
-        "operators: best of the rounds, 2000 calls each",
+        "one thread; plain and emulated in turn in one process, five steps each a round, medians over all "
+        "rounds; operators: best of the rounds, 2000 calls each",
     )
     text += "## A training step (AdamW, four transformer blocks)\n\n"
     text += _sheet.table(["model", "plain CPU, ms", "emulated, ms", "ratio"], model_rows(rounds))
     text += "\n## One small operator (3 elements)\n\n"
     text += _sheet.table(
-        ["call", "plain, µs", "emulated device, µs", "host tensors while emulating, µs"], operator_rows(rounds)
+        ["call", "plain, µs", "emulated device, µs", "host tensors while emulating, µs"],
+        operator_rows(rounds),
     )
     print(_sheet.write("overhead", text).read_text())
 

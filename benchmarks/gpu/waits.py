@@ -1,18 +1,18 @@
 """Ground truth for the table of waits: what Gapless predicts without a GPU, beside what a real GPU does.
 
-    python benchmarks/gpu/waits.py                 # on a machine with a GPU: measure, predict, compare, write the sheet
-    python benchmarks/gpu/waits.py --self-check    # anywhere: the emulated device in the GPU's place, writes nothing
+    python benchmarks/gpu/waits.py                 # on a machine with a GPU: measure, predict, compare,
+    write the sheet python benchmarks/gpu/waits.py --self-check    # anywhere: the emulated device in the
+    GPU's place, writes nothing
 
-Each entry of torch's ``op_db`` runs forward and backward with its own sample inputs on the device while torch's
-synchronization debug mode warns; every warning is a wait. The same calls then run on the emulated device, in a
-process that cannot see the GPU. Debug mode does not see explicit waits, nor copies from pageable memory that were
-asked not to block; neither occurs in these calls.
+Each entry of torch's ``op_db`` runs forward and backward with its own sample inputs on the device while
+torch's synchronization debug mode warns; every warning is a wait. The same calls then run on the emulated
+device, in a process that cannot see the GPU. Debug mode does not see explicit waits, nor copies from
+pageable memory that were asked not to block; neither occurs in these calls.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import subprocess
@@ -43,9 +43,9 @@ def count_all(only: str, samples: int) -> Counts:
             cases = [case for case in op_db.cases(op, samples) if case.variant == "function"]
         except Exception:
             continue
-        first = cases[0].dtype if cases else None
-        for case in itertools.takewhile(lambda case: case.dtype is first, cases):
-            found[str(case)] = count(case)
+        for case in cases:
+            if case.dtype is cases[0].dtype:
+                found[str(case)] = count(case)
     return found
 
 
@@ -83,7 +83,16 @@ def predict(only: str, samples: int) -> Counts:
     """The same counts from the emulated device, in a process of its own that sees no GPU."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "predicted.json"
-        command = [sys.executable, __file__, "--predict", str(target), "--only", only, "--samples", str(samples)]
+        command = [
+            sys.executable,
+            __file__,
+            "--predict",
+            str(target),
+            "--only",
+            only,
+            "--samples",
+            str(samples),
+        ]
         subprocess.run(command, check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
         counts: Counts = json.loads(target.read_text())
     return counts
@@ -113,15 +122,21 @@ def compared(real: Counts, predicted: Counts) -> tuple[str, dict[str, float]]:
         ["calls that run only emulated", sum(real[name] < 0 <= predicted.get(name, -1) for name in real)],
     ]
     wrong = sorted(name for name in both if real[name] != predicted[name])
-    misses = _sheet.table(["call", "GPU", "predicted"], [[name, real[name], predicted[name]] for name in wrong])
-    return _sheet.table(["", ""], rows) + f"\n## {len(wrong)} calls whose number differs\n\n" + misses, figures
+    misses = _sheet.table(
+        ["call", "GPU", "predicted"], [[name, real[name], predicted[name]] for name in wrong]
+    )
+    return _sheet.table(
+        ["", ""], rows
+    ) + f"\n## {len(wrong)} calls whose number differs\n\n" + misses, figures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="only entries whose name contains this")
     parser.add_argument("--samples", type=int, default=4, help="sample inputs per entry")
-    parser.add_argument("--self-check", action="store_true", help="put the emulated device in the GPU's place")
+    parser.add_argument(
+        "--self-check", action="store_true", help="put the emulated device in the GPU's place"
+    )
     parser.add_argument("--predict", type=Path, help="write the prediction to this file, and no more")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -134,7 +149,9 @@ def main() -> int:
             options.predict.write_text(json.dumps(real))
             return 0
     elif not torch.cuda.is_available():
-        print("no GPU here: the ground truth is not measured (--self-check runs without one)", file=sys.stderr)
+        print(
+            "no GPU here: the ground truth is not measured (--self-check runs without one)", file=sys.stderr
+        )
         return 2
     else:
         real = count_all(options.only, options.samples)
@@ -143,9 +160,13 @@ def main() -> int:
         print(text)
         return 0 if figures["same count"] == 1.0 else 1
     _TRUTH.write_text(json.dumps(real, indent=0))
-    method = f"op_db, first type of each entry, {options.samples} samples, forward and backward, second run of two"
+    method = (
+        f"op_db, first type of each entry, {options.samples} samples, forward and backward, second run of two"
+    )
     title = "The table of waits against a real GPU"
-    _sheet.write("waits", _sheet.header(title, "python benchmarks/gpu/waits.py", method) + text, _TRUTH.parent)
+    _sheet.write(
+        "waits", _sheet.header(title, "python benchmarks/gpu/waits.py", method) + text, _TRUTH.parent
+    )
     print(text)
     return 0
 

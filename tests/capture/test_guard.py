@@ -26,7 +26,10 @@ def test_work_on_the_device_passes():
 
 def test_a_read_raises_and_names_its_line():
     x = torch.ones(3, device="cuda")
-    with pytest.raises(WaitError, match=r"test_guard\.py:\d+: x\.sum\(\)\.item\(\)") as caught, gapless.no_waits():
+    with (
+        pytest.raises(WaitError, match=r"test_guard\.py:\d+: x\.sum\(\)\.item\(\)") as caught,
+        gapless.no_waits(),
+    ):
         x.sum().item()
     assert "Tensor.item" in str(caught.value)
 

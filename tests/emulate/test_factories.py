@@ -187,7 +187,9 @@ def test_data_grad_and_swap() -> None:
     weight.sum().backward()
     assert weight.grad is not None
     assert weight.grad.device == FIRST
-    with pytest.raises(RuntimeError, match="attempting to assign a gradient with device type 'cpu' to a tensor"):
+    with pytest.raises(
+        RuntimeError, match="attempting to assign a gradient with device type 'cpu' to a tensor"
+    ):
         weight.grad = torch.zeros(3)
     here, there = torch.zeros(2), torch.ones(2, device="cuda")
     torch.utils.swap_tensors(here, there)

@@ -37,9 +37,9 @@ def test_repeats_between_two_marks_are_one_event(emulator):
 
 def test_a_wait_below_a_library_is_shown_at_the_users_line(emulator):
     probabilities = torch.full((3,), 0.3, device="cuda")
-    torch.distributions.Bernoulli(probabilities)
+    torch.distributions.Bernoulli(probabilities, validate_args=True)
     (site,) = emulator.session().sites
-    assert site.line.code == "torch.distributions.Bernoulli(probabilities)"
+    assert site.line.code == "torch.distributions.Bernoulli(probabilities, validate_args=True)"
     assert [frame.library for frame in site.library_frames][:1] == ["torch"]
     assert "torch/distributions" in site.library_frames[0].file.replace("\\", "/")
 
@@ -48,7 +48,9 @@ def test_gaplesss_own_frames_are_never_shown(emulator):
     x = torch.ones(3, device="cuda", requires_grad=True)
     x[x > 0].sum().backward()
     for site in emulator.session().sites:
-        assert not any("/emulate/" in frame.file for frame in (*site.stack, *site.forward) if "test" not in frame.file)
+        assert not any(
+            "/emulate/" in frame.file for frame in (*site.stack, *site.forward) if "test" not in frame.file
+        )
 
 
 def test_a_wait_in_backward_has_the_forward_line(emulator):
@@ -57,7 +59,10 @@ def test_a_wait_in_backward_has_the_forward_line(emulator):
     picked = x[mask]
     loss = (picked * 2).sum()
     loss.backward()
-    assert seen(emulator) == [("picked = x[mask]", "aten::index", 1), ("picked = x[mask]", "aten::index_put", 1)]
+    assert seen(emulator) == [
+        ("picked = x[mask]", "aten::index", 1),
+        ("picked = x[mask]", "aten::index_put", 1),
+    ]
     backward = emulator.session().sites[1]
     assert backward.in_backward
     assert backward.node == "IndexBackward0"

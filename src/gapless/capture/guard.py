@@ -23,8 +23,8 @@ class no_waits(ContextDecorator):  # noqa: N801 - used like a function
     """Raise `WaitError`, naming the line, as soon as the host waits for the device in this thread.
 
     As a context manager or as a decorator. On the emulated device every wait Gapless knows raises; on a real
-    one torch's own synchronization debug mode is switched to errors for the whole process, and explicit waits,
-    which it does not see, are refused as well.
+    one torch's own synchronization debug mode is switched to errors for the whole process, and explicit
+    waits, which it does not see, are refused as well.
 
     Raises:
         UsageError: there is neither a GPU nor an emulation (``with gapless.emulate():``).

@@ -1,7 +1,8 @@
-"""`torch.device(0)` and `model.to(0)`: a bare index means the accelerator, which torch looks for in vain here.
+"""`torch.device(0)` and `model.to(0)`: a bare index means the accelerator, which torch looks for in vain
+here.
 
-`torch.device` is a C type whose constructor cannot be replaced, so a class stands in for its name. What it makes
-are real devices; `isinstance`, `issubclass`, pickling and attributes answer as the real type does.
+`torch.device` is a C type whose constructor cannot be replaced, so a class stands in for its name. What it
+makes are real devices; `isinstance`, `issubclass`, pickling and attributes answer as the real type does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Mixed devices: where CUDA refuses them, and in which words.
 
-Only what is certain raises: operators with a generated check (`device_checks.tsv`), element-wise operators, and
-the few below with words of their own. Zero-dimensional host tensors become kernel arguments and are welcome.
+Only what is certain raises: operators with a generated check (`device_checks.tsv`), element-wise operators,
+and the few below with words of their own. Zero-dimensional host tensors become kernel arguments and are
+welcome.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ def _elementwise_words(func: Any, tensors: _Named) -> str | None:
     other = next((device for device in devices if device != common), None)
     if common is None or other is None:
         return None
-    return f"Expected all tensors to be on the same device, but found at least two devices, {common} and {other}!"
+    return (
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{common} and {other}!"
+    )
 
 
 def _embedding_words(func: Any, tensors: _Named) -> str | None:
@@ -126,19 +130,25 @@ def _convolution_words(func: Any, tensors: _Named) -> str | None:
                 return _elementwise_words(func, tensors)
             rest = " or input should be a MKLDNN tensor and weight is a dense tensor"
             on_host = name == "weight" and not device.startswith("cuda") and given.dtype is torch.float32
-            return f"Input type ({left}) and {name} type ({right}) should be the same{rest if on_host else ''}"
+            return (
+                f"Input type ({left}) and {name} type ({right}) should be the same{rest if on_host else ''}"
+            )
     return None
 
 
 def _type(tensor: Tensor, device: str) -> str:
     with torch._C.DisableTorchFunction():
         name = str(torch._C.TensorBase.type(tensor))
-    return name.replace("torch.", "torch.cuda.", 1) if device.startswith("cuda") and ".cuda." not in name else name
+    return (
+        name.replace("torch.", "torch.cuda.", 1)
+        if device.startswith("cuda") and ".cuda." not in name
+        else name
+    )
 
 
 def _index_words(func: Any, tensors: _Named) -> str | None:
     """Indices may come from the host; device indices into a host tensor may not."""
-    named = dict((name, device) for name, _, device in reversed(tensors))
+    named = {name: device for name, _, device in reversed(tensors)}
     own = named.get("self")
     if own == "cpu" and any(name == "indices" and device != own for name, _, device in tensors):
         return "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
@@ -157,8 +167,8 @@ def _recurrent_words(func: Any, tensors: _Named) -> str | None:
         if given is not None and name in ("params", "hx") and device != given:
             kind = "parameter" if name == "params" else "hidden"
             return (
-                f"Input and {kind} tensors are not at the same device, found input tensor at {given} and {kind} "
-                f"tensor at {device}"
+                f"Input and {kind} tensors are not at the same device, found input tensor at {given} and "
+                f"{kind} tensor at {device}"
             )
     return None
 

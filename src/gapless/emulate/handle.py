@@ -52,5 +52,3 @@ def emulate(gpu: str | None = None, devices: int = 1) -> Iterator[Seen]:
             yield seen
         finally:
             seen._close()
-
-

@@ -1,9 +1,9 @@
 """Run the body of a torch Python function with the function mode still on.
 
-torch's own Python functions begin with "is somebody overriding me?" and hand themselves to the mode, which is
-switched off while it works: everything inside the body would go unseen (a whole backward pass, below
-``Tensor.backward``). A copy of the function whose globals answer that question with "no" runs the same code with
-the mode on. The copy sees the live globals of the original, so later changes of the module count.
+torch's own Python functions begin with "is somebody overriding me?" and hand themselves to the mode, which
+is switched off while it works: everything inside the body would go unseen (a whole backward pass, below
+``Tensor.backward``). A copy of the function whose globals answer that question with "no" runs the same code
+with the mode on. The copy sees the live globals of the original, so later changes of the module count.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 
-_QUESTIONS = frozenset(
-    {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
-)
+_QUESTIONS = frozenset({"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"})
 
 
 def _no(*_: object) -> bool:
@@ -58,7 +56,9 @@ def unasking(function: FunctionType) -> FunctionType | None:
     if "overrides" in function.__code__.co_names and function.__globals__.get("torch") is torch:
         replaced["torch"] = _Proxy(torch, {"overrides": _Proxy(torch.overrides, dict.fromkeys(asked, _no))})
     overlay = _Overlay(function.__globals__, replaced)
-    copy = FunctionType(function.__code__, overlay, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(
+        function.__code__, overlay, function.__name__, function.__defaults__, function.__closure__
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__ = function.__qualname__
     return copy

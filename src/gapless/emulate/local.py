@@ -15,7 +15,8 @@ class Local(threading.local):
     Python factory call is under way, so a tensor without a device is the host's by the user's wish.
     `host_asked`: that call asked for the host in so many words. `backward`: device of the backward pass
     under way. `entering`: the torch Python function whose body was entered last, with the mode on.
-    `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this thread.
+    `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
+    thread.
     """
 
     def __init__(self) -> None:

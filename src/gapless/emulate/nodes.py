@@ -1,6 +1,8 @@
-"""Backward formulas that read values: under a dispatch mode autograd takes another path and shows nothing of it.
+"""Backward formulas that read values: under a dispatch mode autograd takes another path and shows nothing
+of it.
 
-So where the table of waits has a row for an autograd node, the call that makes such a node hooks itself to it.
+So where the table of waits has a row for an autograd node, the call that makes such a node hooks itself to
+it.
 """
 
 from __future__ import annotations

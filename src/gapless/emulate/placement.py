@@ -115,7 +115,7 @@ class Placement:
             self.sweep()
 
     def _account(self, state: int, change: int) -> None:
-        """Keep the sum of bytes at `state`, dead storages included; near a new peak, look which ones are dead."""
+        """Keep the sum of bytes at `state`, dead storages included; near a new peak, sort those out."""
         if state < 0:
             return
         held = self._held[state] = self._held.get(state, 0) + change
@@ -162,7 +162,7 @@ class Placement:
         return self._held.get(index, 0)
 
     def take_freed(self, index: int) -> int:
-        """Bytes of storages on device `index` that ceased to be since the last call: what a cache would keep."""
+        """Bytes on device `index` that ceased to be since the last call, for a cache to keep."""
         self.sweep()
         return self._freed.pop(index, 0)
 

@@ -67,10 +67,16 @@ class Recorder:
             listener(self._site(key))
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
-        """Note a place that tells where steps begin or end; optimizer, profiler and user marks advance the tick."""
+        """Note where steps begin or end; marks of optimizers, profilers and users advance the tick."""
         advances = kind in ("optimizer", "profiler", "user")
         with self._lock:
-            raw = (kind, self.tick, self._clock() - self._began, name, stacks.capture(depth + 1) + local.above)
+            raw = (
+                kind,
+                self.tick,
+                self._clock() - self._began,
+                name,
+                stacks.capture(depth + 1) + local.above,
+            )
             if advances or len(self._marks) < _MANY_MARKS:
                 self._marks.append(raw)
             if advances:
@@ -109,7 +115,15 @@ class Recorder:
     def events(self) -> tuple[Event, ...]:
         """Everything counted, in order of time."""
         found = [
-            Event(site=site, tick=tick, phase=phase, time=at, calls=int(calls), waits=int(waits), bytes=int(nbytes))
+            Event(
+                site=site,
+                tick=tick,
+                phase=phase,
+                time=at,
+                calls=int(calls),
+                waits=int(waits),
+                bytes=int(nbytes),
+            )
             for (site, tick, phase), (at, calls, waits, nbytes) in self._counts.items()
         ]
         return tuple(sorted(found, key=lambda event: event.time))

@@ -16,11 +16,15 @@ RawStack = tuple[int, ...]
 
 _codes: dict[int, CodeType] = {}
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_OWN_ROOMS = tuple(os.path.join(_HERE, room) for room in ("emulate", "capture", "commands")) + (
-    os.path.join(_HERE, "__main__.py"),
-    os.path.join(_HERE, "__init__.py"),
+_OWN_ROOMS = tuple(
+    os.path.join(_HERE, own) for own in ("emulate", "capture", "commands", "__main__.py", "__init__.py")
 )
-_MACHINERY = ("/torch/overrides.py", "/torch/utils/_python_dispatch.py", "/torch/_ops.py", "/torch/utils/_device.py")
+_MACHINERY = (
+    "/torch/overrides.py",
+    "/torch/utils/_python_dispatch.py",
+    "/torch/_ops.py",
+    "/torch/utils/_device.py",
+)
 
 
 def capture(depth: int = 1) -> RawStack:
@@ -63,7 +67,7 @@ def _until_script(lines: list[SourceLine]) -> list[SourceLine]:
 def _resolve_frame(key: int, lasti: int) -> SourceLine | None:
     code = _codes[key]
     file = code.co_filename
-    if file.startswith(_OWN_ROOMS) or file.startswith("<frozen") or file.replace("\\", "/").endswith(_MACHINERY):
+    if file.startswith((*_OWN_ROOMS, "<frozen")) or file.replace("\\", "/").endswith(_MACHINERY):
         return None
     number = _line_number(code, lasti)
     name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
@@ -102,6 +106,8 @@ def library_of(file: str) -> str:
             return top.removesuffix(".py")
     if file.startswith(_HERE):
         return "gapless"
-    if file.startswith(standard) or (file.startswith("<") and not file.startswith(("<ipython", "<stdin", "<string"))):
+    if file.startswith(standard) or (
+        file.startswith("<") and not file.startswith(("<ipython", "<stdin", "<string"))
+    ):
         return "python"
     return ""

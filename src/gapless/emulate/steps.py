@@ -6,9 +6,9 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 import torch.profiler
 import torch.utils.data
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
@@ -41,11 +41,8 @@ def _optimizer_hook(core: Core) -> Any:
 def _name(core: Core, optimizer: Any) -> str:
     """The optimizer's class, numbered where a script has several of one class."""
     known = core.optimizers
-    for number, other in enumerate(known):
-        if other is optimizer:
-            break
-    else:
-        number = len(known)
+    number = next((position for position, other in enumerate(known) if other is optimizer), len(known))
+    if number == len(known):
         known.append(optimizer)
     return f"{type(optimizer).__name__}.step#{number}"
 

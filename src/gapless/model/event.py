@@ -71,7 +71,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return bool(self.node)
 
     def passes_through(self, library: str, function: str = "", file: str = "") -> bool:
-        """Whether some frame is in `library`, in `function` and in a file that ends in `file` (where given)."""
+        """Whether a frame is in `library`, in `function` and in a file that ends in `file` (where given)."""
         return any(
             frame.library == library
             and (not function or frame.function == function or frame.function.endswith("." + function))

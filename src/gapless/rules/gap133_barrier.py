@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Rule, Site
-from gapless.rules._places import below
+from gapless.rules._places import below, short_path
 
 _FILE = "torch/distributed/distributed_c10d.py"
 
@@ -48,3 +48,13 @@ class Barrier(Rule):
         return site.mechanism == "explicit" and (
             "barrier" in site.call or below(site, "torch", "barrier", _FILE)
         )
+
+    def remedy(self, site: Site) -> str:
+        for frame in site.library_frames:
+            if frame.library not in ("torch", "python"):
+                return (
+                    f"{frame.library} asks for it, at {short_path(frame)} ({frame.function}): call what "
+                    "leads there less often, once an epoch and not each step, or look for an option of it "
+                    "that does not synchronize the ranks"
+                )
+        return self.advice

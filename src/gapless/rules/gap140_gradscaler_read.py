@@ -61,7 +61,8 @@ class GradScalerRead(Rule):
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and any(
-            below(site, "torch", file=file) and not below(site, "torch", "state_dict", file) for file in _FILES
+            below(site, "torch", file=file) and not below(site, "torch", "state_dict", file)
+            for file in _FILES
         )
 
     def remedy(self, site: Site) -> str:

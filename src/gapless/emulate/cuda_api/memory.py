@@ -58,8 +58,8 @@ class Memory:
 
         Nothing is cached where nothing on the device has ceased to be since the last time; then no memory is
         freed and nobody waits. (A script made small for a trial may free less than a segment, which the
-        allocator would keep; at its real size it frees more, so that counts.) The waits of several segments count as one:
-        after the first, the device has nothing left to do.
+        allocator would keep; at its real size it frees more, so that counts.) The waits of several segments
+        count as one: after the first, the device has nothing left to do.
         """
         if not self._runtime.is_initialized():
             return

@@ -53,7 +53,9 @@ class Runtime:
             if variable is not None and variable == self._hidden_outside:
                 # Set where Gapless was started, to hide a real GPU; a script that sets it itself means it.
                 variable = None
-                self.device.note(f"{_VISIBLE} hides every GPU here; the script sees the emulated ones all the same")
+                self.device.note(
+                    f"{_VISIBLE} hides every GPU here; the script sees the emulated ones all the same"
+                )
             self._count = visible_devices(self.device.device_count, variable)
         return self._count
 
