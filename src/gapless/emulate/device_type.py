@@ -52,6 +52,11 @@ def install(patches: Patches) -> None:
     real_parse = nn._parse_to
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
+        other = kwargs.pop("tensor", None)
+        if other is None and args and isinstance(args[0], torch.Tensor):
+            other, args = args[0], args[1:]
+        if other is not None:  # its own device is the CPU as far as C++ can see
+            args = (other.device, other.dtype, *args)
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
             args = (as_device(args[0]), *args[1:])
         if isinstance(kwargs.get("device"), int):
