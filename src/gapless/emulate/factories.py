@@ -136,7 +136,9 @@ def _sparse(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     def placed(part: Any) -> Any:
         if isinstance(part, Tensor):
             return moved(mode.core, part, target, call=f"torch.{func.__name__}")
-        return part if target < 0 or not _is_values(part) else torch.tensor(part, device=device)
+        if target < 0 or not _is_values(part):
+            return part
+        return moved(mode.core, torch.tensor(part), target, call="torch.tensor", detail="scalar")
 
     with torch.device("cpu"):
         out = func(*map(placed, args), **{n: placed(one) for n, one in kwargs.items() if n != "device"})
