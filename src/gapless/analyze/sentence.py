@@ -12,6 +12,8 @@ def sentence(session: Session, steps: StepSummary) -> str:
     """How often the host waits, in how many steps of what, on which device."""
     name = os.path.basename(session.script[0]) if session.script else "the run"
     where = _device(session)
+    if session.environment.unused and session.ending.how in ("error", "not-emulated"):
+        return f"{name} ended before it put anything on the GPU"
     if session.environment.unused:
         return f"{name} put nothing on the GPU and so never waited for it: it ran on the CPU"
     if not steps.seen:

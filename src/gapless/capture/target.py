@@ -51,9 +51,9 @@ def _advice(name: str) -> str:
         names = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
     except OSError:
         return f" (there is no folder {folder})"
-    close = difflib.get_close_matches(file, names, n=1)
+    close = difflib.get_close_matches(file.removesuffix(".py"), [one[:-3] for one in names], n=1)
     if close:
-        return f" (did you mean {os.path.join(folder, close[0])}?)"
+        return f" (did you mean {os.path.join(folder, close[0])}.py?)"
     if os.path.isfile(f"{name.replace('.', os.sep)}.py"):
         return f" (a module is run with -m {name})"
     return ""

@@ -11,14 +11,20 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
+from gapless.errors import GaplessError
 from gapless.render import Style, formats
 
 _PIPED_WIDTH = 80
 _WIDEST = 100
 
 
-def own_copy(stream: TextIO) -> TextIO:
-    """A stream to where `stream` goes now, that stays open when `stream` is closed or redirected."""
+def own_copy(stream: TextIO | None) -> TextIO:
+    """A stream to where `stream` goes now, that stays open when `stream` is closed or redirected.
+
+    It goes nowhere where `stream` is None: Python was started with that descriptor closed.
+    """
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
     try:
         descriptor = os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -48,9 +54,16 @@ def write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
         stream.flush()
-    except BrokenPipeError:
-        # Whoever read it has left. What is still to be flushed goes nowhere, at exit too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except BrokenPipeError:  # whoever read it has left
+        _turn_away(stream)
+    except OSError as error:  # a full disk
+        _turn_away(stream)
+        raise GaplessError(f"the report could not be written: {error.strerror}") from None
+
+
+def _turn_away(stream: TextIO) -> None:
+    """What is still to be flushed goes nowhere, at exit too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -173,6 +173,21 @@ def _recurrent_words(func: Any, tensors: _Named) -> str | None:
     return None
 
 
+def _one_layer_words(func: Any, tensors: _Named) -> str | None:
+    """What an LSTM runs on the CPU, layer by layer, has weights where CUDA's has parameters."""
+    named = [
+        ("params" if name.startswith("weight") else name.rstrip("_"), one, at) for name, one, at in tensors
+    ]
+    return _recurrent_words(func, named)
+
+
+def _stack_words(func: Any, tensors: _Named) -> str | None:
+    """Stacking is concatenation."""
+    first = tensors[0][2] if tensors else ""
+    other = next((device for _, _, device in tensors if device != first), None)
+    return None if other is None else _got("tensors", other, first, "wrapper_CUDA_cat")
+
+
 def _ctc_words(func: Any, tensors: _Named) -> str | None:
     """Lengths may be anywhere: a mode makes tensors of what CUDA would take as lists from the host."""
     if _key(func) not in _generated():
@@ -186,6 +201,8 @@ _SPECIAL: dict[str, Callable[[Any, _Named], str | None]] = {
     "aten::embedding": _embedding_words,
     "aten::convolution": _convolution_words,
     "aten::index": _index_words,
+    "aten::mkldnn_rnn_layer": _one_layer_words,
+    "aten::stack": _stack_words,
     "aten::_unsafe_index": _index_words,
     "aten::index_put": _index_put_words,
     "aten::index_put_": _index_put_words,

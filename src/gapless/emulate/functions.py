@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from gapless.emulate.core import Core
 from gapless.emulate.inside import unasking
 from gapless.emulate.local import local
+from gapless.emulate.originals import original
 from gapless.emulate.placement import HOST, ORPHAN
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.waits import Row, table
@@ -49,11 +50,18 @@ class FunctionMode(TorchFunctionMode):
         self.core = core
         self.handlers: dict[Any, Handler] = {**HANDLERS, **_from_table()}
         self._unasking: dict[Any, Any] = {}
+        self._originals: dict[FunctionType, Any] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
             kwargs = {}
         handler = self.handlers.get(func)
+        if handler is None and type(func) is FunctionType:
+            asked = func
+            func = self._originals.get(asked)
+            if func is None:
+                func = self._originals[asked] = original(asked)
+            handler = self.handlers.get(func)
         before = _peek()
         if handler is not None:
             out = handler(self, func, args, kwargs)

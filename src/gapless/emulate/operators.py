@@ -227,6 +227,8 @@ class OperatorMode(TorchDispatchMode):
             return HOST, kwargs
         if index != HOST or local.explicit:
             return index, kwargs
+        if device is None and args and isinstance(args[0], Tensor):
+            return HOST, kwargs  # like a tensor that is known to be the host's: no orphan
         if local.backward != HOST:
             return local.backward, kwargs
         local.orphaned = True

@@ -16,6 +16,7 @@ from gapless.emulate.core import Core
 from gapless.emulate.placement import HOST, PINNED
 
 Tensor = torch.Tensor
+_to = torch.Tensor.to  # the real one: scripts may put a wrapper in its place
 
 
 def count_copy(
@@ -68,7 +69,7 @@ def moved(
         return _Converted.plain(tensor, dtype, copy, memory_format)
     if is_lazy(tensor):
         with torch._C.DisableTorchFunction():  # nothing in it yet: only its place is said
-            return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True), target)
+            return core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
     state = core.placement.state_of(tensor)
     nbytes = tensor.numel() * tensor.element_size()
     count_copy(
@@ -80,12 +81,12 @@ def moved(
             return _nested_moved(core, tensor, after, source, dtype)
         result: Tensor = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
         return result
-    return core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), after)
+    return core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), after)
 
 
 def _nested_moved(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:
     """Nested tensors do not pass through a custom function; a hook takes their gradient back."""
-    out = core.place(tensor.to(dtype=dtype or tensor.dtype, copy=True), target)
+    out = core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
     out.register_hook(lambda gradient: moved(core, gradient, source))
     return out
 
@@ -99,7 +100,7 @@ class _Converted:
     ) -> Tensor:
         if not copy and dtype in (None, tensor.dtype) and memory_format is torch.preserve_format:
             return tensor
-        return tensor.to(dtype=dtype or tensor.dtype, copy=copy, memory_format=memory_format)
+        return _to(tensor, dtype=dtype or tensor.dtype, copy=copy, memory_format=memory_format)
 
 
 class ToCopy(torch.autograd.Function):
@@ -117,7 +118,7 @@ class ToCopy(torch.autograd.Function):
     ) -> Tensor:
         ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
         return core.place(
-            tensor.to(dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), target
+            _to(tensor, dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), target
         )
 
     @staticmethod

@@ -64,6 +64,8 @@ class PageableCopy(Rule):
                 "let the DataLoader pin its batches (`pin_memory=True`), and copy them without waiting: "
                 "`Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))`"
             )
+        if below(site, "lightning", "move_data_to_device"):
+            return "let the DataLoader pin its batches (`pin_memory=True`): Lightning does not wait for those"
         code = own_code(site)
         return (_moved(code) if code is not None else "") or in_library(site, self.advice)
 

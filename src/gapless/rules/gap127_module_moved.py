@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gapless.model import Rule, Site
 from gapless.rules._code import Code
-from gapless.rules._places import in_library, user_code
+from gapless.rules._places import deciding_frame, in_library, user_code
 
 
 class ModuleMoved(Rule):
@@ -56,7 +56,10 @@ class ModuleMoved(Rule):
 
     def remedy(self, site: Site) -> str:
         code = user_code(site)  # wrappers of `Module.to` in libraries are the user's own doing
-        return (_moved(code) if code is not None else "") or in_library(site, self.advice)
+        frame = deciding_frame(site)
+        passed_on = frame is not None and frame.function.rpartition(".")[2] in ("to", "cuda", "cpu")
+        advice = self.advice if passed_on else in_library(site, self.advice)
+        return (_moved(code) if code is not None else "") or advice
 
 
 def _moved(code: Code) -> str:

@@ -51,3 +51,8 @@ class ClipGradCheck(Rule):
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and below(site, "torch", file=_FILE)
+
+    def remedy(self, site: Site) -> str:
+        if below(site, "lightning", "clip_gradients"):  # Fabric turns the check on by default
+            return self.advice.replace("leave `error_if_nonfinite` off", "give it `error_if_nonfinite=False`")
+        return self.advice

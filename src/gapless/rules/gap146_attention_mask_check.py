@@ -48,3 +48,12 @@ class AttentionMaskCheck(Rule):
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and any(below(site, "transformers", file=file) for file in _FILES)
+
+    def remedy(self, site: Site) -> str:
+        if below(site, "transformers", "find_packed_sequence_indices"):
+            return (
+                "without a mask and a cache it asks whether sequences are packed into one row: pass the full "
+                "mask of shape (batch, 1, queries, keys), made on the host with the batch, which is not "
+                "looked at"
+            )
+        return self.advice

@@ -65,4 +65,9 @@ class TorchMetricsWait(Rule):
                 "`ignore_index` selects with a bool mask: count with the mask itself, as "
                 f"`((prediction == target) & valid).sum()`{where}"
             )
+        if below(site, "torchmetrics", "update") and not below(site, "torchmetrics", "forward"):
+            return (
+                "`update` of this metric waits by itself: keep the few sums it needs on the device, or call "
+                f"it less often{where}"
+            )
         return f"{self.advice}{where}"
