@@ -4,9 +4,10 @@
     python benchmarks/op_db.py --only 'linalg\\.'    # a subset
     python benchmarks/op_db.py --write              # writes benchmarks/sheets/op_db.md and .json
 
-Each entry of ``op_db`` runs with its own sample inputs as function, as method, in place and with ``out=``, and
-backward where it can. Compared are values (bit for bit, then to rounding), types, the device of every output and of
-every gradient, and errors. Exits with 1 when there is a miss that the committed sheet's data do not have.
+Each entry of ``op_db`` runs with its own sample inputs as function, as method, in place and with ``out=``,
+and backward where it can. Compared are values (bit for bit, then to rounding), types, the device of every
+output and of every gradient, and errors. Exits with 1 when there is a miss that the committed sheet's data
+do not have.
 """
 
 from __future__ import annotations
@@ -36,7 +37,19 @@ SHEET = Path(__file__).with_name("sheets") / "op_db.md"
 SEED = 20
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.float16)
 
-UNINITIALISED = dict.fromkeys(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"), "its values are whatever the memory held") | {"fft.ihfftn out=": "torch does not write its result for one-dimensional input"}  # fmt: skip
+UNINITIALISED = dict.fromkeys(
+    (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    ),
+    "its values are whatever the memory held",
+) | {"fft.ihfftn out=": "torch does not write its result for one-dimensional input"}
 """Entries (and spellings) whose values are not compared, and why."""
 
 REASONS: dict[str, str] = {}
@@ -44,13 +57,16 @@ REASONS: dict[str, str] = {}
 
 ROUNDED = "to rounding"
 TOLERANCES = {torch.complex64: {"rtol": 1e-3, "atol": 1e-3}, torch.float32: {"rtol": 1e-4, "atol": 1e-4}}
-"""Where autograd takes another way below a dispatch mode, long sums and factorizations differ by more than an ulp."""
+"""Where autograd takes another way below a dispatch mode, long sums and factorizations differ a little."""
 
 RECORD = SHEET.with_suffix(".json")
-METHOD = """every entry of `op_db` that can make inputs for the CPU, in float32 (all spellings: function, method, in place,
-`out=`), int64, bool, complex64 and float16 (the function), with up to {samples} of its own sample inputs each (half as many
-for the other types), and backward with a fixed gradient where it can. Each call runs on the plain CPU and, with its inputs
-moved to "cuda", under emulation, with the same seed and one thread"""
+METHOD = (
+    "every entry of `op_db` that can make inputs for the CPU, in float32 (all spellings: function, "
+    "method, in place, `out=`), int64, bool, complex64 and float16 (the function), with up to {samples}"
+    " of its own sample inputs each (half as many for the other types), and backward with a fixed "
+    'gradient where it can. Each call runs on the plain CPU and, with its inputs moved to "cuda", under'
+    " emulation, with the same seed and one thread"
+)
 
 
 @dataclass(frozen=True)
@@ -152,7 +168,7 @@ def spelled(case: Case) -> Callable[..., Any]:
 
 
 def copied(value: Any, device: str) -> Any:
-    """`value` with its tensors copied to `device` as fresh leaves, and the CPU's name replaced by the device's."""
+    """`value` with its tensors copied to `device` as fresh leaves, and the CPU's name replaced by its."""
     if isinstance(value, Tensor):
         fresh = value.detach().clone() if device == "cpu" else value.detach().to(device, copy=True)
         return fresh.requires_grad_(value.requires_grad)
@@ -214,7 +230,7 @@ def backward(out: Any) -> None:
 
 
 def _on_wait(watched: list[str]) -> list[Any]:
-    """Have the emulation that is on put the waits to come into `watched`; clear what is returned to end it."""
+    """Have the emulation that is on put waits into `watched`, until what is returned is cleared."""
     emulator = current()
     assert emulator is not None
     listeners = emulator.recorder.on_wait
@@ -355,32 +371,45 @@ def sheet(tally: Tally, samples: int, seconds: float) -> str:
     """The sheet in Markdown."""
     calls = sum(tally.calls.values())
     alike = tally.kinds["as on the CPU"]
+    header = _sheet.header(
+        "op_db under emulation", "python benchmarks/op_db.py --write", METHOD.format(samples=samples)
+    )
+    summary = (
+        f"{tally.entries} of {len(op_db)} entries, {calls} calls, {seconds:.0f} s. **{alike} calls are "
+        "bit for bit as on the CPU with every output and gradient on the device; "
+        f"{len(tally.rounded)} entries differ by rounding in some calls; {len(tally.misses)} misses.** "
+        f"{tally.kinds['refused by the CPU']} calls raise on the plain CPU and were left out.\n"
+    )
+    misses = [[f"`{text}`", REASONS.get(key.split(" ")[0], "")] for key, text in sorted(tally.misses.items())]
+    waiting = [
+        [
+            f"`{name}`",
+            tally.called[name],
+            "; ".join(f"{count} × `{wait}`" for wait, count in sorted(waits.items())),
+        ]
+        for name, waits in sorted(tally.waiting.items())
+    ]
     lines = [
-        _sheet.header("op_db under emulation", "python benchmarks/op_db.py --write", METHOD.format(samples=samples)),
-        f"{tally.entries} of {len(op_db)} entries, {calls} calls, {seconds:.0f} s. **{alike} calls are bit for bit as on "
-        f"the CPU with every output and gradient on the device; {len(tally.rounded)} entries differ by rounding in some "
-        f"calls; {len(tally.misses)} misses.** {tally.kinds['refused by the CPU']} calls raise on the plain CPU and "
-        "were left out.\n",
-        _sheet.table(["calls", "number"], [[name, count] for name, count in sorted(tally.calls.items())]),
-        _sheet.table(["outcome", "number"], [[name, count] for name, count in sorted(tally.kinds.items())]),
+        header,
+        summary,
+        _sheet.table(["calls", "number"], [list(one) for one in sorted(tally.calls.items())]),
+        _sheet.table(["outcome", "number"], [list(one) for one in sorted(tally.kinds.items())]),
         "## Misses\n",
-        _sheet.table(["call", "reason"], [[f"`{text}`", REASONS.get(key.split(" ")[0], "")]
-                                          for key, text in sorted(tally.misses.items())])
-        if tally.misses else "None.\n",
+        _sheet.table(["call", "reason"], misses) if misses else "None.\n",
         "## Entries that differ by rounding\n",
-        "Some backward formulas and composite operators of ATen choose another, equal way when a dispatch mode is on "
-        "(`isTensorSubclassLike`), and vectorized kernels depend on the alignment of memory.\n",
+        "Some backward formulas and composite operators of ATen choose another, equal way when a dispatch "
+        "mode is on (`isTensorSubclassLike`), and vectorized kernels depend on the alignment of memory.\n",
         ", ".join(f"`{name}` ({count})" for name, count in sorted(tally.rounded.items())) + "\n",
         "## Not compared\n",
-        _sheet.table(["entry", "reason"], [[f"`{name}`", why] for name, why in (UNINITIALISED | tally.skipped).items()]),
+        _sheet.table(
+            ["entry", "reason"], [[f"`{name}`", why] for name, why in (UNINITIALISED | tally.skipped).items()]
+        ),
         "## Entries that wait\n",
-        "All other entries make the host wait in none of their calls. The counts are waits over all calls of the "
-        "entry, backward included; what each wait rests on stands in the table of waits (docs/waits.md).\n",
-        _sheet.table(["entry", "calls", "waits"], [
-            [f"`{name}`", tally.called[name], "; ".join(f"{count} × `{wait}`" for wait, count in sorted(waits.items()))]
-            for name, waits in sorted(tally.waiting.items())
-        ]),
-    ]  # fmt: skip
+        "All other entries make the host wait in none of their calls. The counts are waits over all "
+        "calls of the entry, backward included; what each wait rests on stands in the table of waits "
+        "(docs/waits.md).\n",
+        _sheet.table(["entry", "calls", "waits"], waiting),
+    ]
     return "\n".join(lines)
 
 

@@ -383,3 +383,13 @@ def test_the_memory_of_host_tensors_is(notes: list[str]) -> None:
     torch.from_dlpack(x).fill_(2)
     torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x)).add_(1)
     assert x.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_compiling_switches_the_checks_of_distributions_off(notes: list[str], patches: Patches) -> None:
+    """As torch does, for the whole process; the emulation takes it back at its end."""
+    distribution = torch.distributions.Distribution
+    distribution.set_default_validate_args(True)
+    torch.compile(Net())
+    assert not distribution._validate_args
+    patches.undo()
+    assert distribution._validate_args

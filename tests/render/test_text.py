@@ -125,3 +125,16 @@ def test_the_same_remedy_is_told_once():
     text = shown(same)
     assert f"instead as for {first.code} at train.py:50 above" in text
     assert text.count("instead") == 2
+
+
+def test_a_long_report_names_the_first_findings_and_counts_the_rest():
+    run = Simulation()
+    for _ in range(6):
+        for number in range(40):
+            run.wait(number + 10)
+        run.step(95)
+    made = report(run.session())
+    short, whole = shown(made), shown(made, unfold=True)
+    assert short.count("GAP101 item-read") == 20
+    assert "and 20 findings with fewer waits, 20 per step together" in short
+    assert whole.count("GAP101 item-read") == 40

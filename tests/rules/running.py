@@ -21,6 +21,7 @@ def run(text: str, path: Path) -> Found:
         AssertionError: a wait is shown at a line of another file.
     """
     linecache.checkcache(str(path))
+    torch.distributions.Distribution.set_default_validate_args(True)  # compiling turns it off for the process
     names = {"__name__": "__main__", "__file__": str(path)}
     with gapless.emulate() as emulation:
         try:

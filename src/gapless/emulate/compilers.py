@@ -64,6 +64,8 @@ def _run_eagerly(note: Note, patches: Patches) -> None:
     def optimize(*_: Any, disable: bool = False, **__: Any) -> Callable[[Any], Any]:
         if disable or _switched_off(dynamo):
             return lambda target: target
+        # Compiling anything switches the default checks of all distributions off, and their waits with them.
+        patches.set(torch.distributions.Distribution, "_validate_args", False)
         return lambda target: _eager(target, note, frames)
 
     patches.set_everywhere(dynamo, "optimize", optimize)

@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.text import Text
 
 from gapless.model import Finding, Report, Site, SourceLine
-from gapless.model.wording import count
+from gapless.model.wording import count, number
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
 from gapless.render._style import Style
@@ -16,6 +16,8 @@ from gapless.rules._places import deciding_frame, short_path
 
 _UNFOLDED = ("every-step", "some-steps", "no-steps")
 _LABEL = 10
+_MANY = 20
+"""More findings than this are named by number alone, unless everything is unfolded."""
 _BAR = "│ "
 
 
@@ -24,13 +26,19 @@ def render(report: Report, style: Style) -> str:
     canvas = Canvas(style)
     _headline(canvas, report)
     shown = [one for one in report.findings if style.unfold or one.frequency.when in _UNFOLDED]
+    shown, more = (shown, []) if style.unfold else (shown[:_MANY], shown[_MANY:])
     advised: dict[str, Finding] = {}
     for one in shown:
         canvas.blank()
         _finding(canvas, one, report.steps.steady, advised.setdefault(one.remedy, one))
     if len(shown) < len(report.findings):
         canvas.blank()
-        _folded(canvas, [one for one in report.findings if one not in shown])
+        if more:
+            waits = number(sum(one.frequency.per_step for one in more))
+            canvas.wrapped(
+                Text(f"… and {count(len(more), 'finding')} with fewer waits, {waits} per step together")
+            )
+        _folded(canvas, [one for one in report.findings if one not in shown and one not in more])
     _closing(canvas, report, folded=len(shown) < len(report.findings))
     return canvas.text()
 
