@@ -1,0 +1,144 @@
+"""Copies between host and device: which of them wait, and how often."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gapless.emulate.emulator import Emulator
+
+
+@pytest.fixture
+def waits():
+    """Counts the waits of a call, with their details."""
+    with Emulator(devices=2) as emulator:
+
+        def count(call):
+            before = emulator.recorder.total
+            listener = seen.append
+            emulator.recorder.on_wait.append(listener)
+            call()
+            emulator.recorder.on_wait.remove(listener)
+            return emulator.recorder.total - before
+
+        seen: list = []
+        count.seen = seen
+        yield count
+
+
+def host(pinned: bool) -> torch.Tensor:
+    values = torch.arange(6.0)
+    return values.pin_memory() if pinned else values
+
+
+@pytest.mark.parametrize(
+    ("pinned", "non_blocking", "expected", "detail"),
+    [
+        (False, False, 1, "pageable"),
+        (False, True, 1, "pageable"),
+        (True, False, 1, "pinned"),
+        (True, True, 0, ""),
+    ],
+)
+@pytest.mark.parametrize("how", ["to", "cuda", "copy_", "other"])
+def test_host_to_device(waits, pinned, non_blocking, expected, detail, how):
+    source = host(pinned)
+    target = torch.zeros(6, device="cuda")
+    moves = {
+        "to": lambda: source.to("cuda", non_blocking=non_blocking),
+        "cuda": lambda: source.cuda(non_blocking=non_blocking),
+        "copy_": lambda: target.copy_(source, non_blocking=non_blocking),
+        "other": lambda: source.to(target, non_blocking=non_blocking),
+    }
+    assert waits(moves[how]) == expected
+    assert [(site.mechanism, site.detail) for site in waits.seen] == [("h2d", detail)][:expected]
+
+
+def test_device_to_host(waits):
+    source = torch.arange(6.0, device="cuda")
+    pageable, pinned = torch.zeros(6), torch.zeros(6).pin_memory()
+    assert waits(lambda: source.cpu()) == 1
+    assert waits(lambda: source.to("cpu")) == 1
+    assert waits(lambda: source.type(torch.FloatTensor)) == 1
+    assert waits(lambda: source.to("cpu", non_blocking=True)) == 0  # lands in pinned memory of its own
+    assert waits(lambda: pageable.copy_(source)) == 1
+    assert waits(lambda: pageable.copy_(source, non_blocking=True)) == 1
+    assert waits(lambda: pinned.copy_(source)) == 1
+    assert waits(lambda: pinned.copy_(source, non_blocking=True)) == 0
+    assert {site.mechanism for site in waits.seen} == {"d2h"}
+
+
+def test_what_stays_where_it_is_does_not_wait(waits):
+    x = torch.ones(3, device="cuda")
+    for same in (
+        lambda: x.to("cuda"),
+        lambda: x.cuda(),
+        lambda: x.to(torch.float64),
+        lambda: x.type(torch.long),
+        lambda: x.half(),
+        lambda: x.clone(),
+        lambda: x.to("cuda:1"),
+        lambda: torch.ones(3).cpu(),
+        lambda: torch.zeros_like(x).copy_(x),
+        lambda: x.to("cuda", torch.float16),
+        lambda: torch.empty(0).cuda(),
+    ):
+        assert waits(same) == 0
+    assert x.to("cuda") is x
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: torch.tensor(3.0, device="cuda"), 1),
+        (lambda: torch.tensor([1, 2], device="cuda"), 1),
+        (lambda: torch.as_tensor(1.0, device="cuda"), 1),
+        (lambda: torch.ones(1, device="cuda").new_tensor([2.0]), 1),
+        (lambda: torch.full((), 3.0, device="cuda"), 0),
+        (lambda: torch.zeros(2, device="cuda"), 0),
+        (lambda: torch.full_like(torch.ones(2, device="cuda"), 2.0), 0),
+        (lambda: torch.arange(4, device="cuda"), 0),
+        (lambda: torch.randn(4, device="cuda"), 0),
+        (lambda: torch.ones(2, device="cuda") * 3.0, 0),
+        (lambda: torch.ones(2, device="cuda") + torch.tensor(3.0), 0),
+        (lambda: torch.where(torch.ones(2, device="cuda") > 0, 1.0, 0.0), 0),
+    ],
+)
+def test_constants(waits, make, expected):
+    assert waits(make) == expected
+
+
+def test_gradients_travel_back(waits):
+    x = torch.ones(3, requires_grad=True)
+    assert waits(lambda: (x.to("cuda") * 2).sum().backward()) == 2  # there, and the gradient back
+    assert x.grad.device.type == "cpu"
+    y = torch.ones(3, device="cuda:0", requires_grad=True)
+    assert waits(lambda: (y.to("cuda:1") * 2).sum().backward()) == 0
+    assert y.grad.device == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("assign", "expected"),
+    [
+        ("v[0] = 1.0", 1),  # a single element is copied over …
+        ("v[:1] = 1.0", 0),  # … a slice is filled
+        ("m[0] = 1.0", 0),
+        ("v[v > 0] = 1.0", 0),  # becomes masked_fill
+        ("v[i] = 1.0", 1),
+        ("v[i] = v[i]", 0),
+        ("v[v > 0] = v[v > 0]", 2),
+        ("v.masked_fill_(v > 0, 2.0)", 0),
+        ("v[[0, 1]]", 1),
+        ("v[i]", 0),
+        ("v[v > 0]", 1),
+        ("v[torch.tensor([0, 1])]", 1),
+    ],
+)
+def test_indexing(waits, assign, expected):
+    names = {
+        "torch": torch,
+        "v": torch.ones(4, device="cuda"),
+        "m": torch.ones(4, 4, device="cuda"),
+        "i": torch.arange(2, device="cuda"),
+    }
+    assert waits(lambda: exec(assign, names)) == expected
