@@ -11,7 +11,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
-# What took special care (gradients of orphans, several outputs, results on the host, sparse, out=), and a sample
+# What took special care (gradients of orphans, several outputs, results on the host, sparse, out=), and some
 # of the ordinary.
 NAMES = [
     "add",
