@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -186,3 +187,14 @@ def test_prod_in_backward_reads_though_no_operator_shows_it(emulator):
     product = x.prod()
     product.backward()
     assert seen(emulator) == [("product = x.prod()", "ProdBackward0", 1)]
+
+
+def test_a_warning_inside_a_read_names_the_scripts_line():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with Emulator():
+            x = torch.ones(1, device="cuda", requires_grad=True)
+            float(x * 2)
+    (one,) = told
+    assert "requires_grad" in str(one.message)
+    assert one.filename == __file__

@@ -10,7 +10,7 @@ from gapless.model.wording import count
 
 def sentence(session: Session, steps: StepSummary) -> str:
     """How often the host waits, in how many steps of what, on which device."""
-    name = os.path.basename(session.script[0]) if session.script else "the run"
+    name = _name(session.script)
     where = _device(session)
     if session.environment.unused and session.ending.how in ("error", "not-emulated"):
         return f"{name} ended before it put anything on the GPU"
@@ -26,6 +26,13 @@ def sentence(session: Session, steps: StepSummary) -> str:
         return f"No waits in {sample}"
     spread = f" ({steps.least} to {steps.most})" if steps.least != steps.most else ""
     return f"{count(steps.waits_per_step, 'wait')} per training step{spread} in {sample}"
+
+
+def _name(script: tuple[str, ...]) -> str:
+    """What was run, in a word: the script's file, or the module after ``-m``."""
+    if not script:
+        return "the run"
+    return script[1] if script[0] == "-m" and len(script) > 1 else os.path.basename(script[0])
 
 
 def _device(session: Session) -> str:

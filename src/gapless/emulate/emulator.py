@@ -30,6 +30,7 @@ from gapless.emulate import (
     steps,
     tensor_methods,
     threads,
+    warned,
 )
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
@@ -97,6 +98,7 @@ class Emulator:
             serialization.install(self.core)
             self._hook = steps.install(self.core, patches)
             threads.install(self, patches)
+            warned.install(patches)
             # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
             torch._C._set_only_lift_cpu_tensors(True)
             self._modes = contextlib.ExitStack()

@@ -63,6 +63,11 @@ def _until_script(lines: list[SourceLine]) -> list[SourceLine]:
     return lines
 
 
+def is_own(file: str) -> bool:
+    """Whether `file` is one of those that stand between the script and torch while a device is emulated."""
+    return file.startswith(_OWN_ROOMS)
+
+
 @lru_cache(maxsize=65536)
 def _resolve_frame(key: int, lasti: int) -> SourceLine | None:
     code = _codes[key]
