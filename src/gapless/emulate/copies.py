@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gapless.emulate.local import local
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.placement import HOST, ORPHAN, PINNED
 from gapless.emulate.transfers import count_copy
@@ -48,7 +49,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if tensor.is_meta or (device is not None and device.type == "meta"):
         return func(*args, **kwargs)
     target = state
-    if device is not None and device.type == "cuda":
+    if device is not None and (device.type == "cuda" or local.host_asked):
         target = mode.core.index_of(device)
         kwargs = {**kwargs, "device": _CPU}
         count_copy(

@@ -50,9 +50,18 @@ def runner(func: Any, mode: TorchDispatchMode) -> Runner | None:
     if func.namespace in _SEALED:
         return None
     if func.namespace in _ATEN:
-        alone = _has_kernel(func.name(), "CPU") and not func._schema.name.startswith(_VIEWS_INSIDE)
-        return None if alone else _resolving(func)
+        return _resolving(func) if _makes_views_inside(func) else None
     return _custom(func, mode)
+
+
+def _makes_views_inside(func: Any) -> bool:
+    """Whether the kernel of `func` may call others on views it has made; views and factories do not."""
+    schema = func._schema
+    if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns):
+        return False
+    if any(one.name == "device" for one in schema.arguments):
+        return False
+    return not _has_kernel(func.name(), "CPU") or schema.name.startswith(_VIEWS_INSIDE)
 
 
 def _resolving(func: Any) -> Runner:

@@ -19,6 +19,7 @@ from gapless.emulate.cuda_api import kernel_generator
 from gapless.emulate.local import local
 from gapless.emulate.placement import HOST, ORPHAN, PINNED
 from gapless.emulate.predicates import PREDICATES, Call
+from gapless.emulate.transfers import unpacks_itself
 from gapless.emulate.waits import Row, table
 
 Tensor = torch.Tensor
@@ -95,11 +96,10 @@ class OperatorMode(TorchDispatchMode):
     def __torch_dispatch__(  # noqa: C901 - flat on purpose: it is entered once per operator
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if types and any(_has_own_dispatch(cls) for cls in types):
+        if types and any(unpacks_itself(cls) for cls in types):
             if _faking():
-                return func(
-                    *args, **kwargs or {}
-                )  # fakes are made below this mode, and have nothing to place
+                # Fakes are made below this mode, and have nothing to place.
+                return func(*args, **kwargs or {})
             return NotImplemented  # the subclass unpacks itself; what it runs inside comes here again
         plan = self.plans.get(func)
         if plan is None:
@@ -238,7 +238,3 @@ class OperatorMode(TorchDispatchMode):
 def _faking() -> bool:
     """Whether a `FakeTensorMode` is on: torch keeps it below every other mode."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-
-
-def _has_own_dispatch(cls: type) -> bool:
-    return getattr(cls, "__torch_dispatch__", None) not in (None, torch._C._disabled_torch_dispatch_impl)

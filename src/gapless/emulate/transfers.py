@@ -13,6 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gapless.emulate.core import Core
+from gapless.emulate.local import local
 from gapless.emulate.placement import HOST, PINNED
 
 Tensor = torch.Tensor
@@ -70,6 +71,8 @@ def moved(
     if is_lazy(tensor):
         with torch._C.DisableTorchFunction():  # nothing in it yet: only its place is said
             return core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
+    if unpacks_itself(type(tensor)):
+        return _subclass_moved(core, tensor, target, source, dtype, non_blocking)
     state = core.placement.state_of(tensor)
     nbytes = tensor.numel() * tensor.element_size()
     count_copy(
@@ -89,6 +92,31 @@ def _nested_moved(core: Core, tensor: Tensor, target: int, source: int, dtype: t
     out = core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
     out.register_hook(lambda gradient: moved(core, gradient, source))
     return out
+
+
+def _subclass_moved(
+    core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None, non_blocking: bool
+) -> Tensor:
+    """A tensor around others moves when they do; one that does not name them is asked to move itself."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        result: Tensor = Rewrapped.apply(tensor, core, target, dtype, non_blocking)
+        return result
+    device = torch.device("cuda", target) if target >= 0 else torch.device("cpu")
+    before = local.host_asked
+    local.host_asked = target < 0
+    try:
+        with torch._C.DisableTorchFunction():
+            out = _to(tensor, device, dtype or tensor.dtype, non_blocking, True)
+    finally:
+        local.host_asked = before
+    if out.requires_grad:
+        out.register_hook(lambda gradient: moved(core, gradient, source))
+    return out
+
+
+def unpacks_itself(kind: type) -> bool:
+    """Whether tensors of this class handle operators themselves (``__torch_dispatch__``)."""
+    return getattr(kind, "__torch_dispatch__", None) not in (None, torch._C._disabled_torch_dispatch_impl)
 
 
 class _Converted:
@@ -125,3 +153,25 @@ class ToCopy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
         back = moved(ctx.core, gradient, ctx.source, dtype=ctx.dtype)
         return back, None, None, None, None, None
+
+
+class Rewrapped(torch.autograd.Function):
+    """A subclass made anew around its parts at another device; its gradient comes back the same way."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, tensor: Any, core: Core, target: int, dtype: torch.dtype | None, non_blocking: bool
+    ) -> Tensor:
+        ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
+        names, context = tensor.__tensor_flatten__()
+        parts = {}
+        for name in names:
+            part = getattr(tensor, name)
+            to = dtype if part.dtype == tensor.dtype else None
+            parts[name] = moved(core, part, target, dtype=to, non_blocking=non_blocking)
+        out: Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return moved(ctx.core, gradient, ctx.source, dtype=ctx.dtype), None, None, None, None

@@ -1,4 +1,4 @@
-"""Warnings torch raises while a mode is at work: Python blames the innermost frame, which is Gapless's own."""
+"""Warnings torch raises while a mode is at work: Python blames the innermost frame, one of Gapless's."""
 
 from __future__ import annotations
 
