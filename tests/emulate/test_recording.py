@@ -198,3 +198,21 @@ def test_a_warning_inside_a_read_names_the_scripts_line():
     (one,) = told
     assert "requires_grad" in str(one.message)
     assert one.filename == __file__
+
+
+def test_nodes_of_two_threads_do_not_lend_each_other_their_lines(emulator):
+    """Sequence numbers count per thread: what another thread made with the same number is not the line."""
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    mask = x > 0
+
+    def elsewhere():
+        for _ in range(5000):
+            x.exp()
+
+    thread = threading.Thread(target=elsewhere)
+    picked = x[mask]
+    thread.start()
+    thread.join()
+    picked.sum().backward()
+    backward = [site for site in emulator.session().sites if site.in_backward]
+    assert [site.line.code for site in backward] in (["picked = x[mask]"], ["picked.sum().backward()"])

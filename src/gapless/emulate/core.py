@@ -34,9 +34,7 @@ class Core:
         self._initialized = False
         self.optimizers: list[Any] = []
         self.trained: set[int] = set()
-        self._node_begins: list[int] = []
-        self._node_ends: list[int] = []
-        self._node_stacks: list[stacks.RawStack] = []
+        self._made: list[Made] = []
 
     # -- devices -----------------------------------------------------------------------------------
 
@@ -145,24 +143,51 @@ class Core:
 
     def created_nodes(self, begin: int, depth: int) -> None:
         """The call whose stack is `depth` frames up made the autograd nodes from number `begin` on."""
-        if len(self._node_ends) > _MANY_NODES:
-            half = _MANY_NODES // 2
-            del self._node_begins[:half], self._node_ends[:half], self._node_stacks[:half]
-        self._node_begins.append(begin)
-        self._node_ends.append(torch._C._autograd._get_sequence_nr())
-        self._node_stacks.append(stacks.capture(depth + 1) + local.above)
+        made = local.made
+        if made is None or made.core is not self:
+            made = local.made = Made(self)
+            self._made.append(made)
+        made.add(begin, stacks.capture(depth + 1) + local.above)
 
     def _forward_of(self, sequence_number: int) -> stacks.RawStack:
-        """The stack of the innermost forward call that made the node with that number, or ``()``.
+        """The stack of the forward call that made the node with that number, or ``()``.
 
-        Calls are noted as they end, so a call inside another one stands before it.
+        Numbers count per thread, and a node does not say which thread made it: where two threads have
+        made one of that number, no line is better than perhaps the wrong one.
         """
-        position = bisect.bisect_right(self._node_ends, sequence_number)
-        while position < len(self._node_stacks) and self._node_begins[position] > sequence_number:
-            position += 1
-            if self._node_ends[position - 1] - sequence_number > _FAR:
-                return ()
-        return self._node_stacks[position] if position < len(self._node_stacks) else ()
+        found = [stack for made in self._made if (stack := made.stack_of(sequence_number))]
+        return found[0] if len(found) == 1 else ()
+
+
+class Made:
+    """Which calls of one thread made which autograd nodes, in order of the calls' ends."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._stacks: list[stacks.RawStack] = []
+
+    def add(self, begin: int, stack: stacks.RawStack) -> None:
+        """A call with that stack has just ended, which made the nodes from number `begin` on."""
+        if len(self._ends) > _MANY_NODES:
+            half = _MANY_NODES // 2
+            del self._begins[:half], self._ends[:half], self._stacks[:half]
+        self._begins.append(begin)
+        self._ends.append(torch._C._autograd._get_sequence_nr())
+        self._stacks.append(stack)
+
+    def stack_of(self, number: int) -> stacks.RawStack:
+        """The stack of the innermost call that made the node with that number, or ``()``.
+
+        A call inside another one ends before it, and so stands before it.
+        """
+        for position in range(bisect.bisect_right(self._ends, number), len(self._ends)):
+            if self._begins[position] <= number:
+                return self._stacks[position]
+            if self._ends[position] - number > _FAR:
+                break
+        return ()
 
 
 def invalid_ordinal() -> Exception:

@@ -165,11 +165,6 @@ class Emulator:
 
     # -- what was seen -----------------------------------------------------------------------------
 
-    @property
-    def session_so_far(self) -> Session:
-        """What was recorded until now."""
-        return self.session()
-
     def session(self, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
         """Everything recorded, as a `Session`."""
         recorder = self.recorder

@@ -37,8 +37,10 @@ class Seen:
 
 
 @contextmanager
-def emulate(gpu: str | None = None, devices: int = 1) -> Iterator[Seen]:
-    """Run the block as on a machine with `devices` GPUs named `gpu` (default: NVIDIA A100 80GB).
+def emulate(gpu: str | None = None, devices: int | None = None) -> Iterator[Seen]:
+    """Run the block as on a machine with `devices` GPUs named `gpu`.
+
+    By default that is an NVIDIA A100 80GB, one for each rank that torchrun has started here.
 
     Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.save(path)``. Tensors placed on the device
     inside the block must not be used after it.

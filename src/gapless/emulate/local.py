@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from gapless.emulate.placement import HOST
 
@@ -16,7 +17,7 @@ class Local(threading.local):
     `host_asked`: that call asked for the host in so many words. `backward`: device of the backward pass
     under way. `entering`: the torch Python function whose body was entered last, with the mode on.
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
-    thread.
+    thread. `made`: this thread's calls that made autograd nodes (`core.Made`).
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class Local(threading.local):
         self.entering: object = None
         self.orphaned = False
         self.above: tuple[int, ...] = ()
+        self.made: Any = None
 
 
 local = Local()

@@ -5,7 +5,7 @@ from gapless.model.finding import Finding, Frequency, When
 from gapless.model.report import Report, StepSummary
 from gapless.model.rule import SECTIONS, Rule
 from gapless.model.session import Ending, Environment, Session
-from gapless.model.source import SourceLine, Stack, libraries, library_frames, user_line
+from gapless.model.source import SourceLine, Stack, library_frames, user_line
 
 __all__ = [
     "SECTIONS",
@@ -25,7 +25,6 @@ __all__ = [
     "Stack",
     "StepSummary",
     "When",
-    "libraries",
     "library_frames",
     "user_line",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 
@@ -52,8 +50,3 @@ def library_frames(stack: Stack) -> Stack:
             return tuple(frames)
         frames.append(line)
     return tuple(frames)
-
-
-def libraries(stack: Iterable[SourceLine]) -> tuple[str, ...]:
-    """Names of the libraries in `stack`, each once, in order of appearance."""
-    return tuple(dict.fromkeys(line.library for line in stack if line.library))
