@@ -12,7 +12,7 @@ from gapless.analyze.loop import ReadSource, read_source, training_loop
 from gapless.analyze.sentence import sentence
 from gapless.analyze.settle import settle
 from gapless.analyze.steps import Steps, find_steps
-from gapless.model import Finding, Report, Session, StepSummary
+from gapless.model import Finding, Report, Session, SourceLine, StepSummary
 
 _ORDER = ("every-step", "some-steps", "no-steps", "evaluation", "first-step", "set-up", "after")
 
@@ -78,7 +78,8 @@ def order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
     def weight(one: Finding) -> tuple[object, ...]:
         often = one.frequency
-        place = (one.line.file, one.line.line, one.backward, one.code, one.remedy)
+        line = one.line or SourceLine("", 0)
+        place = (line.file, line.line, one.backward, one.code, one.remedy)
         return (_ORDER.index(often.when), -often.per_step, -often.waits, place)
 
     return tuple(sorted(findings, key=weight))

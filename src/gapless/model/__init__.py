@@ -1,22 +1,29 @@
 """The nouns of Gapless. Each has one module and one meaning; all are immutable."""
 
 from gapless.model.event import Event, Mark, Mechanism, Phase, Site
-from gapless.model.finding import Finding, Frequency, When
-from gapless.model.report import Report, StepSummary
-from gapless.model.rule import SECTIONS, Rule
+from gapless.model.finding import Finding, Frequency, Loss, When
+from gapless.model.profile import Cause, Cost, Profile
+from gapless.model.report import RankSummary, Report, StepSummary
+from gapless.model.rule import SECTIONS, Hit, Rule
 from gapless.model.session import Ending, Environment, Session
 from gapless.model.source import SourceLine, Stack, library_frames, user_line
 
 __all__ = [
     "SECTIONS",
+    "Cause",
+    "Cost",
     "Ending",
     "Environment",
     "Event",
     "Finding",
     "Frequency",
+    "Hit",
+    "Loss",
     "Mark",
     "Mechanism",
     "Phase",
+    "Profile",
+    "RankSummary",
     "Report",
     "Rule",
     "Session",

@@ -8,7 +8,7 @@ import msgspec
 
 from gapless.model.source import SourceLine, Stack, library_frames, user_line
 
-Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit", "free"]
+Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit", "free", "none"]
 """Why the host waits.
 
 - ``read``: a value is read on the host (``.item()`` and all that ends there);
@@ -17,7 +17,8 @@ Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit"
 - ``status``: an error code is read back (``torch.linalg``);
 - ``h2d`` / ``d2h``: a copy from host to device or back;
 - ``explicit``: the program asks to wait;
-- ``free``: memory is given back to the driver.
+- ``free``: memory is given back to the driver;
+- ``none``: it does not: a place of a profile where the device is idle for another reason.
 """
 
 Phase = Literal["train", "eval"]

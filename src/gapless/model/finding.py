@@ -33,19 +33,42 @@ class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     total: int = 0
 
 
+class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a finding of a profile goes with: nanoseconds over all steps.
+
+    `idle` of the device, which is the finding's rank among others; `share` is its part of the steps' time.
+    `blocked` of the host in `calls` calls: what other tools rank by. `start` and `end` are where to look in a
+    viewer, since the trace's first event. `rank` is the rank it was seen on, -1 where there is one only.
+    """
+
+    idle: int = 0
+    share: float = 0.0
+    blocked: int = 0
+    calls: int = 0
+    start: int = 0
+    end: int = 0
+    rank: int = -1
+
+
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A rule met at a user's line.
 
-    `line` is the line to change. `library_stack` are the frames below it where the wait sits in a
-    library, innermost first. `backward` says that the waits happen in backward of that line.
+    `line` is the line to change; None where a profile does not say (`place` then tells what is known:
+    ``aten::index in ProfilerStep``) or where the finding is of the whole run. `evidence` are sentences with
+    the numbers of a profile, and `loss` what the device lost. `library_stack` are the frames below the line
+    where the wait sits in a library, innermost first. `backward` says that the waits happen in backward
+    of that line.
     `sites` are the distinct sites that were grouped into this finding.
     """
 
     code: str
     name: str
-    line: SourceLine
+    line: SourceLine | None
     frequency: Frequency
     remedy: str
+    place: str = ""
+    evidence: tuple[str, ...] = ()
+    loss: Loss | None = None
     operators: tuple[str, ...] = ()
     library_stack: Stack = ()
     backward: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gapless.model.finding import Finding
+from gapless.model.profile import Profile
 from gapless.model.session import Ending, Environment
 
 
@@ -23,8 +24,28 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     source: str = ""
 
 
+class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One rank of several, in nanoseconds per step.
+
+    `late` is how much later than the first of its peers it reaches their collectives, in the mean over the
+    collectives that were matched, times those of a step; -1 where none were.
+    """
+
+    rank: int
+    path: str = ""
+    step: float = 0.0
+    idle: float = 0.0
+    communication: float = 0.0
+    late: float = -1.0
+    utilization: float = -1.0
+
+
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Findings, the worst first, with the sentence that sums them up."""
+    """Findings, the worst first, with the sentence that sums them up.
+
+    `profile` holds the numbers of a trace (of the slowest rank where there are several), `ranks` a row for
+    each of several ranks.
+    """
 
     sentence: str
     script: tuple[str, ...] = ()
@@ -33,3 +54,5 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     steps: StepSummary = StepSummary()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    profile: Profile | None = None
+    ranks: tuple[RankSummary, ...] = ()

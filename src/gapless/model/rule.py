@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+import msgspec
+
 from gapless.model.event import Site
+from gapless.model.profile import Profile
 
 SECTIONS = ("What waits", "Why it costs", "Example", "Use instead", "When it is fine")
+
+
+class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A pattern met in a profile, at a place or (without `site`) in the whole of it.
+
+    `evidence` are sentences with the numbers that show it, without a full stop, the strongest first. `idle`
+    is the idleness of the device that goes with it and `blocked` the time of the host, nanoseconds over all
+    steps; `calls` how often it happened and `steps` in how many steps. `start` and `end` are where to look.
+    """
+
+    evidence: tuple[str, ...]
+    remedy: str
+    site: Site | None = None
+    idle: int = 0
+    blocked: int = 0
+    calls: int = 0
+    bytes: int = 0
+    steps: int = 0
+    start: int = 0
+    end: int = 0
+    rank: int = -1
 
 
 class Rule:
     """A pattern with a code, a name, an explanation, a remedy and a check.
 
     A subclass sets `code` (``GAP110``) and `name` (the forbidden pattern, in kebab case), writes a
-    docstring of one summary line and the five `SECTIONS` as headings followed by text, and defines
-    `matches` and, where a line of advice can be made concrete, `remedy`.
+    docstring of one summary line and the five `SECTIONS` as headings followed by text, and defines one of
 
-    Rules are asked in order of `priority`, highest first, then by code; the first match names the
+    - `matches` and, where a line of advice can be made concrete, `remedy`: a wait of the host at a site;
+    - `find`: a pattern in the profile of one process;
+    - `across`: one that shows only where the profiles of several ranks stand side by side.
+
+    Rules of waits are asked in order of `priority`, highest first, then by code; the first match names the
     finding. Patterns of a known library (14x) use 100, ordinary ones 50, catch-alls 0.
     """
 
@@ -29,11 +57,19 @@ class Rule:
 
     def matches(self, site: Site) -> bool:
         """Whether the wait at `site` is this pattern."""
-        raise NotImplementedError
+        return False
 
     def remedy(self, site: Site) -> str:
         """What to write instead at `site`; the user's own code in it where that can be derived."""
         return self.advice
+
+    def find(self, profile: Profile) -> Iterable[Hit]:
+        """Where the pattern is in `profile`; waits of the host are not its business but that of `matches`."""
+        return ()
+
+    def across(self, profiles: Sequence[Profile]) -> Iterable[Hit]:
+        """Where the pattern is between the ranks of one run (two or more)."""
+        return ()
 
     @classmethod
     def summary(cls) -> str:

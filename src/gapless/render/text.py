@@ -57,11 +57,11 @@ def _finding(canvas: Canvas, one: Finding, steady: int, advised: Finding) -> Non
     title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
     canvas.spread(title, Text(often, style="yellow" if one.frequency.per_step else "dim"))
     place = Text("  backward of " if one.backward else "  ", style="dim")
-    place.append(f"{canvas.style.path(one.line.file)}:{one.line.line}", style="not dim")
-    if one.line.function and one.line.function != "<module>":
+    place.append(_where(canvas, one), style="not dim")
+    if one.line and one.line.function and one.line.function != "<module>":
         place.append(f" in {one.line.function}")
     canvas.line(place)
-    if one.line.code:
+    if one.line and one.line.code:
         canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(one.line.code))
     for label, rows in _details(canvas, one, advised):
         for position, row in enumerate(rows):
@@ -81,8 +81,11 @@ def _details(canvas: Canvas, one: Finding, advised: Finding) -> Iterator[tuple[s
     if advised is one:
         yield "instead", [Text(one.remedy, style="green")]
     else:
-        place = f"{canvas.style.path(advised.line.file)}:{advised.line.line}"
-        yield "instead", [Text(f"as for {advised.code} at {place} above", style="dim")]
+        yield "instead", [Text(f"as for {advised.code} at {_where(canvas, advised)} above", style="dim")]
+
+
+def _where(canvas: Canvas, one: Finding) -> str:
+    return f"{canvas.style.path(one.line.file)}:{one.line.line}" if one.line else one.place
 
 
 def _frames(canvas: Canvas, one: Finding) -> Iterator[Text]:
@@ -124,7 +127,8 @@ def _folded(canvas: Canvas, findings: list[Finding]) -> None:
         waits = count(sum(one.frequency.waits for one in members), "wait")
         lead = Text.assemble((f"{words.WHEN[when]:<{_LABEL + 2}}", "bold"), f"{waits} at ")
         canvas.clipped(
-            lead + Text(words.places([one.line for one in members], canvas.style.path), style="dim")
+            lead
+            + Text(words.places([one.line for one in members if one.line], canvas.style.path), style="dim")
         )
 
 

@@ -1,0 +1,233 @@
+"""`Profile`: what one trace says, small enough to send, to save and to merge with those of other ranks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gapless.model.event import Site
+
+Cause = Literal[
+    "wait",
+    "input",
+    "transfer",
+    "launch",
+    "host",
+    "allocator",
+    "communication",
+    "graph",
+    "profiler",
+    "unknown",
+]
+"""Why a device has nothing to do.
+
+- ``wait``: the host waited for the device, and nothing was queued behind what it waited for;
+- ``input``: the next batch was not there;
+- ``transfer``: the host was held up by a copy to or from pageable memory;
+- ``launch``: the host launches as fast as it can, and the kernels are shorter than their launches;
+- ``host``: the host did something else (Python, operators on the CPU) and launched nothing;
+- ``allocator``: memory was taken from the driver or given back to it;
+- ``communication``: only collectives ran, or their peers were waited for;
+- ``graph``: a graph launch, a compilation or another long call of the driver held the host up;
+- ``profiler``: the profiler itself;
+- ``unknown``: nothing recorded explains it.
+"""
+
+
+class Split(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where the time of the steps goes, each nanosecond counted once, by the first of these that applies."""
+
+    kernel: int = 0
+    memcpy: int = 0
+    memset: int = 0
+    communication: int = 0
+    runtime: int = 0
+    loading: int = 0
+    host: int = 0
+    other: int = 0
+
+
+class Steps(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The steps of a trace, in nanoseconds since its first event.
+
+    `source` says what marks them (``ProfilerStep``, ``Optimizer.step#SGD.step``) or ``span`` where
+    nothing does and the whole trace counts as one. `busy` is the time in each step during which the device
+    computes or copies (communication alone does not count).
+    """
+
+    source: str = "span"
+    names: tuple[str, ...] = ()
+    start: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+    busy: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.start)
+
+    @property
+    def total(self) -> int:
+        """The length of all steps together."""
+        return sum(self.end) - sum(self.start)
+
+    @property
+    def mean(self) -> float:
+        """Nanoseconds per step."""
+        return self.total / self.count if self.count else 0.0
+
+
+class PhaseTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One phase of training: time on the host, time of the device work launched in it, and idleness there."""
+
+    name: Literal["loading", "transfer", "forward", "backward", "optimizer", "other"]
+    host: int = 0
+    device: int = 0
+    idle: int = 0
+
+
+class KernelTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """All launches of one kernel within the steps.
+
+    `operator` is the operator that launched most of them. `blocks_per_sm` and `occupancy` (percent) are
+    means weighted by time, -1 where unknown.
+    """
+
+    name: str
+    calls: int
+    total: int
+    operator: str = ""
+    communication: bool = False
+    blocks_per_sm: float = -1.0
+    occupancy: float = -1.0
+
+
+class LineTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Device time launched from one place."""
+
+    site: Site
+    total: int
+    kernels: int
+
+
+class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How the host feeds the device.
+
+    `count` device operations in the steps, `short` of them shorter than the call that launched them.
+    `depth` is the mean number of operations that were launched and had not begun, `empty` the share of the
+    steps' time in which there were none. `delay` is the median from the launch to the start, `call` the
+    median length of a launching call, `kernel` of a kernel; nanoseconds. `graphs` counts graph launches.
+    """
+
+    count: int = 0
+    short: int = 0
+    depth: float = 0.0
+    empty: float = 0.0
+    delay: int = 0
+    call: int = 0
+    kernel: int = 0
+    graphs: int = 0
+
+
+class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Memory of the device over time, where it was recorded; bytes.
+
+    `time`, `allocated` and `reserved` are a thinned curve that keeps the peaks. `drops` counts how often the
+    reserved memory fell within the steps, `given_back` and `taken_again` the bytes.
+    """
+
+    peak_allocated: int = -1
+    peak_reserved: int = -1
+    drops: int = 0
+    given_back: int = 0
+    taken_again: int = 0
+    time: tuple[int, ...] = ()
+    allocated: tuple[int, ...] = ()
+    reserved: tuple[int, ...] = ()
+
+
+class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Idleness of the device that has one cause at one place, and the host's share in it.
+
+    `idle` nanoseconds of the device in `stretches` stretches of the steps. For calls: `calls` of them, in
+    which the host spent `blocked`. `steps` says in how many steps either happens. `start` and `end` are the
+    longest stretch (or, where there is no idleness, the longest call): where to look in a viewer. Outside
+    the steps nothing counts.
+    """
+
+    cause: Cause
+    site: Site
+    idle: int = 0
+    stretches: int = 0
+    calls: int = 0
+    blocked: int = 0
+    bytes: int = 0
+    steps: int = 0
+    start: int = 0
+    end: int = 0
+
+
+class Collectives(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The communication kernels of one process group and name, in order: what ranks are matched by.
+
+    Times in nanoseconds since the first event of this rank's file; `elements` -1 where it was not recorded.
+    """
+
+    name: str
+    group: str = ""
+    start: tuple[int, ...] = ()
+    length: tuple[int, ...] = ()
+    elements: tuple[int, ...] = ()
+
+
+class Recording(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How the trace was taken, and what that cost: it distorts what was measured.
+
+    `stacks` says whether lines are known, and from what: ``frames``, ``call-stack`` or "". `overhead` is the
+    time that the profiler itself took in the steps.
+    """
+
+    stacks: Literal["frames", "call-stack", ""] = ""
+    with_stack: bool = False
+    with_memory: bool = False
+    with_shapes: bool = False
+    overhead: int = 0
+    overheads: dict[str, int] = {}
+    events_per_step: int = 0
+    truncated: bool = False
+
+
+class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One trace, summed up. All times are nanoseconds, totals over all steps.
+
+    `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to it.
+    `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines them,
+    -1 where they are unknown. `device` is the number of the GPU that was looked at, the busiest.
+    """
+
+    path: str = ""
+    origin: int = 0
+    span: int = 0
+    rank: int = -1
+    world_size: int = 0
+    vendor: str = ""
+    device: int = -1
+    gpu: str = ""
+    gpu_memory: int = 0
+    devices: int = 0
+    streams: int = 0
+    steps: Steps = Steps()
+    split: Split = Split()
+    idle: int = 0
+    utilization: float = -1.0
+    sm_efficiency: float = -1.0
+    occupancy: float = -1.0
+    phases: tuple[PhaseTime, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
+    lines: tuple[LineTime, ...] = ()
+    launches: Launches = Launches()
+    memory: MemoryUse = MemoryUse()
+    costs: tuple[Cost, ...] = ()
+    collectives: tuple[Collectives, ...] = ()
+    recording: Recording = Recording()
+    notes: tuple[str, ...] = ()

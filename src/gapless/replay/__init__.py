@@ -1,0 +1,1 @@
+"""`Timeline` run again under changed assumptions (no torch)."""

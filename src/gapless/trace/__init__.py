@@ -1,0 +1,1 @@
+"""Kineto files as `Timeline` objects (no torch)."""
