@@ -11,7 +11,6 @@ from gapless.model.event import Site
 Cause = Literal[
     "wait",
     "input",
-    "transfer",
     "launch",
     "host",
     "allocator",
@@ -24,7 +23,6 @@ Cause = Literal[
 
 - ``wait``: the host waited for the device, and nothing was queued behind what it waited for;
 - ``input``: the next batch was not there;
-- ``transfer``: the host was held up by a copy to or from pageable memory;
 - ``launch``: the host launches as fast as it can, and the kernels are shorter than their launches;
 - ``host``: the host did something else (Python, operators on the CPU) and launched nothing;
 - ``allocator``: memory was taken from the driver or given back to it;
@@ -157,6 +155,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     cause: Cause
     site: Site
+    place: str = ""
     idle: int = 0
     stretches: int = 0
     calls: int = 0

@@ -113,7 +113,7 @@ class Builder:
     def __init__(self) -> None:
         self._names = Codes()
         self._threads = Codes()
-        self._stacks = Codes({"": -1})
+        self._stacks = Codes({"": 0})
         self._groups = Codes()
         self._thread_names: dict[tuple[str, str], str] = {}
         self._host: list[Host] = []
@@ -222,7 +222,7 @@ class Builder:
         elif kind is HostKind.OPERATOR:
             sequence = np.fromiter((a.sequence for a in args), np.int64, count)
             forward = np.fromiter((a.forward_thread for a in args), np.int64, count)
-            stack = self._stacks.of((a.call_stack for a in args), count)
+            stack = self._stacks.of((a.call_stack for a in args), count) - 1
         if kind is not HostKind.FRAME:
             external = self._external(args)
         self._host.append(
@@ -372,7 +372,7 @@ class Builder:
             links=self._links(host, earliest),
             names=names,
             threads=threads,
-            stacks=tuple(text for text, code in self._stacks.items() if code >= 0),
+            stacks=tuple(self._stacks)[1:],
             groups=tuple(self._groups),
             facts=_facts(facts, head, work, names, (self._zero or 0) * 1000 + earliest, self.events),
             notes=tuple(notes),

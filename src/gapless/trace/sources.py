@@ -1,15 +1,243 @@
-"""Where a trace's bytes come from: a file, gzip or not, standard input, or anything fsspec opens."""
+"""Where a trace's bytes come from: a file, compressed or not, standard input, or anything fsspec opens."""
 
 from __future__ import annotations
 
-import gzip
-from typing import BinaryIO, cast
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+from gapless.errors import UnreadableInput
+
+Progress = Callable[[int], None]
+_PIECE = 1 << 18
+_MOST = 16 << 20
+"""Bytes that one piece may become at once."""
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZIP = b"PK\x03\x04"
 
 
-def open_source(path: str) -> BinaryIO:
-    """The uncompressed bytes of `path`, to be read in pieces."""
-    raw = open(path, "rb")  # noqa: SIM115 - handed to the caller
-    magic = raw.peek(2)[:2]
-    if magic == b"\x1f\x8b":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-    return raw
+def is_url(path: str) -> bool:
+    """Whether fsspec has to open it."""
+    return "://" in path
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of `url` and the path in it.
+
+    Raises:
+        UnreadableInput: fsspec, or what it needs for this kind of URL, is not installed.
+    """
+    try:
+        import fsspec
+    except ImportError:
+        raise UnreadableInput(f"{url} is remote: reading it needs fsspec (pip install fsspec)") from None
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise UnreadableInput(f"{url} needs a package that is not installed: {_line(error)}") from None
+    except Exception as error:
+        raise UnreadableInput(f"{url} cannot be opened: {_line(error)}") from None
+    return found
+
+
+@contextmanager
+def open_source(path: str, progress: Progress | None = None) -> Iterator[Source]:
+    """The uncompressed bytes of `path` (``-``: standard input), to be read in pieces.
+
+    `progress` is told after every piece how many bytes of the file, as it lies there, have been read.
+
+    Raises:
+        UnreadableInput: it cannot be opened or is compressed in a way that is not known.
+    """
+    raw = _open(path)
+    try:
+        yield Source(raw, path, progress)
+    except (OSError, EOFError) as error:
+        raise UnreadableInput(f"{path} cannot be read: {_reason(error)}") from None
+    finally:
+        if path != "-":
+            raw.close()
+
+
+class Source:
+    """Uncompressed bytes in pieces. `trouble` says, once all is read, what the compression did not allow."""
+
+    def __init__(self, raw: BinaryIO, name: str, progress: Progress | None = None) -> None:
+        self._raw = raw
+        self._name = name
+        self._progress = progress
+        self._taken = 0
+        self._start = b""
+        self.trouble = ""
+        while len(self._start) < 4 and (more := self._take(_PIECE)):
+            self._start += more
+        self._pieces = self._decompressed()
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, `size` of them or a little more; none at the end."""
+        parts: list[bytes] = []
+        length = 0
+        while length < size and (more := next(self._pieces, None)) is not None:
+            parts.append(more)
+            length += len(more)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _take(self, size: int) -> bytes:
+        data = self._raw.read(size)
+        if data and self._progress is not None:
+            self._taken += len(data)
+            self._progress(self._taken)
+        return data or b""
+
+    def _compressed(self) -> Iterator[bytes]:
+        start, self._start = self._start, b""
+        if start:
+            yield start
+        while more := self._take(_PIECE):
+            yield more
+
+    def _decompressed(self) -> Iterator[bytes]:
+        if self._start[:2] == _GZIP:
+            return self._inflated()
+        if self._start[:4] == _ZSTD:
+            return self._unzstd()
+        if self._start[:4] == _ZIP:
+            return self._unzipped()
+        return self._compressed()
+
+    def _inflated(self) -> Iterator[bytes]:
+        """Gzip, of any number of members; what a damaged or unfinished file holds is given all the same."""
+        make = _inflater()
+        machine: Any = None
+        for data in self._compressed():
+            while data:
+                if machine is None:
+                    data = data.lstrip(b"\0")  # padding between members
+                    if data and not _GZIP.startswith(data[:2]):
+                        self.trouble = "What follows the compressed data is not gzip and was left out"
+                        return
+                    machine = make(31)
+                before = machine.copy() if hasattr(machine, "copy") else None
+                try:
+                    yield machine.decompress(data, _MOST)
+                except Exception:  # zlib's error and isal's are different classes
+                    yield _byte_by_byte(before, data)
+                    self.trouble = "The compressed file is damaged: what came after the damage is missing"
+                    return
+                data = machine.unused_data if machine.eof else machine.unconsumed_tail
+                if machine.eof:
+                    machine = None
+        if machine is not None:
+            self.trouble = "The compressed file is cut off: what came later is missing"
+
+    def _unzstd(self) -> Iterator[bytes]:
+        machine = _zstd(self._name)()
+        for data in self._compressed():
+            try:
+                yield machine.decompress(data)
+            except Exception as error:
+                raise UnreadableInput(f"{self._name} is damaged zstd: {_line(error)}") from None
+
+    def _unzipped(self) -> Iterator[bytes]:
+        if not self._raw.seekable():
+            raise UnreadableInput(f"{self._name} is a zip archive: unpack it first")
+        try:
+            archive = zipfile.ZipFile(self._raw)
+            names = archive.namelist()
+        except zipfile.BadZipFile as error:
+            raise UnreadableInput(f"{self._name} is a damaged zip archive: {error}") from None
+        if any(name.endswith("data.pkl") for name in names):
+            raise UnreadableInput(f"{self._name} was written by torch.save: it holds tensors, not a trace")
+        inside = [name for name in names if name.endswith(".json")]
+        if len(inside) != 1:
+            raise UnreadableInput(f"{self._name} is a zip archive with {len(inside)} JSON files: unpack it first")
+        with archive.open(inside[0]) as member:
+            while more := member.read(_PIECE):
+                yield more
+
+
+def _open(path: str) -> BinaryIO:
+    if path == "-":
+        return sys.stdin.buffer
+    try:
+        if is_url(path):
+            system, inside = filesystem(path)
+            return cast(BinaryIO, system.open(inside, "rb"))
+        return open(path, "rb", buffering=0)
+    except UnreadableInput:
+        raise
+    except OSError as error:
+        raise UnreadableInput(f"{path} cannot be read: {_reason(error)}") from None
+    except Exception as error:  # what stands behind a URL has exceptions of its own
+        if not is_url(path):
+            raise
+        raise UnreadableInput(f"{path} cannot be read: {_line(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, PermissionError):
+        return "permission denied"
+    if isinstance(error, IsADirectoryError):
+        return "it is a directory"
+    return getattr(error, "strerror", None) or _line(error)
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what an error says, or its name."""
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def _inflater() -> Callable[[int], Any]:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib.decompressobj
+    return cast(Callable[[int], Any], isal_zlib.decompressobj)
+
+
+def _zstd(name: str) -> Callable[[], Any]:
+    try:
+        if sys.version_info >= (3, 14):
+            from compression.zstd import ZstdDecompressor
+
+            return cast(Callable[[], Any], ZstdDecompressor)
+        import zstandard
+
+        return cast(Callable[[], Any], lambda: zstandard.ZstdDecompressor().decompressobj())
+    except ImportError:
+        raise UnreadableInput(
+            f"{name} is compressed with zstd: reading it needs zstandard (pip install zstandard)"
+        ) from None
+
+
+def _byte_by_byte(machine: Any, data: bytes) -> bytes:
+    """What can still be had from the piece that holds the damage."""
+    found = []
+    if machine is not None:
+        try:
+            for place in range(len(data)):
+                found.append(machine.decompress(data[place : place + 1]))
+        except Exception:
+            pass
+    return b"".join(found)
+
+
+def size(path: str) -> int:
+    """How many bytes `path` has as it lies there; -1 where that cannot be told."""
+    try:
+        if path == "-":
+            return -1
+        if is_url(path):
+            system, inside = filesystem(path)
+            return int(system.size(inside) or -1)
+        return os.path.getsize(path)
+    except (OSError, UnreadableInput):
+        return -1

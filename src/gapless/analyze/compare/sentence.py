@@ -1,0 +1,70 @@
+"""The sentence a comparison begins with."""
+
+from __future__ import annotations
+
+from gapless.model.comparison import Comparison, Measure, percents, scale
+from gapless.model.wording import count, number
+
+SAME = 0.5
+"""A change of so few percent is called none."""
+
+
+def profile_sentence(made: Comparison) -> str:
+    """How the time of the step changed, and how much of it the device is idle."""
+    what = "The step" if made.per == "step" else "The whole trace"
+    change = made.length.percent
+    if change is not None and abs(change) < SAME:
+        text = f"{what} takes {_time(made.length.after)} as before"
+    else:
+        text = f"{what} takes {instead(made.length)}"
+        text += f": {_by_how_much(made.length)}" if change is not None else ""
+        if made.within_spread:
+            text += ", but within the spread of the steps"
+    idle = made.idle
+    if idle is None or not max(idle.before, idle.after):
+        return text
+    changed = abs(idle.change) > 0.01 * max(made.length.before, made.length.after)
+    text += f"; the GPU is idle for {instead(idle) if changed else _time(idle.after)} of it"
+    return text + (_because(made, idle) if changed else ", as before")
+
+
+def _because(made: Comparison, idle: Measure) -> str:
+    """The cause in which most of the change of the idleness is, where one has most of it."""
+    one = max(made.causes, key=lambda row: abs(row.change), default=None)
+    if one is None or one.change * idle.change <= 0 or abs(one.change) < 0.5 * abs(idle.change):
+        return ""
+    return f" ({one.name}: {instead(one)})"
+
+
+def instead(measure: Measure) -> str:
+    """``485 ms instead of 678``."""
+    unit = scale(max(measure.before, measure.after))
+    return f"{unit(measure.after)} {unit.name} instead of {unit(measure.before)}"
+
+
+def _time(nanoseconds: float) -> str:
+    unit = scale(nanoseconds)
+    return f"{unit(nanoseconds)} {unit.name}"
+
+
+def _by_how_much(measure: Measure) -> str:
+    change = measure.percent or 0.0
+    if change >= 100:
+        return f"{number(round(measure.after / measure.before, 1))} times as long"
+    return f"{percents(change)} {'less' if change < 0 else 'more'}"
+
+
+def session_sentence(made: Comparison) -> str:
+    """How many waits a step has, and what became of the findings."""
+    where = "per training step" if made.per == "step" else "in the whole run"
+    before, after = made.length.before, made.length.after
+    if before == after:
+        text = f"{count(after, 'wait')} {where}, as before" if after else f"No waits {where}, as before"
+    else:
+        text = f"{count(after, 'wait') if after else 'No waits'} {where} instead of {number(before)}"
+    states = [row.state for row in made.findings]
+    parts = [f"{count(states.count('gone'), 'finding')} gone"] if "gone" in states else []
+    if "new" in states:
+        new = states.count("new")
+        parts.append(f"{new} new" if parts else f"{count(new, 'new finding')}")
+    return text + ("; " + ", ".join(parts) if parts else "")

@@ -1,0 +1,46 @@
+"""Two sessions of an emulated or watched run, side by side: waits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.analyze.compare.findings import session_changes
+from gapless.analyze.compare.notes import session_notes
+from gapless.analyze.compare.sentence import session_sentence
+from gapless.model import Report
+from gapless.model.comparison import Comparison, Measure, Side
+
+
+def compare_reports(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
+    """What changed between two reports of sessions, each with its name: waits per step, and findings."""
+    sides = _side(*before), _side(*after)
+    per_step = all(side.steps for side in sides)
+    numbers = [_waits(report, per_step) for _, report in (before, after)]
+    made = Comparison(
+        sentence="",
+        of="sessions",
+        per="step" if per_step else "run",
+        before=sides[0],
+        after=sides[1],
+        length=Measure(name="waits", before=numbers[0], after=numbers[1], unit="waits"),
+        findings=session_changes(before[1].findings, after[1].findings),
+    )
+    notes = session_notes(before[1], after[1], sides, made.per)
+    return msgspec.structs.replace(made, sentence=session_sentence(made), notes=notes)
+
+
+def _side(name: str, report: Report) -> Side:
+    return Side(
+        name=name,
+        path=name,
+        rank=report.environment.rank if report.environment.world_size > 1 else -1,
+        device=report.environment.device,
+        steps=report.steps.steady,
+        marks=report.steps.source,
+    )
+
+
+def _waits(report: Report, per_step: bool) -> float:
+    if per_step:
+        return report.steps.waits_per_step
+    return float(sum(one.frequency.total for one in report.findings))

@@ -1,0 +1,86 @@
+"""Kernels by time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gapless.analyze.profile.steps import StepSpans, covered, is_communication, launchers
+from gapless.model.profile import KernelTime
+from gapless.trace.timeline import Floats, HostKind, Ints, Timeline, WorkKind
+
+MOST = 40
+"""How many kernels a profile keeps."""
+
+
+def top_kernels(timeline: Timeline, steps: StepSpans, device: int) -> tuple[KernelTime, ...]:
+    """The kernels that run longest in the steps, at most `MOST`, longest first.
+
+    A kernel that reaches beyond the steps counts with its part in them.
+    """
+    work = timeline.work
+    rows = np.flatnonzero((work.device == device) & (work.kind == WorkKind.KERNEL))
+    length = covered(steps.start, steps.end, work.start[rows], work.end[rows])
+    rows, length = rows[length > 0], length[length > 0]
+    kinds, which, calls = np.unique(work.name[rows], return_inverse=True, return_counts=True)
+    total = _sums(which, length, len(kinds))
+    blocks = _means(which, length, work.blocks_per_sm[rows], len(kinds))
+    occupancy = _means(which, length, work.occupancy[rows], len(kinds))
+    talk = np.zeros(len(kinds), bool)
+    talk[which[is_communication(timeline)[rows]]] = True
+    operators = _operators(timeline, which, rows, len(kinds))
+    best = np.argsort(-total, kind="stable")[:MOST]
+    return tuple(
+        KernelTime(
+            name=timeline.names[int(kinds[one])],
+            calls=int(calls[one]),
+            total=int(total[one]),
+            operator=timeline.names[operators[one]] if operators[one] >= 0 else "",
+            communication=bool(talk[one]),
+            blocks_per_sm=round(float(blocks[one]), 3),
+            occupancy=round(float(occupancy[one]), 2),
+        )
+        for one in best.tolist()
+    )
+
+
+def _sums(which: Ints, amount: Ints, count: int) -> Ints:
+    """Exact sums: those of `bincount` would be floats."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, which, amount)
+    return total
+
+
+def _means(which: Ints, length: Ints, value: Floats, count: int) -> Floats:
+    """Means weighted by time, of known (not negative) values; -1 where none is."""
+    known = value >= 0
+    weight = np.bincount(which[known], length[known], count)
+    summed = np.bincount(which[known], value[known] * length[known], count)
+    return np.where(weight > 0, summed / np.maximum(weight, 1), -1.0)
+
+
+def _operators(timeline: Timeline, which: Ints, rows: Ints, count: int) -> Ints:
+    """For each kernel the name of the operator that launched most of its calls, or -1."""
+    names = launching_operators(timeline)[rows].astype(np.int64)
+    many = len(timeline.names) + 1
+    pairs, times = np.unique(which * many + names + 1, return_counts=True)
+    order = np.lexsort((times, pairs // many))
+    last = np.append(np.diff(pairs[order] // many) > 0, True) if len(order) else np.empty(0, bool)
+    found = np.full(count, -1, np.int64)
+    found[pairs[order][last] // many] = pairs[order][last] % many - 1
+    return found
+
+
+def launching_operators(timeline: Timeline) -> Ints:
+    """For each row of `work` the name (a number) of the innermost operator around its launch, or -1."""
+    host = timeline.host
+    calls = launchers(timeline)
+    around, back = np.unique(calls, return_inverse=True)
+    mark = timeline.names_where(lambda name: name.startswith("ProfilerStep#"))
+    while True:
+        climb = (around >= 0) & ((host.kind[around] != HostKind.OPERATOR) | mark[host.name[around]])
+        if not climb.any():
+            break
+        around[climb] = timeline.parents[around[climb]]
+    found = np.full(len(around), -1, np.int64)
+    found[around >= 0] = host.name[around[around >= 0]]
+    return found[back.reshape(-1)]

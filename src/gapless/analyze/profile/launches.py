@@ -1,0 +1,77 @@
+"""How the host feeds the device."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gapless.analyze.profile.steps import StepSpans, covered, launchers
+from gapless.model.profile import Launches
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
+
+_GRAPH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
+
+
+def launches(timeline: Timeline, steps: StepSpans, device: int) -> Launches:
+    """Launches in the steps; what a graph launched counts operation by operation.
+
+    An operation is pending from the return of the call that launched it until it begins.
+    """
+    work, host = timeline.work, timeline.host
+    rows = np.flatnonzero(work.device == device)
+    call = launchers(timeline)[rows]
+    inside = _inside(steps, work.start[rows])
+    linked = rows[(call >= 0)]
+    call = call[call >= 0]
+    within = _inside(steps, work.start[linked])
+    kernel = within & (work.kind[linked] == WorkKind.KERNEL)
+    delay = np.maximum(work.start[linked] - host.start[call], 0)[within]
+    distinct = np.unique(call[within])
+    depth, empty = _queue(steps, np.minimum(host.end[call], work.start[linked]), work.start[linked])
+    return Launches(
+        count=int(inside.sum()),
+        short=_short(timeline, linked, call, kernel),
+        depth=depth,
+        empty=empty,
+        delay=_median(delay),
+        call=_median(host.end[distinct] - host.start[distinct]),
+        kernel=_median((work.end[linked] - work.start[linked])[kernel]),
+        graphs=_graphs(timeline, steps),
+    )
+
+
+def _inside(steps: StepSpans, time: Ints) -> Bools:
+    """Which of these moments lie in a step."""
+    at = np.searchsorted(steps.start, time, side="right") - 1
+    found: Bools = (at >= 0) & (time < steps.end[at]) if len(steps.end) else np.zeros(len(time), bool)
+    return found
+
+
+def _queue(steps: StepSpans, launched: Ints, begun: Ints) -> tuple[float, float]:
+    """The mean number of pending operations and the share of the time without any."""
+    if not steps.total:
+        return 0.0, 0.0
+    pending = int(covered(steps.start, steps.end, launched, begun).sum())
+    some = int(covered(*union(launched, begun), steps.start, steps.end).sum())
+    return round(pending / steps.total, 3), round(1 - some / steps.total, 6)
+
+
+def _short(timeline: Timeline, linked: Ints, call: Ints, kernel: Bools) -> int:
+    """How many kernels are shorter than their launch: for a graph, than their part of it."""
+    length = (timeline.work.end - timeline.work.start)[linked]
+    _, which, sharing = np.unique(call, return_inverse=True, return_counts=True)
+    cost = (timeline.host.end - timeline.host.start)[call] / sharing[which.reshape(-1)]
+    return int(np.count_nonzero(kernel & (length < cost)))
+
+
+def _graphs(timeline: Timeline, steps: StepSpans) -> int:
+    wanted = timeline.names_where(_GRAPH.match)
+    if not wanted.any():
+        return 0
+    rows = wanted[timeline.host.name] & (timeline.host.kind == HostKind.CALL)
+    return int(_inside(steps, timeline.host.start[rows]).sum())
+
+
+def _median(values: Ints) -> int:
+    return int(np.median(values)) if len(values) else 0

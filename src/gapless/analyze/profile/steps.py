@@ -1,0 +1,304 @@
+"""The steps of a trace, and what both they and every number over them are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
+
+import numpy as np
+
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
+
+T = TypeVar("T")
+
+LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__|enumerate\(DataPipe\)#")
+"""Names of the spans in which the training loop gets its next batch."""
+
+_COMMUNICATION = re.compile(
+    r"(?!triton_)"  # the compiler names its kernels after all operators around, collectives among them
+    r".*?(?:\b(?:[nrhmx]|one|ms)?ccl(?:[A-Z_:]|\b)|\b(?:gloo|nvshmem|rocshmem|deep_ep|DeepEP)"
+    r"|cross_device_reduce|[Aa]ll_?[Rr]educe|(?:one|two)_?[Ss]hot|[Aa]ll_?[Gg]ather|[Rr]educe_?[Ss]catter"
+    r"|[Aa]ll_?[Tt]o_?[Aa]ll|all2all|multimem_|quick_?reduce)"
+)
+_ITERATION = re.compile(
+    r"(?:train(?:ing)?|eval|validation|forward_backward)?[ _]?(?:step|iter(?:ation)?|batch)s?"
+    r"(?:[ _#:=]*\d+|\[.*\])?|\[pl\]\[profile\]run_training_batch",
+    re.IGNORECASE,
+)
+_ENOUGH = 3
+"""Optimizer steps, batches or annotations that make a series."""
+
+
+@dataclass(frozen=True)
+class StepSpans:
+    """The steps of one device: disjoint, in order, nanoseconds since the first event.
+
+    `source` says what marks them, or ``span``; `notes` what was left out, a sentence each.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    start: Ints
+    end: Ints
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """The length of all steps together."""
+        return int((self.end - self.start).sum())
+
+
+def _once(function: Callable[[Timeline], T]) -> Callable[[Timeline], T]:
+    """Computed once per timeline and kept beside its columns, as a cached property would be."""
+    key = f"_{function.__module__}.{function.__name__}"
+
+    @wraps(function)
+    def kept(timeline: Timeline) -> T:
+        if key not in timeline.__dict__:
+            timeline.__dict__[key] = function(timeline)
+        found: T = timeline.__dict__[key]
+        return found
+
+    return kept
+
+
+@_once
+def launchers(timeline: Timeline) -> Ints:
+    """For each row of `work` the host row of the call that launched it, or -1."""
+    calls = np.flatnonzero((timeline.host.kind == HostKind.CALL) & (timeline.host.correlation > 0))
+    return _match(timeline.host.correlation[calls], calls, timeline.work.correlation)
+
+
+def _match(keys: Ints, rows: Ints, wanted: Ints) -> Ints:
+    """For each wanted key the first row that has it, or -1."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+    return np.where(ordered[at] == wanted, rows[order[at]], -1)
+
+
+@_once
+def is_communication(timeline: Timeline) -> Bools:
+    """For each row of `work` whether it is a kernel of a collective or of point-to-point communication.
+
+    By the kernel's name (NCCL of all ages, RCCL, oneCCL, NVSHMEM, the all-reduce kernels that inference
+    engines bring), or because the profiler recorded a collective for it.
+    """
+    named = timeline.names_where(_COMMUNICATION.match)
+    kernel = timeline.work.kind == WorkKind.KERNEL
+    found: Bools = kernel & (named[timeline.work.name] | (timeline.work.group >= 0))
+    return found
+
+
+def main_device(timeline: Timeline) -> int:
+    """The device that is busy longest (the lowest number of equals), -1 without device work."""
+    if not len(timeline.work):
+        return -1
+    devices = np.unique(timeline.work.device)
+    if len(devices) == 1:
+        return int(devices[0])
+    busy = [_length(*compute_busy(timeline, int(one))) for one in devices]
+    return int(devices[int(np.argmax(busy))])
+
+
+def compute_busy(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
+    """When the device computes or copies, communication left out: disjoint spans in order."""
+    rows = (timeline.work.device == device) & ~is_communication(timeline)
+    return union(timeline.work.start[rows], timeline.work.end[rows])
+
+
+def covered(start: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
+    """How much of each window from `low` to `high` these disjoint, ordered spans cover."""
+    before = np.append(0, np.cumsum(end - start))
+
+    def until(time: Ints) -> Ints:
+        at = np.searchsorted(start, time, side="right")
+        inside = np.maximum(at - 1, 0)
+        beyond = np.where(at > 0, np.maximum(end[inside] - time, 0), 0) if len(end) else 0
+        return np.asarray(before[at] - beyond, np.int64)
+
+    return until(high) - until(low)
+
+
+def find_steps(timeline: Timeline, device: int) -> StepSpans:
+    """The steps, by the best mark the trace has.
+
+    ``ProfilerStep#`` annotations; else the ends of optimizer steps; else annotations whose names say that
+    they are iterations; else the batches of a data loader; else the whole trace as one. Each step but that
+    one lasts until the last operation it launched on `device` has ended, and the next begins no earlier.
+    """
+    launched = _launched(timeline, device)
+    for mark in (_profiler_steps, _optimizer_steps, _iterations, _batches):
+        found = mark(timeline, launched)
+        if found is not None:
+            return _stretched(timeline, device, launched, found)
+    return _span(timeline, device, launched)
+
+
+@dataclass(frozen=True)
+class _Marks:
+    source: str
+    names: tuple[str, ...]
+    start: Ints
+    end: Ints
+
+
+def _launched(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
+    """When each linked operation of the device was launched, in order, and its row in `work`."""
+    rows = np.flatnonzero((timeline.work.device == device) & (launchers(timeline) >= 0))
+    time = timeline.host.start[launchers(timeline)[rows]]
+    order = np.argsort(time, kind="stable")
+    return time[order], rows[order]
+
+
+def _rows(timeline: Timeline, test: Callable[[str], object]) -> Ints:
+    """Annotations (operators in old files) whose names pass, those inside another left out, by start."""
+    wanted = timeline.names_where(test)
+    host = timeline.host
+    if not wanted.any():
+        return np.empty(0, np.int64)
+    kinds = (host.kind == HostKind.ANNOTATION) | (host.kind == HostKind.OPERATOR)
+    rows = np.flatnonzero(wanted[host.name] & kinds)
+    rows = rows[np.lexsort((-host.end[rows], host.start[rows]))]
+    if not len(rows):
+        return rows
+    reach = np.maximum.accumulate(np.append(-1, host.end[rows][:-1]))
+    outer: Ints = rows[host.end[rows] > reach]
+    return outer
+
+
+def _names(timeline: Timeline, rows: Ints) -> tuple[str, ...]:
+    return tuple(timeline.names[number] for number in timeline.host.name[rows].tolist())
+
+
+def _profiler_steps(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
+    rows = _rows(timeline, lambda name: name.startswith("ProfilerStep#"))
+    if not len(rows):
+        return None
+    return _Marks("ProfilerStep", _names(timeline, rows), timeline.host.start[rows], timeline.host.end[rows])
+
+
+def _optimizer_steps(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
+    """From the end of one optimizer step to the end of the next: what is before the first is no whole step.
+
+    Optimizers that follow one another with no device work launched between them are stepped together. Where
+    several take turns, an iteration is a turn of the one that comes least often (a GAN's generator).
+    """
+    rows = _rows(timeline, lambda name: name.startswith("Optimizer.step#"))
+    if len(rows) < _ENOUGH:
+        return None
+    start, end = timeline.host.start[rows], timeline.host.end[rows]
+    before = np.searchsorted(launched[0], end[:-1]), np.searchsorted(launched[0], start[1:])
+    rows = rows[np.append(before[1] > before[0], True)]
+    names = timeline.host.name[rows]
+    kinds, counts = np.unique(names, return_counts=True)
+    often = counts >= max(_ENOUGH, int(counts.max()) // 8)
+    if not often.any():
+        return None
+    least = kinds[often][counts[often] == counts[often].min()]
+    rows = rows[names == names[np.isin(names, least)][-1]]
+    end = timeline.host.end[rows]
+    return _series(timeline, launched, timeline.names[int(timeline.host.name[rows[0]])], end[:-1], end[1:])
+
+
+def _iterations(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
+    rows = _rows(timeline, _ITERATION.fullmatch)
+    if len(rows) < _ENOUGH:
+        return None
+    names = _names(timeline, rows)
+    return _series(timeline, launched, names[0], timeline.host.start[rows], timeline.host.end[rows], names)
+
+
+def _batches(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
+    """From one request for a batch to the next; what follows the last may be no whole step."""
+    rows = _rows(timeline, LOADING.match)
+    if len(rows) < _ENOUGH + 1:
+        return None
+    start = timeline.host.start[rows]
+    return _series(timeline, launched, _names(timeline, rows[:1])[0], start[:-1], start[1:])
+
+
+def _series(
+    timeline: Timeline,
+    launched: tuple[Ints, Ints],
+    source: str,
+    start: Ints,
+    end: Ints,
+    names: tuple[str, ...] = (),
+) -> _Marks | None:
+    """These marks as steps, if they are: nearly all of them launch work, and together most of it."""
+    counts = np.searchsorted(launched[0], end) - np.searchsorted(launched[0], start)
+    if np.count_nonzero(counts) < 0.8 * len(counts) or counts.sum() < 0.5 * len(launched[0]):
+        return None
+    return _Marks(source, names or tuple(str(number + 1) for number in range(len(start))), start, end)
+
+
+def _stretched(timeline: Timeline, device: int, launched: tuple[Ints, Ints], marks: _Marks) -> StepSpans:
+    """Steps as the device sees them."""
+    work = timeline.work
+    first = np.searchsorted(launched[0], marks.start)
+    last = np.searchsorted(launched[0], marks.end)
+    counts = last - first
+    finish = work.end[launched[1]]
+    earlier = _still_running(timeline, device, launched, first, last)
+    start, end = marks.start.copy(), marks.end.copy()
+    for step in range(len(start)):  # there are few
+        start[step] = max(start[step], earlier)
+        reach = int(finish[first[step] : last[step]].max()) if counts[step] else 0
+        end[step] = earlier = max(int(start[step]), int(end[step]), reach)
+    linked = np.count_nonzero(launchers(timeline)[work.device == device] >= 0)
+    keep = _whole(counts) if linked > np.count_nonzero(work.device == device) / 2 else len(counts)
+    notes: tuple[str, ...] = ()
+    if keep < len(counts):
+        gone = ", ".join(marks.names[keep:])
+        notes = (f"{gone} left out: the recording ended before all work launched there was captured",)
+    return StepSpans(marks.source, marks.names[:keep], start[:keep], end[:keep], notes)
+
+
+def _still_running(
+    timeline: Timeline, device: int, launched: tuple[Ints, Ints], first: Ints, last: Ints
+) -> int:
+    """When the work of the steps before the recorded ones ended: it came before the first step's own."""
+    if not len(first) or last[0] == first[0]:
+        return 0
+    work = timeline.work
+    inside = np.zeros(len(work), bool)
+    for low, high in zip(first.tolist(), last.tolist(), strict=True):
+        inside[launched[1][low:high]] = True
+    begin = int(work.start[launched[1][first[0] : last[0]]].min())
+    foreign = (work.device == device) & ~inside & (work.end < begin)
+    return int(work.end[foreign].max()) if foreign.any() else 0
+
+
+def _whole(counts: Ints) -> int:
+    """How many steps remain without those at the end whose device work was not captured (any more)."""
+    having = np.flatnonzero(counts)
+    if len(counts) < 2 or not len(having):
+        return len(counts)
+    last = int(having[-1])
+    return last if last > 0 and counts[last] < 0.8 * counts[last - 1] else last + 1
+
+
+def _span(timeline: Timeline, device: int, launched: tuple[Ints, Ints]) -> StepSpans:
+    """The whole trace as one step.
+
+    Where most of it passes before the device is first used, loading and lazy set-up would drown everything
+    else: it then begins with the first launch.
+    """
+    start, end = timeline.span
+    rows = timeline.work.device == device
+    if rows.any():
+        first = int(timeline.work.start[rows].min())
+        first = min([first, *launched[0][:1].tolist()])
+        if first - start > (end - start) / 2:
+            start = first
+    return StepSpans("span", ("1",), np.array([start], np.int64), np.array([end], np.int64))
+
+
+def _length(start: Ints, end: Ints) -> int:
+    return int((end - start).sum())

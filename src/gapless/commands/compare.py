@@ -1,0 +1,183 @@
+"""``gapless compare``: what changed from one run to another."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import click
+import msgspec
+
+from gapless.commands import _output
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
+from gapless.model import Profile, Report
+from gapless.model.comparison import Comparison, percents
+from gapless.render import _comparison
+
+if TYPE_CHECKING:
+    from gapless.analyze.compare import Subject
+
+Kind = Literal["trace", "session", "profile", "report"]
+
+Saved = TypeVar("Saved", Profile, Report)
+
+_VERSION = 1
+"""Of saved profiles and reports."""
+
+_FORMAT = re.compile(rb'"format"\s*:\s*"gapless-([a-z]+)"')
+_HEAD = 65536
+"""Bytes at the beginning of a file in which its format is looked for."""
+
+_ACCEPTED = (
+    "compare takes two traces (or folders or patterns of the ranks of a run), two saved profiles, "
+    "or two sessions of `gapless check -o`"
+)
+
+
+class _Document(msgspec.Struct):
+    version: int = 0
+
+
+@click.command("compare")
+@click.option(
+    "-f", "--format", "form", type=click.Choice(("json", "text")), default="text", show_default=True
+)
+@click.option("--all", "unfold", is_flag=True, help="Every row of every list.")
+@click.option(
+    "--fail-on-regression",
+    "bound",
+    metavar="PERCENT",
+    type=click.FloatRange(0),
+    help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has as many more waits).",
+)
+@click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR.")
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+def command(before: str, after: str, form: str, unfold: bool, bound: float | None, no_color: bool) -> int:
+    """Tell what changed from BEFORE to AFTER: the step, its phases, kernels, lines and findings.
+
+    Both are traces, or both sessions that `gapless check -o` has saved. A folder or a pattern in quotes
+    stands for the ranks of one run, of which the slowest is compared.
+
+    \b
+    Examples:
+      gapless compare before.pt.trace.json.gz after.pt.trace.json.gz
+      gapless compare 'old/rank*.json' 'new/rank*.json'
+      gapless compare --fail-on-regression 5 main.json.gz branch.json.gz
+      gapless compare before.gapless.json after.gapless.json
+    """
+    made = compare(before, after)
+    style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
+    text = _comparison.as_json(made, style) if form == "json" else _comparison.as_text(made, style)
+    _output.write(sys.stdout, text)
+    reason = regression(made, bound) if bound is not None else ""
+    if reason:
+        click.echo(f"gapless: {reason}", err=True)
+    return EXIT_FINDINGS if reason else EXIT_OK
+
+
+def compare(before: str, after: str) -> Comparison:
+    """What changed from what `before` names to what `after` names.
+
+    Raises:
+        UsageError: they are of different kinds.
+        UnreadableInput: one of them cannot be read.
+    """
+    kinds = _kind(before), _kind(after)
+    if kinds == ("session", "session"):
+        return _sessions(before, after)
+    if "session" in kinds:
+        trace, session = (before, after) if kinds[1] == "session" else (after, before)
+        raise UsageError(f"{session} is a session and {trace} is not: {_ACCEPTED}")
+    from gapless.analyze.compare import compare_profiles
+
+    return compare_profiles(_subject(before, kinds[0]), _subject(after, kinds[1]))
+
+
+def regression(made: Comparison, bound: float) -> str:
+    """Why `made` is a regression over `bound` percent; "" where it is none.
+
+    A change within the spread of the steps is none.
+    """
+    length = made.length
+    if length.change <= 0 or made.within_spread:
+        return ""
+    if length.percent is not None and length.percent <= bound:
+        return ""
+    more = f"{percents(length.percent)} more" if length.percent is not None else "more"
+    what = "waits" if made.of == "sessions" else "time"
+    return f"{more} {what} than before, over the bound of {percents(bound)} (--fail-on-regression)"
+
+
+def _kind(name: str) -> Kind:
+    """What `name` is. What Gapless did not write itself is taken for a trace."""
+    if not os.path.isfile(name):
+        return "trace"
+    try:
+        with open(name, "rb") as file:
+            found = _FORMAT.search(file.read(_HEAD))
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {name}: {error.strerror or error}") from None
+    if found is None:
+        return "trace"
+    kind = found.group(1).decode()
+    if kind in ("session", "profile", "report"):
+        return kind  # type: ignore[return-value]  # one of the three
+    raise UsageError(f"{name} is a saved {kind}: {_ACCEPTED}")
+
+
+def _sessions(before: str, after: str) -> Comparison:
+    from gapless.analyze import report
+    from gapless.analyze.compare import compare_reports
+    from gapless.model.session import load
+
+    return compare_reports((before, report(load(before))), (after, report(load(after))))
+
+
+def _subject(name: str, kind: Kind) -> Subject:
+    from gapless.analyze.compare import Subject
+
+    if kind == "report":
+        report = _decoded(name, Report)
+        if report.profile is None:
+            raise UsageError(f"{name} is the report of a session, not of a trace: {_ACCEPTED}")
+        return Subject(name, report.profile, report.findings, max(1, len(report.ranks)))
+    profiles = [_decoded(name, Profile)] if kind == "profile" else _profiles(name)
+    return _slowest(name, profiles)
+
+
+def _slowest(name: str, profiles: Sequence[Profile]) -> Subject:
+    from gapless.analyze.compare import Subject, slowest
+    from gapless.analyze.profile.findings import findings
+
+    one = profiles[slowest(profiles)]
+    return Subject(name, one, findings([one]), len(profiles))
+
+
+def _profiles(name: str) -> list[Profile]:
+    """The profiles of all traces that `name` means."""
+    from gapless.analyze.profile.profile import profile
+    from gapless.trace.find import find
+    from gapless.trace.read import read
+
+    return [profile(read(path)) for path in find([name])]
+
+
+def _decoded(name: str, kind: type[Saved]) -> Saved:
+    """A profile or report that was saved as JSON: the format's name and version, and its fields."""
+    try:
+        with open(name, "rb") as file:
+            data = file.read()
+        head = msgspec.json.decode(data, type=_Document)
+        if head.version == _VERSION:
+            return msgspec.json.decode(data, type=kind)
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {name}: {error.strerror or error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableInput(f"{name} is damaged: {error}") from None
+    raise UnreadableInput(
+        f"{name} is of version {head.version}; this Gapless reads version {_VERSION}: save it again"
+    )

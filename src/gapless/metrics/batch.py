@@ -1,0 +1,66 @@
+"""One update's arguments, and what has been derived from them so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Derivation = Callable[..., Any]
+
+
+class Batch:
+    """The arguments of one update, shared by every statistic that reads them.
+
+    What several statistics need (the labels of logits, say) is derived once: :meth:`derive` keeps it under the
+    function and its configuration until the update is over.
+    """
+
+    __slots__ = ("_derived", "args")
+
+    def __init__(self, args: tuple[Any, ...], device: torch.device) -> None:
+        self.args = tuple([admit(value, device) for value in args])
+        self._derived: dict[Any, Any] = {}
+
+    def derive(self, function: Derivation, *config: Any) -> Any:
+        """``function(batch, *config)``, computed once per update. `config` must be hashable."""
+        key = (function, *config)
+        if key not in self._derived:
+            self._derived[key] = function(self, *config)
+        return self._derived[key]
+
+
+def admit(value: Any, device: torch.device) -> Any:
+    """`value` as an update may use it on `device` without waiting.
+
+    Tensors come without their graph. A tensor of the host travels through pinned memory; one with no dimension
+    becomes a Python number, which operators take as a kernel's argument.
+    """
+    if not isinstance(value, Tensor):
+        if isinstance(value, (list, tuple)):
+            return admit(torch.as_tensor(value), device)
+        return value
+    if value.requires_grad:
+        value = value.detach()
+    if value.device == device:
+        return value
+    if value.device.type != "cpu":
+        return value.to(device, non_blocking=True)
+    return value.item() if value.dim() == 0 else to_device(value, device)
+
+
+def to_device(value: Tensor, device: torch.device) -> Tensor:
+    """`value`, a tensor of the host, on `device`; the host does not wait for the copy."""
+    if device.type == "cuda":
+        value = value.pin_memory()
+    return value.to(device, non_blocking=True)
+
+
+def device_of(args: tuple[Any, ...]) -> torch.device | None:
+    """The accelerator that holds one of `args`, if any does."""
+    for value in args:
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            return value.device
+    return None

@@ -1,0 +1,176 @@
+"""What metrics are computed from: sums (or extremes, or rows) over the updates, kept in place on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.batch import Batch
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of a statistic's state.
+
+    `reduction` says how the same slot of two states becomes one: ``"sum"``, ``"max"``, ``"min"``, or ``"fold"``
+    where the statistic's own :meth:`Statistic.merge` knows.
+    """
+
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.int64
+    initial: float = 0
+    reduction: str = "sum"
+
+    def allocate(self, device: torch.device) -> Tensor:
+        return torch.full(self.shape, self.initial, dtype=storable(self.dtype, device), device=device)
+
+
+def storable(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """`dtype`, or the widest float that `device` has in its place."""
+    return torch.float32 if dtype == torch.float64 and device.type == "mps" else dtype
+
+
+class Fault(Exception):
+    """Bad values that an update met; `severity` is ``"error"`` or ``"warn"``."""
+
+
+class Statistic:
+    """State that one or more metrics are computed from.
+
+    A subclass passes its configuration and its slots to ``__init__`` and adds a batch to ``self.state`` in
+    :meth:`count`, with in-place operations and without reading a value. Two statistics with the same `key` are
+    the same statistic: a collection keeps one of them.
+    """
+
+    severity = "error"
+
+    def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
+        self.key = (type(self), *config)
+        self.checked = checked
+        self.slots = {**slots, "clean": Slot()}
+        self.device = torch.get_default_device()
+        self.state: State = self._allocate()
+        self._whole: State | None = None
+        self._scratch: State | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    # What a subclass says.
+
+    def count(self, batch: Batch) -> None:
+        """Add `batch` to ``self.state``."""
+        raise NotImplementedError
+
+    def faults(self) -> Tensor | None:
+        """How many bad values ``self.state`` has met, as a tensor of no dimension; None where none are looked for."""
+        return None
+
+    def forget_faults(self) -> None:
+        """Take what :meth:`faults` counts back to zero."""
+
+    def complaint(self, count: int) -> str:
+        """What to say about `count` bad values."""
+        return f"met {count} bad value{'s' * (count != 1)}"
+
+    def merge(self, into: State, other: State) -> None:
+        """Add the state `other` to the state `into`, in place."""
+        for name, slot in self.slots.items():
+            if name != "clean":
+                REDUCE[slot.reduction](into[name], other[name])
+
+    # What the metrics call.
+
+    def update(self, batch: Batch) -> None:
+        """Add `batch`, and note on the device whether every update so far was free of bad values."""
+        self.count(batch)
+        self._note()
+
+    def _note(self) -> None:
+        if self.checked and (self.device.type != "cpu" or torch.compiler.is_compiling()):
+            faults = self.faults()
+            if faults is not None:
+                self.state["clean"].add_(faults == 0)
+
+    def fault_state(self) -> Tensor | None:
+        """``[bad values, updates before the first of them]`` on the device, or None where nothing is checked."""
+        faults = self.faults() if self.checked else None
+        return None if faults is None else torch.stack((faults, self.state["clean"]))
+
+    def reset(self) -> None:
+        """Back to the state before the first update, in the same storage."""
+        self._clear(self.state)
+
+    def _clear(self, state: State) -> None:
+        for name, slot in self.slots.items():
+            if slot.initial == 0:
+                state[name].zero_()
+            else:
+                state[name].fill_(slot.initial)
+
+    def begin_batch(self) -> None:
+        """From here to :meth:`end_batch`, updates and readings concern one batch only."""
+        if self._scratch is None:
+            self._scratch = self._allocate()
+        else:
+            self._clear(self._scratch)
+        self._whole, self.state = self.state, self._scratch
+
+    def end_batch(self) -> None:
+        """Add the batch to the rest."""
+        if self._whole is None:
+            return
+        batch, self.state, self._whole = self.state, self._whole, None
+        self.merge(self.state, batch)
+        self._note()
+
+    def to(self, device: torch.device) -> None:
+        """Move the state; dtypes stay, whatever the module around it is cast to."""
+        if device == self.device:
+            return
+        self.device = device
+        self.state = {
+            name: value.to(device, storable(self.slots[name].dtype, device), non_blocking=value.is_pinned())
+            for name, value in self.state.items()
+        }
+        self._scratch = None
+
+    def follow(self, device: torch.device) -> None:
+        """Go to the accelerator where the inputs are; the copies go through pinned memory and nobody waits."""
+        if device.type == "cuda" and self.device.type == "cpu":
+            self.state = {name: value.pin_memory() for name, value in self.state.items()}
+        self.to(device)
+
+    def _allocate(self) -> State:
+        with torch.inference_mode(False):
+            return {name: slot.allocate(self.device) for name, slot in self.slots.items()}
+
+
+def _extreme(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Any]:
+    def reduce(into: Tensor, other: Tensor) -> None:
+        function(into, other, out=into)
+
+    return reduce
+
+
+def _unknown(into: Tensor, other: Tensor) -> None:
+    raise NotImplementedError("a slot that is folded needs the statistic's own merge")
+
+
+REDUCE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "sum": Tensor.add_,
+    "max": _extreme(torch.maximum),
+    "min": _extreme(torch.minimum),
+    "fold": _unknown,
+}
+LOWEST, HIGHEST = -math.inf, math.inf

@@ -1,0 +1,188 @@
+"""`Comparison`: what changed from one run to another."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gapless.model.finding import Finding
+from gapless.model.source import SourceLine
+
+State = Literal["gone", "less", "same", "more", "new"]
+"""What became of something: ``less`` and ``more`` by enough to be worth a line."""
+
+Unit = Literal["ns", "bytes", "share", "percent", "count", "waits"]
+
+
+class Measure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One number on both sides, in `unit`; -1 where a side does not tell."""
+
+    name: str
+    before: float = 0.0
+    after: float = 0.0
+    unit: Unit = "ns"
+
+    @property
+    def known(self) -> bool:
+        """Whether both sides tell."""
+        return self.before >= 0 and self.after >= 0
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before if self.known else 0.0
+
+    @property
+    def percent(self) -> float | None:
+        """The change in percent of `before`; None where there is nothing to divide by."""
+        return 100.0 * self.change / self.before if self.known and self.before else None
+
+
+class Spread(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How much the steps of one side differ, in nanoseconds: the median and the quartiles around it."""
+
+    steps: int
+    median: float
+    low: float
+    high: float
+
+
+class Side(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One of the two runs.
+
+    `name` is how the user called it, `path` the file that was compared: the slowest rank of `files` where
+    there are several. `steps` are marked by `marks` ("" where nothing does). `spread` is there from five
+    steps on.
+    """
+
+    name: str
+    path: str = ""
+    files: int = 1
+    rank: int = -1
+    device: str = ""
+    steps: int = 0
+    marks: str = ""
+    spread: Spread | None = None
+
+
+class PhaseChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One phase of training: the host's time in it, that of the device work it launched, and idleness."""
+
+    name: str
+    host: Measure
+    device: Measure
+    idle: Measure
+
+
+class WorkChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Device time of one kernel, or of all kernels launched by one operator.
+
+    `before` and `after` are nanoseconds, `calls_before` and `calls_after` launches, per step or trace; -1
+    where a side lists its longest only and this is not one of them. `was` is the kernel's name before, where
+    the two differ in what does not matter.
+    """
+
+    name: str
+    state: State
+    before: float = 0.0
+    after: float = 0.0
+    calls_before: float = 0.0
+    calls_after: float = 0.0
+    was: str = ""
+    operator: str = ""
+
+
+class LineChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Device time launched from one line of the user's, and idleness of the device that it causes.
+
+    `was` and `line` are the line before and after, None where that side does not have it. `place` stands for
+    both where no line is known. Times in nanoseconds per step or trace; -1 where a side lists the longest
+    only and this is not one of them.
+    """
+
+    state: State
+    was: SourceLine | None = None
+    line: SourceLine | None = None
+    place: str = ""
+    device_before: float = 0.0
+    device_after: float = 0.0
+    idle_before: float = 0.0
+    idle_after: float = 0.0
+
+
+class FindingChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One finding before and after; None on the side that does not have it.
+
+    `idle_before` and `idle_after` are nanoseconds of idle device, `calls_before` and `calls_after` how often
+    it happens: per step, or in all where there are no steps or the finding is not part of them.
+    """
+
+    state: State
+    before: Finding | None = None
+    after: Finding | None = None
+    idle_before: float = 0.0
+    idle_after: float = 0.0
+    calls_before: float = 0.0
+    calls_after: float = 0.0
+
+    @property
+    def finding(self) -> Finding:
+        """It as it is now, or as it was."""
+        found = self.after or self.before
+        assert found is not None, "a change has at least one side"
+        return found
+
+
+class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Two runs side by side; what changed most comes first in each list.
+
+    `of` says what was compared: ``profiles`` (times in nanoseconds) or ``sessions`` (waits). All numbers are
+    means `per` step, or of the whole ``trace`` or ``run`` where a side has no steps. `length` is the number
+    the comparison is about: the time of a step, or its waits. `within_spread` says that the steps of one side
+    differ among themselves as much as the two sides do. `notes` say what makes the sides hard to compare.
+    """
+
+    sentence: str
+    of: Literal["profiles", "sessions"]
+    per: Literal["step", "trace", "run"]
+    before: Side
+    after: Side
+    length: Measure
+    within_spread: bool = False
+    idle: Measure | None = None
+    split: tuple[Measure, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    causes: tuple[Measure, ...] = ()
+    phases: tuple[PhaseChange, ...] = ()
+    kernels: tuple[WorkChange, ...] = ()
+    operators: tuple[WorkChange, ...] = ()
+    lines: tuple[LineChange, ...] = ()
+    findings: tuple[FindingChange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """The unit of time in which several numbers stand side by side, and the decimals that suits them."""
+
+    name: str
+    nanoseconds: float
+    decimals: int
+
+    def __call__(self, nanoseconds: float) -> str:
+        return f"{nanoseconds / self.nanoseconds:,.{self.decimals}f}"
+
+
+def scale(largest: float, least: int = 0) -> Scale:
+    """The scale for times up to `largest` nanoseconds, with `least` decimals or more.
+
+    The largest gets three digits or more: ``178``, ``36.4``, ``8.02``.
+    """
+    name, size = ("s", 1e9) if largest >= 1e10 else ("ms", 1e6) if largest >= 1e6 else ("µs", 1e3)
+    digits = len(str(int(largest / size)))
+    return Scale(name, size, max(least, 3 - digits))
+
+
+def percents(value: float) -> str:
+    """``28 %``, ``2.5 %``: of `value`'s size, whatever its sign."""
+    size = abs(value)
+    return f"{size:.0f} %" if size >= 9.95 else f"{size:.1f} %"

@@ -1,0 +1,269 @@
+"""A comparison for a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TypeVar
+
+from rich.text import Text
+
+from gapless.model import SourceLine
+from gapless.model.comparison import (
+    Comparison,
+    FindingChange,
+    LineChange,
+    Measure,
+    PhaseChange,
+    Side,
+    WorkChange,
+    scale,
+)
+from gapless.model.wording import count, number
+from gapless.render import _table as table
+from gapless.render import _words as words
+from gapless.render._canvas import Canvas
+from gapless.render._style import Style
+from gapless.render.json import plain
+
+FORMAT = "gapless-comparison"
+VERSION = 1
+
+Row = TypeVar("Row")
+
+_SHOWN = 8
+"""Rows of a list that stand for the rest, unless everything is unfolded."""
+
+
+def as_json(made: Comparison, style: Style) -> str:
+    """`made` as a JSON object in one line, every field in it."""
+    document = {"format": FORMAT, "version": VERSION, **plain(made)}
+    return json.dumps(document, ensure_ascii=not style.unicode, separators=(",", ":")) + "\n"
+
+
+def as_text(made: Comparison, style: Style) -> str:
+    """`made` as text: the sentence, then what changed, part by part."""
+    canvas = Canvas(style)
+    canvas.wrapped(Text(made.sentence + ".", style="bold"))
+    canvas.blank()
+    for name, side in (("before", made.before), ("after", made.after)):
+        canvas.hanging(Text(f"{name:<8}", style="dim"), Text(_side(side, style)))
+    if made.of == "profiles":
+        _times(canvas, made)
+        _measures(canvas, made.measures)
+        _phases(canvas, made.phases)
+        _work(canvas, made, "operators by device time", made.operators)
+        _work(canvas, made, "kernels", made.kernels)
+        _lines(canvas, made)
+    _findings(canvas, made)
+    _closing(canvas, made)
+    return canvas.text()
+
+
+def _side(side: Side, style: Style) -> str:
+    parts = [style.path(side.name)]
+    if side.path != side.name:
+        parts.append(f"rank {side.rank}" if side.rank >= 0 else style.path(side.path))
+    if side.steps:
+        parts.append(count(side.steps, "step"))
+    if side.device:
+        parts.append(side.device)
+    return ", ".join(parts)
+
+
+def _times(canvas: Canvas, made: Comparison) -> None:
+    unit = scale(max(made.length.before, made.length.after), least=1)
+    head = "per step" if made.per == "step" else "whole trace"
+    table.head(canvas, f"{head}, {unit.name}")
+    table.row(canvas, made.per, unit(made.length.before), unit(made.length.after), table.change(made.length))
+    for name, field in (("median", "median"), ("a quarter below", "low"), ("a quarter above", "high")):
+        before, after = (
+            unit(getattr(side.spread, field)) if side.spread else "" for side in (made.before, made.after)
+        )
+        if before or after:
+            table.row(canvas, f"  {name}", before, after, Text())
+    for row in made.split:
+        table.row(canvas, f"  {row.name}", unit(row.before), unit(row.after), table.change(row))
+    if made.idle and max(made.idle.before, made.idle.after):
+        table.head(canvas, f"GPU idle by cause, {unit.name}")
+        table.row(canvas, "idle", unit(made.idle.before), unit(made.idle.after), table.change(made.idle))
+        for row in made.causes:
+            table.row(canvas, f"  {row.name}", unit(row.before), unit(row.after), table.change(row))
+
+
+def _measures(canvas: Canvas, measures: Sequence[Measure]) -> None:
+    if not measures:
+        return
+    table.head(canvas, "GPU and memory")
+    for row in measures:
+        table.row(
+            canvas, row.name, _amount(row, row.before), _amount(row, row.after), table.other_change(row)
+        )
+
+
+def _amount(measure: Measure, value: float) -> str:
+    if value < 0:
+        return "unknown"
+    if measure.unit == "share":
+        return f"{100 * value:.1f} %"
+    if measure.unit == "percent":
+        return f"{value:.1f} %"
+    if measure.unit == "bytes":
+        return words.size(int(value))
+    if measure.unit == "ns":
+        unit = scale(value)
+        return f"{unit(value)} {unit.name}"
+    return f"{value:,.0f}" if value >= 10 else number(value)
+
+
+def _phases(canvas: Canvas, phases: Sequence[PhaseChange]) -> None:
+    fields = ("host", "device", "idle")
+    rows = [[getattr(phase, field) for field in fields] for phase in phases]
+    if not rows:
+        return
+    unit = scale(max(max(one.before, one.after) for row in rows for one in row), least=1)
+    canvas.blank()
+    width = canvas.style.width
+    column = min(10, (width - 14) // 6)
+    lead = width - 6 * column
+    canvas.clipped(Text(f"{f'phases, {unit.name}':<{lead}}" + "".join(f"{f:>{2 * column}}" for f in fields)))
+    canvas.clipped(Text(" " * lead + f"{'before':>{column}}{'after':>{column}}" * 3, style="dim"))
+    for phase, row in zip(phases, rows, strict=True):
+        numbers = "".join(f"{unit(one.before):>{column}}{unit(one.after):>{column}}" for one in row)
+        canvas.clipped(Text(f"{'  ' + phase.name:<{lead}}{numbers}"))
+
+
+def _work(canvas: Canvas, made: Comparison, title: str, rows: Sequence[WorkChange]) -> None:
+    changed = [row for row in rows if row.state != "same"]
+    if not changed:
+        return
+    unit = scale(max(max(row.before, row.after) for row in changed), least=1)
+    table.head(canvas, f"{title}, {unit.name}", "launches")
+    for row in _some(canvas, changed):
+        name = short(row.name) + (f" · {row.operator}" if row.operator else "")
+        calls = _calls(row)
+        table.row(
+            canvas,
+            f"  {name}",
+            unit(row.before) if row.before >= 0 else "?",
+            unit(row.after) if row.after >= 0 else "?",
+            table.state(row.state, row.before, row.after),
+            calls,
+        )
+    _rest(canvas, len(changed), "changed by less")
+
+
+def _calls(row: WorkChange) -> str:
+    before, after = (f"{calls:,.0f}" if calls >= 0 else "?" for calls in (row.calls_before, row.calls_after))
+    return before if before == after else f"{before} to {after}"
+
+
+def short(kernel: str) -> str:
+    """A kernel's name without namespaces, template arguments and parameters."""
+    text = kernel.removeprefix("void ").replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    text = re.split(r"[<(]", text, maxsplit=1)[0].strip() or kernel
+    return text.rsplit("::", 1)[-1] if not text.startswith("aten::") and "::" in text else text
+
+
+def _lines(canvas: Canvas, made: Comparison) -> None:
+    changed = [row for row in made.lines if row.state != "same"]
+    if not changed:
+        return
+    largest = max(
+        max(row.device_before, row.device_after, row.idle_before, row.idle_after) for row in changed
+    )
+    unit = scale(largest, least=1)
+    column = 9
+    canvas.blank()
+    lead = canvas.style.width - 4 * column - 6
+    title = f"lines, {unit.name}" if any(row.line or row.was for row in changed) else f"places, {unit.name}"
+    canvas.clipped(Text(f"{title:<{lead}}{'device':>{2 * column}}{'idle':>{2 * column}}"))
+    canvas.clipped(Text(" " * lead + f"{'before':>{column}}{'after':>{column}}" * 2, style="dim"))
+    for row in _some(canvas, changed):
+        cells = (row.device_before, row.device_after, row.idle_before, row.idle_after)
+        numbers = "".join(f"{unit(cell) if cell >= 0 else '?':>{column}}" for cell in cells)
+        name = table.fitted(canvas, "  " + _line_name(row, canvas.style), lead)
+        mark = {"gone": "gone", "new": "new"}.get(row.state, "")
+        canvas.clipped(Text.assemble(name, numbers, (f"{mark:>6}", table.color(row.state))))
+    _rest(canvas, len(changed), "changed by less")
+
+
+def _line_name(row: LineChange, style: Style) -> str:
+    line = row.line or row.was
+    return _place(line, style) if line else row.place or "no place"
+
+
+def _place(line: SourceLine, style: Style) -> str:
+    function = f" {line.function}" if line.function and line.function != "<module>" else ""
+    return f"{style.path(line.file)}:{line.line}{function}"
+
+
+def _findings(canvas: Canvas, made: Comparison) -> None:
+    if not made.findings:
+        return
+    changed = [row for row in made.findings if row.state != "same"]
+    canvas.blank()
+    canvas.clipped(Text("findings", style="bold"))
+    for row in _some(canvas, changed):
+        _finding(canvas, made, row)
+    _rest(canvas, len(changed), "changed too")
+    same = len(made.findings) - len(changed)
+    if same:
+        canvas.wrapped(Text(f"  {count(same, 'finding')} as before", style="dim"))
+
+
+def _finding(canvas: Canvas, made: Comparison, row: FindingChange) -> None:
+    one = row.finding
+    title = Text.assemble(
+        (f"  {row.state:<5}", table.color(row.state)), (one.code, "bold cyan"), " ", (one.name, "bold")
+    )
+    canvas.spread(title, Text(_finding_change(made, row)))
+    place = _place(one.line, canvas.style) if one.line else one.place
+    if place:
+        canvas.line(Text(f"       {'backward of ' if one.backward else ''}{place}"))
+    if row.before and row.after and row.before.line and row.after.line:
+        was, now = row.before.line, row.after.line
+        if was.line != now.line:
+            canvas.line(Text(f"       line {was.line} before", style="dim"))
+
+
+def _finding_change(made: Comparison, row: FindingChange) -> str:
+    if made.of == "sessions":
+        when = words.WHEN[row.finding.frequency.when]
+        waits = count(row.calls_after if row.after else row.calls_before, "wait")
+        if row.before and row.after and row.calls_before != row.calls_after:
+            waits += f" instead of {number(row.calls_before)}"
+        per = "" if row.finding.frequency.per_step else f" ({when})"
+        return waits + (" a step" if not per else "") + per
+    unit = scale(max(row.idle_before, row.idle_after))
+    if max(row.idle_before, row.idle_after) <= 0:
+        before, after = (_amount(Measure(name="", unit="count"), value) for value in _both_calls(row))
+        text = f"{before} calls" if not row.after else f"{after} calls"
+        return text + (f" instead of {before}" if row.before and row.after and before != after else "")
+    if row.before and row.after:
+        return f"idle {unit(row.idle_after)} {unit.name} instead of {unit(row.idle_before)}"
+    return f"idle {unit(row.idle_after if row.after else row.idle_before)} {unit.name}"
+
+
+def _both_calls(row: FindingChange) -> tuple[float, float]:
+    return row.calls_before, row.calls_after
+
+
+def _closing(canvas: Canvas, made: Comparison) -> None:
+    lines = [Text.assemble(("note: ", "bold"), note) for note in made.notes]
+    if canvas.style.hints:
+        lines.append(Text(" · ".join(canvas.style.hints), style="dim"))
+    if lines:
+        canvas.blank()
+    for line in lines:
+        canvas.wrapped(line)
+
+
+def _some(canvas: Canvas, rows: Sequence[Row]) -> Sequence[Row]:
+    return rows if canvas.style.unfold else rows[:_SHOWN]
+
+
+def _rest(canvas: Canvas, rows: int, what: str) -> None:
+    if rows > _SHOWN and not canvas.style.unfold:
+        canvas.clipped(Text(f"  … and {rows - _SHOWN} more {what} (--all)", style="dim"))

@@ -1,0 +1,100 @@
+"""Which call launched which device work, and what the names of calls and copies say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind
+
+STAGED = 1 << 16
+"""Bytes: up to here a pageable copy to the device is staged and its call returns at once."""
+
+_STREAM = re.compile(r"(cuda|hip|cu)StreamSynchronize")
+_EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize")
+_DEVICE = re.compile(r"(cuda|hip)(Device|Thread)Synchronize|(cu|hip)CtxSynchronize")
+_COPY = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
+_ASYNCHRONOUS = re.compile(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async")
+_MEMORY = re.compile(
+    r"(cuda|hip)(Free|Malloc|HostAlloc|HostFree|HostMalloc|HostRegister|HostUnregister|MemPool)"
+    r"|cuMem(Alloc|Free|Unmap|Release|Map|Create|SetAccess)"
+)
+_POLL = re.compile(r"(cuda|hip|cu)(Event|Stream)Query")
+
+
+@dataclass(frozen=True)
+class CallNames:
+    """For each name of a timeline what a call of that name does."""
+
+    stream_sync: Bools
+    event_sync: Bools
+    device_sync: Bools
+    copy: Bools
+    asynchronous_copy: Bools
+    memory: Bools
+    poll: Bools
+
+
+def call_names(timeline: Timeline) -> CallNames:
+    """Looks every name up once."""
+    return CallNames(
+        *(
+            timeline.names_where(pattern.match)
+            for pattern in (_STREAM, _EVENT, _DEVICE, _COPY, _ASYNCHRONOUS, _MEMORY, _POLL)
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Copies:
+    """For each device operation whether it is a copy between host and device, and from or to what memory.
+
+    `pageable` and `pinned` are both False where the profile does not say (AMD).
+    """
+
+    to_host: Bools
+    to_device: Bools
+    pageable: Bools
+    pinned: Bools
+
+
+def copies(timeline: Timeline) -> Copies:
+    """What the names of the copies say ("Memcpy DtoH (Device -> Pageable)")."""
+    work = timeline.work
+    memcpy = work.kind == WorkKind.MEMCPY
+
+    def named(text: str) -> Bools:
+        flags: Bools = memcpy & timeline.names_where(lambda name: text in name)[work.name]
+        return flags
+
+    return Copies(
+        to_host=named("DtoH"), to_device=named("HtoD"), pageable=named("Pageable"), pinned=named("Pinned")
+    )
+
+
+def launching_calls(timeline: Timeline) -> Ints:
+    """For each device operation the host row of the call that launched it, -1 where there is none."""
+    host, work = timeline.host, timeline.work
+    calls = np.flatnonzero((host.kind == HostKind.CALL) & (host.correlation >= 0))
+    if not len(calls) or not len(work):
+        return np.full(len(work), -1, np.int64)
+    ids = host.correlation[calls]
+    order = np.argsort(ids, kind="stable")
+    ids, calls = ids[order], calls[order]
+    at = np.minimum(np.searchsorted(ids, work.correlation), len(ids) - 1)
+    found = (ids[at] == work.correlation) & (work.correlation >= 0)
+    return np.where(found, calls[at], -1)
+
+
+def streams(timeline: Timeline) -> tuple[NDArray[np.int64], Ints, Ints]:
+    """For each device operation the number of its stream, and for each number its device and stream id."""
+    work = timeline.work
+    if not len(work):
+        none = np.empty(0, np.int64)
+        return none, none, none
+    pairs = np.stack([work.device, work.stream], axis=1)
+    distinct, number = np.unique(pairs, axis=0, return_inverse=True)
+    return number.reshape(-1).astype(np.int64), distinct[:, 0], distinct[:, 1]

@@ -1,0 +1,122 @@
+"""GAP301."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from gapless.model import Hit, Profile, Rule
+from gapless.rules import _profile as told
+from gapless.rules._profile import Spot
+
+_ITSELF = ("_SingleProcessDataLoaderIter", "torch/utils/data/_utils/fetch.py")
+"""Seen only where the training process makes the batches: the workers' own code runs in other processes."""
+_BY_WORKERS = ("_MultiProcessingDataLoaderIter", "dataloader.py: _try_get_data", "dataloader.py: _get_data")
+_MOST_WORKERS = 32
+"""More are not advised: from there on the batch itself must become cheaper."""
+
+
+class StarvedInput(Rule):
+    """The GPU is idle because the next batch is not there yet.
+
+    ## What waits
+    The training loop asks the DataLoader for the next batch (`__next__`) and gets it late. The host launches
+    nothing until then, the GPU finishes what was queued and is idle.
+
+    ## Why it costs
+    With `num_workers=0` every batch is made by the training process itself, between two steps: its whole
+    time is added to each step. With workers, batches are made while the GPU computes, and a step takes the
+    longer of the two: its own time, or the time of a batch divided by the number of workers that have a core
+    to run on.
+
+    ## Example
+    ```python
+    for inputs, labels in DataLoader(dataset, batch_size=64):
+        train_step(inputs.to(device), labels.to(device))
+    ```
+
+    ## Use instead
+    ```python
+    loader = DataLoader(dataset, batch_size=64, num_workers=8, pin_memory=True, persistent_workers=True)
+    for inputs, labels in loader:
+        train_step(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+    ```
+    Enough workers are the time of a batch divided by that of the rest of a step, rounded up, if each has a
+    core. Where there are not so many cores, make the batch cheaper: decode and resize once and store the
+    result, do per-sample work on the whole batch or on the GPU. Where samples wait for a disk or a network,
+    more workers than cores help.
+
+    ## When it is fine
+    In the first step of an epoch, while the workers start (`persistent_workers=True` keeps them for the next
+    epoch), or where the whole run is short.
+    """
+
+    code = "GAP301"
+    name = "starved-input"
+    advice = (
+        "make batches while the GPU computes: `DataLoader(..., num_workers=N, pin_memory=True, "
+        "persistent_workers=True)`, and make a batch cheaper where all cores are busy"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        found = told.spots(profile, "input")
+        if not told.matters(profile, found):
+            return
+        for spot in told.told(profile, found) or [told.together(found)]:
+            late = f"{spot.idle_for(profile)}, until the next batch is there"
+            yield spot.hit(profile, (late, *_evidence(profile, spot)), _remedy(profile, spot, self.advice))
+
+
+def _made_by(spot: Spot) -> str:
+    """Who makes the batches: ``itself``, ``workers`` or "" where the names do not tell."""
+    text = "\n".join(spot.words).replace("\\", "/")
+    itself, workers = (any(name in text for name in names) for names in (_ITSELF, _BY_WORKERS))
+    return "" if itself == workers else "itself" if itself else "workers"
+
+
+def _evidence(profile: Profile, spot: Spot) -> Iterator[str]:
+    if _made_by(spot) == "itself":
+        yield "`num_workers=0`: every batch is made by the training process itself"
+    elif _made_by(spot) == "workers":
+        yield "batches come from workers, and later than they are needed"
+    loading = _loading(profile)
+    if loading > 0:
+        yield f"the host spends {told.of_steps(profile, loading)}, in the loader"
+
+
+def _loading(profile: Profile) -> int:
+    return sum(phase.host for phase in profile.phases if phase.name == "loading")
+
+
+def _remedy(profile: Profile, spot: Spot, advice: str) -> str:
+    once = spot.steps == 1 and profile.steps.count >= 3
+    if _made_by(spot) == "workers":
+        if once:
+            return (
+                "one batch was late, as the first of an epoch is while workers start: "
+                "`persistent_workers=True` keeps them from one epoch to the next"
+            )
+        return (
+            "the workers do not keep up: raise `num_workers` to the number of cores this process has (beyond "
+            "it where samples wait for a disk or a network), then make a batch cheaper: store decoded and "
+            "resized samples, or do what is left of the transforms on the GPU"
+        )
+    if _made_by(spot) != "itself" or once:
+        return advice
+    call = "`DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)`"
+    return call + _enough(profile, spot)
+
+
+def _enough(profile: Profile, spot: Spot) -> str:
+    """How many workers keep up with the rest of a step."""
+    batch = told.per_step(profile, max(_loading(profile), spot.idle))
+    rest = profile.steps.mean - batch
+    needed = ceil(batch / rest) if rest > 0 else 0
+    if not 0 < needed <= _MOST_WORKERS:
+        return ": and make a batch cheaper, since nearly all of a step is spent on it"
+    keep = "1 worker can" if needed == 1 else f"{needed} workers can"
+    each = "a core of its own" if needed == 1 else "a core each"
+    return (
+        f": a batch takes {told.duration(batch)} and the rest of a step {told.duration(rest)}, "
+        f"so {keep} keep up with {each}; take a few more, as batches differ"
+    )

@@ -1,0 +1,89 @@
+"""GAP402."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.rules import _profile as told
+from gapless.rules._profile import Spot
+
+_GIVE_BACK = ("free", "unmap", "release")
+_PINNED = ("hostalloc", "hostmalloc", "mallochost", "hostregister")
+
+
+class AllocatorChurn(Rule):
+    """Memory is asked of the driver in every step, though the cache should hold it after the first ones.
+
+    ## What waits
+    `cudaMalloc`, `cudaHostAlloc` and their kind keep the host for a tenth of a millisecond to some
+    milliseconds; `cudaFree` waits for the GPU as well. A request that PyTorch's cache can serve takes a few
+    microseconds and none of these calls.
+
+    ## Why it costs
+    In a training that repeats itself the cache holds all blocks after a few steps. Where sizes change from
+    step to step, cached blocks do not fit, new ones are asked for and old ones given back.
+
+    ## Example
+    ```python
+    for batch in loader:
+        train_step(pad_sequence(batch, batch_first=True).to(device))
+    ```
+
+    ## Use instead
+    ```python
+    for batch in loader:
+        tokens = pad_sequence(batch, batch_first=True)
+        length = -(-tokens.shape[1] // 128) * 128
+        train_step(F.pad(tokens, (0, length - tokens.shape[1])).to(device))
+    ```
+    Few sizes are soon all cached. Without a change to the code,
+    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` makes blocks of different sizes from one range of
+    addresses. A first step at the greatest length makes all later ones fit. Pinned buffers of your own are
+    allocated once, before the loop.
+
+    ## When it is fine
+    In the first steps, when the cache fills.
+    """
+
+    code = "GAP402"
+    name = "allocator-churn"
+    advice = (
+        "pad variable lengths to few sizes, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; "
+        "leave `torch.cuda.empty_cache()` out of the loop"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        if told.saws(profile):
+            return  # GAP401 says more of the same
+        found = [spot for spot in told.spots(profile, "allocator") if not _first_only(profile, spot)]
+        if not found or not told.recurs(profile, whole := told.together(found)):
+            return
+        remedy = _remedy(profile, whole)
+        for spot in told.told(profile, found):
+            yield spot.hit(profile, (spot.idle_for(profile), told.called(profile, spot)), remedy)
+
+
+def _first_only(profile: Profile, spot: Spot) -> bool:
+    """Whether the place allocates in the first step and in none after it."""
+    start = profile.steps.start
+    first = len(start) > 1 and all(cost.start < start[1] for cost in spot.costs)
+    return first and told.steps_hit(profile, spot) <= 1
+
+
+def _remedy(profile: Profile, spot: Spot) -> str:
+    text = "\n".join(spot.words).lower()
+    if "empty_cache" in text:
+        return "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself"
+    names = [cost.site.operator.lower() for cost in spot.costs]
+    if names and all(any(pinned in name for pinned in _PINNED) for name in names):
+        return (
+            "pinned memory is allocated in the steps: let the DataLoader pin its batches "
+            "(`pin_memory=True`), or allocate one pinned buffer before the loop and fill it again"
+        )
+    if any(name in text for name in _GIVE_BACK):
+        return (
+            "memory is given back and taken again: leave `torch.cuda.empty_cache()` out of the loop, and "
+            f"{told.few_sizes(profile)}"
+        )
+    return f"the cache never fits: {told.few_sizes(profile)}"

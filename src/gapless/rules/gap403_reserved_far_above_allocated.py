@@ -1,0 +1,67 @@
+"""GAP403."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.rules import _profile as told
+
+_APART = 0.1
+"""The share of the GPU's memory that must lie idle in the cache to be worth a change of settings."""
+
+
+class ReservedFarAboveAllocated(Rule):
+    """The GPU's memory is nearly all reserved while tensors fill much less of it: the cache is in fragments.
+
+    ## What waits
+    Nothing yet. When a request fits into no free block and the driver has no more, the allocator waits for
+    the GPU, gives the whole cache back and asks again; if that does not do either, the run ends out of
+    memory, though enough is free in pieces.
+
+    ## Why it costs
+    Memory that lies in fragments cannot be used for a larger batch, and each emptying of the cache costs
+    a wait and the allocations after it.
+
+    ## Example
+    ```python
+    for batch in loader:
+        train_step(pad_sequence(batch, batch_first=True).to(device))
+    ```
+
+    ## Use instead
+    ```python
+    import os
+
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    import torch
+    ```
+    The variable must be set before the first allocation, best in the shell. Fewer different sizes help, too:
+    pad lengths to multiples, or run the largest batch first.
+
+    ## When it is fine
+    Where the run keeps its pace and neither grows nor runs out: the cache is there to be full.
+    """
+
+    code = "GAP403"
+    name = "reserved-far-above-allocated"
+    advice = (
+        "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, pad variable lengths to few sizes, or run "
+        "the largest batch first"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        memory = profile.memory
+        if not told.full(profile) or told.saws(profile) or not told.known(memory.peak_allocated):
+            return
+        apart = memory.peak_reserved - memory.peak_allocated
+        if apart < _APART * profile.gpu_memory:
+            return
+        share = told.percent(memory.peak_reserved / profile.gpu_memory)
+        yield Hit(
+            evidence=(
+                f"{told.size(memory.peak_reserved)} are reserved at most, {share} of the GPU's memory",
+                f"tensors fill {told.size(memory.peak_allocated)} at most: {told.size(apart)} less",
+            ),
+            remedy=told.few_sizes(profile) + ", or run the largest batch first",
+        )

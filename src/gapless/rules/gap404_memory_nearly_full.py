@@ -1,0 +1,56 @@
+"""GAP404."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.rules import _profile as told
+
+
+class MemoryNearlyFull(Rule):
+    """Tensors fill nearly all memory of the GPU: a slightly larger batch waits for it, or ends the run.
+
+    ## What waits
+    Nothing yet. When a request no longer fits, the allocator waits for the GPU, gives its cache back to the
+    driver and asks again; if that does not do, the run ends out of memory.
+
+    ## Why it costs
+    Near the limit a batch a little longer than those of the profile makes the step stall, and each step after
+    it has to fill the cache again.
+
+    ## Example
+    ```python
+    output = model(inputs)
+    ```
+
+    ## Use instead
+    ```python
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output = torch.utils.checkpoint.checkpoint(model, inputs, use_reentrant=False)
+    ```
+    Activations in half precision take half the memory. Checkpointing keeps fewer of them and computes them
+    again in backward: use it for the parts that hold most. A smaller batch with gradient accumulation gives
+    the same update from less memory, and sharding (FSDP) divides parameters and the optimizer's state.
+
+    ## When it is fine
+    Where all batches have one size: what fitted once fits again.
+    """
+
+    code = "GAP404"
+    name = "memory-nearly-full"
+    advice = (
+        "leave room for the largest batch: `torch.autocast`, checkpointing of activations, or a smaller "
+        "batch with gradient accumulation"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        allocated = profile.memory.peak_allocated
+        if profile.gpu_memory <= 0 or allocated < told.FULL * profile.gpu_memory or told.saws(profile):
+            return
+        share = told.percent(allocated / profile.gpu_memory)
+        whole = told.size(profile.gpu_memory)
+        yield Hit(
+            evidence=(f"tensors fill {told.size(allocated)} of {whole} at most, {share}",),
+            remedy=self.advice,
+        )

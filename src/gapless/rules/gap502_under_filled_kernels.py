@@ -1,0 +1,95 @@
+"""GAP502."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.model.profile import KernelTime
+from gapless.rules import _profile as told
+
+_BUSY = 0.5
+"""Below this the GPU is idle more than it works, and what makes it so comes first: the bound from which the
+TensorBoard plugin warned of low utilization."""
+_FILLED = 0.6
+"""Of the busy time, the share of multiprocessors at work: above it the kernels are filled well enough."""
+_LOST = 0.2
+"""The share of the steps that empty multiprocessors must add up to."""
+_NAMED = 3
+_LONGEST_NAME = 60
+
+
+class UnderFilledKernels(Rule):
+    """The GPU is busy with kernels that have fewer blocks than it has multiprocessors.
+
+    ## What waits
+    Nobody, which is why it does not show as idle time: a kernel runs. But its work is cut into so few
+    blocks that some multiprocessors get none, and they have nothing to do until the next kernel.
+
+    ## Why it costs
+    A kernel with half a block per multiprocessor uses at most half of the GPU, and one with twice the work
+    would take hardly longer.
+
+    ## Example
+    ```python
+    outputs = [head(features) for head in heads]
+    ```
+
+    ## Use instead
+    ```python
+    weights = torch.stack([head.weight for head in heads])
+    outputs = torch.einsum("bi,hoi->hbo", features, weights)
+    ```
+    Put small operations of one kind together (`torch.bmm`, `torch.stack`, one wide layer in place of several
+    narrow ones), or raise the batch size: there are more blocks, and the step takes hardly longer.
+    Independent work can also fill the gap on a second stream.
+
+    ## When it is fine
+    In inference for one request at a time, where there is nothing to put together.
+    """
+
+    code = "GAP502"
+    name = "under-filled-kernels"
+    advice = (
+        "raise the batch size, or put small operations of one kind together (`torch.bmm`, one wide layer in "
+        "place of several narrow ones), so that a kernel has a block for each multiprocessor"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        busy, filled = profile.utilization, profile.sm_efficiency
+        if not (told.known(busy) and told.known(filled) and busy >= _BUSY and filled < _FILLED * busy):
+            return
+        empty = sorted(
+            (kernel for kernel in profile.kernels if _lost(kernel) > 0), key=lambda kernel: -_lost(kernel)
+        )
+        if told.part(profile, sum(map(_lost, empty))) < _LOST:
+            return
+        yield Hit(
+            evidence=(
+                f"the GPU is busy for {told.percent(busy)} of the time, and {told.percent(filled)} of its "
+                "multiprocessors' time is used at most",
+                *(_evidence(profile, kernel) for kernel in empty[:_NAMED]),
+            ),
+            remedy=self.advice,
+            calls=sum(max(kernel.calls, 0) for kernel in empty),
+            steps=profile.steps.count,
+        )
+
+
+def _lost(kernel: KernelTime) -> float:
+    """Nanoseconds for which the whole GPU could have worked while this kernel left it in part empty.
+
+    Kernels of collectives use few blocks on purpose and do not count.
+    """
+    if kernel.communication or not told.known(kernel.blocks_per_sm) or kernel.blocks_per_sm >= 1:
+        return 0.0
+    return max(kernel.total, 0) * (1 - kernel.blocks_per_sm)
+
+
+def _evidence(profile: Profile, kernel: KernelTime) -> str:
+    name = kernel.name if len(kernel.name) <= _LONGEST_NAME else kernel.name[: _LONGEST_NAME - 1] + "…"
+    by = f" of {kernel.operator}" if kernel.operator else ""
+    return (
+        f"{name}{by}: {told.three_digits(kernel.blocks_per_sm)} blocks per multiprocessor, "
+        f"{told.of_steps(profile, kernel.total)}"
+    )

@@ -1,0 +1,95 @@
+"""GAP504."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.rules import _profile as told
+from gapless.rules._profile import Spot
+
+_LOADS = ("moduleload", "libraryload", "modulegetfunction", "librarygetkernel", "loaddata")
+_COMPILES = ("inductor", "dynamo", "compile", "triton", "nvrtc", "autotune")
+_CAPTURES = ("graphinstantiate", "streamendcapture", "streambegincapture", "graphexecupdate")
+_LAUNCHES = ("graphlaunch",)
+
+
+class LongDriverCall(Rule):
+    """The host is in a long call of the driver or a compiler inside the step, and launches nothing.
+
+    ## What waits
+    A graph is captured, made ready or launched, the driver loads the code of a kernel that is used for the
+    first time, or `torch.compile` compiles again. The host is held up, and the GPU runs out of work.
+
+    ## Why it costs
+    Each of these belongs into the first steps. In a later step it means that something changed: a new
+    shape, another dtype, another branch. It happens as often as that changes.
+
+    ## Example
+    ```python
+    step = torch.compile(train_step)
+    for tokens in loader:
+        step(tokens.to(device))
+    ```
+
+    ## Use instead
+    ```python
+    step = torch.compile(train_step)
+    for tokens in loader:
+        tokens = tokens.to(device)
+        torch._dynamo.mark_dynamic(tokens, 1)
+        step(tokens)
+    ```
+    - `TORCH_LOGS=recompiles` says why something is compiled again. `mark_dynamic` compiles once for all
+      sizes of a dimension; padding to few sizes compiles once for each.
+    - Capture a CUDA graph once and replay it; copy new inputs into its static tensors.
+    - `CUDA_MODULE_LOADING=EAGER` loads all kernels when the program starts.
+
+    ## When it is fine
+    In the first steps.
+    """
+
+    code = "GAP504"
+    name = "long-driver-call"
+    advice = (
+        "find what changes from step to step (a shape, a dtype, a branch): what is compiled, captured or "
+        "loaded for it belongs into the first steps"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        found = [
+            spot
+            for spot in told.spots(profile, "graph")
+            # Loading and compiling once is the start of a run; launching graphs is what a step does.
+            if told.recurs(profile, spot) or (profile.steps.count == 1 and _kind(spot) == "launches")
+        ]
+        if not told.matters(profile, found):
+            return
+        for spot in told.told(profile, found) or [told.together(found)]:
+            held = f"{spot.idle_for(profile)}, while the host is in a call of the driver or a compiler"
+            yield spot.hit(profile, (held, told.called(profile, spot)), _remedy(spot, self.advice))
+
+
+def _kind(spot: Spot) -> str:
+    """What is called: ``loads``, ``compiles``, ``captures``, ``launches`` or ""."""
+    text = "\n".join((*(cost.site.operator for cost in spot.costs), *spot.words)).lower()
+    kinds = (("launches", _LAUNCHES), ("captures", _CAPTURES), ("loads", _LOADS), ("compiles", _COMPILES))
+    return next((kind for kind, names in kinds if any(name in text for name in names)), "")
+
+
+def _remedy(spot: Spot, advice: str) -> str:
+    return {
+        "loads": (
+            "the driver loads kernels when they are first used: run each shape once before it counts, or set "
+            "`CUDA_MODULE_LOADING=EAGER`"
+        ),
+        "compiles": (
+            "`TORCH_LOGS=recompiles` says why it is compiled again; mark the dimension that changes with "
+            "`torch._dynamo.mark_dynamic`, or pad it to few sizes"
+        ),
+        "captures": "capture the graph once, before the loop, and copy new inputs into its static tensors",
+        "launches": (
+            "the launch of the graph takes long itself: capture larger parts in fewer graphs, and launch the "
+            "next one before this one has run"
+        ),
+    }.get(_kind(spot), advice)
