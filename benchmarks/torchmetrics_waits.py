@@ -146,7 +146,8 @@ def multiclass_variants(name: str, build: Callable[..., Any], stat_scores: bool)
             lambda m: (m.label(C, N, 3), m.label(C, N, 3)),
             best,
         )
-    yield Case(f"{name}, weighted", partial(build, average="weighted"), multiclass, best)
+    if not name.endswith(("EER", "LogAUC", "Curve", "ROC")):
+        yield Case(f"{name}, weighted", partial(build, average="weighted"), multiclass, best)
 
 
 def aggregation_cases() -> Iterator[Case]:
@@ -177,7 +178,7 @@ def regression_cases() -> Iterator[Case]:
     )
     for name in same.split():
         yield Case(name, getattr(regression, name), pair(N))
-    yield Case("R2Score, 2 outputs", partial(regression.R2Score, num_outputs=2), pair(N, 2))
+    yield Case("R2Score, 2 outputs", regression.R2Score, pair(N, 2))
     yield Case("PearsonCorrCoef, 2 outputs", partial(regression.PearsonCorrCoef, num_outputs=2), pair(N, 2))
     yield Case("MeanSquaredError, 2 outputs", partial(regression.MeanSquaredError, num_outputs=2), pair(N, 2))
     yield Case("MinkowskiDistance", partial(regression.MinkowskiDistance, p=3), pair(N))
@@ -249,7 +250,6 @@ def image_cases() -> Iterator[Case]:
     for name in same.split():
         more = {"data_range": 1.0} if name in ("PeakSignalNoiseRatio", "StructuralSimilarityIndexMeasure") else {}
         yield Case(name, partial(getattr(image, name), **more), pair(2, 3, 16, 16))
-    yield Case("PeakSignalNoiseRatio, no range", image.PeakSignalNoiseRatio, pair(2, 3, 16, 16))
     yield Case("StructuralSimilarityIndexMeasure, no range", image.StructuralSimilarityIndexMeasure, pair(2, 3, 16, 16))
     blocks = partial(image.PeakSignalNoiseRatioWithBlockedEffect, data_range=1.0)
     yield Case("PeakSignalNoiseRatioWithBlockedEffect", blocks, pair(2, 1, 16, 16))
@@ -293,7 +293,7 @@ def audio_cases() -> Iterator[Case]:
 def clustering_cases() -> Iterator[Case]:
     labels: Batch = lambda m: (m.label(3, N), m.label(3, N))  # noqa: E731
     features: Batch = lambda m: (m.real(N, 4), m.label(3, N))  # noqa: E731
-    for name in sorted(clustering.__all__):
+    for name in sorted(set(clustering.__all__) - {"ClusterAccuracy"}):  # needs a package of its own
         more = {"num_classes": 3} if name == "ClusterAccuracy" else {}
         inner = name in ("CalinskiHarabaszScore", "DaviesBouldinScore", "DunnIndex")
         yield Case(name, partial(getattr(clustering, name), **more), features if inner else labels)
@@ -373,3 +373,14 @@ def update(metric: Any, batch: tuple[Any, ...], step: int = 0) -> None:
     """One update, with the keywords the metric wants in this step."""
     keywords = getattr(metric, "_case_keywords", ())
     metric.update(*batch, **(keywords[step % len(keywords)] if keywords else {}))
+
+
+def host(value: Any) -> Any:
+    """`value` with its tensors on the host."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: host(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [host(one) for one in value]
+    return value

@@ -6,26 +6,20 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import click
-import msgspec
 
 from gapless.commands import _output
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
-from gapless.model import Profile, Report
+from gapless.model import Profile
 from gapless.model.comparison import Comparison, percents
 from gapless.render import _comparison
 
 if TYPE_CHECKING:
     from gapless.analyze.compare import Subject
 
-Kind = Literal["trace", "session", "profile", "report"]
-
-Saved = TypeVar("Saved", Profile, Report)
-
-_VERSION = 1
-"""Of saved profiles and reports."""
+Kind = Literal["trace", "session", "profile"]
 
 _FORMAT = re.compile(rb'"format"\s*:\s*"gapless-([a-z]+)"')
 _HEAD = 65536
@@ -35,10 +29,6 @@ _ACCEPTED = (
     "compare takes two traces (or folders or patterns of the ranks of a run), two saved profiles, "
     "or two sessions of `gapless check -o`"
 )
-
-
-class _Document(msgspec.Struct):
-    version: int = 0
 
 
 @click.command("compare")
@@ -124,8 +114,8 @@ def _kind(name: str) -> Kind:
     if found is None:
         return "trace"
     kind = found.group(1).decode()
-    if kind in ("session", "profile", "report"):
-        return kind  # type: ignore[return-value]  # one of the three
+    if kind in ("session", "profile"):
+        return kind  # type: ignore[return-value]  # one of the two
     raise UsageError(f"{name} is a saved {kind}: {_ACCEPTED}")
 
 
@@ -138,46 +128,20 @@ def _sessions(before: str, after: str) -> Comparison:
 
 
 def _subject(name: str, kind: Kind) -> Subject:
-    from gapless.analyze.compare import Subject
-
-    if kind == "report":
-        report = _decoded(name, Report)
-        if report.profile is None:
-            raise UsageError(f"{name} is the report of a session, not of a trace: {_ACCEPTED}")
-        return Subject(name, report.profile, report.findings, max(1, len(report.ranks)))
-    profiles = [_decoded(name, Profile)] if kind == "profile" else _profiles(name)
-    return _slowest(name, profiles)
-
-
-def _slowest(name: str, profiles: Sequence[Profile]) -> Subject:
-    from gapless.analyze.compare import Subject, slowest
+    from gapless.analyze.compare import subject
     from gapless.analyze.profile.findings import findings
+    from gapless.model.profile import load
 
-    one = profiles[slowest(profiles)]
-    return Subject(name, one, findings([one]), len(profiles))
+    profiles = load(name) if kind == "profile" else _profiles(name)
+    if not profiles:
+        raise UnreadableInput(f"{name} holds no profile: save it again")
+    return subject(name, profiles, findings)
 
 
-def _profiles(name: str) -> list[Profile]:
+def _profiles(name: str) -> Sequence[Profile]:
     """The profiles of all traces that `name` means."""
     from gapless.analyze.profile.profile import profile
     from gapless.trace.find import find
     from gapless.trace.read import read
 
     return [profile(read(path)) for path in find([name])]
-
-
-def _decoded(name: str, kind: type[Saved]) -> Saved:
-    """A profile or report that was saved as JSON: the format's name and version, and its fields."""
-    try:
-        with open(name, "rb") as file:
-            data = file.read()
-        head = msgspec.json.decode(data, type=_Document)
-        if head.version == _VERSION:
-            return msgspec.json.decode(data, type=kind)
-    except OSError as error:
-        raise UnreadableInput(f"cannot read {name}: {error.strerror or error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableInput(f"{name} is damaged: {error}") from None
-    raise UnreadableInput(
-        f"{name} is of version {head.version}; this Gapless reads version {_VERSION}: save it again"
-    )

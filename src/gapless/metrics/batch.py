@@ -58,6 +58,13 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
     return value.to(device, non_blocking=True)
 
 
+def moved(value: Tensor, device: torch.device) -> Tensor:
+    """`value` on `device`. Only the way from a device to the host waits."""
+    if value.device == device:
+        return value
+    return to_device(value, device) if value.device.type == "cpu" else value.to(device)
+
+
 def device_of(args: tuple[Any, ...]) -> torch.device | None:
     """The accelerator that holds one of `args`, if any does."""
     for value in args:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.batch import Batch
+from gapless.metrics.batch import Batch, moved
 
 State = dict[str, Tensor]
 
@@ -20,7 +20,7 @@ class Slot:
     """One tensor of a statistic's state.
 
     `reduction` says how the same slot of two states becomes one: ``"sum"``, ``"max"``, ``"min"``, or ``"fold"``
-    where the statistic's own :meth:`Statistic.merge` knows.
+    where the statistic's own :meth:`Statistic.merge_folded` knows.
     """
 
     shape: tuple[int, ...] = ()
@@ -35,10 +35,6 @@ class Slot:
 def storable(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """`dtype`, or the widest float that `device` has in its place."""
     return torch.float32 if dtype == torch.float64 and device.type == "mps" else dtype
-
-
-class Fault(Exception):
-    """Bad values that an update met; `severity` is ``"error"`` or ``"warn"``."""
 
 
 class Statistic:
@@ -57,14 +53,9 @@ class Statistic:
         self.slots = {**slots, "clean": Slot()}
         self.device = torch.get_default_device()
         self.state: State = self._allocate()
+        self.one = torch.ones((), dtype=torch.int64, device=self.device)
         self._whole: State | None = None
         self._scratch: State | None = None
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     # What a subclass says.
 
@@ -85,9 +76,14 @@ class Statistic:
 
     def merge(self, into: State, other: State) -> None:
         """Add the state `other` to the state `into`, in place."""
+        folded = False
         for name, slot in self.slots.items():
-            if name != "clean":
+            if slot.reduction == "fold":
+                folded = True
+            elif name != "clean":
                 REDUCE[slot.reduction](into[name], other[name])
+        if folded:
+            self.merge_folded(into, other)
 
     # What the metrics call.
 
@@ -139,17 +135,41 @@ class Statistic:
         if device == self.device:
             return
         self.device = device
+        self.one = torch.ones((), dtype=torch.int64, device=device)
         self.state = {
-            name: value.to(device, storable(self.slots[name].dtype, device), non_blocking=value.is_pinned())
+            name: moved(value.to(storable(self.slots[name].dtype, device)), device)
             for name, value in self.state.items()
+            if name in self.slots
         }
         self._scratch = None
 
-    def follow(self, device: torch.device) -> None:
-        """Go to the accelerator where the inputs are; the copies go through pinned memory and nobody waits."""
-        if device.type == "cuda" and self.device.type == "cpu":
-            self.state = {name: value.pin_memory() for name, value in self.state.items()}
-        self.to(device)
+    def saved(self) -> dict[str, Tensor]:
+        """What a checkpoint holds."""
+        return self.state
+
+    def saved_names(self) -> list[str]:
+        """The keys of :meth:`saved`."""
+        return list(self.slots)
+
+    def load(self, saved: dict[str, Tensor]) -> None:
+        """Copy a saved state into this one's storage."""
+        for name, value in saved.items():
+            self.state[name].copy_(value)
+
+    def from_processes(self, state: State, group: Any) -> State:
+        """The state over all processes. Slots to fold come stacked, one process after the other."""
+        folded = [name for name, slot in self.slots.items() if slot.reduction == "fold"]
+        if not folded:
+            return state
+        ranks = state[folded[0]].shape[0]
+        first = {name: state[name][0].clone() for name in folded}
+        for rank in range(1, ranks):
+            self.merge_folded(first, {name: state[name][rank] for name in folded})
+        return {**state, **first}
+
+    def merge_folded(self, into: State, other: State) -> None:
+        """Add the slots to fold of `other` to those of `into`, in place; for statistics that have any."""
+        raise NotImplementedError
 
     def _allocate(self) -> State:
         with torch.inference_mode(False):
@@ -163,14 +183,9 @@ def _extreme(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Any]
     return reduce
 
 
-def _unknown(into: Tensor, other: Tensor) -> None:
-    raise NotImplementedError("a slot that is folded needs the statistic's own merge")
-
-
 REDUCE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "sum": Tensor.add_,
     "max": _extreme(torch.maximum),
     "min": _extreme(torch.minimum),
-    "fold": _unknown,
 }
 LOWEST, HIGHEST = -math.inf, math.inf

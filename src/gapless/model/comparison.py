@@ -78,8 +78,8 @@ class WorkChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Device time of one kernel, or of all kernels launched by one operator.
 
     `before` and `after` are nanoseconds, `calls_before` and `calls_after` launches, per step or trace; -1
-    where a side lists its longest only and this is not one of them. `was` is the kernel's name before, where
-    the two differ in what does not matter.
+    where a side lists its longest only and this is not one of them: it takes `at_most` there. `was` is the
+    kernel's name before, where the two differ in what does not matter.
     """
 
     name: str
@@ -88,6 +88,7 @@ class WorkChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     after: float = 0.0
     calls_before: float = 0.0
     calls_after: float = 0.0
+    at_most: float = 0.0
     was: str = ""
     operator: str = ""
 
@@ -169,7 +170,7 @@ class Scale(msgspec.Struct, frozen=True):
     decimals: int
 
     def __call__(self, nanoseconds: float) -> str:
-        return f"{nanoseconds / self.nanoseconds:,.{self.decimals}f}"
+        return f"{nanoseconds / self.nanoseconds:,.{self.decimals}f}" if nanoseconds else "0"
 
 
 def scale(largest: float, least: int = 0) -> Scale:

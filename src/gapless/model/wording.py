@@ -13,3 +13,34 @@ def number(value: float) -> str:
 def count(value: float, noun: str) -> str:
     """``1 wait``, ``3 waits``."""
     return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def three_digits(value: float) -> str:
+    """`value` with three significant digits and no exponent: ``187``, ``18.3``, ``4.05``."""
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def duration(ns: float) -> str:
+    """Nanoseconds as people write them: ``4.1 µs``, ``18.3 ms``, ``1.21 s``."""
+    for unit, length in (("s", 1e9), ("ms", 1e6)):
+        if ns >= 0.9995 * length:
+            return f"{three_digits(ns / length)} {unit}"
+    return f"{three_digits(max(ns, 0) / 1e3)} µs"
+
+
+def size(nbytes: int) -> str:
+    """Bytes as people write them, powers of 1000: ``512 B``, ``12.3 GB``."""
+    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= 0.9995 * length:
+            return f"{three_digits(nbytes / length)} {unit}"
+    return f"{max(nbytes, 0)} B"
+
+
+def percent(fraction: float) -> str:
+    """A part of a whole: ``9.8 %``, ``33 %``; what is no part of it is cut off at 0 and 100."""
+    value = 100 * min(max(fraction, 0.0), 1.0)
+    if 0 < value < 0.05:
+        return "under 0.1 %"
+    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"

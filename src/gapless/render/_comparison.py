@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rich.text import Text
@@ -16,11 +16,12 @@ from gapless.model.comparison import (
     LineChange,
     Measure,
     PhaseChange,
+    Scale,
     Side,
     WorkChange,
     scale,
 )
-from gapless.model.wording import count, number
+from gapless.model.wording import count, duration, number, size
 from gapless.render import _table as table
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
@@ -53,7 +54,7 @@ def as_text(made: Comparison, style: Style) -> str:
         _times(canvas, made)
         _measures(canvas, made.measures)
         _phases(canvas, made.phases)
-        _work(canvas, made, "operators by device time", made.operators)
+        _work(canvas, made, "operators", made.operators)
         _work(canvas, made, "kernels", made.kernels)
         _lines(canvas, made)
     _findings(canvas, made)
@@ -63,7 +64,7 @@ def as_text(made: Comparison, style: Style) -> str:
 
 def _side(side: Side, style: Style) -> str:
     parts = [style.path(side.name)]
-    if side.path != side.name:
+    if side.files > 1:
         parts.append(f"rank {side.rank}" if side.rank >= 0 else style.path(side.path))
     if side.steps:
         parts.append(count(side.steps, "step"))
@@ -77,7 +78,7 @@ def _times(canvas: Canvas, made: Comparison) -> None:
     head = "per step" if made.per == "step" else "whole trace"
     table.head(canvas, f"{head}, {unit.name}")
     table.row(canvas, made.per, unit(made.length.before), unit(made.length.after), table.change(made.length))
-    for name, field in (("median", "median"), ("a quarter below", "low"), ("a quarter above", "high")):
+    for name, field in (("median", "median"), ("lower quartile", "low"), ("upper quartile", "high")):
         before, after = (
             unit(getattr(side.spread, field)) if side.spread else "" for side in (made.before, made.after)
         )
@@ -110,7 +111,7 @@ def _amount(measure: Measure, value: float) -> str:
     if measure.unit == "percent":
         return f"{value:.1f} %"
     if measure.unit == "bytes":
-        return words.size(int(value))
+        return size(int(value))
     if measure.unit == "ns":
         unit = scale(value)
         return f"{unit(value)} {unit.name}"
@@ -139,24 +140,30 @@ def _work(canvas: Canvas, made: Comparison, title: str, rows: Sequence[WorkChang
     if not changed:
         return
     unit = scale(max(max(row.before, row.after) for row in changed), least=1)
-    table.head(canvas, f"{title}, {unit.name}", "launches")
+    told = any(row.calls_before >= 0 or row.calls_after >= 0 for row in changed)
+    table.head(canvas, f"{title}, {unit.name}", "launches" if told else "")
     for row in _some(canvas, changed):
         name = short(row.name) + (f" · {row.operator}" if row.operator else "")
-        calls = _calls(row)
         table.row(
             canvas,
             f"  {name}",
-            unit(row.before) if row.before >= 0 else "?",
-            unit(row.after) if row.after >= 0 else "?",
-            table.state(row.state, row.before, row.after),
-            calls,
+            _time(unit, row.before, row.at_most),
+            _time(unit, row.after, row.at_most),
+            change=table.state(row.state, row.before, row.after),
+            more=_calls(row) if told else None,
         )
     _rest(canvas, len(changed), "changed by less")
 
 
+def _time(unit: Scale, nanoseconds: float, at_most: float) -> str:
+    return unit(nanoseconds) if nanoseconds >= 0 else f"<{unit(at_most)}"
+
+
 def _calls(row: WorkChange) -> str:
     before, after = (f"{calls:,.0f}" if calls >= 0 else "?" for calls in (row.calls_before, row.calls_after))
-    return before if before == after else f"{before} to {after}"
+    if before == after:
+        return before if before != "?" else ""
+    return f"{before} to {after}"
 
 
 def short(kernel: str) -> str:
@@ -182,10 +189,10 @@ def _lines(canvas: Canvas, made: Comparison) -> None:
     canvas.clipped(Text(" " * lead + f"{'before':>{column}}{'after':>{column}}" * 2, style="dim"))
     for row in _some(canvas, changed):
         cells = (row.device_before, row.device_after, row.idle_before, row.idle_after)
-        numbers = "".join(f"{unit(cell) if cell >= 0 else '?':>{column}}" for cell in cells)
+        numbers = "".join(f"{unit(cell) if cell >= 0 else '':>{column}}" for cell in cells)
         name = table.fitted(canvas, "  " + _line_name(row, canvas.style), lead)
-        mark = {"gone": "gone", "new": "new"}.get(row.state, "")
-        canvas.clipped(Text.assemble(name, numbers, (f"{mark:>6}", table.color(row.state))))
+        mark = f"{row.state:>6}" if row.state in ("gone", "new") else ""
+        canvas.clipped(Text.assemble(name, numbers, (mark, table.color(row.state))))
     _rest(canvas, len(changed), "changed by less")
 
 
@@ -220,34 +227,30 @@ def _finding(canvas: Canvas, made: Comparison, row: FindingChange) -> None:
     )
     canvas.spread(title, Text(_finding_change(made, row)))
     place = _place(one.line, canvas.style) if one.line else one.place
+    was, now = row.before and row.before.line, row.after and row.after.line
+    if was and now and was.line != now.line:
+        place += f" (line {was.line} before)"
     if place:
         canvas.line(Text(f"       {'backward of ' if one.backward else ''}{place}"))
-    if row.before and row.after and row.before.line and row.after.line:
-        was, now = row.before.line, row.after.line
-        if was.line != now.line:
-            canvas.line(Text(f"       line {was.line} before", style="dim"))
 
 
 def _finding_change(made: Comparison, row: FindingChange) -> str:
+    """What it costs now, and what it did; of a finding that is gone what it did."""
     if made.of == "sessions":
-        when = words.WHEN[row.finding.frequency.when]
-        waits = count(row.calls_after if row.after else row.calls_before, "wait")
-        if row.before and row.after and row.calls_before != row.calls_after:
-            waits += f" instead of {number(row.calls_before)}"
-        per = "" if row.finding.frequency.per_step else f" ({when})"
-        return waits + (" a step" if not per else "") + per
-    unit = scale(max(row.idle_before, row.idle_after))
-    if max(row.idle_before, row.idle_after) <= 0:
-        before, after = (_amount(Measure(name="", unit="count"), value) for value in _both_calls(row))
-        text = f"{before} calls" if not row.after else f"{after} calls"
-        return text + (f" instead of {before}" if row.before and row.after and before != after else "")
-    if row.before and row.after:
-        return f"idle {unit(row.idle_after)} {unit.name} instead of {unit(row.idle_before)}"
-    return f"idle {unit(row.idle_after if row.after else row.idle_before)} {unit.name}"
+        frequency = row.finding.frequency
+        per = " a step" if frequency.per_step else f" ({words.WHEN[frequency.when]})"
+        return _then(row, row.calls_before, row.calls_after, lambda waits: count(waits, "wait")) + per
+    if max(row.idle_before, row.idle_after) > 0:
+        return "idle " + _then(row, row.idle_before, row.idle_after, duration)
+    if max(row.calls_before, row.calls_after) > 0:
+        return _then(row, row.calls_before, row.calls_after, lambda calls: count(calls, "call"))
+    return ""
 
 
-def _both_calls(row: FindingChange) -> tuple[float, float]:
-    return row.calls_before, row.calls_after
+def _then(row: FindingChange, before: float, after: float, say: Callable[[float], str]) -> str:
+    if row.after is None:
+        return say(before)
+    return say(after) if row.before is None or before == after else f"{say(after)} instead of {say(before)}"
 
 
 def _closing(canvas: Canvas, made: Comparison) -> None:

@@ -39,5 +39,12 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
             return text
         return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode("ascii")
 
+    def bar(self, share: float, room: int) -> str:
+        """A bar of `share` (0 to 1) of `room` columns."""
+        eighths = round(min(max(share, 0.0), 1.0) * room * 8)
+        if not self.unicode:
+            return "#" * round(eighths / 8)
+        return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
-_PLAIN = str.maketrans({"×": "x", "│": "|", "…": "...", "·": "-", "–": "-", "—": "-", "’": "'"})
+
+_PLAIN = str.maketrans({"×": "x", "µ": "u", "│": "|", "…": "...", "·": "-", "–": "-", "—": "-", "’": "'"})

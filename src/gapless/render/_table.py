@@ -25,11 +25,13 @@ def row(canvas: Canvas, name: str, before: str, after: str, change: Text, more: 
     told = Text(" " * (CHANGE - change.cell_len)) + change
     last = "" if more is None else f"{more:>{LAST}}"
     room = canvas.style.width - len(numbers) - told.cell_len - len(last)
-    canvas.clipped(Text.assemble(fitted(canvas, name, room), numbers, told, (last, "dim")))
+    written = Text.assemble(fitted(canvas, name, room), numbers, told, (last, "dim"))
+    written.rstrip()
+    canvas.clipped(written)
 
 
 def fitted(canvas: Canvas, name: str, room: int, style: str = "") -> Text:
-    """`name` in `room` columns; of a path the end is kept."""
+    """`name` in `room` columns and a gap behind it, cut at its end."""
     text = Text(canvas.style.ascii(name), style=style)
     if text.cell_len > room - 1:
         text.truncate(max(room - 1, 1), overflow="ellipsis" if canvas.style.unicode else "crop")

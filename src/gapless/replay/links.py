@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind
 
@@ -89,12 +88,17 @@ def launching_calls(timeline: Timeline) -> Ints:
     return np.where(found, calls[at], -1)
 
 
-def streams(timeline: Timeline) -> tuple[NDArray[np.int64], Ints, Ints]:
+def streams(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
     """For each device operation the number of its stream, and for each number its device and stream id."""
     work = timeline.work
     if not len(work):
         none = np.empty(0, np.int64)
         return none, none, none
-    pairs = np.stack([work.device, work.stream], axis=1)
-    distinct, number = np.unique(pairs, axis=0, return_inverse=True)
-    return number.reshape(-1).astype(np.int64), distinct[:, 0], distinct[:, 1]
+    devices, device = np.unique(work.device, return_inverse=True)
+    names, name = np.unique(work.stream, return_inverse=True)
+    distinct, number = np.unique(device.reshape(-1) * len(names) + name.reshape(-1), return_inverse=True)
+    return (
+        number.reshape(-1).astype(np.int64),
+        devices[distinct // len(names)],
+        names[distinct % len(names)],
+    )

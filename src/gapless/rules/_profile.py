@@ -1,14 +1,14 @@
-"""What the rules over a `Profile` share: costs gathered by place, and numbers in words."""
+"""What the rules over a `Profile` share: its costs gathered by place, and what they amount to in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 from gapless.model import Site
 from gapless.model.profile import Cause, Cost, Profile
 from gapless.model.rule import Hit
+from gapless.model.wording import duration, percent, three_digits
 
 MATTERS = 0.05
 """A cause that takes less of the steps than this is left alone: the share from which the TensorBoard plugin
@@ -19,41 +19,16 @@ MOST_PLACES = 5
 """More places of one cause than this are one finding: what they share is what must change."""
 FULL = 0.9
 """From this share of the device's memory on the next request may not fit; the TensorBoard plugin's bound."""
+COMPILING = ("convert_frame", "codegen_and_compile", "compile_fx_inner", "async_compile", "autotune", "nvrtc")
+"""Parts of names that occur, in lower case, only while something is compiled, and not when it runs."""
+COMPILE_ONCE = (
+    "`TORCH_LOGS=recompiles` says why it is compiled again; mark the dimension that changes with "
+    "`torch._dynamo.mark_dynamic`, or pad it to few sizes"
+)
 _LARGE_SEGMENT = 20 << 20
 """The segment that the caching allocator takes for requests of 1 to 10 MiB."""
 _OFTEN = 0.1
 """Falls of the reserved memory per step from which they are part of the training and not an exception."""
-
-
-def three_digits(value: float) -> str:
-    """`value` with three significant digits and no exponent: ``187``, ``18.3``, ``4.05``."""
-    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def duration(ns: float) -> str:
-    """Nanoseconds as people write them: ``4.1 µs``, ``18.3 ms``, ``1.21 s``."""
-    for unit, length in (("s", 1e9), ("ms", 1e6)):
-        if ns >= 0.9995 * length:
-            return f"{three_digits(ns / length)} {unit}"
-    return f"{three_digits(max(ns, 0) / 1e3)} µs"
-
-
-def size(nbytes: int) -> str:
-    """Bytes as people write them, powers of 1000: ``512 B``, ``12.3 GB``."""
-    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= 0.9995 * length:
-            return f"{three_digits(nbytes / length)} {unit}"
-    return f"{max(nbytes, 0)} B"
-
-
-def percent(fraction: float) -> str:
-    """A part of a whole: ``9.8 %``, ``33 %``; what is no part of it is cut off at 0 and 100."""
-    value = 100 * min(max(fraction, 0.0), 1.0)
-    if 0 < value < 0.05:
-        return "under 0.1 %"
-    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
 def part(profile: Profile, ns: float) -> float:
@@ -81,6 +56,11 @@ def a_step(profile: Profile) -> str:
     return "per step" if profile.steps.count > 1 else "in all"
 
 
+def known(value: float) -> bool:
+    """Whether a number was recorded: those that were not are -1."""
+    return value >= 0
+
+
 @dataclass(frozen=True)
 class Spot:
     """The costs at one place, or at several that are told together (`site` None, `places` of them)."""
@@ -99,10 +79,20 @@ class Spot:
         return max((cost.steps for cost in self.costs), default=0)
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The names that tell what ran here: operators, calls, functions of the stack."""
-        found = [word for cost in self.costs for word in words(cost.site)]
-        return tuple(dict.fromkeys(found))
+    def words(self) -> str:
+        """All names that tell what ran here, a line each: places, operators, functions of the stack."""
+        found: list[str] = []
+        for cost in self.costs:
+            site = cost.site
+            found += (cost.place, site.operator, site.call, site.detail, site.node)
+            found += (f"{frame.file}: {frame.function}" for frame in site.stack)
+        return "\n".join(dict.fromkeys(filter(None, found))).replace("\\", "/")
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether nothing tells which place it is."""
+        site = self.site
+        return site is None or (site.line is None and not (site.operator or site.call or site.node))
 
     def hit(self, profile: Profile, evidence: Sequence[str], remedy: str) -> Hit:
         """This place as a hit with that evidence."""
@@ -121,22 +111,16 @@ class Spot:
         )
 
     def idle_for(self, profile: Profile) -> str:
-        """``idle for 18.3 ms of each 187 ms step, 9.8 %``; in which steps, where it is not in all."""
+        """``the GPU idles 18.3 ms of each 187 ms step, 9.8 %``; in which steps, where it is not in all."""
         idle = min(max(self.idle, 0), max(profile.idle, 0))
-        text = f"idle for {of_steps(profile, idle)}"
         count = profile.steps.count
         if 0 < self.steps < count:
             least = "" if len(self.costs) == 1 else "at least "
-            text += f", in {least}{self.steps} of {count} steps"
-        if self.places > 1:
-            text += f", at {self.places} places"
-        return text
-
-
-def words(site: Site) -> tuple[str, ...]:
-    """The names at a place: operator, call, what else is told of it, and the functions of its stack."""
-    frames = (f"{frame.file}: {frame.function}" for frame in site.stack)
-    return tuple(filter(None, (site.operator, site.call, site.detail, site.node, *frames)))
+            share = percent(part(profile, idle))
+            text = f"{duration(idle)} in {least}{self.steps} of {count} steps, {share} of the time of all"
+        else:
+            text = of_steps(profile, idle)
+        return f"the GPU idles {text}{f', at {self.places} places' if self.places > 1 else ''}"
 
 
 def spots(profile: Profile, *causes: Cause) -> list[Spot]:
@@ -144,7 +128,7 @@ def spots(profile: Profile, *causes: Cause) -> list[Spot]:
     found: dict[tuple[object, ...], list[Cost]] = {}
     for cost in profile.costs:
         if cost.cause in causes and cost.idle > 0:
-            found.setdefault(_place(cost.site), []).append(cost)
+            found.setdefault(_place(cost), []).append(cost)
     gathered = []
     for costs in found.values():
         costs.sort(key=lambda cost: -cost.idle)
@@ -152,11 +136,22 @@ def spots(profile: Profile, *causes: Cause) -> list[Spot]:
     return sorted(gathered, key=lambda spot: -spot.idle)
 
 
-def _place(site: Site) -> tuple[object, ...]:
+def _place(cost: Cost) -> tuple[object, ...]:
+    site = cost.site
     line = site.line
     if line is None:
-        return (site.operator, site.call, site.detail, site.node)
+        return (site.operator, site.call, site.detail, site.node, cost.place)
     return (line.file, line.line, line.function, site.in_backward)
+
+
+def of_all(spot: Spot) -> Spot:
+    """`spot`, told of the whole and not of its place."""
+    return Spot(None, spot.costs, spot.places)
+
+
+def between_kernels(spot: Spot) -> bool:
+    """Whether this is no place of the host: the device's own gaps between operations that were queued."""
+    return spot.nowhere and not any(cost.place for cost in spot.costs)
 
 
 def idle_of(found: Iterable[Spot]) -> int:
@@ -165,18 +160,28 @@ def idle_of(found: Iterable[Spot]) -> int:
 
 
 def together(found: Sequence[Spot]) -> Spot:
-    """Several places as one, at none of them; a single one stays where it is."""
+    """Several places as one, at none of them; a single one stays where it is, if it is anywhere."""
     if len(found) == 1:
-        return found[0]
+        return of_all(found[0]) if found[0].nowhere else found[0]
     costs = tuple(cost for spot in found for cost in spot.costs)
     return Spot(None, costs, sum(spot.places for spot in found))
 
 
-def told(profile: Profile, found: Sequence[Spot]) -> list[Spot]:
-    """The places worth a finding each, and last the others together where they are worth one."""
-    large = [spot for spot in found[:MOST_PLACES] if part(profile, spot.idle) >= SMALL]
-    rest = list(found[len(large) :])
-    if rest and part(profile, idle_of(rest)) >= SMALL:
+def told(
+    profile: Profile, found: Sequence[Spot], least: float = SMALL, unknown: float = MATTERS
+) -> list[Spot]:
+    """The places worth a finding each, from `least` of the steps on, and last the others as one.
+
+    Where no line is known, a place is an operator, which may stand at many lines: it must cost `unknown`.
+    """
+    large = [
+        spot
+        for spot in found
+        if not spot.nowhere
+        and part(profile, spot.idle) >= (least if spot.site and spot.site.line else max(least, unknown))
+    ][:MOST_PLACES]
+    rest = [spot for spot in found if spot not in large]
+    if rest and (not large or part(profile, idle_of(rest)) >= SMALL):
         return [*large, together(rest)]
     return large
 
@@ -187,7 +192,7 @@ def matters(profile: Profile, found: Iterable[Spot]) -> bool:
 
 
 def called(profile: Profile, spot: Spot) -> str:
-    """``3.5 calls per step (cudaMalloc, cudaFree) keep the host for 1.2 ms``, "" where none were counted."""
+    """``3.5 calls per step (cudaMalloc, cudaFree), 1.2 ms of the host``, "" where none were counted."""
     calls = sum(cost.calls for cost in spot.costs)
     if calls <= 0:
         return ""
@@ -197,6 +202,19 @@ def called(profile: Profile, spot: Spot) -> str:
     blocked = per_step(profile, sum(cost.blocked for cost in spot.costs))
     keeps = f", {duration(blocked)} of the host" if blocked > 0 else ""
     return f"{number} {'call' if number == '1' else 'calls'} {a_step(profile)}{kinds}{keeps}"
+
+
+def mostly(spot: Spot) -> str:
+    """``most of it at aten::linear, aten::mm``: what idles longest, where that says more than the place."""
+    idle: dict[str, int] = {}
+    for cost in spot.costs:
+        line = cost.site.line if spot.site is None else None
+        place = f"{line.file.rpartition('/')[2]}:{line.line}" if line else cost.site.operator
+        if place:
+            idle[place] = idle.get(place, 0) + cost.idle
+    largest = sorted(idle, key=lambda place: -idle[place])[:3]
+    alone = spot.site is not None and spot.site.line is None
+    return f"most of it at {', '.join(largest)}" if largest and not alone else ""
 
 
 def steps_hit(profile: Profile, spot: Spot) -> int:
@@ -221,14 +239,20 @@ def recurs(profile: Profile, spot: Spot) -> bool:
     return count >= 2 and steps_hit(profile, spot) >= (3 if count >= 5 else 2)
 
 
+def first_only(profile: Profile, spot: Spot) -> bool:
+    """Whether `spot` is met in the first step and in none after it, as far as several steps tell."""
+    start = profile.steps.start
+    first = len(start) > 1 and all(cost.start < start[1] for cost in spot.costs)
+    return first and steps_hit(profile, spot) <= 1
+
+
 def saws(profile: Profile) -> bool:
     """Whether memory is given back to the driver in training and taken again."""
-    memory = profile.memory
-    count = profile.steps.count
-    least = 3 if count < 2 and profile.steps.source == "span" else 2
-    if (count < 2 and profile.steps.source != "span") or memory.drops < least:
+    memory, steps = profile.memory, profile.steps
+    whole = steps.source == "span"
+    if memory.drops < (3 if whole else 2) or (steps.count < 2 and not whole):
         return False
-    often = memory.drops >= _OFTEN * count
+    often = memory.drops >= _OFTEN * steps.count
     costly = part(profile, idle_of(spots(profile, "allocator"))) >= SMALL
     much = memory.taken_again >= max(_LARGE_SEGMENT, memory.given_back / 2, memory.peak_reserved * SMALL)
     return (often or costly) and much
@@ -237,11 +261,6 @@ def saws(profile: Profile) -> bool:
 def full(profile: Profile) -> bool:
     """Whether nearly all memory of the device was reserved; False where either is unknown."""
     return 0 < FULL * profile.gpu_memory <= profile.memory.peak_reserved
-
-
-def known(value: float) -> bool:
-    """Whether a number was recorded: those that were not are -1."""
-    return isfinite(value) and value >= 0
 
 
 def few_sizes(profile: Profile) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gapless.model import Profile, Site
-from gapless.model.profile import Cause
+from gapless.model import Cost, Profile, Site
+from gapless.model.wording import duration, percent
 from gapless.rules._meetings import Meeting, Meetings, median, numbers
-from gapless.rules._profile import duration, percent
 
 MATTERS = 0.03
 """The part of a step that peers have to lose before a rank is called slow; less is noise between GPUs."""
@@ -29,7 +28,7 @@ SLOWER = 1.03
 
 _KERNELS = 3
 _REASONS = 3
-_WHY: dict[Cause, str] = {
+_WHY: dict[str, str] = {
     "wait": "while the host waits for the device",
     "input": "until the next batch is there",
     "transfer": "while the host copies",
@@ -56,7 +55,8 @@ class Straggler:
 
     `late` is how much longer its peers' kernels run in the collectives they share with it, in the median over
     them. `lost` is the part of it in which they do nothing else, `share` that part of a step.
-    It is the last in `last` of `shared` collectives, and the slowest in `slowest` of `steps` steps.
+    It is the last in `last` of `shared` collectives, which make up `blame` of the time that ranks wait in
+    these, and the slowest in `slowest` of `steps` steps.
     """
 
     position: int
@@ -64,6 +64,7 @@ class Straggler:
     late: float
     lost: float
     share: float
+    blame: float
     last: int
     shared: int
     slowest: int
@@ -105,7 +106,7 @@ def in_steps(found: Meetings) -> list[Meeting]:
 
 
 def straggler(profiles: Sequence[Profile], found: Meetings) -> Straggler | None:
-    """The rank the others wait for in most collectives, by a margin that matters; None where there is none."""
+    """The rank that the others wait for mostly, by a margin that matters; None where there is none."""
     shared = in_steps(found)
     if not shared:
         return None
@@ -124,15 +125,16 @@ def straggler(profiles: Sequence[Profile], found: Meetings) -> Straggler | None:
     slowest = sum(1 for scores in by_step.values() if scores.get(slow, 0) == max(scores.values()) > 0)
     mine = [meeting for meeting in shared if slow in meeting.lengths]
     steps = len({meeting.step for meeting in mine})
-    if not _mostly_last(slow, mine) or 2 * slowest <= steps:
+    if _blame(slow, mine) < MOSTLY or 2 * slowest <= steps:
         return None
     return _weighed(profiles, slow, ranks[slow], mine, slowest, steps)
 
 
-def _mostly_last(slow: int, mine: Sequence[Meeting]) -> bool:
+def _blame(slow: int, mine: Sequence[Meeting]) -> float:
+    """The part of the waiting in these collectives in which `slow` is the last."""
     waited = sum(max(one.lengths.values()) - min(one.lengths.values()) for one in mine)
     for_it = sum(max(one.lengths.values()) - one.lengths[slow] for one in mine if _is_last(slow, one))
-    return for_it > 0 and for_it >= MOSTLY * waited
+    return for_it / waited if waited else 0.0
 
 
 def _is_last(slow: int, meeting: Meeting) -> bool:
@@ -162,6 +164,7 @@ def _weighed(
         late=delay,
         lost=lost,
         share=share,
+        blame=_blame(slow, mine),
         last=sum(_is_last(slow, one) for one in mine),
         shared=len(mine),
         slowest=slowest,
@@ -183,8 +186,8 @@ def reasons(slow: Profile, peers: Sequence[Profile], lost: float) -> list[Reason
     if clock:
         found.append(clock)
     told = [reason for reason in found if reason.more >= least]
-    if not any(reason.site or reason is clock for reason in told):
-        told += [reason for reason in _phases(slow, peers) if reason.more >= least][:1]
+    if not told:
+        told = [reason for reason in _phases(slow, peers) if reason.more >= least][:1]
     return sorted(told, key=lambda reason: -reason.more)[:_REASONS]
 
 
@@ -201,9 +204,13 @@ def _more(
     return [(key, value - median([one.get(key, 0.0) for one in theirs])) for key, value in mine.items()]
 
 
-def _place(site: Site) -> str:
+def _place(site: Site, otherwise: str = "") -> str:
     line = site.line
-    return line.where if line is not None else site.operator or site.call
+    return line.where if line is not None else otherwise or site.operator or site.call
+
+
+def _key(cost: Cost) -> Key:
+    return cost.cause, _place(cost.site, cost.place)
 
 
 def _per_step(profile: Profile, entries: Iterable[tuple[Key, int]]) -> Amounts:
@@ -215,17 +222,17 @@ def _per_step(profile: Profile, entries: Iterable[tuple[Key, int]]) -> Amounts:
 
 def _idle(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
     """Places where the slow rank's device is idle for longer, waiting for its peers left out."""
-    sites = {(cost.cause, _place(cost.site)): cost.site for cost in reversed(slow.costs)}
+    sites = {_key(cost): cost.site for cost in reversed(slow.costs)}
 
     def amounts(profile: Profile) -> Amounts:
         costs = (cost for cost in profile.costs if cost.cause != "communication")
-        return _per_step(profile, (((cost.cause, _place(cost.site)), cost.idle) for cost in costs))
+        return _per_step(profile, ((_key(cost), cost.idle) for cost in costs))
 
     found = []
     for key, more in _more(slow, peers, amounts):
         cause, place = key
         at = f" at {place}" if place else ""
-        why = _WHY.get(cause, "")  # type: ignore[call-overload]
+        why = _WHY.get(cause, "with no cause told")
         found.append(
             Reason(f"idle {duration(more)} longer in each step{at}, {why}", more, sites[cause, place])
         )
@@ -234,7 +241,7 @@ def _idle(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
 
 def _lines(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
     """Places that launch more work for the device than on the other ranks."""
-    sites = {(_place(line.site),): line.site for line in slow.lines}
+    sites: dict[Key, Site] = {(_place(line.site),): line.site for line in slow.lines}
 
     def amounts(profile: Profile) -> Amounts:
         return _per_step(profile, (((_place(line.site),), line.total) for line in profile.lines))
@@ -261,32 +268,28 @@ def _phases(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
 
 def _slower_device(slow: Profile, peers: Sequence[Profile]) -> Reason | None:
     """Whether the same kernels, as many of them, take longer throughout."""
-
-    def times(profile: Profile) -> dict[str, tuple[int, int]]:
-        return {one.name: (one.calls, one.total) for one in profile.kernels if not one.communication}
-
-    mine, theirs = times(slow), [times(peer) for peer in peers]
+    mine, theirs = _kernels(slow), [_kernels(peer) for peer in peers]
     ratios, more = [], 0.0
-    for name, (calls, total) in mine.items():
-        others = [one[name] for one in theirs if name in one and one[name][0] > 0]
-        if len(others) * 2 < len(theirs) or not calls:
+    for name, (calls, length) in mine.items():
+        others = [one[name] for one in theirs if name in one]
+        if 2 * len(others) <= len(theirs):
             continue
-        usual = median([time / count for count, time in others])
-        same = (
-            abs(
-                median([count / max(peer.steps.count, 1) for peer, count in _counts(peers, name)])
-                - calls / max(slow.steps.count, 1)
-            )
-            < 0.5
-        )
-        if usual > 0 and same:
-            ratios.append(total / calls / usual)
-            more += (total - usual * calls) / max(slow.steps.count, 1)
-    if len(ratios) < _KERNELS or min(ratios) < 1 or median(ratios) < SLOWER:
+        usual = median([each for _, each in others])
+        if usual > 0 and abs(median([count for count, _ in others]) - calls) < 0.5:
+            ratios.append(length / usual)
+            more += calls * (length - usual)
+    if len(ratios) < _KERNELS or sorted(ratios)[len(ratios) // 4] < SLOWER:
         return None
-    ratio = percent(median(ratios) - 1)
-    return Reason(f"the same kernels take {ratio} longer than on its peers: the GPU runs slower", more)
+    longer = percent(median(ratios) - 1)
+    text = f"the same kernels, as many of them, take {longer} longer: a slower GPU or larger inputs"
+    return Reason(text, more)
 
 
-def _counts(peers: Sequence[Profile], name: str) -> list[tuple[Profile, int]]:
-    return [(peer, one.calls) for peer in peers for one in peer.kernels if one.name == name]
+def _kernels(profile: Profile) -> dict[str, tuple[float, float]]:
+    """For each computing kernel how often it runs in a step, and how long each time."""
+    count = max(profile.steps.count, 1)
+    return {
+        one.name: (one.calls / count, one.total / one.calls)
+        for one in profile.kernels
+        if one.calls > 0 and not one.communication
+    }

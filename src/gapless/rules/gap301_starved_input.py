@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.wording import duration
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
@@ -62,15 +63,14 @@ class StarvedInput(Rule):
         found = told.spots(profile, "input")
         if not told.matters(profile, found):
             return
-        for spot in told.told(profile, found) or [told.together(found)]:
+        for spot in told.told(profile, found):
             late = f"{spot.idle_for(profile)}, until the next batch is there"
             yield spot.hit(profile, (late, *_evidence(profile, spot)), _remedy(profile, spot, self.advice))
 
 
 def _made_by(spot: Spot) -> str:
     """Who makes the batches: ``itself``, ``workers`` or "" where the names do not tell."""
-    text = "\n".join(spot.words).replace("\\", "/")
-    itself, workers = (any(name in text for name in names) for names in (_ITSELF, _BY_WORKERS))
+    itself, workers = (any(name in spot.words for name in names) for names in (_ITSELF, _BY_WORKERS))
     return "" if itself == workers else "itself" if itself else "workers"
 
 
@@ -117,6 +117,6 @@ def _enough(profile: Profile, spot: Spot) -> str:
     keep = "1 worker can" if needed == 1 else f"{needed} workers can"
     each = "a core of its own" if needed == 1 else "a core each"
     return (
-        f": a batch takes {told.duration(batch)} and the rest of a step {told.duration(rest)}, "
+        f": a batch takes {duration(batch)} and the rest of a step {duration(rest)}, "
         f"so {keep} keep up with {each}; take a few more, as batches differ"
     )

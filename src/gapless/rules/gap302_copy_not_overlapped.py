@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.wording import duration
 from gapless.rules import _profile as told
 
 _MUCH = 0.1
@@ -75,8 +76,7 @@ class CopyNotOverlapped(Rule):
         yield Hit(
             evidence=(
                 f"only copies run on the GPU for {told.of_steps(profile, alone)}",
-                f"copies to the GPU take {told.duration(told.per_step(profile, batches))} "
-                f"{told.a_step(profile)}",
+                f"copies to the GPU take {duration(told.per_step(profile, batches))} {told.a_step(profile)}",
             ),
             remedy=self.advice,
             steps=profile.steps.count,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gapless.model import Hit, Profile, Rule
-from gapless.model.wording import count
+from gapless.model.wording import count, percent, size
 from gapless.rules import _profile as told
 
 
@@ -62,12 +62,12 @@ class ReservedMemorySaws(Rule):
         steps = f" in {count(profile.steps.count, 'step')}" if profile.steps.count > 1 else ""
         fell = (
             f"reserved memory falls {count(memory.drops, 'time')}{steps}: "
-            f"{told.size(memory.given_back)} are given back to the driver and "
-            f"{told.size(memory.taken_again)} taken again"
+            f"{size(memory.given_back)} are given back to the driver and "
+            f"{size(memory.taken_again)} taken again"
         )
         found = told.spots(profile, "allocator")
         if not found:
-            yield Hit(evidence=tuple(filter(None, (fell, _room(profile)))), remedy=self._remedy(profile, ()))
+            yield Hit(evidence=tuple(filter(None, (fell, _room(profile)))), remedy=self._remedy(profile, ""))
             return
         whole = told.together(found)
         remedy = self._remedy(profile, whole.words)
@@ -77,8 +77,8 @@ class ReservedMemorySaws(Rule):
         # The place that loses most stands for all: any request may be the one that finds the cache empty.
         yield msgspec.structs.replace(hit, site=found[0].site)
 
-    def _remedy(self, profile: Profile, words: tuple[str, ...]) -> str:
-        if any("empty_cache" in word for word in words):
+    def _remedy(self, profile: Profile, words: str) -> str:
+        if "empty_cache" in words:
             return "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself"
         if told.full(profile):
             return (
@@ -97,5 +97,5 @@ def _room(profile: Profile) -> str:
     peak = profile.memory.peak_reserved
     if profile.gpu_memory <= 0 or not told.known(peak):
         return ""
-    share = told.percent(peak / profile.gpu_memory)
-    return f"at most {told.size(peak)} are reserved, {share} of the GPU's memory"
+    share = percent(peak / profile.gpu_memory)
+    return f"at most {size(peak)} are reserved, {share} of the GPU's memory"

@@ -56,7 +56,7 @@ class AllocatorChurn(Rule):
     def find(self, profile: Profile) -> Iterator[Hit]:
         if told.saws(profile):
             return  # GAP401 says more of the same
-        found = [spot for spot in told.spots(profile, "allocator") if not _first_only(profile, spot)]
+        found = [spot for spot in told.spots(profile, "allocator") if not told.first_only(profile, spot)]
         if not found or not told.recurs(profile, whole := told.together(found)):
             return
         remedy = _remedy(profile, whole)
@@ -64,15 +64,8 @@ class AllocatorChurn(Rule):
             yield spot.hit(profile, (spot.idle_for(profile), told.called(profile, spot)), remedy)
 
 
-def _first_only(profile: Profile, spot: Spot) -> bool:
-    """Whether the place allocates in the first step and in none after it."""
-    start = profile.steps.start
-    first = len(start) > 1 and all(cost.start < start[1] for cost in spot.costs)
-    return first and told.steps_hit(profile, spot) <= 1
-
-
 def _remedy(profile: Profile, spot: Spot) -> str:
-    text = "\n".join(spot.words).lower()
+    text = spot.words.lower()
     if "empty_cache" in text:
         return "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself"
     names = [cost.site.operator.lower() for cost in spot.costs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.wording import percent, size
 from gapless.rules import _profile as told
 
 _APART = 0.1
@@ -57,11 +58,11 @@ class ReservedFarAboveAllocated(Rule):
         apart = memory.peak_reserved - memory.peak_allocated
         if apart < _APART * profile.gpu_memory:
             return
-        share = told.percent(memory.peak_reserved / profile.gpu_memory)
+        share = percent(memory.peak_reserved / profile.gpu_memory)
         yield Hit(
             evidence=(
-                f"{told.size(memory.peak_reserved)} are reserved at most, {share} of the GPU's memory",
-                f"tensors fill {told.size(memory.peak_allocated)} at most: {told.size(apart)} less",
+                f"{size(memory.peak_reserved)} are reserved at most, {share} of the GPU's memory",
+                f"tensors fill {size(memory.peak_allocated)} at most: {size(apart)} less",
             ),
             remedy=told.few_sizes(profile) + ", or run the largest batch first",
         )

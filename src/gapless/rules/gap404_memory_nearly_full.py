@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.wording import percent, size
 from gapless.rules import _profile as told
 
 
@@ -48,9 +49,9 @@ class MemoryNearlyFull(Rule):
         allocated = profile.memory.peak_allocated
         if profile.gpu_memory <= 0 or allocated < told.FULL * profile.gpu_memory or told.saws(profile):
             return
-        share = told.percent(allocated / profile.gpu_memory)
-        whole = told.size(profile.gpu_memory)
+        share = percent(allocated / profile.gpu_memory)
+        whole = size(profile.gpu_memory)
         yield Hit(
-            evidence=(f"tensors fill {told.size(allocated)} of {whole} at most, {share}",),
+            evidence=(f"tensors fill {size(allocated)} of {whole} at most, {share}",),
             remedy=self.advice,
         )

@@ -6,13 +6,20 @@ import re
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.wording import duration, percent, three_digits
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
 _STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
-_FILE = re.compile(r"torch/optim/(\w+)\.py")
+_ZEROING = "zero_grad"
+_FILE = re.compile(r"torch/optim/(?!lr_scheduler|swa_utils)(\w+)\.py")
 _OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 """Those with `fused=True` on CUDA since torch 2.0 (SGD: 2.3), by the file they are in."""
+
+_COMPILED = ("torchinductor", "CompiledFunction")
+"""Parts of names of what `torch.compile` has made."""
+_FEW = 10
+"""Fewer launches than this in a trace say nothing of how it goes on."""
 
 
 class LaunchBound(Rule):
@@ -65,44 +72,82 @@ class LaunchBound(Rule):
 
     def find(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "launch")
-        if not told.matters(profile, found):
+        if not told.matters(profile, found) or 0 < profile.launches.count < _FEW:
             return
         queue = tuple(_queue(profile))
-        for number, spot in enumerate(told.told(profile, found) or [told.together(found)]):
+        parts = sorted(_parts(profile, found), key=lambda part: -part[0].idle)
+        for number, (spot, kind) in enumerate(parts):
             short = f"{spot.idle_for(profile)}, behind kernels that end before the next one is launched"
             # The numbers of the queue are of the whole step: they are told once, with what loses most.
-            yield spot.hit(profile, (short, *(queue if number == 0 else ())), _remedy(spot, self.advice))
+            evidence = (short, told.mostly(spot), *(queue if number == 0 else ()))
+            yield spot.hit(profile, evidence, _remedy(spot, kind) or self.advice)
+
+
+def _parts(profile: Profile, found: list[Spot]) -> Iterator[tuple[Spot, str | None]]:
+    """The optimizer by kind, which has remedies of its own, lines that lose much by themselves, and the rest.
+
+    Launching is slow in all of a step or nowhere: a small place or an operator without a line tells nothing.
+    """
+    by_kind: dict[str | None, list[Spot]] = {}
+    for spot in found:
+        by_kind.setdefault(_optimizer(spot), []).append(spot)
+    others = by_kind.pop(None, [])
+    for kind, own in by_kind.items():
+        if told.part(profile, told.idle_of(own)) >= told.SMALL:
+            costs = tuple(cost for spot in own for cost in spot.costs)
+            yield Spot(own[0].site, costs, len(own)), kind
+        else:
+            others += own
+    others.sort(key=lambda spot: -spot.idle)
+    if others:
+        for spot in told.told(profile, others, least=told.MATTERS, unknown=2):
+            yield spot, None
+
+
+def _optimizer(spot: Spot) -> str | None:
+    """The optimizer that launches here: its name, "" where that is not known, None where it is none."""
+    step, file = _STEP.search(spot.words), _FILE.search(spot.words)
+    if step:
+        return step.group(1)
+    if _ZEROING in spot.words:
+        return _ZEROING
+    return _OPTIMIZERS.get(file.group(1), "") if file else None
 
 
 def _queue(profile: Profile) -> Iterator[str]:
     """How the host feeds the device, as far as it is known."""
     launches = profile.launches
     if launches.count > 0:
-        number = told.three_digits(told.per_step(profile, launches.count))
-        shorter = told.percent(launches.short / launches.count)
-        yield (
-            f"{number} operations of the GPU {told.a_step(profile)}, {shorter} of them shorter than the call "
-            "that launches them"
-        )
+        number = three_digits(told.per_step(profile, launches.count))
+        shorter = percent(launches.short / launches.count)
+        yield f"{number} operations on the GPU {told.a_step(profile)}, {shorter} shorter than their launches"
     if launches.kernel > 0 and launches.call > 0:
-        kernel, call = told.duration(launches.kernel), told.duration(launches.call)
+        kernel, call = duration(launches.kernel), duration(launches.call)
         yield f"the median kernel takes {kernel}, the median launch {call}"
-    if told.known(launches.empty) and launches.empty > 0:
-        yield f"nothing was queued for the GPU for {told.percent(launches.empty)} of the time"
+    if launches.empty > 0:
+        yield f"nothing was queued for the GPU for {percent(launches.empty)} of the time"
 
 
-def _remedy(spot: Spot, advice: str) -> str:
-    text = "\n".join(spot.words).replace("\\", "/")
-    step, file = _STEP.search(text), _FILE.search(text)
-    if step is None and file is None:
-        return advice
-    name = step.group(1) if step else _OPTIMIZERS.get(file.group(1), "") if file else ""
-    if name in _OPTIMIZERS.values():
+def _remedy(spot: Spot, kind: str | None) -> str:
+    """What to write instead, "" where the general advice says all."""
+    if kind == _ZEROING:
         return (
-            f"`torch.optim.{name}(..., fused=True)` updates many parameters with one kernel; it computes the "
+            "`optimizer.zero_grad(set_to_none=True)`, the default since torch 2.0, launches nothing: it "
+            "drops the gradients in place of filling them"
+        )
+    if kind in _OPTIMIZERS.values():
+        return (
+            f"`torch.optim.{kind}(..., fused=True)` updates many parameters with one kernel; it computes the "
             "same but for rounding"
         )
-    return (
-        "leave `foreach` at its default (many parameters with one kernel, where the optimizer can), or "
-        "compile the update: `step = torch.compile(optimizer.step)`"
-    )
+    if kind is not None:
+        return (
+            "leave `foreach` at its default (many parameters with one kernel, where the optimizer can), or "
+            "compile the update: `step = torch.compile(optimizer.step)`"
+        )
+    if any(name in spot.words for name in _COMPILED):
+        return (
+            'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` makes one launch of '
+            "all its kernels, where shapes stay the same"
+        )
+    return ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
 from gapless.model.profile import KernelTime
+from gapless.model.wording import percent, three_digits
 from gapless.rules import _profile as told
 
 _BUSY = 0.5
@@ -66,7 +67,7 @@ class UnderFilledKernels(Rule):
             return
         yield Hit(
             evidence=(
-                f"the GPU is busy for {told.percent(busy)} of the time, and {told.percent(filled)} of its "
+                f"the GPU is busy for {percent(busy)} of the time, and {percent(filled)} of its "
                 "multiprocessors' time is used at most",
                 *(_evidence(profile, kernel) for kernel in empty[:_NAMED]),
             ),
@@ -90,6 +91,6 @@ def _evidence(profile: Profile, kernel: KernelTime) -> str:
     name = kernel.name if len(kernel.name) <= _LONGEST_NAME else kernel.name[: _LONGEST_NAME - 1] + "…"
     by = f" of {kernel.operator}" if kernel.operator else ""
     return (
-        f"{name}{by}: {told.three_digits(kernel.blocks_per_sm)} blocks per multiprocessor, "
+        f"{name}{by}: {three_digits(kernel.blocks_per_sm)} blocks per multiprocessor, "
         f"{told.of_steps(profile, kernel.total)}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
@@ -13,9 +14,24 @@ _LOGGING = {
     "tensorboardX", "tqdm", "wandb",
 }  # fmt: skip
 _DATA = {
-    "albumentations", "cv2", "datasets", "imageio", "librosa", "numpy", "pandas", "PIL", "scipy", "skimage",
-    "sklearn", "tokenizers", "torchaudio", "torchvision",
-}  # fmt: skip
+    "albumentations",
+    "cv2",
+    "datasets",
+    "imageio",
+    "librosa",
+    "numpy",
+    "pandas",
+    "PIL",
+    "skimage",
+    "tokenizers",
+}
+_DATA_FILES = (
+    "torchvision/transforms/",
+    "torchvision/io/",
+    "torchvision/datasets/",
+    "torchaudio/transforms/",
+)
+_OPERATOR = re.compile(r"^\w+::|Backward\d*$|^CompiledFunction|^Torch-Compiled")
 _SAVING = ("torch/serialization.py", "serialization.py: save", "save_checkpoint", "pickle.py: dump")
 
 
@@ -66,42 +82,46 @@ class HostBusy(Rule):
         found = told.spots(profile, "host")
         if not told.matters(profile, found):
             return
-        for spot in told.told(profile, found) or [told.together(found)]:
+        for spot in told.told(profile, found):
             busy = f"{spot.idle_for(profile)}, while the host does something else and launches nothing"
-            yield spot.hit(profile, (busy, _what(spot)), _remedy(spot, self.advice))
+            yield spot.hit(profile, (busy, told.mostly(spot)), _remedy(profile, spot, self.advice))
 
 
-def _what(spot: Spot) -> str:
-    """What the host does there, by the names that lose most."""
-    idle: dict[str, int] = {}
-    for cost in spot.costs:
-        name = cost.site.call or cost.site.operator
-        if name:
-            idle[name] = idle.get(name, 0) + cost.idle
-    largest = sorted(idle, key=lambda name: -idle[name])[:3]
-    return f"it is in {', '.join(largest)}" if largest else ""
-
-
-def _remedy(spot: Spot, advice: str) -> str:
-    if spot.site is None:
-        return advice
-    below = {frame.library for frame in spot.site.library_frames}
-    text = "\n".join(spot.words).replace("\\", "/")
-    if any(part in text for part in _SAVING):
+def _remedy(profile: Profile, spot: Spot, advice: str) -> str:
+    below = {frame.library for frame in spot.site.library_frames} if spot.site else set()
+    if any(name in spot.words.lower() for name in told.COMPILING):
+        return told.COMPILE_ONCE
+    if any(name in spot.words for name in _SAVING):
         return (
-            "save less often, or copy the state to pinned memory and write it from another thread "
+            "save less often, or write it from another thread after a copy to the host "
             "(`torch.distributed.checkpoint.async_save`)"
         )
+    if told.first_only(profile, spot):
+        return (
+            "it happens in the first step only: leave that out of the profile "
+            "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back"
+        )
     if below & _LOGGING:
-        return f"log every N steps: {', '.join(sorted(below & _LOGGING))} works here in each step"
-    if below & _DATA:
+        return f"log every N steps: {', '.join(sorted(below & _LOGGING))} is at work here"
+    if below & _DATA or any(name in spot.words for name in _DATA_FILES):
         return (
             "move this into the dataset, where workers do it beside the training, or do it on the GPU with "
             "torch's own operators"
         )
-    if "gc.collect" in text:
+    if "gc.collect" in spot.words:
         return (
             "leave `gc.collect()` out of the loop, or call it every N steps; `gc.freeze()` after the set-up "
             "makes collections short"
         )
+    if _of_operators(spot):
+        return (
+            "an operator that keeps the host so long computes on CPU tensors, is compiled, or runs for the "
+            "first time: move its tensors to the GPU, and record later steps"
+        )
     return advice
+
+
+def _of_operators(spot: Spot) -> bool:
+    """Whether the host is mostly in operators of torch, not in Python between them."""
+    inside = sum(cost.idle for cost in spot.costs if _OPERATOR.search(cost.site.operator))
+    return 2 * inside > spot.idle

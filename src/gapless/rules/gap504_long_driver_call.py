@@ -8,10 +8,13 @@ from gapless.model import Hit, Profile, Rule
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
-_LOADS = ("moduleload", "libraryload", "modulegetfunction", "librarygetkernel", "loaddata")
-_COMPILES = ("inductor", "dynamo", "compile", "triton", "nvrtc", "autotune")
-_CAPTURES = ("graphinstantiate", "streamendcapture", "streambegincapture", "graphexecupdate")
-_LAUNCHES = ("graphlaunch",)
+_KINDS = {
+    "launches": ("graphlaunch",),
+    "captures": ("graphinstantiate", "streamendcapture", "streambegincapture", "graphexecupdate"),
+    "loads": ("moduleload", "libraryload", "modulegetfunction", "librarygetkernel", "loaddata"),
+    "compiles": told.COMPILING,
+}
+"""What is called, by parts of its name in lower case."""
 
 
 class LongDriverCall(Rule):
@@ -61,20 +64,20 @@ class LongDriverCall(Rule):
             spot
             for spot in told.spots(profile, "graph")
             # Loading and compiling once is the start of a run; launching graphs is what a step does.
-            if told.recurs(profile, spot) or (profile.steps.count == 1 and _kind(spot) == "launches")
+            if not told.between_kernels(spot)
+            and (told.recurs(profile, spot) or (profile.steps.count == 1 and _kind(spot) == "launches"))
         ]
         if not told.matters(profile, found):
             return
-        for spot in told.told(profile, found) or [told.together(found)]:
+        for spot in told.told(profile, found):
             held = f"{spot.idle_for(profile)}, while the host is in a call of the driver or a compiler"
             yield spot.hit(profile, (held, told.called(profile, spot)), _remedy(spot, self.advice))
 
 
 def _kind(spot: Spot) -> str:
     """What is called: ``loads``, ``compiles``, ``captures``, ``launches`` or ""."""
-    text = "\n".join((*(cost.site.operator for cost in spot.costs), *spot.words)).lower()
-    kinds = (("launches", _LAUNCHES), ("captures", _CAPTURES), ("loads", _LOADS), ("compiles", _COMPILES))
-    return next((kind for kind, names in kinds if any(name in text for name in names)), "")
+    text = spot.words.lower()
+    return next((kind for kind, names in _KINDS.items() if any(name in text for name in names)), "")
 
 
 def _remedy(spot: Spot, advice: str) -> str:
@@ -83,10 +86,7 @@ def _remedy(spot: Spot, advice: str) -> str:
             "the driver loads kernels when they are first used: run each shape once before it counts, or set "
             "`CUDA_MODULE_LOADING=EAGER`"
         ),
-        "compiles": (
-            "`TORCH_LOGS=recompiles` says why it is compiled again; mark the dimension that changes with "
-            "`torch._dynamo.mark_dynamic`, or pad it to few sizes"
-        ),
+        "compiles": told.COMPILE_ONCE,
         "captures": "capture the graph once, before the loop, and copy new inputs into its static tensors",
         "launches": (
             "the launch of the graph takes long itself: capture larger parts in fewer graphs, and launch the "

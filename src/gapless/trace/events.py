@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -100,6 +101,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 Event = TraceEvent | ExactEvent
 
+
 class Device(msgspec.Struct, gc=False, rename={"multiprocessors": "numSms", "memory": "totalGlobalMem"}):
     """A GPU, as the profiler describes it."""
 
@@ -132,7 +134,7 @@ class Head(msgspec.Struct, gc=False, rename={"base": "baseTimeNanoseconds", "tra
     with_modules: int = 0
 
 
-# Values that are not of the type they should be ---------------------------------------------------------------
+# Values that are not of the type they should be -------------------------------------------------------
 
 _DIGITS = re.compile(r"-?\d+")
 _INT64 = 1 << 63
@@ -193,7 +195,12 @@ def _decimal(value: object) -> Decimal | float:
     return number if number.is_finite() else NAN
 
 
-_BY_TYPE = {"int": integer, "float | str": _measure, "str": _text, "int | str": integer}
+_BY_TYPE: dict[str, Callable[[object], Any]] = {
+    "int": integer,
+    "float | str": _measure,
+    "str": _text,
+    "int | str": integer,
+}
 _ARGS = [
     (one.encode_name, one.name, _BY_TYPE[Args.__annotations__[one.name]])
     for one in msgspec.structs.fields(Args)
@@ -201,7 +208,7 @@ _ARGS = [
 
 
 def lenient(found: dict[str, Any], exact: bool = False) -> Event:
-    """The event in `found`, whatever the types of its values: what cannot be understood counts as not there."""
+    """The event in `found`, whatever its values are: what cannot be understood counts as not there."""
     inside = found.get("args")
     args = NO_ARGS
     if isinstance(inside, dict):

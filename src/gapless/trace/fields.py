@@ -17,7 +17,9 @@ _NUMBERS = re.compile(r'"(ts|dur|pid|tid|id)"\s*:\s*' + _NUMBER + r"\2\s*[,}]")
 _STRAY = re.compile(r'"(?:ph|cat|pid|tid|ts|dur|args)"\s*:')
 _KEYS = sorted(field.encode_name for field in msgspec.structs.fields(Args))
 _ARGUMENTS = re.compile('"(' + "|".join(map(re.escape, _KEYS)) + r')"\s*:\s*' + _NUMBER + r"\2\s*[,}]")
-_STRINGS = re.compile(r'"(Call stack|cuda_sync_kind|Collective name|Process Group Name)"\s*:\s*"([^"]*)"\s*[,}]')
+_STRINGS = re.compile(
+    r'"(Call stack|cuda_sync_kind|Collective name|Process Group Name)"\s*:\s*"([^"]*)"\s*[,}]'
+)
 
 
 def by_fields(text: str, exact: bool = False) -> Event | None:

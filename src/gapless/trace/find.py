@@ -19,8 +19,8 @@ _PARTS = re.compile(r"(\d+)")
 def find(paths: Sequence[str], skipped: list[str] | None = None) -> list[str]:
     """The traces that `paths` mean, each once, in the order given; those of one folder or pattern by name.
 
-    A path is a file, a folder (searched to its bottom for JSON files), a pattern (``**`` too), a URL of fsspec
-    or ``-``. JSON files of a folder that are no traces are left out and named in `skipped`.
+    A path is a file, a folder (searched to its bottom for JSON files), a pattern (``**`` too), a URL of
+    fsspec or ``-``. JSON files of a folder that are no traces are left out and named in `skipped`.
 
     Raises:
         UnreadableInput: one of `paths` means nothing.
@@ -81,7 +81,7 @@ def _traces(place: str, names: Iterator[str], skipped: list[str]) -> list[str]:
 
 
 def _checked(names: Iterator[str], skipped: list[str]) -> list[str]:
-    found = []
+    found: list[str] = []
     for name in names:
         (found if _looks_right(name) else skipped).append(name)
     return found
@@ -119,5 +119,3 @@ def _natural(name: str) -> list[tuple[int, str]]:
     """Sorts ``rank_2`` before ``rank_10``."""
     parts = _PARTS.split(name)  # text and digits in turn
     return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
-
-

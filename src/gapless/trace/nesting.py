@@ -5,36 +5,96 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.trace.timeline import Ints
+from gapless.trace.timeline import Bools, HostKind, Ints
+
+_MICROSECOND = 1000
+_ROUNDS = 16
+_WORK = 200_000_000
+"""Comparisons that crossing spans may cost before they are looked at one by one."""
 
 
-def parents(thread: NDArray[np.int32], start: Ints, end: Ints) -> Ints:
-    """For each span the position of the innermost one around it on its thread, or -1.
+def parents(thread: NDArray[np.int32], start: Ints, end: Ints, kind: NDArray[np.int8] | None = None) -> Ints:
+    """For each span the position of the innermost one around its start on its thread, or -1.
 
-    The spans are ordered by thread, start and falling end. Spans that cross the end of their neighbour, as
-    rounded times and clock trouble make them, get the innermost span that covers their start.
+    The spans are ordered by thread, start and falling end. Where one ends after the one around it by no more
+    than the file rounds its times, it is taken to end with it. Spans may cross: ``with record_function``
+    begins inside one Python function and ends inside another. Of the `kind` of host spans, calls hold only
+    calls, and none where they have no length.
     """
-    count = len(start)
-    if not count:
+    if not len(start):
         return np.empty(0, np.int64)
-    span = int(end.max()) - int(start.min()) + 2
+    length = int(end.max()) - int(start.min()) + 2
     # One axis for all threads, so that every comparison stays inside its own. In half nanoseconds, so that a
     # span of no length closes after it opens and before anything else begins.
-    offset = thread.astype(np.int64) * span - int(start.min())
+    offset = thread.astype(np.int64) * length - int(start.min())
     opens = 2 * (start + offset)
     closes = np.maximum(2 * (end + offset), opens + 1)
-    depth = np.arange(count) - np.searchsorted(np.sort(closes), opens, side="right")
-    depth = np.maximum(depth, 0)
-    rows = np.arange(count)
-    key = depth * count + rows
+    whole = not (start % _MICROSECOND).any() and not (end % _MICROSECOND).any()
+    result = _innermost(opens, closes, _MICROSECOND if whole else 2)
+    return result if kind is None else _without_calls(result, kind, start, end)
+
+
+def _innermost(opens: Ints, closes: Ints, rounding: int) -> Ints:
+    """The last span that begins before each one and is open where it opens; `closes` is rounded in place."""
+    nested = np.ones(len(opens), bool)
+    for _ in range(_ROUNDS):
+        result = _around(opens, closes, nested)
+        over = np.where((result >= 0) & nested, closes - closes[result], 0)
+        crossing = over > 2 * rounding + 1
+        rounded = (over > 1) & ~crossing
+        if rounded.any():
+            closes[rounded] = np.maximum(closes[result[rounded]], opens[rounded] + 1)
+        elif not crossing.any():
+            break
+        nested &= ~crossing
+    else:
+        return _one_by_one(opens, closes)
+    rows = np.flatnonzero(~nested)
+    beyond = np.searchsorted(opens, closes[rows])
+    if int((beyond - rows).sum()) > _WORK:
+        return _one_by_one(opens, closes)
+    for row, stop in zip(rows.tolist(), beyond.tolist(), strict=True):
+        np.maximum(result[row + 1 : stop], row, out=result[row + 1 : stop])
+    return result
+
+
+def _around(opens: Ints, closes: Ints, nested: Bools) -> Ints:
+    """The innermost of the `nested` spans, none of which cross, around where each span opens."""
+    rows = np.arange(len(opens))
+    members = np.flatnonzero(nested)
+    begun: Ints = np.cumsum(nested) - nested
+    depth = np.maximum(begun - np.searchsorted(np.sort(closes[members]), opens, side="right"), 0)
+    key = depth[members] * len(opens) + members
     order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    wanted = (depth - 1) * count + rows
-    at = np.searchsorted(ordered, wanted) - 1
-    result = np.where((depth > 0) & (at >= 0), order[np.maximum(at, 0)], -1)
-    # Trust, but check: whatever does not cover the start of its child gives way to its own parent.
+    at = np.searchsorted(key[order], (depth - 1) * len(opens) + rows) - 1
+    result = np.where((depth > 0) & (at >= 0), members[order[np.maximum(at, 0)]], -1)
+    # While some of them do cross, what is closed already gives way to its own parent.
     while True:
-        wrong = (result >= 0) & ((closes[result] < opens) | (thread[result] != thread))
+        wrong = (result >= 0) & (closes[result] <= opens)
+        if not wrong.any():
+            return result
+        result[wrong] = result[result[wrong]]
+
+
+def _one_by_one(opens: Ints, closes: Ints) -> Ints:
+    result = np.full(len(opens), -1, np.int64)
+    around: list[int] = []
+    ends = closes.tolist()
+    for row, begin in enumerate(opens.tolist()):
+        while around and ends[around[-1]] <= begin:
+            around.pop()
+        if around:
+            result[row] = around[-1]
+        around.append(row)
+    return result
+
+
+def _without_calls(result: Ints, kind: NDArray[np.int8], start: Ints, end: Ints) -> Ints:
+    """Calls around anything but calls give way: the clock of calls runs apart from that of operators."""
+    call = kind == HostKind.CALL
+    empty = call & (start == end)
+    while True:
+        wrong = (result >= 0) & call[result] & (~call | empty[result])
         if not wrong.any():
             return result
         result[wrong] = result[result[wrong]]

@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-import msgspec
-
+from gapless.errors import UnreadableInput
+from gapless.trace.assemble import timeline
 from gapless.trace.build import Builder
-from gapless.trace.chunks import Rest, events
-from gapless.trace.events import Head
-from gapless.trace.sources import open_source
+from gapless.trace.chunks import CHUNK, Rest, events
+from gapless.trace.head import head
+from gapless.trace.notes import notes
+from gapless.trace.sources import Progress, Source, open_source
 from gapless.trace.timeline import Facts, Timeline
 
 
-def read(path: str | os.PathLike[str]) -> Timeline:
-    """The profile in `path`.
+def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Timeline:
+    """The profile in `path`: a file, gzip or not, ``-`` for standard input, or a URL of fsspec.
+
+    `progress` is told from time to time how many bytes of the file have been read.
 
     Raises:
         UnreadableInput: the file cannot be read or is no trace.
     """
     name = os.fspath(path)
+    with open_source(name, progress) as source:
+        return _read(source, name, CHUNK)
+
+
+def read_bytes(data: bytes, name: str = "-", chunk: int = CHUNK) -> Timeline:
+    """The profile that `data` is, read in pieces of `chunk` bytes.
+
+    Raises:
+        UnreadableInput: `data` is no trace.
+    """
+    return _read(Source(io.BytesIO(data), name), name, chunk)
+
+
+def _read(source: Source, name: str, chunk: int) -> Timeline:
     rest = Rest()
     builder = Builder()
-    with open_source(name) as source, _no_collection():
-        for some in events(source, rest, name):
+    with _no_collection():
+        for some in events(source, rest, name, chunk):
             builder.add(some)
-            del some
-        head = _head(rest)
-        return builder.timeline(head, Facts(path=name, size=rest.size, truncated=rest.truncated), ())
+            some.clear()
+        if not builder.events:
+            raise UnreadableInput(f"{name} is a trace without events: nothing was recorded")
+        cut = rest.truncated or bool(source.trouble)
+        made = timeline(builder, head(rest), Facts(path=name, size=rest.size, truncated=cut))
+        return replace(made, notes=notes(rest, builder, made, source.trouble))
 
 
 @contextmanager
@@ -43,12 +65,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _head(rest: Rest) -> Head:
-    """What the file says of itself, from what stands before and after the events."""
-    text = rest.before + b"]" + (rest.after or b"}")
-    try:
-        return msgspec.json.decode(text, type=Head)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return Head()

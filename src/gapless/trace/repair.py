@@ -1,8 +1,8 @@
 """Events out of JSON that is none.
 
 Profilers print ``NaN`` and ``N/A``, names with quotes and backslashes in them, bytes that are no UTF-8; other
-programs print their log lines into the file; jobs are killed while they write. Only the events that are hit are
-lost. Every function here looks at each byte a bounded number of times.
+programs print their log lines into the file; jobs are killed while they write. Only the events that are hit
+are lost. Every function here looks at each byte a bounded number of times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _TOP = "ph|cat|name|pid|tid|ts|dur|id|args|s|bp"
 _OPENS = re.compile(rf'\{{\s*"(?:{_TOP})"\s*:')
 _CLOSES = re.compile(r'\]\s*(?:,\s*"|\}|\]|\[|,\s*\[|$)')
-_AFTER = re.compile(r'\}\s*(\]\s*(?:,\s*"[^"]*"\s*:.*|\}?\s*))$')
+_HEADS = (
+    "traceName|displayTimeUnit|baseTimeNanoseconds|schemaVersion|deviceProperties|distributedInfo|with_stack"
+)
+_AFTER = re.compile(rf'\}}\s*(\]\s*(?:,\s*"(?:{_HEADS}|record_shapes|profile_memory)"\s*:.*|\}}?\s*))$')
 _NOTHING = r"(?:[+-]?(?:NaN|nan|Infinity|inf)|N/A|n/a|None|undefined|-?1\.#[A-Z]+)(?=\s*[,}\]])"
 _NO_VALUE = re.compile(rb'(?<=":)(\s*)' + _NOTHING.encode())
 _NO_ITEM = re.compile(rf"(?<=[:,\[])\s*{_NOTHING}")
@@ -35,7 +38,7 @@ _SPACES = bytes(32 if byte < 32 else byte for byte in range(256))
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 _JOINED = 8
-"""How many stretches between ``},{`` may belong to one event: its arguments may hold objects, its name braces."""
+"""How many stretches between ``},{`` may belong to one event, whose arguments may hold objects."""
 _LONGEST = 1 << 20
 """An event that is longer is not looked for."""
 
@@ -63,8 +66,8 @@ class Damage:
 class Salvaged:
     """What came out of a stretch of a file.
 
-    `tail` is what follows the list of events, from its closing bracket on; None while the list goes on. `left`
-    may be the beginning of an event that goes on beyond the stretch.
+    `tail` is what follows the list of events, from its closing bracket on; None while the list goes on.
+    `left` may be the beginning of an event that goes on beyond the stretch.
     """
 
     events: list[Event]
@@ -75,11 +78,11 @@ class Salvaged:
 def closed(error: Exception) -> int:
     """Where the bytes after a complete value begin, of the error that they caused; -1 for other errors."""
     found = _TRAILING.search(str(error))
-    return int(found.group(1)) if found else -1
+    return int(found.group(1)) - 1 if found else -1
 
 
 def salvage(data: bytes, last: bool, damage: Damage, form: Format) -> Salvaged:
-    """The events in `data`, which begins with one and ends, unless it is the `last`, with a comma after one."""
+    """The events in `data`, which begins with one and, unless it is the `last`, ends after a comma."""
     cleaned = _clean(data, damage)
     if not last:
         try:
@@ -127,10 +130,10 @@ class _OneByOne:
         at = 0
         while at < len(begins) and self._result.tail is None:
             taken = self._event(begins[at], ends[at : at + _JOINED])
-            if taken < 0 and not self._last and at + _JOINED > len(begins):
-                if stop - begins[at] < _LONGEST:
-                    self._result.left = self._data[begins[at] :]
-                    break
+            short = at + _JOINED > len(begins) and stop - begins[at] < _LONGEST
+            if taken < 0 and short and not self._last:
+                self._result.left = self._data[begins[at] :]
+                break
             if taken <= 0:
                 final = self._last and at == len(begins) - 1
                 self._loosely(begins[at], ends[at], final)
@@ -198,9 +201,10 @@ class _Loose:
             following = _OPENS.search(text, begin + 1)
             found, end = self._object(begin)
             if found is not None:
-                self._damage.repaired["types"] += 1
-                yield lenient(found, self._exact)
                 at = end
+                if "ph" in found:
+                    self._damage.repaired["types"] += 1
+                    yield lenient(found, self._exact)
                 continue
             at = following.start() if following else len(text)
             yield from self._fields(begin, at, final and not following)

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, BinaryIO, cast
 
 from gapless.errors import UnreadableInput
@@ -33,7 +34,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         UnreadableInput: fsspec, or what it needs for this kind of URL, is not installed.
     """
     try:
-        import fsspec
+        fsspec: Any = import_module("fsspec")
     except ImportError:
         raise UnreadableInput(f"{url} is remote: reading it needs fsspec (pip install fsspec)") from None
     try:
@@ -155,7 +156,9 @@ class Source:
             raise UnreadableInput(f"{self._name} was written by torch.save: it holds tensors, not a trace")
         inside = [name for name in names if name.endswith(".json")]
         if len(inside) != 1:
-            raise UnreadableInput(f"{self._name} is a zip archive with {len(inside)} JSON files: unpack it first")
+            raise UnreadableInput(
+                f"{self._name} is a zip archive with {len(inside)} JSON files: unpack it first"
+            )
         with archive.open(inside[0]) as member:
             while more := member.read(_PIECE):
                 yield more
@@ -197,21 +200,18 @@ def _line(error: BaseException) -> str:
 
 def _inflater() -> Callable[[int], Any]:
     try:
-        from isal import isal_zlib
+        isal: Any = import_module("isal.isal_zlib")
     except ImportError:
         return zlib.decompressobj
-    return cast(Callable[[int], Any], isal_zlib.decompressobj)
+    return cast(Callable[[int], Any], isal.decompressobj)
 
 
 def _zstd(name: str) -> Callable[[], Any]:
     try:
         if sys.version_info >= (3, 14):
-            from compression.zstd import ZstdDecompressor
-
-            return cast(Callable[[], Any], ZstdDecompressor)
-        import zstandard
-
-        return cast(Callable[[], Any], lambda: zstandard.ZstdDecompressor().decompressobj())
+            return cast(Callable[[], Any], import_module("compression.zstd").ZstdDecompressor)
+        zstandard: Any = import_module("zstandard")
+        return lambda: zstandard.ZstdDecompressor().decompressobj()
     except ImportError:
         raise UnreadableInput(
             f"{name} is compressed with zstd: reading it needs zstandard (pip install zstandard)"

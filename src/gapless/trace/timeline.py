@@ -234,7 +234,7 @@ class Timeline:
         """For each host span the position of the one right around it on its thread, or -1."""
         from gapless.trace.nesting import parents
 
-        return parents(self.host.thread, self.host.start, self.host.end)
+        return parents(self.host.thread, self.host.start, self.host.end, self.host.kind)
 
     @cached_property
     def thread_rows(self) -> tuple[tuple[int, int], ...]:

@@ -1,6 +1,7 @@
 """Two runs, before and after a change, to one `Comparison`."""
 
-from gapless.analyze.compare.profiles import Subject, compare_profiles, slowest
+from gapless.analyze.compare.profiles import compare_profiles
 from gapless.analyze.compare.sessions import compare_reports
+from gapless.analyze.compare.subject import Subject, slowest, subject
 
-__all__ = ["Subject", "compare_profiles", "compare_reports", "slowest"]
+__all__ = ["Subject", "compare_profiles", "compare_reports", "slowest", "subject"]

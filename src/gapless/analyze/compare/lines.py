@@ -12,7 +12,7 @@ from gapless.model import Profile
 from gapless.model.comparison import LineChange, State
 
 Time = tuple[float, float]
-"""Device time launched from a place and idleness because of it; the first is -1 where it is not listed."""
+"""Device time launched from a place (-1 where it is not told) and idleness because of it."""
 
 
 def lines(pair: Both, floor: float) -> tuple[LineChange, ...]:
@@ -77,10 +77,13 @@ def _by_line(profile: Profile, by: int) -> dict[Place, Time]:
         if cost.idle:
             where = cost.site.line
             place = Place("", where, "" if where else cost.place or cost.site.operator)
-            idle[place] += cost.idle
+            if where or place.text:
+                idle[place] += cost.idle
     absent = _absent(profile)[0]
-    return {
-        place: (device[place] / by if place in device else absent, idle[place] / by)
-        for place in {**device, **idle}
-    }
 
+    def launched(place: Place) -> float:
+        if place.line is None:
+            return -1.0
+        return device[place] / by if place in device else absent
+
+    return {place: (launched(place), idle[place] / by) for place in {**device, **idle}}

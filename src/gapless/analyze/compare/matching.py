@@ -24,7 +24,7 @@ class Place(NamedTuple):
     kind: str
     line: SourceLine | None
     text: str = ""
-    """Stands for the line where there is none."""
+    """Stands for the line where there is none: ``aten::index in forward``."""
 
 
 def match_names(before: Sequence[str], after: Sequence[str]) -> Groups:
@@ -137,7 +137,7 @@ def match_places(before: Sequence[Place], after: Sequence[Place]) -> Pairs:
 def _by_file(places: Sequence[Place]) -> dict[Hashable, list[int]]:
     found: dict[Hashable, list[int]] = defaultdict(list)
     for position, place in enumerate(places):
-        where = _parts(place.line.file)[-1] if place.line else place.text
+        where = _parts(place.line.file)[-1] if place.line else place.text.split(" in ", 1)[0]
         found[place.kind, place.line is None, where].append(position)
     return found
 
@@ -146,7 +146,7 @@ def _grade(before: Place, after: Place) -> tuple[int, ...] | None:
     """How sure it is that both are one place, the surest first; None where they are not."""
     a, b = before.line, after.line
     if a is None or b is None:
-        return (0, 0, 0)
+        return (0, 0 if before.text == after.text else 1, 0)
     drift = abs(a.line - b.line)
     files = _files_apart(a.file, b.file)
     known = bool(a.function and b.function)

@@ -58,10 +58,6 @@ def _ranks(made: Comparison, pair: Both) -> list[str]:
         notes.append(f"before ran on {count(sizes[0], 'rank')}, after on {sizes[1]}")
     elif made.before.files != made.after.files:
         notes.append(f"before is {count(made.before.files, 'trace')}, after is {made.after.files}")
-    for name, side in (("before", made.before), ("after", made.after)):
-        if side.files > 1:
-            rank = f"rank {side.rank}" if side.rank >= 0 else side.path
-            notes.append(f"{name} has {side.files} traces: {rank}, the slowest, stands for them")
     return notes
 
 

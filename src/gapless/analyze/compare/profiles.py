@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import quantiles
-from typing import NamedTuple
 
 import msgspec
 
@@ -13,8 +12,9 @@ from gapless.analyze.compare.findings import finding_changes
 from gapless.analyze.compare.lines import lines
 from gapless.analyze.compare.notes import profile_notes
 from gapless.analyze.compare.sentence import profile_sentence
+from gapless.analyze.compare.subject import Subject
 from gapless.analyze.compare.work import kernels, operators
-from gapless.model import Finding, Profile
+from gapless.model import Profile
 from gapless.model.comparison import Comparison, Measure, PhaseChange, Side, Spread
 
 ENOUGH = 5
@@ -33,20 +33,6 @@ _SPLIT = {
     "host": "host",
     "other": "other",
 }
-
-
-class Subject(NamedTuple):
-    """One side: what the user named, its profile (of the slowest of `files` ranks) and its findings."""
-
-    name: str
-    profile: Profile
-    findings: tuple[Finding, ...] = ()
-    files: int = 1
-
-
-def slowest(profiles: Sequence[Profile]) -> int:
-    """The position of the rank to compare: the one with the longest steps, the first of several such."""
-    return max(range(len(profiles)), key=lambda i: (profiles[i].steps.mean, -i))
 
 
 def compare_profiles(before: Subject, after: Subject) -> Comparison:
@@ -73,7 +59,14 @@ def compare_profiles(before: Subject, after: Subject) -> Comparison:
         lines=lines(pair, floor),
         findings=finding_changes(before.findings, after.findings, pair.by, floor),
     )
-    return msgspec.structs.replace(made, sentence=profile_sentence(made), notes=profile_notes(made, pair))
+    told = [
+        f"{name}: {note}"
+        for name, one in (("before", before), ("after", after))
+        for note in one.notes + one.profile.notes
+    ]
+    return msgspec.structs.replace(
+        made, sentence=profile_sentence(made), notes=(*profile_notes(made, pair), *told)
+    )
 
 
 def _side(subject: Subject) -> Side:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model.comparison import Comparison, Measure, percents, scale
-from gapless.model.wording import count, number
+from gapless.model.wording import count, duration, number, three_digits
 
 SAME = 0.5
 """A change of so few percent is called none."""
@@ -14,7 +14,7 @@ def profile_sentence(made: Comparison) -> str:
     what = "The step" if made.per == "step" else "The whole trace"
     change = made.length.percent
     if change is not None and abs(change) < SAME:
-        text = f"{what} takes {_time(made.length.after)} as before"
+        text = f"{what} takes {duration(made.length.after)} as before"
     else:
         text = f"{what} takes {instead(made.length)}"
         text += f": {_by_how_much(made.length)}" if change is not None else ""
@@ -24,8 +24,10 @@ def profile_sentence(made: Comparison) -> str:
     if idle is None or not max(idle.before, idle.after):
         return text
     changed = abs(idle.change) > 0.01 * max(made.length.before, made.length.after)
-    text += f"; the GPU is idle for {instead(idle) if changed else _time(idle.after)} of it"
-    return text + (_because(made, idle) if changed else ", as before")
+    text += "; the GPU is idle for "
+    if not changed:
+        return text + f"{duration(idle.after)} of it, as before"
+    return text + instead(idle, " of it") + _because(made, idle)
 
 
 def _because(made: Comparison, idle: Measure) -> str:
@@ -36,15 +38,13 @@ def _because(made: Comparison, idle: Measure) -> str:
     return f" ({one.name}: {instead(one)})"
 
 
-def instead(measure: Measure) -> str:
-    """``485 ms instead of 678``."""
-    unit = scale(max(measure.before, measure.after))
-    return f"{unit(measure.after)} {unit.name} instead of {unit(measure.before)}"
-
-
-def _time(nanoseconds: float) -> str:
-    unit = scale(nanoseconds)
-    return f"{unit(nanoseconds)} {unit.name}"
+def instead(measure: Measure, of: str = "") -> str:
+    """``485 ms instead of 678``, in one unit; `of` says of what."""
+    less, more = sorted((measure.before, measure.after))
+    # 600 µs beside 1,000 says more than 0.6 ms beside 1.
+    unit = scale(less if 0 < less < 1e6 <= more < 1e7 else more)
+    before, after = (three_digits(time / unit.nanoseconds) for time in (measure.before, measure.after))
+    return f"{after} {unit.name}{of} instead of {before}"
 
 
 def _by_how_much(measure: Measure) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -14,8 +14,15 @@ from gapless.analyze.profile.lines import Place, Places
 from gapless.analyze.profile.spans import Spans
 from gapless.analyze.profile.steps import StepSpans
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
-from gapless.model import Cause, Cost, Site
+from gapless.model import Cause, Cost, Site, Stack
 from gapless.trace.timeline import Bools, Ints, Timeline
+
+_LOADER_FILES = (
+    "torch/_ops.py",
+    "torch/autograd/profiler.py",
+    "torch/utils/_device.py",
+    "torch/utils/data/dataloader.py",
+)
 
 MOST = 60
 """So many places of each cause are told apart; those that idle least are summed up in one."""
@@ -32,14 +39,15 @@ class _Calls:
 
 
 def costs(
-    timeline: Timeline, steps: StepSpans, stretches: Iterable[Stretch], waits: HostWaits
+    timeline: Timeline, steps: StepSpans, stretches: Iterable[Stretch], waits: HostWaits, places: Places
 ) -> tuple[Cost, ...]:
     """What each place costs, those that leave the device idle longest first; their `idle` adds up to all of it."""
-    places = Places(timeline)
     parts = list(stretches)
     calls = _calls(timeline, steps, waits)
     copies = dict(zip(waits.rows.tolist(), waits.copy.tolist(), strict=True))
-    rows = np.unique(np.concatenate([np.empty(0, np.int64), *(p.spans.row for p in parts), *(c.rows for c in calls)]))
+    rows = np.unique(
+        np.concatenate([np.empty(0, np.int64), *(p.spans.row for p in parts), *(c.rows for c in calls)])
+    )
     codes, found = places.of(rows)
     codes = _with_copies(timeline, rows, codes, copies)
     _, first = np.unique(codes, return_index=True)
@@ -71,25 +79,26 @@ class _Sites:
         self._places = places
         self._copies = copies
         self._row = {int(codes[at]): int(rows[at]) for at in first}
-        self._known: dict[tuple[bool, int], tuple[Site, str]] = {}
+        self._known: dict[tuple[Cause, int], tuple[Site, str]] = {}
 
     def of(self, cause: Cause, code: int) -> tuple[Site, str]:
-        key = (cause in ("wait", "allocator"), code)
+        key = (cause, code)
         if key not in self._known:
-            self._known[key] = self._make(key[0], self._row[code])
+            self._known[key] = self._make(cause, self._row[code])
         return self._known[key]
 
-    def _make(self, waits: bool, row: int) -> tuple[Site, str]:
+    def _make(self, cause: Cause, row: int) -> tuple[Site, str]:
         place = self._places.place(row)
-        if waits:
+        if cause in ("wait", "allocator"):
             copy = self._copies.get(row, -1)
             timeline = self._timeline
             name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
             return waiting.site(place, name), place.described
-        operators = [name for name in place.operators if not name.startswith("autograd::engine::")]
+        if cause == "input":
+            place = replace(place, stack=_without_loader(place.stack), call="")
         return (
             Site(
-                operator=operators[-1] if operators else place.name,
+                operator=place.outermost,
                 mechanism="none",
                 call=place.call,
                 stack=place.stack,
@@ -98,6 +107,15 @@ class _Sites:
             ),
             place.described,
         )
+
+
+def _without_loader(stack: Stack) -> Stack:
+    """The stack without what the loader itself runs: who asks for the batch is what is wanted."""
+    for position, frame in enumerate(stack):
+        path = frame.file.replace("\\", "/")
+        if frame.library != "torch" or not path.endswith(_LOADER_FILES):
+            return stack[position:]
+    return stack
 
 
 def _with_copies(timeline: Timeline, rows: Ints, codes: Ints, copies: dict[int, int]) -> Ints:
@@ -162,9 +180,11 @@ def _blocked(
     back = back.reshape(-1)
     total = np.bincount(back, weights=end - start, minlength=len(known))
     count = np.bincount(back, weights=calls.counts, minlength=len(known))
-    moved = np.where(calls.copy >= 0, np.maximum(timeline.work.bytes[np.maximum(calls.copy, 0)], 0), 0) if len(
-        timeline.work
-    ) else np.zeros(len(codes), np.int64)
+    moved = (
+        np.where(calls.copy >= 0, np.maximum(timeline.work.bytes[np.maximum(calls.copy, 0)], 0), 0)
+        if len(timeline.work)
+        else np.zeros(len(codes), np.int64)
+    )
     volume = np.bincount(back, weights=np.where(calls.counts, moved, 0), minlength=len(known))
     in_steps = _distinct(back, _step(steps, start), len(known))
     longest = _longest(back, end - start, len(known))

@@ -87,15 +87,15 @@ def _gaps(timeline: Timeline, device: int, steps: StepSpans) -> _Gaps:
     low = int(min([*steps.start[:1], *start[:1]], default=0)) - 1
     high = int(max([*steps.end[-1:], *end[-1:]], default=0)) + 1
     between = complement(Spans(start, end, np.arange(len(start))), low, high)
-    inside, _, where = intersect(
-        Spans(steps.start, steps.end, np.arange(len(steps.start))), between
-    )
+    inside, _, where = intersect(Spans(steps.start, steps.end, np.arange(len(steps.start))), between)
     step = np.searchsorted(steps.end, inside.start, side="right")
     follows = between.row[where]  # the busy span that ends the gap; one past the last where none does
     work = timeline.work
     rows = np.flatnonzero((work.device == device) & ~is_communication(timeline))
     at = np.minimum(np.searchsorted(work.start[rows], np.append(start, high)[follows]), max(len(rows) - 1, 0))
-    launch = np.where(follows < len(start), launchers(timeline)[rows[at]], -1) if len(rows) else follows * 0 - 1
+    launch = (
+        np.where(follows < len(start), launchers(timeline)[rows[at]], -1) if len(rows) else follows * 0 - 1
+    )
     known = launch >= 0
     began = between.start[where]
     queued = known & (timeline.host.end[np.maximum(launch, 0)] <= began) if len(timeline.host) else known

@@ -22,12 +22,12 @@ def launches(timeline: Timeline, steps: StepSpans, device: int) -> Launches:
     rows = np.flatnonzero(work.device == device)
     call = launchers(timeline)[rows]
     inside = _inside(steps, work.start[rows])
-    linked = rows[(call >= 0)]
+    linked = rows[call >= 0]
     call = call[call >= 0]
     within = _inside(steps, work.start[linked])
     kernel = within & (work.kind[linked] == WorkKind.KERNEL)
     delay = np.maximum(work.start[linked] - host.start[call], 0)[within]
-    distinct = np.unique(call[within])
+    distinct = np.flatnonzero(np.bincount(call[within], minlength=1))
     depth, empty = _queue(steps, np.minimum(host.end[call], work.start[linked]), work.start[linked])
     return Launches(
         count=int(inside.sum()),
@@ -36,7 +36,7 @@ def launches(timeline: Timeline, steps: StepSpans, device: int) -> Launches:
         empty=empty,
         delay=_median(delay),
         call=_median(host.end[distinct] - host.start[distinct]),
-        kernel=_median((work.end[linked] - work.start[linked])[kernel]),
+        kernel=_median(work.end[linked[kernel]] - work.start[linked[kernel]]),
         graphs=_graphs(timeline, steps),
     )
 
@@ -59,9 +59,9 @@ def _queue(steps: StepSpans, launched: Ints, begun: Ints) -> tuple[float, float]
 
 def _short(timeline: Timeline, linked: Ints, call: Ints, kernel: Bools) -> int:
     """How many kernels are shorter than their launch: for a graph, than their part of it."""
-    length = (timeline.work.end - timeline.work.start)[linked]
-    _, which, sharing = np.unique(call, return_inverse=True, return_counts=True)
-    cost = (timeline.host.end - timeline.host.start)[call] / sharing[which.reshape(-1)]
+    length = timeline.work.end[linked] - timeline.work.start[linked]
+    sharing = np.bincount(call, minlength=1)
+    cost = (timeline.host.end[call] - timeline.host.start[call]) / sharing[call]
     return int(np.count_nonzero(kernel & (length < cost)))
 
 

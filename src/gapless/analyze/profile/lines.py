@@ -12,27 +12,101 @@ from gapless.model import SourceLine, Stack
 from gapless.trace.timeline import HostKind, Ints, Timeline
 
 _FRAME = re.compile(r"^(.+?)\((\d+)\): (.+)$", re.DOTALL)
-_BUILT_IN = re.compile(r"^<built-in (?:method (?P<method>\S+) of (?P<owner>.+?) object|function (?P<function>\S+))")
+_BUILT_IN = re.compile(
+    r"^<built-in (?:method (?P<method>\S+) of (?P<owner>.+?) object|function (?P<function>\S+))"
+)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INSTANCE = re.compile(r"^(nn\.Module: .+?)_\d+$")
 _INSTALLED = re.compile(r"(?:site|dist)-packages/([A-Za-z0-9_]+)")
 _STANDARD = re.compile(r"(?:^|/)lib(?:64)?/python\d[.\d]*/")
-_CHECKOUT = re.compile(r"(?:^|/)(torch)/(?:nn|optim|utils|autograd|cuda|distributed|profiler|_dynamo|_inductor)/")
+_CHECKOUT = re.compile(
+    r"(?:^|/)(torch)/(?:nn|optim|utils|autograd|cuda|distributed|profiler|_dynamo|_inductor)/"
+)
 _NODE = re.compile(r"^autograd::engine::evaluate_function: (\S+)")
 
 _PACKAGES = frozenset(
-    """accelerate aiter apex attr bitsandbytes catalyst click cv2 datasets deepspeed dgl diffusers einops fairscale
-    fastai flash_attn functorch gpytorch huggingface_hub hydra ignite ipykernel IPython lightning
-    lightning_fabric lightning_utilities matplotlib megatron mlflow monai numpy omegaconf packaging pandas peft
-    PIL pydantic pyro pytorch_lightning ray requests safetensors scipy sglang skimage sklearn skorch
-    tensorboard timm tokenizers torch torch_geometric torch_tb_profiler torchao torchaudio torchdata
-    torchgen torchmetrics torchrec torchtext torchvision tqdm traitlets transformers triton trl typeguard urllib3
-    vllm wandb xformers""".split()
+    [
+        "accelerate",
+        "aiter",
+        "apex",
+        "attr",
+        "bitsandbytes",
+        "catalyst",
+        "click",
+        "cv2",
+        "datasets",
+        "deepspeed",
+        "dgl",
+        "diffusers",
+        "einops",
+        "fairscale",
+        "fastai",
+        "flash_attn",
+        "functorch",
+        "gpytorch",
+        "huggingface_hub",
+        "hydra",
+        "ignite",
+        "ipykernel",
+        "IPython",
+        "lightning",
+        "lightning_fabric",
+        "lightning_utilities",
+        "matplotlib",
+        "megatron",
+        "mlflow",
+        "monai",
+        "numpy",
+        "omegaconf",
+        "packaging",
+        "pandas",
+        "peft",
+        "PIL",
+        "pydantic",
+        "pyro",
+        "pytorch_lightning",
+        "ray",
+        "requests",
+        "safetensors",
+        "scipy",
+        "sglang",
+        "skimage",
+        "sklearn",
+        "skorch",
+        "tensorboard",
+        "timm",
+        "tokenizers",
+        "torch",
+        "torch_geometric",
+        "torch_tb_profiler",
+        "torchao",
+        "torchaudio",
+        "torchdata",
+        "torchgen",
+        "torchmetrics",
+        "torchrec",
+        "torchtext",
+        "torchvision",
+        "tqdm",
+        "traitlets",
+        "transformers",
+        "triton",
+        "trl",
+        "typeguard",
+        "urllib3",
+        "vllm",
+        "wandb",
+        "xformers",
+    ]
 )
 """Packages by the folder they are imported from: the profiler cuts the paths of files off before it."""
 
 _OWN_NAMES = frozenset({"cmd", "code", "profile", "site", "test", "token", "trace", "types"})
 """Modules of the standard library whose names people give to their own scripts."""
+
+_CALLERS = 3
+_LIBRARY_ONLY = 12
+"""Frames that are kept of a stack in which no line is the user's."""
 
 
 def library(file: str) -> str:
@@ -88,6 +162,14 @@ class Place:
     forward: Stack = ()
 
     @property
+    def outermost(self) -> str:
+        """The operator that the program called, or the row's own name where that tells more than a line does."""
+        operators = [name for name in self.operators if not name.startswith("autograd::engine::")]
+        if operators:
+            return operators[-1]
+        return "" if _marks_step(self.name) or source_line(self.name) else self.name
+
+    @property
     def described(self) -> str:
         """Where this is, for profiles that know no lines: ``aten::index in forward``."""
         around = [name for name in self.operators if not name.startswith("autograd::engine::")]
@@ -116,6 +198,8 @@ class Places:
                 name = _ADDRESS.sub("", name)
             elif name.startswith("nn.Module"):
                 name = _INSTANCE.sub(r"\1", name)
+            elif _marks_step(name):
+                name = ""
             normal.append(numbers.setdefault(name, len(numbers)))
         self._normal = np.array(normal, np.int64)
         self._text = list(numbers)
@@ -124,7 +208,7 @@ class Places:
 
     def of(self, rows: Ints) -> tuple[Ints, list[Place]]:
         """For each of `rows` (-1: nowhere) a position in the list of places that follows."""
-        keys = self._keys(rows)
+        keys = self.keys(rows)
         _, first, codes = np.unique(keys, return_index=True, return_inverse=True)
         return codes.reshape(-1), [self.place(int(rows[position])) for position in first]
 
@@ -150,6 +234,8 @@ class Places:
         recorded = call = node = ""
         for row in chain:
             kind, name = int(host.kind[row]), names[host.name[row]]
+            if not recorded and host.stack[row] >= 0:
+                recorded = self.timeline.stacks[host.stack[row]]
             if kind == HostKind.FRAME:
                 line = source_line(name)
                 if line is not None:
@@ -165,16 +251,14 @@ class Places:
                     operators.append(name)
                 found = _NODE.match(name)
                 node = node or (found.group(1) if found else "")
-                if not recorded and host.stack[row] >= 0:
-                    recorded = self.timeline.stacks[host.stack[row]]
             elif kind == HostKind.ANNOTATION and not _marks_step(name):
                 annotations.append(name)
         if not frames and recorded:
             lines = map(source_line, recorded.split(";"))
             frames = [line for line in lines if line is not None]
-        return tuple(frames), tuple(operators), tuple(annotations), call, node
+        return _short(frames), tuple(operators), tuple(annotations), call, node
 
-    def _keys(self, rows: Ints) -> Ints:
+    def keys(self, rows: Ints) -> Ints:
         """A number for each row that is the same where all names around it are."""
         host, parents = self.timeline.host, self.timeline.parents
         stacks = host.stack
@@ -190,7 +274,9 @@ class Places:
                     made = forward[at]
                     mixed = np.where(made >= 0, mixed * 31 + host.name[made], mixed)
                 # FNV-like: order matters, and a collision is as unlikely as 64 bits make it.
-                keys[alive] = (keys[alive] ^ mixed.astype(np.uint64)) * np.uint64(0x100000001B3) + np.uint64(1)
+                keys[alive] = (keys[alive] ^ mixed.astype(np.uint64)) * np.uint64(0x100000001B3) + np.uint64(
+                    1
+                )
                 keys[alive] ^= keys[alive] >> np.uint64(29)
                 current[alive] = parents[at]
         return keys.view(np.int64)
@@ -201,6 +287,12 @@ class Places:
         made = np.full(len(self.timeline.host), -1, np.int64)
         made[self.timeline.links.backward] = self.timeline.links.forward
         return made
+
+
+def _short(frames: list[SourceLine]) -> Stack:
+    """The frames up to the user's line and a few of its callers: a summary need not say who called those."""
+    first = next((at for at, frame in enumerate(frames) if frame.is_user), None)
+    return tuple(frames[:_LIBRARY_ONLY] if first is None else frames[: first + 1 + _CALLERS])
 
 
 def _marks_step(name: str) -> bool:

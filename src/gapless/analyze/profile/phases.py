@@ -7,7 +7,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from gapless.analyze.profile.steps import LOADING, StepSpans, compute_busy, covered, launchers
+from gapless.analyze.profile.marks import LOADING
+from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, launchers
 from gapless.model.profile import PhaseTime
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind
 
@@ -42,11 +43,12 @@ def phases(timeline: Timeline, steps: StepSpans, device: int) -> tuple[PhaseTime
     `host` is wall-clock time in which the training loop (or autograd for it) was in the phase, `device` the
     time of the operations launched from it, `idle` how long the device neither computed nor copied meanwhile.
     """
-    start, label = _segments(timeline, steps, device)
+    loop = _loop_threads(timeline)
+    start, label = _segments(timeline, steps, device, loop)
     end = np.append(start[1:], start[-1])
     host = _by_phase(label, covered(steps.start, steps.end, start, end))
     idle = host - _by_phase(label, _busy(timeline, steps, device, start, end))
-    on_device = _device_time(timeline, steps, device, start, label)
+    on_device = _device_time(timeline, steps, device, loop, start, label)
     return tuple(
         PhaseTime(
             name=phase.name.lower(),  # type: ignore[arg-type]  # the enumeration has exactly these names
@@ -71,7 +73,9 @@ def _busy(timeline: Timeline, steps: StepSpans, device: int, start: Ints, end: I
     return np.where(inside, covered(*compute_busy(timeline, device), start, end), 0)
 
 
-def _device_time(timeline: Timeline, steps: StepSpans, device: int, start: Ints, label: Ints) -> Ints:
+def _device_time(
+    timeline: Timeline, steps: StepSpans, device: int, loop: Ints, start: Ints, label: Ints
+) -> Ints:
     """The time in the steps of the operations launched in each phase."""
     work = timeline.work
     rows = np.flatnonzero(work.device == device)
@@ -79,7 +83,7 @@ def _device_time(timeline: Timeline, steps: StepSpans, device: int, start: Ints,
     at = np.searchsorted(start, timeline.host.start[call], side="right") - 1
     found = np.where((call >= 0) & (at >= 0), label[at], Phase.OTHER)
     # What a thread of its own sends ahead (a prefetcher) is a transfer whatever the loop does meanwhile.
-    foreign = (call >= 0) & ~np.isin(timeline.host.thread[call], _loop_threads(timeline))
+    foreign = (call >= 0) & ~np.isin(timeline.host.thread[call], loop)
     sent = timeline.names_where(_TO_DEVICE.search)[work.name[rows]] & (work.kind[rows] == WorkKind.MEMCPY)
     found[foreign & sent] = Phase.TRANSFER
     return _by_phase(found, covered(steps.start, steps.end, work.start[rows], work.end[rows]))
@@ -88,13 +92,13 @@ def _device_time(timeline: Timeline, steps: StepSpans, device: int, start: Ints,
 # Segments ---------------------------------------------------------------------------------------------------
 
 
-def _segments(timeline: Timeline, steps: StepSpans, device: int) -> tuple[Ints, Ints]:
+def _segments(timeline: Timeline, steps: StepSpans, device: int, loop: Ints) -> tuple[Ints, Ints]:
     """Where each segment of the trace begins (the next one's begin is its end), and its phase.
 
     Between two spans of one phase the phase goes on (Python between operators); between different phases
     is neither. Bounds of steps are bounds of segments.
     """
-    start, end, label = _runs(timeline, device)
+    start, end, label = _runs(timeline, device, loop)
     time = np.unique(np.concatenate([start, end, steps.start, steps.end]))
     if not len(time):
         return np.zeros(1, np.int64), np.full(1, Phase.OTHER, np.int64)
@@ -132,9 +136,9 @@ def _clipping(label: Ints) -> Ints:
     return result
 
 
-def _runs(timeline: Timeline, device: int) -> tuple[Ints, Ints, Ints]:
+def _runs(timeline: Timeline, device: int, loop: Ints) -> tuple[Ints, Ints, Ints]:
     """Start, end and phase of stretches in which the loop's threads begin spans of one phase only."""
-    rows, label = _spans(timeline)
+    rows, label = _spans(timeline, loop)
     if not len(rows):
         return rows, rows, rows
     label[_transfers(timeline, device, rows, label)] = Phase.TRANSFER
@@ -145,23 +149,23 @@ def _runs(timeline: Timeline, device: int) -> tuple[Ints, Ints, Ints]:
     return timeline.host.start[rows[heads]], end, label[heads]
 
 
-def _spans(timeline: Timeline) -> tuple[Ints, Ints]:
+def _spans(timeline: Timeline, loop: Ints) -> tuple[Ints, Ints]:
     """The outermost operators of the loop's threads and the marks of phases, with the phase of each."""
     host = timeline.host
     named = np.full(len(timeline.names), Phase.FORWARD, np.int64)
     for phase, pattern in {**_MARKS, Phase.BACKWARD: _BACKWARD}.items():
         named[timeline.names_where(pattern.match)] = phase
     marks = np.isin(named, [*_MARKS])
-    main, *others = _loop_threads(timeline).tolist() or [-1]
+    main = loop[0] if len(loop) else -1
     operator = host.kind == HostKind.OPERATOR
     mark = marks[host.name] & (operator | (host.kind == HostKind.ANNOTATION))
     plain = operator & ~timeline.names_where(_STEP.match)[host.name] & ~mark
-    rows = np.flatnonzero((plain | mark) & np.isin(host.thread, [main, *others]))
+    rows = np.flatnonzero((plain | mark) & np.isin(host.thread, loop))
     label = named[host.name[rows]]
     label[(host.thread[rows] != main) & (label == Phase.FORWARD)] = Phase.BACKWARD
     is_mark = mark[rows]
     # A mark hides all below it, an operator the operators below it.
-    hidden = _below(timeline, rows, is_mark) | (~is_mark & _below(timeline, rows, ~is_mark & (label != -1)))
+    hidden = _below(timeline, rows, is_mark) | (~is_mark & _below(timeline, rows, ~is_mark))
     inner = ~is_mark & (label == Phase.BACKWARD) & (host.thread[rows] == main)
     keep = ~hidden | inner  # autograd run by the calling thread, inside whatever called it
     return rows[keep], label[keep]
@@ -198,19 +202,19 @@ def _transfers(timeline: Timeline, device: int, rows: Ints, label: Ints) -> Ints
 def _loop_threads(timeline: Timeline) -> Ints:
     """The thread of the training loop, then those on which autograd works for it.
 
-    The loop's is the thread with the marks (steps, optimizer, loading); of equals the one that launches more.
+    The loop's is the thread that steps the profiler and the optimizer; of equals the one that runs less of
+    autograd, then the one that launches more. (A batch may be asked for by a thread that works ahead.)
     """
     host, count = timeline.host, len(timeline.threads)
     if not count or not len(host):
         return np.empty(0, np.int64)
-    loop = timeline.names_where(
-        lambda name: _STEP.match(name) or any(pattern.match(name) for pattern in _MARKS.values())
-    )
+    optimizer = _MARKS[Phase.OPTIMIZER]
+    loop = timeline.names_where(lambda name: _STEP.match(name) or optimizer.match(name))
     marked = np.bincount(host.thread[loop[host.name]], minlength=count)
     autograd = timeline.names_where(_BACKWARD.match)[host.name] & (host.kind == HostKind.OPERATOR)
     nodes = np.bincount(host.thread[autograd], minlength=count)
     calls = launchers(timeline)
-    launches = np.bincount(host.thread[np.unique(calls[calls >= 0])], minlength=count)
+    launches = np.bincount(host.thread[calls[calls >= 0]], minlength=count)
     operators = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=count)
     main = int(np.lexsort((operators, launches, -nodes, marked))[-1])
     return np.array([main, *(one for one in np.flatnonzero(nodes).tolist() if one != main)], np.int64)

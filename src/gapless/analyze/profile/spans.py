@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gapless.trace.timeline import Ints
+from gapless.trace.timeline import Bools, Ints
 
 
 class Spans(NamedTuple):
@@ -20,9 +20,9 @@ class Spans(NamedTuple):
     def length(self) -> Ints:
         return self.end - self.start
 
-    def keep(self, chosen: object) -> Spans:
+    def keep(self, chosen: Ints | Bools) -> Spans:
         """Those at the positions (or under the mask) `chosen`."""
-        return Spans(self.start[chosen], self.end[chosen], self.row[chosen])  # type: ignore[index]
+        return Spans(self.start[chosen], self.end[chosen], self.row[chosen])
 
 
 EMPTY = Spans(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))

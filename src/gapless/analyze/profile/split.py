@@ -6,13 +6,17 @@ import re
 
 import numpy as np
 
-from gapless.analyze.profile.steps import LOADING, StepSpans, covered, is_communication
+from gapless.analyze.profile.marks import LOADING
+from gapless.analyze.profile.steps import StepSpans, covered, is_communication
 from gapless.model.profile import Split
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
 
-_MARK = re.compile(r"ProfilerStep#\d+")
+_STEP = re.compile(r"ProfilerStep#")
+_OPTIMIZER = re.compile(r"Optimizer\.")
 _HOST_COMMUNICATION = re.compile(r"gloo:")
 """Collectives that the host carries out; of the others it only launches the kernels."""
+_FULL = 1_000_000
+"""A multiprocessor with a block."""
 
 
 def split(timeline: Timeline, steps: StepSpans, device: int) -> Split:
@@ -59,7 +63,8 @@ def _kinds(timeline: Timeline, device: int) -> list[tuple[Ints, Ints]]:
     loading = _named(timeline, LOADING) & marked
     carried = _named(timeline, _HOST_COMMUNICATION) & marked
     found[3] = (np.append(found[3][0], host.start[carried]), np.append(found[3][1], host.end[carried]))
-    plain = operator & ~loading & ~carried & ~_named(timeline, _MARK)
+    plain = (operator | (marked & _named(timeline, _OPTIMIZER))) & ~loading & ~carried
+    plain &= ~_named(timeline, _STEP)
     return found + [
         (host.start[rows], host.end[rows]) for rows in (call, loading, _outermost(timeline, plain))
     ]
@@ -113,12 +118,12 @@ def sm_efficiency(timeline: Timeline, steps: StepSpans, device: int) -> float:
     if not len(rows) or high <= low:
         return -1.0
     time = np.clip(np.concatenate([work.start[rows], work.end[rows]]), low, high)
-    # Thousandths as integers: sums of floats would leave remainders where nothing runs.
-    blocks = np.rint(work.blocks_per_sm[rows] * 1000).astype(np.int64)
+    # Millionths as integers: sums of floats would leave remainders where nothing runs.
+    blocks = np.rint(work.blocks_per_sm[rows] * _FULL).astype(np.int64)
     order = np.argsort(time, kind="stable")
     running = np.cumsum(np.concatenate([blocks, -blocks])[order])
-    filled = np.minimum(running[:-1], 1000) * np.diff(time[order])
-    return float(filled.sum()) / 1000 / (high - low)
+    filled = np.minimum(running[:-1], _FULL) / _FULL * np.diff(time[order])
+    return float(filled.sum()) / (high - low)
 
 
 def occupancy(timeline: Timeline, steps: StepSpans, device: int) -> float:

@@ -10,12 +10,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from gapless.analyze.profile.marks import Marks, find_marks
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
 
 T = TypeVar("T")
-
-LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__|enumerate\(DataPipe\)#")
-"""Names of the spans in which the training loop gets its next batch."""
 
 _COMMUNICATION = re.compile(
     r"(?!triton_)"  # the compiler names its kernels after all operators around, collectives among them
@@ -23,13 +21,6 @@ _COMMUNICATION = re.compile(
     r"|cross_device_reduce|[Aa]ll_?[Rr]educe|(?:one|two)_?[Ss]hot|[Aa]ll_?[Gg]ather|[Rr]educe_?[Ss]catter"
     r"|[Aa]ll_?[Tt]o_?[Aa]ll|all2all|multimem_|quick_?reduce)"
 )
-_ITERATION = re.compile(
-    r"(?:train(?:ing)?|eval|validation|forward_backward)?[ _]?(?:step|iter(?:ation)?|batch)s?"
-    r"(?:[ _#:=]*\d+|\[.*\])?|\[pl\]\[profile\]run_training_batch",
-    re.IGNORECASE,
-)
-_ENOUGH = 3
-"""Optimizer steps, batches or annotations that make a series."""
 
 
 @dataclass(frozen=True)
@@ -133,19 +124,10 @@ def find_steps(timeline: Timeline, device: int) -> StepSpans:
     one lasts until the last operation it launched on `device` has ended, and the next begins no earlier.
     """
     launched = _launched(timeline, device)
-    for mark in (_profiler_steps, _optimizer_steps, _iterations, _batches):
-        found = mark(timeline, launched)
-        if found is not None:
-            return _stretched(timeline, device, launched, found)
-    return _span(timeline, device, launched)
-
-
-@dataclass(frozen=True)
-class _Marks:
-    source: str
-    names: tuple[str, ...]
-    start: Ints
-    end: Ints
+    found = find_marks(timeline, launched[0])
+    if found is None:
+        return _span(timeline, device, launched)
+    return _stretched(timeline, device, launched, found)
 
 
 def _launched(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
@@ -156,89 +138,7 @@ def _launched(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
     return time[order], rows[order]
 
 
-def _rows(timeline: Timeline, test: Callable[[str], object]) -> Ints:
-    """Annotations (operators in old files) whose names pass, those inside another left out, by start."""
-    wanted = timeline.names_where(test)
-    host = timeline.host
-    if not wanted.any():
-        return np.empty(0, np.int64)
-    kinds = (host.kind == HostKind.ANNOTATION) | (host.kind == HostKind.OPERATOR)
-    rows = np.flatnonzero(wanted[host.name] & kinds)
-    rows = rows[np.lexsort((-host.end[rows], host.start[rows]))]
-    if not len(rows):
-        return rows
-    reach = np.maximum.accumulate(np.append(-1, host.end[rows][:-1]))
-    outer: Ints = rows[host.end[rows] > reach]
-    return outer
-
-
-def _names(timeline: Timeline, rows: Ints) -> tuple[str, ...]:
-    return tuple(timeline.names[number] for number in timeline.host.name[rows].tolist())
-
-
-def _profiler_steps(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
-    rows = _rows(timeline, lambda name: name.startswith("ProfilerStep#"))
-    if not len(rows):
-        return None
-    return _Marks("ProfilerStep", _names(timeline, rows), timeline.host.start[rows], timeline.host.end[rows])
-
-
-def _optimizer_steps(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
-    """From the end of one optimizer step to the end of the next: what is before the first is no whole step.
-
-    Optimizers that follow one another with no device work launched between them are stepped together. Where
-    several take turns, an iteration is a turn of the one that comes least often (a GAN's generator).
-    """
-    rows = _rows(timeline, lambda name: name.startswith("Optimizer.step#"))
-    if len(rows) < _ENOUGH:
-        return None
-    start, end = timeline.host.start[rows], timeline.host.end[rows]
-    before = np.searchsorted(launched[0], end[:-1]), np.searchsorted(launched[0], start[1:])
-    rows = rows[np.append(before[1] > before[0], True)]
-    names = timeline.host.name[rows]
-    kinds, counts = np.unique(names, return_counts=True)
-    often = counts >= max(_ENOUGH, int(counts.max()) // 8)
-    if not often.any():
-        return None
-    least = kinds[often][counts[often] == counts[often].min()]
-    rows = rows[names == names[np.isin(names, least)][-1]]
-    end = timeline.host.end[rows]
-    return _series(timeline, launched, timeline.names[int(timeline.host.name[rows[0]])], end[:-1], end[1:])
-
-
-def _iterations(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
-    rows = _rows(timeline, _ITERATION.fullmatch)
-    if len(rows) < _ENOUGH:
-        return None
-    names = _names(timeline, rows)
-    return _series(timeline, launched, names[0], timeline.host.start[rows], timeline.host.end[rows], names)
-
-
-def _batches(timeline: Timeline, launched: tuple[Ints, Ints]) -> _Marks | None:
-    """From one request for a batch to the next; what follows the last may be no whole step."""
-    rows = _rows(timeline, LOADING.match)
-    if len(rows) < _ENOUGH + 1:
-        return None
-    start = timeline.host.start[rows]
-    return _series(timeline, launched, _names(timeline, rows[:1])[0], start[:-1], start[1:])
-
-
-def _series(
-    timeline: Timeline,
-    launched: tuple[Ints, Ints],
-    source: str,
-    start: Ints,
-    end: Ints,
-    names: tuple[str, ...] = (),
-) -> _Marks | None:
-    """These marks as steps, if they are: nearly all of them launch work, and together most of it."""
-    counts = np.searchsorted(launched[0], end) - np.searchsorted(launched[0], start)
-    if np.count_nonzero(counts) < 0.8 * len(counts) or counts.sum() < 0.5 * len(launched[0]):
-        return None
-    return _Marks(source, names or tuple(str(number + 1) for number in range(len(start))), start, end)
-
-
-def _stretched(timeline: Timeline, device: int, launched: tuple[Ints, Ints], marks: _Marks) -> StepSpans:
+def _stretched(timeline: Timeline, device: int, launched: tuple[Ints, Ints], marks: Marks) -> StepSpans:
     """Steps as the device sees them."""
     work = timeline.work
     first = np.searchsorted(launched[0], marks.start)

@@ -14,7 +14,9 @@ from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 _SYNCHRONIZE = re.compile(
     r"^(?:cuda|hip)(?:Device|Stream|Event)Synchronize|^cu(?:Ctx|Stream|Event)Synchronize$"
 )
-_BLOCKING_COPY = re.compile(r"^(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol|DtoH|HtoD|WithStream)?(?:_v\d+\w*)?$")
+_BLOCKING_COPY = re.compile(
+    r"^(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol|DtoH|HtoD|WithStream)?(?:_v\d+\w*)?$"
+)
 _ANY_COPY = re.compile(r"^(?:cuda|hip|cu)Memcpy")
 _ALLOCATOR = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|MallocHost|FreeHost|HostUnregister|HostRegister)"
@@ -33,6 +35,7 @@ _SIZES = (
     "aten::_coalesce",
     "aten::_local_sparse",
 )
+_INDEXING = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
 _STATUS = ("aten::_linalg_check_errors", "aten::linalg_", "aten::_linalg_", "aten::cholesky")
 
 
@@ -86,9 +89,7 @@ def _last_of_all(timeline: Timeline) -> int:
     return -1 if (later >= 0).any() else last
 
 
-def _paired(
-    timeline: Timeline, copying: Ints, made: Ints, waiting_copy: Bools, sync_rows: Ints
-) -> HostWaits:
+def _paired(timeline: Timeline, copying: Ints, made: Ints, waiting_copy: Bools, sync_rows: Ints) -> HostWaits:
     """A synchronization goes with the copy before it in the same operator."""
     parents = timeline.parents
     before = np.searchsorted(copying, sync_rows) - 1
@@ -122,7 +123,11 @@ def allocator_calls(timeline: Timeline) -> Ints:
     """Rows of calls that take memory from the driver or give it back."""
     named = timeline.names_where(_ALLOCATOR.match)
     host = timeline.host
-    return np.flatnonzero((host.kind == HostKind.CALL) & named[host.name]) if len(named) else named.astype(np.int64)
+    return (
+        np.flatnonzero((host.kind == HostKind.CALL) & named[host.name])
+        if len(named)
+        else named.astype(np.int64)
+    )
 
 
 def site(place: Place, copy: str) -> Site:
@@ -162,7 +167,7 @@ def _explained(place: Place, copy: str) -> tuple[Mechanism, str, str, str]:
     if "DtoH" in copy or "DeviceToHost" in copy:
         return "d2h", outer or bare, place.call, memory
     if "HtoD" in copy or "HostToDevice" in copy:
-        return "h2d", outer or bare, place.call, memory or "pageable"
+        return "h2d", outer or bare, place.call, "index" if outer in _INDEXING else memory or "pageable"
     if outer:
         return "values", outer, place.call, ""
     return "explicit", bare, place.call, ""
@@ -181,5 +186,3 @@ def _read(around: list[str], place: Place) -> tuple[str, str, str]:
 def _cuda(name: str) -> str:
     """The name of a HIP call as CUDA has it: the rules know one spelling."""
     return "cuda" + name[3:] if name.startswith("hip") else name
-
-

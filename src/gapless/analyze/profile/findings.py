@@ -1,0 +1,170 @@
+"""Profiles to findings: every rule asked, and the answers in the order of what the GPU lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gapless.model import Cost, Finding, Frequency, Hit, Loss, Profile, Rule, Site, SourceLine, When
+from gapless.model.wording import count, duration, percent
+from gapless.rules import all_rules, match
+from gapless.rules._places import deciding_frame
+
+NOWHERE = 0.001
+"""Idleness below this share of the steps is next to none."""
+
+
+def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
+    """What the rules find in these profiles, of the ranks of one run; the first is the one looked at closely."""
+    if not profiles:
+        return ()
+    one = profiles[0]
+    found = [*_waits(one)]
+    for rule in all_rules():
+        found += [_finding(rule, hit, one) for hit in rule.find(one)]
+        if len(profiles) > 1:
+            found += [_finding(rule, hit, one) for hit in rule.across(profiles)]
+    return tuple(sorted(found, key=_weight))
+
+
+def _weight(one: Finding) -> tuple[object, ...]:
+    loss = one.loss or Loss()
+    line = one.line or SourceLine("", 0)
+    return (-loss.idle, -loss.blocked, one.code, line.file, line.line, one.place)
+
+
+@dataclass
+class _Group:
+    """Waits that are one finding: one rule, one place, one remedy."""
+
+    rule: Rule
+    remedy: str
+    line: SourceLine | None
+    place: str
+    backward: bool
+    costs: list[Cost] = field(default_factory=list)
+
+
+def _waits(profile: Profile) -> Iterable[Finding]:
+    groups: dict[tuple[object, ...], _Group] = {}
+    for cost in profile.costs:
+        if cost.cause != "wait":
+            continue
+        group = _group(cost)
+        key = (
+            group.rule.code,
+            group.line,
+            deciding_frame(cost.site),
+            group.place,
+            group.backward,
+            group.remedy,
+        )
+        groups.setdefault(key, group).costs.append(cost)
+    for group in groups.values():
+        yield _of_waits(group, profile)
+
+
+def _group(cost: Cost) -> _Group:
+    site = cost.site
+    if not site.operator:  # the rest of many places
+        return _Group(match(Site(operator="", mechanism="values")), "", None, cost.place, False)
+    rule = match(site)
+    backward = site.in_backward and bool(site.forward)
+    line = site.line
+    return _Group(rule, rule.remedy(site), line, "" if line else cost.place or site.operator, backward)
+
+
+def _of_waits(group: _Group, profile: Profile) -> Finding:
+    costs = group.costs
+    sites = tuple(cost.site for cost in costs)
+    longest = max(costs, key=lambda cost: (cost.idle, cost.blocked))
+    loss = Loss(
+        idle=sum(cost.idle for cost in costs),
+        share=_share(sum(cost.idle for cost in costs), profile),
+        blocked=sum(cost.blocked for cost in costs),
+        calls=sum(cost.calls for cost in costs),
+        start=longest.start,
+        end=longest.end,
+    )
+    return Finding(
+        code=group.rule.code,
+        name=group.rule.name,
+        line=group.line,
+        place=group.place,
+        frequency=_frequency(loss.calls, max(cost.steps for cost in costs), profile),
+        remedy=group.remedy,
+        evidence=_told(loss, profile),
+        loss=loss,
+        operators=tuple(dict.fromkeys(site.operator for site in sites)),
+        library_stack=sites[0].library_frames,
+        backward=group.backward,
+        node=sites[0].node,
+        bytes=sum(cost.bytes for cost in costs),
+        sites=sites,
+    )
+
+
+def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:
+    """The numbers of a wait in words; that a long one cost nothing is worth as much as that a short one did."""
+    steps = max(profile.steps.count, 1)
+    per = (
+        f"of each {duration(profile.steps.mean)} step" if steps > 1 else f"of {duration(profile.steps.total)}"
+    )
+    told = []
+    if loss.share >= NOWHERE:
+        told.append(f"the GPU idles {duration(loss.idle / steps)} {per} because of it, {percent(loss.share)}")
+    if loss.calls:
+        waits = count(loss.calls, "wait")
+        each = " a step" if steps > 1 else ""
+        blocked = f"the host is held up {duration(loss.blocked / steps)}{each}, {waits} in all"
+        if loss.blocked > 20 * loss.idle and _share(loss.blocked, profile) >= 10 * NOWHERE:
+            blocked += ", nearly all of it while the GPU works: shortening the wait alone gains little"
+        told.append(blocked)
+    return tuple(told)
+
+
+def _finding(rule: Rule, hit: Hit, profile: Profile) -> Finding:
+    site = hit.site
+    backward = bool(site and site.in_backward and site.forward)
+    return Finding(
+        code=rule.code,
+        name=rule.name,
+        line=site.line if site else None,
+        place="" if site and site.line else (site.operator if site else ""),
+        frequency=_frequency(hit.calls, hit.steps, profile),
+        remedy=hit.remedy,
+        evidence=hit.evidence,
+        loss=Loss(
+            idle=hit.idle,
+            share=_share(hit.idle, profile),
+            blocked=hit.blocked,
+            calls=hit.calls,
+            start=hit.start,
+            end=hit.end,
+            rank=hit.rank,
+        ),
+        operators=(site.operator,) if site and site.operator else (),
+        library_stack=site.library_frames if site else (),
+        backward=backward,
+        node=site.node if site else "",
+        bytes=hit.bytes,
+        sites=(site,) if site else (),
+    )
+
+
+def _share(time: int, profile: Profile) -> float:
+    return time / profile.steps.total if profile.steps.total else 0.0
+
+
+def _frequency(calls: int, steps: int, profile: Profile) -> Frequency:
+    """How often: told by steps where the trace has any."""
+    every = profile.steps.count
+    when: When = "some-steps"
+    if profile.steps.source == "span" or every < 2:
+        when = "no-steps"
+    elif steps >= every:
+        when = "every-step"
+    per_step = calls / every if every else 0.0
+    return Frequency(
+        when=when, waits=calls if when == "no-steps" else per_step, per_step=per_step, total=calls
+    )

@@ -1,0 +1,123 @@
+"""What in a trace marks its steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gapless.trace.timeline import HostKind, Ints, Timeline
+
+LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__|enumerate\(DataPipe\)#")
+"""Names of the spans in which the training loop gets its next batch."""
+
+_ITERATION = re.compile(
+    r"(?:train(?:ing)?|eval|validation|forward_backward)?[ _]?(?:step|iter(?:ation)?|batch)s?"
+    r"(?:[ _#:=]*\d+|\[.*\])?|\[pl\]\[profile\]run_training_batch",
+    re.IGNORECASE,
+)
+_ENOUGH = 3
+"""Optimizer steps, batches or annotations that make a series."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Spans of the host that stand for steps, in order; `source` says what they are."""
+
+    source: str
+    names: tuple[str, ...]
+    start: Ints
+    end: Ints
+
+
+def find_marks(timeline: Timeline, launched: Ints) -> Marks | None:
+    """The best marks the trace has, if any; `launched`: when the device's work was launched, in order."""
+    for mark in (_profiler_steps, _optimizer_steps, _iterations, _batches):
+        found = mark(timeline, launched)
+        if found is not None:
+            return found
+    return None
+
+
+def _rows(timeline: Timeline, test: Callable[[str], object]) -> Ints:
+    """Annotations (operators in old files) whose names pass, those inside another left out, by start."""
+    wanted = timeline.names_where(test)
+    host = timeline.host
+    if not wanted.any():
+        return np.empty(0, np.int64)
+    kinds = (host.kind == HostKind.ANNOTATION) | (host.kind == HostKind.OPERATOR)
+    rows = np.flatnonzero(wanted[host.name] & kinds)
+    rows = rows[np.lexsort((-host.end[rows], host.start[rows]))]
+    if not len(rows):
+        return rows
+    reach = np.maximum.accumulate(np.append(-1, host.end[rows][:-1]))
+    outer: Ints = rows[host.end[rows] > reach]
+    return outer
+
+
+def _names(timeline: Timeline, rows: Ints) -> tuple[str, ...]:
+    return tuple(timeline.names[number] for number in timeline.host.name[rows].tolist())
+
+
+def _profiler_steps(timeline: Timeline, launched: Ints) -> Marks | None:
+    rows = _rows(timeline, lambda name: name.startswith("ProfilerStep#"))
+    if not len(rows):
+        return None
+    return Marks("ProfilerStep", _names(timeline, rows), timeline.host.start[rows], timeline.host.end[rows])
+
+
+def _optimizer_steps(timeline: Timeline, launched: Ints) -> Marks | None:
+    """From the end of one optimizer step to the end of the next: what is before the first is no whole step.
+
+    Optimizers that follow one another with no device work launched between them are stepped together. Where
+    several take turns, an iteration is a turn of the one that comes least often (a GAN's generator).
+    """
+    rows = _rows(timeline, lambda name: name.startswith("Optimizer.step#"))
+    if len(rows) < _ENOUGH:
+        return None
+    start, end = timeline.host.start[rows], timeline.host.end[rows]
+    before = np.searchsorted(launched, end[:-1]), np.searchsorted(launched, start[1:])
+    rows = rows[np.append(before[1] > before[0], True)]
+    names = timeline.host.name[rows]
+    kinds, counts = np.unique(names, return_counts=True)
+    often = counts >= max(_ENOUGH, int(counts.max()) // 8)
+    if not often.any():
+        return None
+    least = kinds[often][counts[often] == counts[often].min()]
+    rows = rows[names == names[np.isin(names, least)][-1]]
+    end = timeline.host.end[rows]
+    return _series(timeline, launched, timeline.names[int(timeline.host.name[rows[0]])], end[:-1], end[1:])
+
+
+def _iterations(timeline: Timeline, launched: Ints) -> Marks | None:
+    rows = _rows(timeline, _ITERATION.fullmatch)
+    if len(rows) < _ENOUGH:
+        return None
+    names = _names(timeline, rows)
+    return _series(timeline, launched, names[0], timeline.host.start[rows], timeline.host.end[rows], names)
+
+
+def _batches(timeline: Timeline, launched: Ints) -> Marks | None:
+    """From one request for a batch to the next; what follows the last may be no whole step."""
+    rows = _rows(timeline, LOADING.match)
+    if len(rows) < _ENOUGH + 1:
+        return None
+    start = timeline.host.start[rows]
+    return _series(timeline, launched, _names(timeline, rows[:1])[0], start[:-1], start[1:])
+
+
+def _series(
+    timeline: Timeline,
+    launched: Ints,
+    source: str,
+    start: Ints,
+    end: Ints,
+    names: tuple[str, ...] = (),
+) -> Marks | None:
+    """These marks as steps, if they are: nearly all of them launch work, and together most of it."""
+    counts = np.searchsorted(launched, end) - np.searchsorted(launched, start)
+    if np.count_nonzero(counts) < 0.8 * len(counts) or counts.sum() < 0.5 * len(launched):
+        return None
+    return Marks(source, names or tuple(str(number + 1) for number in range(len(start))), start, end)

@@ -1,0 +1,92 @@
+"""A `Timeline` as a `Profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gapless.analyze.profile.communication import collectives
+from gapless.analyze.profile.costs import costs
+from gapless.analyze.profile.hotlines import hot_lines
+from gapless.analyze.profile.idle import attribute
+from gapless.analyze.profile.kernels import top_kernels
+from gapless.analyze.profile.launches import launches
+from gapless.analyze.profile.lines import Places
+from gapless.analyze.profile.memory import memory_use
+from gapless.analyze.profile.phases import phases
+from gapless.analyze.profile.recording import recording
+from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
+from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, find_steps, main_device
+from gapless.analyze.profile.waits import find_waits
+from gapless.errors import UnreadableInput
+from gapless.model.profile import Profile, Steps
+from gapless.trace.read import read
+from gapless.trace.timeline import Timeline
+
+
+def profile(timeline: Timeline) -> Profile:
+    """What `timeline` says of the device that was busiest.
+
+    Raises:
+        UnreadableInput: the profile has no work of a device.
+    """
+    facts = timeline.facts
+    device = main_device(timeline)
+    if device < 0:
+        raise UnreadableInput(
+            f"{facts.path or 'this profile'} has no GPU work: record it on the GPU, with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
+    gpu = next((one for one in facts.gpus if one.number == device), None)
+    steps = find_steps(timeline, device)
+    waits = find_waits(timeline)
+    places = Places(timeline)
+    idle, stretches = attribute(timeline, device, steps, waits)
+    low, high = timeline.span
+    return Profile(
+        path=facts.path,
+        origin=facts.origin,
+        span=high - low,
+        rank=facts.rank,
+        world_size=facts.world_size,
+        vendor=facts.vendor,
+        device=device,
+        gpu=gpu.name if gpu else "",
+        gpu_memory=gpu.memory if gpu else 0,
+        devices=len(facts.gpus),
+        streams=len(set(timeline.work.stream[timeline.work.device == device].tolist())),
+        steps=_steps(timeline, device, steps),
+        split=split(timeline, steps, device),
+        idle=idle,
+        utilization=utilization(timeline, steps, device),
+        sm_efficiency=sm_efficiency(timeline, steps, device),
+        occupancy=occupancy(timeline, steps, device),
+        phases=phases(timeline, steps, device),
+        kernels=top_kernels(timeline, steps, device),
+        lines=hot_lines(timeline, steps, device, places),
+        launches=launches(timeline, steps, device),
+        memory=memory_use(timeline, steps, device),
+        costs=costs(timeline, steps, stretches, waits, places),
+        collectives=collectives(timeline, device),
+        recording=recording(timeline, steps),
+        notes=timeline.notes + steps.notes,
+    )
+
+
+def of_file(path: str, progress: Callable[[int], None] | None = None) -> Profile:
+    """The profile of the trace in `path`; `progress` is told the bytes read.
+
+    Raises:
+        UnreadableInput: the file cannot be read, is no trace or has no work of a device.
+    """
+    return profile(read(path, progress))
+
+
+def _steps(timeline: Timeline, device: int, steps: StepSpans) -> Steps:
+    start, end = compute_busy(timeline, device)
+    return Steps(
+        source=steps.source,
+        names=steps.names,
+        start=tuple(steps.start.tolist()),
+        end=tuple(steps.end.tolist()),
+        busy=tuple(covered(start, end, steps.start, steps.end).tolist()),
+    )

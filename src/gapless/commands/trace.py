@@ -1,0 +1,148 @@
+"""``gapless trace``: explain saved profiles."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import click
+
+from gapless.commands import _gate, _output
+from gapless.commands._reading import reading
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
+from gapless.model import Profile, Report
+from gapless.render import renderer
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The command's options."""
+
+    form: str
+    unfold: bool
+    verbose: bool
+    no_color: bool
+    quiet: bool
+    output: str | None
+    jobs: int | None
+    where: Literal["processes", "ray"]
+    fail_on: tuple[str, ...]
+    max_idle: float | None
+
+
+@click.command("trace")
+@_output.report_options
+@click.option("-o", "--output", metavar="FILE", help="Save the numbers; `gapless show FILE` reports them again.")
+@click.option(
+    "-j", "--jobs", metavar="N", type=click.IntRange(1), help="Traces read at once (default: one for each core)."
+)
+@click.option(
+    "--on",
+    "where",
+    type=click.Choice(("processes", "ray")),
+    default="processes",
+    show_default=True,
+    help="Where many traces are read: on this machine, or on a Ray cluster.",
+)
+@click.option("--fail-on", metavar="CODES", default="", help="Exit with 1 if these are found: GAP301,GAP11.")
+@click.option(
+    "--max-idle",
+    metavar="PERCENT",
+    type=click.FloatRange(0, 100),
+    help="Exit with 1 if the GPU idles for more of the steps.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+@click.argument("traces", metavar="TRACE...", nargs=-1)
+def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
+    """Explain profiles of the PyTorch profiler: what the GPU waited for, by the line that made it wait.
+
+    TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://…, with fsspec) or - for standard
+    input. Files of ranks of one run are told to be that and explained together. No GPU is needed, nor PyTorch.
+
+    \b
+    Examples:
+      gapless trace trace.json.gz
+      gapless trace --all ./log/                    all ranks of a run, with kernels and lines
+      gapless trace -f json trace.json.gz | jq .findings[0]
+      gapless trace --max-idle 20 trace.json.gz     a gate for continuous integration
+
+    Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read.
+    """
+    if not traces:
+        raise UsageError("which trace? gapless trace trace.json.gz")
+    return trace(traces, Wishes(fail_on=_gate.parse_codes(fail_on), **options))  # type: ignore[arg-type]  # click's own
+
+
+def trace(traces: Sequence[str], wishes: Wishes) -> int:
+    """Read, report and save; the exit status that follows."""
+    from gapless.analyze.profile.report import report
+    from gapless.analyze.ranks import group
+
+    profiles, failures, notes = _profiles(traces, wishes)
+    for failure in failures:
+        click.echo(f"gapless: {failure}", err=True)
+    if not profiles:
+        return UnreadableInput.exit_code
+    grouping = group(profiles)
+    if wishes.output:
+        from gapless.model.profile import save
+
+        save(profiles, wishes.output)
+    status: int = UnreadableInput.exit_code if failures else EXIT_OK
+    for number, run in enumerate(grouping.runs):
+        found = report(run, [*notes, *grouping.notes] if not number else ())
+        _write(found, wishes, separate=bool(number))
+        for reason in over(found, wishes):
+            click.echo(f"gapless: {reason}", err=True)
+            status = status or EXIT_FINDINGS
+    return status
+
+
+def _profiles(
+    traces: Sequence[str], wishes: Wishes
+) -> tuple[list[Profile], list[UnreadableInput], list[str]]:
+    """The profiles that could be made, the errors of the others, and remarks on files left out."""
+    from gapless.analyze.profile.profile import of_file
+    from gapless.commands._many import analyze_many
+    from gapless.trace.find import find
+
+    skipped: list[str] = []
+    paths = find(traces, skipped)
+    notes = [f"left out of the folder, being no traces: {', '.join(skipped)}"] if skipped else []
+    with reading(len(paths), quiet=wishes.quiet) as told:
+        if len(paths) == 1:
+            from gapless.trace.sources import size
+
+            results = analyze_many(paths, partial(of_file, progress=told.within(size(paths[0]))))
+        else:
+            results = analyze_many(paths, of_file, wishes.jobs, wishes.where, told.files)
+    profiles = [one for one in results if isinstance(one, Profile)]
+    failures = [one for one in results if isinstance(one, UnreadableInput)]
+    return profiles, failures, notes
+
+
+def _write(found: Report, wishes: Wishes, separate: bool) -> None:
+    style = _output.style_for(
+        sys.stdout,
+        color=not wishes.no_color,
+        unfold=wishes.unfold,
+        frames=wishes.verbose,
+        folder=os.getcwd(),
+    )
+    between = "\n" if separate and wishes.form == "text" else ""
+    _output.write(sys.stdout, between + renderer(wishes.form)(found, style))
+
+
+def over(found: Report, wishes: Wishes) -> list[str]:
+    """What is over the bounds the user set, in words."""
+    reasons = _gate.exceeded(found, None, wishes.fail_on)
+    profile = found.profile
+    if wishes.max_idle is not None and profile is not None and profile.steps.total:
+        idle = 100 * profile.idle / profile.steps.total
+        if idle > wishes.max_idle:
+            reasons.append(f"the GPU idles {idle:.1f} % of the steps, over the bound of {wishes.max_idle:g} (--max-idle)")
+    return reasons

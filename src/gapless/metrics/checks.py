@@ -1,0 +1,49 @@
+"""What constructors accept, and what they say about the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+AVERAGES = ("micro", "macro", "weighted", "none", None)
+
+
+def one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raises ValueError unless `value` is in `allowed`."""
+    if not any(value is one or value == one for one in allowed):
+        raise ValueError(f"Expected argument `{name}` to be one of {tuple(allowed)}, but got {value}")
+
+
+def boolean(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise ValueError(f"Expected argument `{name}` to be a `bool`, but got {value}")
+
+
+def integer_above(name: str, value: Any, least: int) -> None:
+    """Raises ValueError unless `value` is an integer larger than `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value <= least:
+        raise ValueError(f"Expected argument `{name}` to be an integer larger than {least}, but got {value}")
+
+
+def unit_float(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is a float from 0 to 1."""
+    if not (isinstance(value, float) and 0 <= value <= 1):
+        raise ValueError(f"Expected argument `{name}` to be a float in the [0,1] range, but got {value}.")
+
+
+def optional_integer(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is None or an integer."""
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"Expected argument `{name}` to either be `None` or an integer, but got {value}")
+
+
+def zero_or_one(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is 0 or 1."""
+    if value not in (0, 1):
+        raise ValueError(f"Expected argument `{name}` to be 0 or 1, but got {value}.")
+
+
+def multidim(value: Any) -> None:
+    """Raises ValueError unless `value` is a way to treat further dimensions."""
+    one_of("multidim_average", value, ("global", "samplewise"))

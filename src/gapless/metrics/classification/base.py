@@ -1,0 +1,246 @@
+"""What the metrics of true and false positives and negatives have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.classification.counts import (
+    BinaryCounts,
+    Counts,
+    Hits,
+    MulticlassCounts,
+    SamplewiseBinaryCounts,
+    SamplewiseMulticlassCounts,
+    Sides,
+)
+from gapless.metrics.divide import averaged, divide
+from gapless.metrics.metric import Metric
+from gapless.metrics.statistic import Statistic
+
+Ratio = tuple[Tensor, Tensor]
+
+
+class Score:
+    """How a metric follows from counts. A subclass gives :meth:`ratio`."""
+
+    task = "binary"
+    average: str | None = "binary"
+    top_k = 1
+    zero_division: float = 0
+    complement = False
+    """Whether the score is 1 minus the ratio."""
+    counts_top_k = False
+    """Whether a class that is only predicted counts as absent where ``top_k`` is above 1."""
+
+    def ratio(self, counts: Counts) -> Ratio:
+        """What is divided by what."""
+        raise NotImplementedError
+
+    def score(self, counts: Counts) -> Tensor:
+        """The metric's value."""
+        multidimensional = self.average != "binary"
+        if multidimensional and self.average == "micro" and counts.tp.dim() > 0 and not self._flat:
+            counts = Counts(*(one.sum(-1) for one in counts))
+        quotient = divide(*self.ratio(counts), self.zero_division)
+        score = 1 - quotient if self.complement else quotient
+        if self.average in ("binary", "micro"):
+            return score
+        return averaged(score, self.average, counts.tp + counts.fn, self._present(counts))
+
+    _flat = False
+
+    def _present(self, counts: Counts) -> Tensor | None:
+        if self.task == "multilabel":
+            return None
+        if self.counts_top_k and self.top_k != 1:
+            return (counts.tp + counts.fn) != 0
+        return (counts.tp + counts.fp + counts.fn) != 0
+
+
+class CountMetric(Score, Metric):
+    """A metric of counts, of whatever task."""
+
+    is_differentiable = False
+    higher_is_better: bool | None = True
+    full_state_update = False
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of predictions and targets."""
+        self.observe(preds, target)
+
+    def value(self) -> Tensor:
+        return self.score(self.counted.counts())
+
+    def _options(self, multidim_average: Any, ignore_index: Any, validate_args: Any, kwargs: Any) -> Any:
+        self.zero_division = kwargs.pop("zero_division", 0)
+        logits, capacity = kwargs.pop("logits", None), kwargs.pop("capacity", None)
+        self.multidim_average = multidim_average
+        self.ignore_index = ignore_index
+        self.validate_args = validate_args
+        if validate_args:
+            checks.multidim(multidim_average)
+            checks.optional_integer("ignore_index", ignore_index)
+            checks.zero_or_one("zero_division", self.zero_division)
+        return logits, capacity
+
+    def _use_counts(self, statistic: Statistic) -> None:
+        self.use("counted", statistic)
+
+
+class BinaryScore(CountMetric):
+    """The binary form.
+
+    Args:
+        threshold: above which a probability is a positive prediction.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further dimensions.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        zero_division: the value where nothing is to be divided by.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
+            logits.
+        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
+    """
+
+    def __init__(
+        self,
+        threshold: float = 0.5,
+        multidim_average: str = "global",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        logits, capacity = self._options_first(multidim_average, ignore_index, validate_args, kwargs)
+        if validate_args:
+            checks.unit_float("threshold", threshold)
+        self.threshold = threshold
+        sides = Sides(threshold, ignore_index, logits)
+        if multidim_average == "global":
+            self._use_counts(BinaryCounts(sides, None, validate_args))
+        else:
+            self._use_counts(SamplewiseBinaryCounts(sides, None, validate_args, capacity))
+
+    def _options_first(self, *options: Any) -> Any:
+        kept = {name: options[3].pop(name) for name in EXTRAS if name in options[3]}
+        Metric.__init__(self, **options[3])
+        return self._options(*options[:3], kept)
+
+
+EXTRAS = ("zero_division", "logits", "capacity")
+
+
+class MulticlassScore(BinaryScore):
+    """The multiclass form.
+
+    Args:
+        num_classes: how many classes there are; may be None where `average` is ``"micro"``.
+        top_k: a prediction is right where the target is among so many largest scores.
+        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per class.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further dimensions.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        zero_division: the value where nothing is to be divided by.
+        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
+    """
+
+    task = "multiclass"
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        top_k: int = 1,
+        average: str | None = "macro",
+        multidim_average: str = "global",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        _, capacity = self._options_first(multidim_average, ignore_index, validate_args, kwargs)
+        if validate_args:
+            check_classes(num_classes, top_k, average)
+        self.num_classes = num_classes
+        self.top_k = top_k
+        self.average = average
+        if num_classes is None:
+            self._flat = True
+            self._use_counts(Hits(ignore_index))
+        elif multidim_average == "global":
+            self._use_counts(MulticlassCounts(num_classes, top_k, ignore_index, validate_args))
+        else:
+            self._use_counts(
+                SamplewiseMulticlassCounts(num_classes, top_k, ignore_index, validate_args, capacity)
+            )
+
+
+class MultilabelScore(BinaryScore):
+    """The multilabel form.
+
+    Args:
+        num_labels: how many labels there are.
+        threshold: above which a probability is a positive prediction.
+        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per label.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further dimensions.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        zero_division: the value where nothing is to be divided by.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
+            logits.
+        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
+    """
+
+    task = "multilabel"
+
+    def __init__(
+        self,
+        num_labels: int,
+        threshold: float = 0.5,
+        average: str | None = "macro",
+        multidim_average: str = "global",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        logits, capacity = self._options_first(multidim_average, ignore_index, validate_args, kwargs)
+        if validate_args:
+            checks.integer_above("num_labels", num_labels, 1)
+            checks.unit_float("threshold", threshold)
+            checks.one_of("average", average, checks.AVERAGES)
+        self.num_labels = num_labels
+        self.threshold = threshold
+        self.average = average
+        sides = Sides(threshold, ignore_index, logits)
+        if multidim_average == "global":
+            self._use_counts(BinaryCounts(sides, num_labels, validate_args))
+        else:
+            self._use_counts(SamplewiseBinaryCounts(sides, num_labels, validate_args, capacity))
+
+
+def check_classes(num_classes: int | None, top_k: int, average: str | None) -> None:
+    """Raises ValueError for classes, `top_k` or an average that a multiclass metric does not take."""
+    if num_classes is None and average != "micro":
+        raise ValueError(
+            f"Argument `num_classes` can only be `None` for `average='micro'`, but got `average={average}`."
+        )
+    if num_classes is not None:
+        checks.integer_above("num_classes", num_classes, 1)
+    if not isinstance(top_k, int) or top_k < 1:
+        raise ValueError(f"Expected argument `top_k` to be an integer larger than or equal to 1, but got {top_k}")
+    if top_k > (num_classes or 1):
+        raise ValueError(
+            f"Expected argument `top_k` to be smaller or equal to `num_classes` but got {top_k} and {num_classes}"
+        )
+    checks.one_of("average", average, checks.AVERAGES)
+
+
+TASK_PARAMETERS: dict[str, Any] = {
+    "threshold": 0.5,
+    "num_classes": None,
+    "num_labels": None,
+    "average": "micro",
+    "multidim_average": "global",
+    "top_k": 1,
+    "ignore_index": None,
+    "validate_args": True,
+}

@@ -1,0 +1,266 @@
+"""The counts that most classification metrics are computed from; exact integers, one pass over the labels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.batch import Batch
+from gapless.metrics.classification import labels
+from gapless.metrics.rows import Rows
+from gapless.metrics.statistic import Slot, Statistic
+
+
+class Counts(NamedTuple):
+    """True and false positives and negatives: ``()``, ``(C,)``, ``(N,)`` or ``(N, C)`` of int64."""
+
+    tp: Tensor
+    fp: Tensor
+    tn: Tensor
+    fn: Tensor
+
+
+class Classes:
+    """How class indices become positions in a table, with places of their own for what does not count.
+
+    Position 0 holds what lies below the classes, 1 to C the classes, C + 1 what lies above them, C + 2 what is
+    ignored.
+    """
+
+    def __init__(self, classes: int, top_k: int, ignore_index: int | None) -> None:
+        self.classes = classes
+        self.top_k = top_k
+        self.ignore_index = ignore_index
+        self.width = classes + 3
+
+    def positions(self, batch: Batch) -> Tensor:
+        """``[3, N, ...]``: positions of the target, of the prediction, and of the target where both agree."""
+        target = batch.derive(labels.target_classes)
+        if self.top_k > 1:
+            predicted = batch.derive(labels.best_of, self.top_k)
+        else:
+            predicted = batch.derive(labels.top_class)
+        actual = target.clamp(-1, self.classes)
+        if not batch.args[0].is_floating_point() or self.top_k > 1:
+            predicted = predicted.clamp(-1, self.classes)
+        if self.ignore_index is not None:
+            ignored = target == self.ignore_index
+            actual = actual.masked_fill_(ignored, self.classes + 1)
+            predicted = predicted.masked_fill(ignored, self.classes + 1)
+        hit = actual.masked_fill(actual != predicted, self.classes + 1)
+        return torch.stack((actual, predicted, hit)).add_(1)
+
+    def counts(self, table: Tensor) -> Counts:
+        """From a table ``[..., 3, width]``."""
+        actual, predicted, tp = table[..., 1 : self.classes + 1].unbind(-2)
+        total = actual.sum(-1, keepdim=True)
+        return Counts(tp, predicted - tp, total - actual - predicted + tp, actual - tp)
+
+    def strange(self, table: Tensor) -> Tensor:
+        """How many targets and predictions are no class."""
+        return table[..., :2, :: self.classes + 1].sum()
+
+
+COMPLAINT = "in `preds` or `target` outside the expected values"
+
+
+class MulticlassCounts(Statistic):
+    """Per class: how often it was the target, the prediction, and both."""
+
+    def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
+        self.layout = Classes(classes, top_k, ignore_index)
+        slots = {"table": Slot((3, self.layout.width))}
+        super().__init__((classes, top_k, ignore_index), slots, checked)
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            batch.derive(labels.check_multiclass, self.layout.classes, False)
+        at = self.layout.positions(batch).view(3, -1)
+        self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
+
+    def faults(self) -> Tensor:
+        return self.layout.strange(self.state["table"])
+
+    def forget_faults(self) -> None:
+        self.state["table"][:, :: self.layout.classes + 1].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return f"Detected {count} value{'s' * (count != 1)} {COMPLAINT}: 0 to {self.layout.classes - 1}"
+
+    def counts(self) -> Counts:
+        """``(C,)`` each."""
+        return self.layout.counts(self.state["table"])
+
+
+class SamplewiseMulticlassCounts(Rows):
+    """The same counts, per sample."""
+
+    def __init__(
+        self, classes: int, top_k: int, ignore_index: int | None, checked: bool, capacity: int | None
+    ) -> None:
+        self.layout = Classes(classes, top_k, ignore_index)
+        super().__init__((classes, top_k, ignore_index), ("table",), capacity, checked, {"strange": Slot()})
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            batch.derive(labels.check_multiclass, self.layout.classes, True)
+        at = self.layout.positions(batch).flatten(2).transpose(0, 1)
+        table = at.new_zeros((at.shape[0], 3, self.layout.width)).scatter_add_(2, at, self.one.expand_as(at))
+        self.state["strange"].add_(self.layout.strange(table))
+        self.append(table=table)
+
+    def faults(self) -> Tensor:
+        return self.state["strange"]
+
+    def forget_faults(self) -> None:
+        self.state["strange"].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return f"Detected {count} value{'s' * (count != 1)} {COMPLAINT}: 0 to {self.layout.classes - 1}"
+
+    def counts(self) -> Counts:
+        """``(N, C)`` each."""
+        return self.layout.counts(self.known("table"))
+
+
+class Hits(Statistic):
+    """How often the predicted class was right and wrong, whatever the number of classes."""
+
+    def __init__(self, ignore_index: int | None) -> None:
+        self.ignore_index = ignore_index
+        super().__init__((ignore_index,), {"hits": Slot(), "seen": Slot()}, checked=False)
+
+    def count(self, batch: Batch) -> None:
+        target, predicted = batch.derive(labels.target_classes), batch.derive(labels.top_class)
+        hit = target == predicted
+        if self.ignore_index is None:
+            self.state["seen"].add_(hit.numel())
+        else:
+            kept = target != self.ignore_index
+            self.state["seen"].add_(kept.sum())
+            hit = hit & kept
+        self.state["hits"].add_(hit.sum())
+
+    def counts(self) -> Counts:
+        """Without classes a miss is a false positive and a false negative."""
+        hits, misses = self.state["hits"].clone(), self.state["seen"] - self.state["hits"]
+        return Counts(hits, misses, -misses, misses)
+
+
+class Sides:
+    """How positive and negative targets meet predictions, per label."""
+
+    def __init__(self, threshold: float, ignore_index: int | None, logits: bool | None) -> None:
+        self.threshold = threshold
+        self.ignore_index = ignore_index
+        self.logits = logits
+        self.rows = 4 if ignore_index is None else 5
+
+    def meet(self, batch: Batch) -> Tensor:
+        """``[rows, N, ...]`` of bool: hits, false alarms, positives, negatives, what is ignored."""
+        target = batch.args[1]
+        positive, negative = target == 1, target == 0
+        ignored = ()
+        if self.ignore_index is not None:
+            ignored = (target == self.ignore_index,)
+            positive = positive & False if self.ignore_index == 1 else positive
+            negative = negative & False if self.ignore_index == 0 else negative
+        predicted = batch.derive(labels.binary_labels, self.threshold, self.logits)
+        return torch.stack((predicted & positive, predicted & negative, positive, negative, *ignored))
+
+    def counts(self, table: Tensor) -> Counts:
+        """From a table whose last dimension is `rows`."""
+        tp, fp, positive, negative = table.unbind(-1)[:4]
+        return Counts(tp.clone(), fp.clone(), negative - fp, positive - tp)
+
+    def complaint(self, count: int) -> str:
+        allowed = "0 and 1" if self.ignore_index is None else f"0, 1 and {self.ignore_index} in `target`"
+        return f"Detected {count} value{'s' * (count != 1)} {COMPLAINT}: {allowed}"
+
+
+class BinaryCounts(Statistic):
+    """Hits and misses on either side of a threshold, per label (`labels` None: one, of no dimension)."""
+
+    def __init__(self, sides: Sides, labels: int | None, checked: bool) -> None:
+        self.sides = sides
+        self.labels = labels
+        shape = (sides.rows,) if labels is None else (labels, sides.rows)
+        slots = {"table": Slot(shape), "seen": Slot(), "strange": Slot()}
+        super().__init__((sides.threshold, sides.ignore_index, sides.logits, labels), slots, checked)
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            self._check(batch)
+        met = self.sides.meet(batch)
+        if self.labels is None:
+            self.state["table"].add_(met.flatten(1).sum(1))
+        else:
+            self.state["table"].add_(met.flatten(3).sum((1, 3)).t() if met.dim() > 3 else met.sum(1).t())
+
+    def _check(self, batch: Batch) -> None:
+        if self.labels is None:
+            batch.derive(labels.check_binary, False)
+        else:
+            batch.derive(labels.check_multilabel, self.labels, False)
+        self.state["seen"].add_(batch.args[1].numel())
+        strange = batch.derive(labels.strange_labels)
+        if strange is not None:
+            self.state["strange"].add_(strange)
+
+    def faults(self) -> Tensor:
+        return self.state["seen"] - self.state["table"][..., 2:].sum() + self.state["strange"]
+
+    def forget_faults(self) -> None:
+        self.state["seen"].copy_(self.state["table"][..., 2:].sum())
+        self.state["strange"].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return self.sides.complaint(count)
+
+    def counts(self) -> Counts:
+        """``()`` or ``(L,)`` each."""
+        return self.sides.counts(self.state["table"])
+
+
+class SamplewiseBinaryCounts(Rows):
+    """The same counts, per sample."""
+
+    def __init__(self, sides: Sides, labels: int | None, checked: bool, capacity: int | None) -> None:
+        self.sides = sides
+        self.labels = labels
+        config = (sides.threshold, sides.ignore_index, sides.logits, labels)
+        super().__init__(config, ("table",), capacity, checked, {"strange": Slot()})
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            if self.labels is None:
+                batch.derive(labels.check_binary, True)
+            else:
+                batch.derive(labels.check_multilabel, self.labels, True)
+        met = self.sides.meet(batch)
+        first = 2 if self.labels is None else 3
+        table = met.flatten(first).sum(-1).movedim(0, -1)
+        self.state["strange"].add_(batch.args[1].numel() - table[..., 2:].sum())
+        strange = batch.derive(labels.strange_labels)
+        if strange is not None:
+            self.state["strange"].add_(strange)
+        self.append(table=table)
+
+    def faults(self) -> Tensor:
+        return self.state["strange"]
+
+    def forget_faults(self) -> None:
+        self.state["strange"].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return self.sides.complaint(count)
+
+    def counts(self) -> Counts:
+        """``(N,)`` or ``(N, L)`` each."""
+        return self.sides.counts(self.known("table"))

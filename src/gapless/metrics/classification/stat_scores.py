@@ -1,0 +1,53 @@
+"""True and false positives and negatives, and support, as they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.classification.base import (
+    TASK_PARAMETERS,
+    BinaryScore,
+    MulticlassScore,
+    MultilabelScore,
+    Score,
+)
+from gapless.metrics.classification.counts import Counts
+from gapless.metrics.tasks import Task
+
+
+class StatScore(Score):
+    """``[..., 5]``: true positives, false positives, true negatives, false negatives, support."""
+
+    higher_is_better: bool | None = None
+
+    def score(self, counts: Counts) -> Tensor:
+        table = torch.stack((*counts, counts.tp + counts.fn), dim=-1)
+        if self.average in ("binary", "none", None) or self._flat:
+            return table
+        if self.average == "micro":
+            return table.sum(-2)
+        if self.average == "macro":
+            return table.float().mean(-2)
+        support = counts.tp + counts.fn
+        whole = support.sum() if self.task == "multilabel" else support.sum(-1, keepdim=True)
+        return (table * (support / whole).unsqueeze(-1)).sum(-2)
+
+
+class BinaryStatScores(StatScore, BinaryScore):
+    __doc__ = f"True and false positives and negatives, and support. {BinaryScore.__doc__}"
+
+
+class MulticlassStatScores(StatScore, MulticlassScore):
+    __doc__ = f"True and false positives and negatives, and support. {MulticlassScore.__doc__}"
+
+
+class MultilabelStatScores(StatScore, MultilabelScore):
+    __doc__ = f"True and false positives and negatives, and support. {MultilabelScore.__doc__}"
+
+
+class StatScores(Task):
+    """True and false positives and negatives, and support, of a task."""
+
+    forms = {"binary": BinaryStatScores, "multiclass": MulticlassStatScores, "multilabel": MultilabelStatScores}
+    parameters = TASK_PARAMETERS

@@ -1,0 +1,336 @@
+"""The base of every metric: what TorchMetrics' users call, over statistics that never make the host wait."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gapless.metrics import distributed
+from gapless.metrics.batch import Batch, device_of
+from gapless.metrics.faults import deliver, deliver_on_host
+from gapless.metrics.statistic import State, Statistic
+
+if TYPE_CHECKING:
+    from gapless.metrics.reading import Reading
+
+FIXED = ("higher_is_better", "is_differentiable", "full_state_update")
+
+
+class Metric(nn.Module):
+    """A number (or several) over a stream of batches.
+
+    A subclass declares its statistics with :meth:`use`, passes what its ``update`` is given to :meth:`observe`,
+    and says in :meth:`value` how the result follows from the statistics' states.
+
+    Args:
+        compute_on_cpu: accepted and of no effect; states stay where the inputs are.
+        dist_sync_on_step: whether the batch value of ``forward`` is taken over all processes.
+        process_group: the processes to reduce over, as a group or a one-dimensional ``DeviceMesh``; None for all.
+        dist_sync_fn: accepted and of no effect; states are reduced, not gathered.
+        distributed_available_fn: says whether there are other processes; None to ask ``torch.distributed``.
+        sync_on_compute: whether ``compute`` reduces over all processes.
+        compute_with_cache: whether ``compute`` may return the last value reduced over processes again, so that it
+            is no collective where nothing was updated.
+    """
+
+    higher_is_better: bool | None = None
+    is_differentiable: bool | None = None
+    full_state_update: bool | None = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._set_options(options)
+        own = self.__dict__
+        own["_parts"] = []
+        own["_names"] = []
+        own["_lender"] = None
+        own["_updated"] = False
+        own["_update_count"] = 0
+        own["_computed"] = None
+        own["_local"] = None
+        own["_persistent"] = False
+        own["_dtype"] = torch.get_default_dtype()
+
+    def _set_options(self, options: dict[str, Any]) -> None:
+        flags = {"compute_on_cpu": False, "dist_sync_on_step": False, "sync_on_compute": True}
+        for name, default in {**flags, "compute_with_cache": True}.items():
+            value = options.pop(name, default)
+            if not isinstance(value, bool):
+                raise ValueError(f"Expected keyword argument `{name}` to be a `bool` but got {value}")
+            setattr(self, name, value)
+        self.process_group = options.pop("process_group", None)
+        self.dist_sync_fn = options.pop("dist_sync_fn", None)
+        if self.dist_sync_fn is not None and not callable(self.dist_sync_fn):
+            raise ValueError(
+                f"Expected keyword argument `dist_sync_fn` to be a callable function but got {self.dist_sync_fn}"
+            )
+        available: Callable[[], bool] | None = options.pop("distributed_available_fn", None)
+        self.distributed_available_fn = available or distributed.available
+        if options:
+            raise ValueError(f"Unexpected keyword arguments: {', '.join(f'`{name}`' for name in sorted(options))}")
+
+    # For subclasses.
+
+    def use(self, name: str, statistic: Statistic) -> None:
+        """Compute from `statistic`, found as the attribute `name`."""
+        self.__dict__[name] = statistic
+        if name in self._names:
+            self._parts[self._names.index(name)] = statistic
+        else:
+            self._names.append(name)
+            self._parts.append(statistic)
+
+    def observe(self, *args: Any) -> None:
+        """Add a batch with these arguments to every statistic."""
+        own = self.__dict__
+        if own["_lender"] is not None:
+            self._take_back()
+        parts = own["_parts"]
+        device = parts[0].device
+        if device.type == "cpu":
+            device = self._follow(args, device)
+        batch = Batch(args, device)
+        for part in parts:
+            part.update(batch)
+        self._mark()
+        if device.type == "cpu" and not torch.compiler.is_compiling():
+            for part in parts:
+                deliver_on_host(part, (type(self).__name__,))
+
+    def value(self) -> Any:
+        """The result, as new tensors on the device, from the statistics' states."""
+        raise NotImplementedError
+
+    # What users call.
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Add a batch. The host does not wait."""
+        raise NotImplementedError
+
+    def compute(self) -> Any:
+        """The result over every batch since the last reset, on the device. The host does not wait.
+
+        With several processes it is the result over all of them, and a collective operation.
+        """
+        if not self._updated and not torch.compiler.is_compiling():
+            warnings.warn(
+                f"`compute` of {type(self).__name__} was called before `update`: the result is that of no data",
+                UserWarning,
+                stacklevel=2,
+            )
+        if not (self.sync_on_compute and self._local is None and self._distributed()):
+            return self.value()
+        if self._computed is None or not self.compute_with_cache:
+            with self.sync_context():
+                self.__dict__["_computed"] = self.value()
+        return copy.copy(self._computed)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return the result over this batch alone, from the same pass over the data."""
+        if self._lender is not None:
+            self._take_back()
+        if device_of(args) is not None:
+            self._follow(args, self.device)
+        with self.batch_only():
+            self.update(*args, **kwargs)
+            if self.dist_sync_on_step and self._distributed():
+                with self.sync_context():
+                    return self.value()
+            return self.value()
+
+    def reset(self) -> None:
+        """Back to no data, in the same storages."""
+        if self._lender is not None:
+            self._take_back()
+        for part in self._parts:
+            part.reset()
+        self._mark(False)
+
+    def read(self) -> Reading:
+        """Start to bring the result to the host and return at once: see :class:`~gapless.metrics.reading.Reading`.
+
+        Bad values that updates met come with it.
+        """
+        from gapless.metrics.reading import Reading
+
+        return Reading(self.compute(), [(part, (type(self).__name__,)) for part in self._parts])
+
+    def check(self) -> None:
+        """Raise or warn about bad values that updates met. On a GPU this waits for the device.
+
+        Raises:
+            RuntimeError: a value was bad and the metric was to take that for an error.
+        """
+        for part in self._parts:
+            state = part.fault_state()
+            if state is not None:
+                count, clean = state.tolist()
+                if count:
+                    deliver(part, (type(self).__name__,), count, clean if part.device.type != "cpu" else None)
+
+    def clone(self) -> Metric:
+        """A copy that shares nothing with this metric."""
+        return copy.deepcopy(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the states are."""
+        parts = self._parts
+        return parts[0].device if parts else torch.get_default_device()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of results."""
+        return self._dtype
+
+    @property
+    def update_called(self) -> bool:
+        """Whether there has been data since the last reset."""
+        return bool(self._updated)
+
+    @property
+    def update_count(self) -> int:
+        """Updates since the last reset that Python ran; those in a compiled function or a CUDA graph are not counted."""
+        return int(self._update_count)
+
+    @property
+    def metric_state(self) -> dict[str, Tensor]:
+        """The states by name."""
+        return {f"{n}.{slot}": value for n, part in self.statistics() for slot, value in part.saved().items()}
+
+    def statistics(self) -> Iterator[tuple[str, Statistic]]:
+        """The statistics this metric is computed from, by name."""
+        return zip(self._names, self._parts, strict=True)
+
+    def set_dtype(self, dtype: torch.dtype) -> Metric:
+        """Give results the floating-point type `dtype`. Sums keep their own, wider type."""
+        self.__dict__["_dtype"] = dtype
+        return self
+
+    # Processes.
+
+    def sync(
+        self,
+        dist_sync_fn: Any = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        distributed_available: Callable[[], bool] | None = None,
+    ) -> None:
+        """Put the states reduced over all processes in place of the local ones, until :meth:`unsync`."""
+        if self._local is not None:
+            raise RuntimeError(f"{type(self).__name__} has been synced already: call `unsync` first")
+        available = distributed_available or self.distributed_available_fn
+        if not should_sync or not available():
+            return
+        reduced = distributed.reduce(self._parts, process_group or self.process_group)
+        self.__dict__["_local"] = swap(self._parts, reduced)
+
+    def unsync(self, should_unsync: bool = True) -> None:
+        """Put the local states back."""
+        if not should_unsync:
+            return
+        if self._local is None:
+            raise RuntimeError(f"{type(self).__name__} has not been synced: there is nothing to undo")
+        swap(self._parts, self._local)
+        self.__dict__["_local"] = None
+
+    @contextmanager
+    def sync_context(self, **options: Any) -> Iterator[None]:
+        """The states of all processes inside the block, the local ones after it."""
+        self.sync(**options)
+        try:
+            yield
+        finally:
+            if self._local is not None:
+                self.unsync()
+
+    def _distributed(self) -> bool:
+        return bool(self.distributed_available_fn())
+
+    # Parts.
+
+    @contextmanager
+    def batch_only(self) -> Iterator[None]:
+        """Updates and values inside the block are of one batch, which is added to the rest at its end."""
+        for part in self._parts:
+            part.begin_batch()
+        try:
+            yield
+        finally:
+            for part in self._parts:
+                part.end_batch()
+
+    def _mark(self, updated: bool = True) -> None:
+        own = self.__dict__
+        own["_updated"] = updated
+        own["_computed"] = None
+        if not torch.compiler.is_compiling():
+            own["_update_count"] = own["_update_count"] + 1 if updated else 0
+
+    def _follow(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
+        accelerator = device_of(args)
+        if accelerator is None or device.type != "cpu":
+            return device
+        for part in self._parts:
+            part.to(accelerator)
+        return accelerator
+
+    def _take_back(self) -> None:
+        """Stop sharing statistics with the members of a collection, which keep them as they are."""
+        lender, self.__dict__["_lender"] = self._lender, None
+        for name, part in list(self.statistics()):
+            self.use(name, copy.deepcopy(part))
+        lender.forget_plan()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Metric:
+        super()._apply(fn, recurse)
+        for part in self._parts:
+            part.to(fn(torch.empty(0, device=part.device)).device)
+        return self
+
+    # Saving.
+
+    def persistent(self, mode: bool = False) -> None:
+        """Whether ``state_dict`` holds the states."""
+        self.__dict__["_persistent"] = mode
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._persistent:
+            for name, value in self.metric_state.items():
+                destination[prefix + name] = value if keep_vars else value.detach().clone()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        missing = args[2]
+        for name, part in self.statistics():
+            found = {slot: state_dict.get(f"{prefix}{name}.{slot}") for slot in part.saved_names()}
+            if all(value is not None for value in found.values()):
+                part.load(found)
+                self._mark()
+            elif self._persistent:
+                missing += [f"{prefix}{name}.{slot}" for slot, value in found.items() if value is None]
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    # Attributes.
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIXED:
+            raise RuntimeError(f"Can't change const `{name}`: it belongs to the class.")
+        super().__setattr__(name, value)
+
+    def extra_repr(self) -> str:
+        return ", ".join(str(part.key[1:]) for part in self._parts)
+
+
+def swap(parts: list[Statistic], states: list[State]) -> list[State]:
+    """Give `parts` these states and return those they had."""
+    before = [part.state for part in parts]
+    for part, state in zip(parts, states, strict=True):
+        part.state = state
+    return before

@@ -1,0 +1,212 @@
+"""Statistics that keep every row they are given, in storage that doubles, or in a fixed one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gapless.metrics import distributed
+from gapless.metrics.batch import moved
+from gapless.metrics.statistic import Slot, State, Statistic
+
+FIRST = 256
+"""Rows there is room for at first, where no capacity is given."""
+
+
+class RowState(dict[str, Tensor]):
+    """A state with columns of rows; those from `start` to `length` count."""
+
+    start = 0
+    length = 0
+
+
+class Rows(Statistic):
+    """Rows of several columns.
+
+    Without a capacity the host counts the rows (their number is a shape, so nothing is read) and storage doubles
+    when it is full. With one, the device counts: storage is fixed, rows beyond it fall away and are counted as
+    faults, and what is read has the length of the capacity with a mask of what is there.
+    """
+
+    def __init__(
+        self,
+        config: tuple[Any, ...],
+        columns: tuple[str, ...],
+        capacity: int | None = None,
+        checked: bool = True,
+        slots: dict[str, Slot] | None = None,
+    ) -> None:
+        if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
+            raise ValueError(f"Expected argument `capacity` to be `None` or a positive integer, but got {capacity}")
+        self.columns = columns
+        self.capacity = capacity
+        fixed = {"length": Slot(), "start": Slot()} if capacity is not None else {}
+        super().__init__((*config, capacity), {**(slots or {}), **fixed}, checked)
+
+    def append(self, **columns: Tensor) -> None:
+        """Add rows: for each column a tensor ``(n, ...)`` with the same `n`."""
+        state, new = self._rows(), next(iter(columns.values())).shape[0]
+        if self.capacity is not None:
+            self._append_fixed(state, new, columns)
+            return
+        end = state.length + new
+        for name, value in columns.items():
+            self._room(state, name, value, end)
+            state[name][state.length : end].copy_(value)
+        state.length = end
+
+    def known(self, column: str) -> Tensor:
+        """The rows of `column`; where the device counts them, the host waits for their number."""
+        rows, there = self.read(column), self.there()
+        return rows if there is None else rows[there]
+
+    def read(self, column: str) -> Tensor:
+        """The rows of `column`, with all the capacity there is where one was given."""
+        state = self._rows()
+        if column not in state:
+            return torch.zeros(self.capacity or 0, device=self.device)
+        if self.capacity is None:
+            return state[column][state.start : state.length]
+        return state[column][: state.length] if state.length else state[column][:-1]
+
+    def there(self) -> Tensor | None:
+        """Which rows of :meth:`read` count; None where all do."""
+        if self.capacity is None:
+            return None
+        if "mask" in self.state:
+            return self.state["mask"]
+        position = torch.arange(self.capacity, device=self.device)
+        return (position >= self.state["start"]) & (position < self.state["length"])
+
+    def faults(self) -> Tensor | None:
+        if self.capacity is None:
+            return None
+        return (self.state["length"] - self.capacity).clamp(min=0)
+
+    def forget_faults(self) -> None:
+        if self.capacity is not None:
+            self.state["length"].clamp_(max=self.capacity)
+            self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return f"{count} rows did not fit into the capacity of {self.capacity} and were left out"
+
+    def reset(self) -> None:
+        super().reset()
+        self._rows().length = 0
+
+    def begin_batch(self) -> None:
+        state = self._rows()
+        state.start = state.length
+        if self.capacity is not None:
+            state["start"].copy_(state["length"])
+
+    def end_batch(self) -> None:
+        self._rows().start = 0
+        if self.capacity is not None:
+            self.state["start"].zero_()
+
+    def to(self, device: torch.device) -> None:
+        before = self._rows()
+        columns = {name: before[name] for name in self.columns if name in before}
+        super().to(device)
+        after = RowState(self.state)
+        after.start, after.length = before.start, before.length
+        after.update({name: moved(value, device) for name, value in columns.items()})
+        self.state = after
+
+    def saved(self) -> dict[str, Tensor]:
+        columns = {name: self.read(name) for name in self.columns if name in self.state}
+        return {**{name: self.state[name] for name in self.slots}, **columns}
+
+    def saved_names(self) -> list[str]:
+        return [*self.slots, *self.columns]
+
+    def load(self, saved: dict[str, Tensor]) -> None:
+        super().load({name: saved[name] for name in self.slots})
+        state = self._rows()
+        for name in self.columns:
+            value = saved[name].to(self.device)
+            if self.capacity is None:
+                state.length = 0
+                self._room(state, name, value, len(value))
+                state[name][: len(value)].copy_(value)
+                state.length = len(value)
+            else:
+                self._fixed(state, name, value)[: len(value)].copy_(value)
+
+    def from_processes(self, state: State, group: Any) -> State:
+        mine, whole = self._rows(), RowState(super().from_processes(state, group))
+        if self.capacity is None:
+            counts = torch.tensor([mine.length], device=distributed.carrier_device(group) or self.device)
+            lengths = distributed.gather(counts, group).flatten().tolist()
+            for name in self.columns:
+                whole[name] = self._gather_uneven(name, lengths, group)
+            whole.length = sum(lengths)
+            return whole
+        carrier = distributed.carrier_device(group) or self.device
+        for name in self.columns:
+            rows = distributed.gather(moved(self.read(name), carrier), group)
+            whole[name] = moved(rows.flatten(0, 1), self.device)
+        there = self.there()
+        assert there is not None
+        masks = distributed.gather(moved(there.to(torch.uint8), carrier), group)
+        whole["mask"] = moved(masks.flatten().bool(), self.device)
+        whole.length = len(whole["mask"])
+        return whole
+
+    def _gather_uneven(self, name: str, lengths: list[int], group: Any) -> Tensor:
+        """The rows of every process, padded to the longest on the way.
+
+        A process without rows learns the shape and the dtype of the others' from one that has some.
+        """
+        state, most = self._rows(), max(lengths)
+        sample = state[name][:0].cpu() if name in state else None
+        if min(lengths) == 0:
+            samples: list[Any] = [None] * len(lengths)
+            dist.all_gather_object(samples, sample, group=group)
+            sample = next((one for one in samples if one is not None), torch.zeros(0))
+        assert sample is not None
+        carrier = distributed.carrier_device(group) or self.device
+        padded = torch.zeros((most, *sample.shape[1:]), dtype=sample.dtype, device=carrier)
+        if state.length:
+            padded[: state.length].copy_(state[name][: state.length])
+        rows = distributed.gather(padded, group)
+        return torch.cat([part[:n] for part, n in zip(rows, lengths, strict=True)]).to(self.device)
+
+    def _rows(self) -> RowState:
+        if not isinstance(self.state, RowState):
+            self.state = RowState(self.state)
+        return self.state
+
+    def _room(self, state: RowState, name: str, like: Tensor, rows: int) -> None:
+        held = state.get(name)
+        if held is not None and rows <= held.shape[0]:
+            return
+        with torch.inference_mode(False):
+            wide = torch.empty(
+                (max(FIRST, 2 * rows), *like.shape[1:]),
+                dtype=like.dtype if held is None else held.dtype,
+                device=self.device,
+            )
+            if held is not None:
+                wide[: state.length].copy_(held[: state.length])
+        state[name] = wide
+
+    def _fixed(self, state: RowState, name: str, like: Tensor) -> Tensor:
+        assert self.capacity is not None
+        if name not in state:
+            with torch.inference_mode(False):
+                shape = (self.capacity + 1, *like.shape[1:])
+                state[name] = torch.zeros(shape, dtype=like.dtype, device=self.device)
+        return state[name]
+
+    def _append_fixed(self, state: RowState, new: int, columns: dict[str, Tensor]) -> None:
+        at = torch.arange(new, device=self.device).add_(state["length"]).clamp_(max=self.capacity)
+        for name, value in columns.items():
+            rows = self._fixed(state, name, value)
+            rows.index_copy_(0, at, value.to(rows.dtype))
+        state["length"].add_(new)

@@ -1,0 +1,60 @@
+"""One name for the binary, the multiclass and the multilabel form of a metric."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+from gapless.metrics.metric import Metric
+
+NAMES = ("binary", "multiclass", "multilabel")
+
+
+class Task(Metric):
+    """``Name(task="multiclass", num_classes=10, …)`` makes the metric of that task.
+
+    A subclass lists the forms by task and the parameters with their defaults, in order.
+    """
+
+    forms: ClassVar[dict[str, type[Metric]]] = {}
+    parameters: ClassVar[dict[str, Any]] = {}
+
+    def __new__(cls, task: str, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(cls.parameters, args, strict=False))
+        if len(args) > len(cls.parameters):
+            raise TypeError(f"{cls.__name__} takes at most {1 + len(cls.parameters)} positional arguments")
+        for name in given:
+            if name in kwargs:
+                raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
+        options = {**cls.parameters, **given, **kwargs}
+        return cls._make(cls._form(task), options)
+
+    @classmethod
+    def _form(cls, task: str) -> type[Metric]:
+        chosen = str(getattr(task, "value", task)).lower()
+        if chosen not in cls.forms:
+            raise ValueError(f"Invalid Classification: expected one of {list(cls.forms)}, but got {task}.")
+        form = cls.forms[chosen]
+        form.__dict__.get("task", None)
+        return form
+
+    @classmethod
+    def _make(cls, form: type[Metric], options: dict[str, Any]) -> Metric:
+        taken = inspect.signature(form.__init__).parameters
+        for name in ("num_classes", "num_labels", "top_k"):
+            if name in taken and name in options and not isinstance(options[name], int):
+                if name == "num_classes" and options.get("average") == "micro" and options[name] is None:
+                    continue
+                raise ValueError(f"`{name}` is expected to be `int` but `{type(options[name])}` was passed.")
+        return form(**{k: v for k, v in options.items() if k in taken or k not in cls.parameters})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        kinds = inspect.Parameter
+        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                kinds("task", kinds.POSITIONAL_OR_KEYWORD),
+                *(kinds(name, kinds.POSITIONAL_OR_KEYWORD, default=d) for name, d in cls.parameters.items()),
+                kinds("kwargs", kinds.VAR_KEYWORD),
+            ]
+        )

@@ -1,0 +1,16 @@
+"""`unwait`: TorchMetrics objects that make the host wait less, changed in place, with the same values.
+
+>>> from gapless.metrics.torchmetrics import unwait
+>>> import torchmetrics
+>>> metric = torchmetrics.MeanMetric()
+>>> changed = unwait(metric)
+>>> metric.update(2.0)
+>>> metric.compute()
+tensor(2.)
+"""
+
+from __future__ import annotations
+
+from gapless.metrics.torchmetrics._unwait import MetricChanges, Unwaited, unwait
+
+__all__ = ["MetricChanges", "Unwaited", "unwait"]

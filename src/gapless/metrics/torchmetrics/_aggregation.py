@@ -1,0 +1,110 @@
+"""TorchMetrics' aggregators without their waits: NaN counted on the device, numbers filled in on it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics.aggregation import BaseAggregator, CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
+
+from gapless.metrics.torchmetrics._checks import Check, counter_of, report
+from gapless.metrics.torchmetrics._constants import as_tensor_without_waiting
+
+NANS = "{n} values were `nan`"
+NEUTRAL: tuple[tuple[type[BaseAggregator], float], ...] = (
+    (MeanMetric, 0.0),
+    (SumMetric, 0.0),
+    (MaxMetric, float("-inf")),
+    (MinMetric, float("inf")),
+)
+"""The value that changes nothing, for each aggregator: it stands where a `nan` is left out."""
+
+
+def neutral_value(metric: object) -> float | None:
+    """What stands in for a `nan` that is left out of `metric`, or None where its class is not known."""
+    return next((value for cls, value in NEUTRAL if isinstance(metric, cls)), None)
+
+
+class UnwaitedAggregator(BaseAggregator):
+    """An aggregator that does not ask on the host whether there is a `nan`.
+
+    A `nan` is not cut out (that would wait for the size of the rest) but replaced by a value that changes
+    nothing, with weight 0. With the strategies ``error`` and ``warn`` it is counted and reported later.
+    """
+
+    def _cast_and_nan_check_input(
+        self, x: float | Tensor, weight: float | Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        x = as_tensor_without_waiting(x, dtype=self.dtype, device=self.device) if not isinstance(x, Tensor) else x
+        if weight is not None and not isinstance(weight, Tensor):
+            weight = as_tensor_without_waiting(weight, dtype=self.dtype, device=self.device)
+        known = neutral_value(self) is not None or isinstance(self, CatMetric)
+        if self.nan_strategy == "disable" or not known:
+            return super()._cast_and_nan_check_input(x, weight)
+        weight = torch.ones_like(x) if weight is None else weight
+        if x.is_floating_point() or weight.is_floating_point():
+            x, weight = self._without_nans(x, weight)
+        return x.to(self.dtype), weight.to(self.dtype)
+
+    def _without_nans(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        nans = torch.isnan(x) | torch.isnan(weight)
+        if isinstance(self.nan_strategy, float):
+            return x.masked_fill(nans, self.nan_strategy), weight.masked_fill(nans, 1)
+        if isinstance(self, CatMetric):
+            return x, weight  # cut out and reported by compute: what is left has a size that depends on the data
+        if self.nan_strategy in ("error", "warn"):
+            report(NANS, nans, error=self.nan_strategy == "error")
+        value = neutral_value(self)
+        assert value is not None
+        return x.masked_fill(nans, value), weight.masked_fill(nans, 0)
+
+    def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        return _numbers_filled_in(self, super()._wrap_update(update), update)
+
+
+def _numbers_filled_in(
+    metric: BaseAggregator, wrapped: Callable[..., Any], update: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`wrapped`, called with device tensors where the caller, or a default, gave a number.
+
+    An `update` of the user's own usually places numbers on the device as TorchMetrics does, which waits.
+    """
+    parameters = [one for one in inspect.signature(update).parameters.values() if one.name in ("value", "weight")]
+    numbers = {one.name: one.default for one in parameters if type(one.default) in (int, float)}
+    order = [one.name for one in parameters]
+
+    def placed(value: Any) -> Any:
+        if type(value) not in (int, float, bool):
+            return value
+        return as_tensor_without_waiting(value, dtype=metric.dtype, device=metric.device)
+
+    @functools.wraps(update)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name, default in numbers.items():
+            if name not in kwargs and order.index(name) >= len(args):
+                kwargs[name] = default
+        return wrapped(*map(placed, args), **{name: placed(value) for name, value in kwargs.items()})
+
+    return call
+
+
+class UnwaitedCat(CatMetric):
+    """`CatMetric` that cuts out `nan` when it is computed: one wait there instead of two in each update."""
+
+    def compute(self) -> Tensor:
+        kept: Any = super().compute()
+        cuts = self.nan_strategy in ("error", "warn", "ignore")
+        if not cuts or not isinstance(kept, Tensor) or not kept.is_floating_point():
+            return kept  # type: ignore[no-any-return]
+        kept = torch.atleast_1d(kept)
+        clean = kept[~torch.isnan(kept)]
+        if not self._is_synced:
+            self.value = [clean] if clean.numel() else []  # type: ignore[assignment]
+        counter = counter_of(self)
+        if counter is not None and self.nan_strategy != "ignore":
+            counter.note(Check(NANS, self.nan_strategy == "error"), kept.numel() - clean.numel())
+        return clean if clean.numel() else []  # type: ignore[return-value]

@@ -1,0 +1,199 @@
+"""Checks that are counted on the device and reported later, so that they stay on and cost no wait in an update."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Delivery = Literal["compute", "later", "off"]
+"""When checks are reported: with the next ``compute`` (which reads the counts: one wait), as soon as they have
+arrived by themselves (no wait; at the end of a later call), or never (nothing is counted)."""
+
+SLOTS = 8
+"""Kinds of checks that one metric can tell apart; more share the last."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing to look for: what is wrong, in words with ``{n}`` in it, and whether it is an error or a warning."""
+
+    words: str
+    error: bool = True
+
+
+@dataclass
+class _Copy:
+    """Counts on their way to the host, and the event that says that they are there."""
+
+    host: Tensor
+    event: torch.cuda.Event
+
+    def arrived(self) -> bool:
+        return self.event.query()
+
+
+@dataclass
+class Counter:
+    """What one metric has counted since its last report.
+
+    `counts` holds an int64 tensor (SLOTS,) for each device that has counted; `waiting` says that there may be
+    something to report. It is copied and pickled with its metric; a copy under way is not.
+    """
+
+    delivery: Delivery = "compute"
+    kinds: list[Check] = field(default_factory=list)
+    counts: dict[torch.device, Tensor] = field(default_factory=dict)
+    waiting: bool = False
+    silent: int = 0
+    noted: list[tuple[Check, int]] = field(default_factory=list)
+    copies: list[_Copy] = field(default_factory=list)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "copies": [], "silent": 0}
+
+    def note(self, check: Check, n: int) -> None:
+        """Keep what the host knows by now for the next report."""
+        if n and self.delivery != "off":
+            self.noted.append((check, n))
+
+    def take_noted(self) -> list[tuple[Check, int]]:
+        noted, self.noted = self.noted, []
+        return noted
+
+    def add(self, check: Check, bad: Tensor) -> None:
+        """Count `bad`, a 0-dim integer or a mask, under `check`. Waits never."""
+        if check not in self.kinds:
+            if len(self.kinds) == SLOTS:
+                check = self.kinds[-1]
+            else:
+                self.kinds.append(check)
+        counts = self.counts.get(bad.device)
+        if counts is None:
+            counts = self.counts[bad.device] = torch.zeros(SLOTS, dtype=torch.int64, device=bad.device)
+        with torch.no_grad():
+            counts[self.kinds.index(check)] += bad.sum() if bad.dim() else bad
+        self.waiting = True
+
+    def found(self, values: Iterable[int]) -> list[tuple[Check, int]]:
+        """The checks of which `values`, counts in order of the slots, says that they failed, and how often."""
+        return [(check, n) for check, n in zip(self.kinds, values) if n]
+
+    def clear(self) -> None:
+        for counts in self.counts.values():
+            counts.zero_()
+        self.waiting = False
+
+    def start_copies(self) -> None:
+        """Send the counts on their way to the host and begin anew. Waits never; at once where they are there."""
+        for counts in self.counts.values():
+            if counts.device.type == "cuda":
+                host = torch.empty(SLOTS, dtype=torch.int64, pin_memory=True)
+                host.copy_(counts, non_blocking=True)
+                event = torch.cuda.Event()
+                event.record(torch.cuda.current_stream(counts.device))
+                self.copies.append(_Copy(host, event))
+
+    def arrived(self) -> list[int]:
+        """Counts that have reached the host since the last call, summed up."""
+        total = [0] * SLOTS
+        for copy in [copy for copy in self.copies if copy.arrived()]:
+            self.copies.remove(copy)
+            total = [a + b for a, b in zip(total, copy.host.tolist())]
+        return total
+
+
+_current = threading.local()
+
+
+@contextmanager
+def counting(owner: Any) -> Iterator[None]:
+    """Within this block, `report` counts for `owner`, a metric that has a counter."""
+    outer = getattr(_current, "owner", None)
+    _current.owner = owner
+    try:
+        yield
+    finally:
+        _current.owner = outer
+
+
+def report(words: str, bad: Tensor, error: bool = True) -> None:
+    """Count `bad` (a mask or a 0-dim integer) for the metric that is being updated."""
+    counter = counter_of(getattr(_current, "owner", None))
+    if counter is not None and counter.delivery != "off":
+        counter.add(Check(words, error), bad)
+
+
+def checks_are_on() -> bool:
+    """Whether what is counted now will be told to anyone."""
+    counter = counter_of(getattr(_current, "owner", None))
+    return counter is not None and counter.delivery != "off"
+
+
+def counter_of(metric: Any) -> Counter | None:
+    """The metric's counter, if it has one."""
+    found = getattr(metric, "__dict__", {}).get("_unwaited_checks")
+    return found if isinstance(found, Counter) else None
+
+
+def deliver(metrics: Iterable[Any]) -> None:
+    """Read the counts of `metrics`, in one wait for all on one device, and tell what is wrong.
+
+    Raises:
+        RuntimeError: a check failed that is an error. What is only worth a warning is warned of before.
+    """
+    members = [(metric, counter) for metric in metrics if (counter := counter_of(metric))]
+    owed = [(metric, counter) for metric, counter in members if counter.waiting]
+    by_device: dict[torch.device, list[tuple[Any, Counter]]] = {}
+    for metric, counter in owed:
+        for device in counter.counts:
+            by_device.setdefault(device, []).append((metric, counter))
+    found = [(metric, check, n) for metric, counter in members for check, n in counter.take_noted()]
+    for device, counted in by_device.items():
+        values = torch.stack([counter.counts[device] for _, counter in counted]).tolist()
+        for (metric, counter), row in zip(counted, values):
+            found += [(metric, check, n) for check, n in counter.found(row)]
+    for _, counter in owed:
+        counter.clear()
+    tell(found)
+
+
+def poll(metric: Any) -> None:
+    """Tell what has arrived by itself, and send on its way what has been counted since. Waits never."""
+    counter = counter_of(metric)
+    if counter is None or counter.silent:
+        return
+    found = counter.take_noted() + (counter.found(counter.arrived()) if counter.copies else [])
+    if counter.waiting and not counter.copies:
+        found += _send(counter)
+    tell([(metric, check, n) for check, n in found])
+
+
+def _send(counter: Counter) -> list[tuple[Check, int]]:
+    found: list[tuple[Check, int]] = []
+    for device, counts in counter.counts.items():
+        if device.type == "cuda":
+            continue
+        found += counter.found(counts.tolist())
+    counter.start_copies()
+    counter.clear()
+    return found
+
+
+def tell(found: list[tuple[Any, Check, int]], warn_only: bool = False) -> None:
+    """Warn of, or raise, what failed: first the warnings, then all errors in one."""
+    errors = []
+    for metric, check, n in found:
+        text = f"{type(metric).__name__}: {check.words.format(n=n)}"
+        if check.error and not warn_only:
+            errors.append(text)
+        else:
+            warnings.warn(text, UserWarning, stacklevel=4)
+    if errors:
+        raise RuntimeError("; ".join(errors) + " (in updates since the last report)")

@@ -1,0 +1,151 @@
+"""Classes that differ from TorchMetrics' and the user's in what waits, and objects moved to them and back.
+
+An object keeps its states, its name and its place among other objects: only its class is exchanged, for one whose
+order of resolution has a changed class right before each class of TorchMetrics. What a user has overridden stays
+before both, and its ``super()`` finds what was changed.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.aggregation import BaseAggregator, CatMetric
+
+from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, UnwaitedCat
+from gapless.metrics.torchmetrics._checks import Counter, Delivery
+from gapless.metrics.torchmetrics._metric import UnwaitedCollection, UnwaitedMetric
+from gapless.metrics.torchmetrics._relink import RELINKER, in_library
+
+WRITTEN: dict[type, type] = {
+    Metric: UnwaitedMetric,
+    MetricCollection: UnwaitedCollection,
+    BaseAggregator: UnwaitedAggregator,
+    CatMetric: UnwaitedCat,
+}
+"""Classes of TorchMetrics and what stands before them. For the rest it is made of relinked methods."""
+
+_parts: dict[type, type | None] = dict(WRITTEN)
+_classes: dict[type, type] = {}
+_waited: dict[type, type] = {}
+
+
+def _part(cls: type) -> type | None:
+    """What stands before `cls` in the order of resolution, or None if nothing in it changes."""
+    if cls not in _parts:
+        methods = {
+            name: RELINKER.copy(value)
+            for name, value in vars(cls).items()
+            if isinstance(value, types.FunctionType) and RELINKER.reaches(value) and name != "__init__"
+        }
+        body = {**methods, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+        _parts[cls] = type(cls)(cls.__name__, (cls,), body) if methods else None
+    return _parts[cls]
+
+
+def changed_methods(cls: type) -> dict[str, frozenset[str]]:
+    """The methods of `cls` that are relinked, and what the report says of what they reach."""
+    found: dict[str, frozenset[str]] = {}
+    for one in cls.__mro__:
+        if in_library(one.__module__):
+            for name, value in vars(one).items():
+                if isinstance(value, types.FunctionType) and name not in found and RELINKER.reaches(value):
+                    found[name] = RELINKER.reaches(value)
+    return found
+
+
+def unwaited_class(cls: type) -> type:
+    """The class an object of `cls` is given; the same each time."""
+    if cls in _waited:
+        return cls
+    if cls not in _classes:
+        library = [one for one in cls.__mro__ if in_library(one.__module__)]
+        parts = [part for one in library if (part := _part(one))]
+        bases = parts if parts and issubclass(parts[0], cls) else [cls, *parts]
+        body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+        made = type(cls)(cls.__name__, tuple(bases), body)
+        _classes[cls] = made
+        _waited[made] = cls
+    return _classes[cls]
+
+
+def waited_class(cls: type) -> type:
+    """The class of which `cls` is the unwaited one, or `cls` itself."""
+    return _waited.get(cls, cls)
+
+
+def is_unwaited(thing: object) -> bool:
+    """Whether `thing` has been unwaited."""
+    return type(thing) in _waited
+
+
+def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | MetricCollection]]:
+    """Every metric and collection in `thing`, by path: a module's own, and those in dicts, lists and tuples."""
+    if isinstance(thing, nn.Module):
+        for name, module in thing.named_modules(prefix=path):
+            if isinstance(module, (Metric, MetricCollection)):
+                yield name, module
+    elif isinstance(thing, dict):
+        for key, value in thing.items():
+            yield from metrics_in(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(thing, (list, tuple)):
+        for i, value in enumerate(thing):
+            yield from metrics_in(value, f"{path}.{i}" if path else str(i))
+
+
+def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
+    """Give `thing` the class `cls`. Says, if so, what was left alone because it had been replaced on the object."""
+    if type(thing) is cls:
+        return ""
+    own = [name for name in ("update", "compute") if isinstance(thing, Metric) and not _plainly_wrapped(thing, name)]
+    object.__setattr__(thing, "__class__", cls)
+    if isinstance(thing, Metric):
+        wraps = {"update": thing._wrap_update, "compute": thing._wrap_compute}
+        for name in wraps.keys() - set(own):
+            thing.__dict__.pop(name, None)
+            setattr(thing, name, wraps[name](getattr(thing, name)))
+    return ", ".join(f"`{name}`" for name in sorted(own))
+
+
+def _plainly_wrapped(metric: Metric, name: str) -> bool:
+    """Whether the object's own `update` or `compute` is the one that `Metric.__init__` put there."""
+    found = metric.__dict__.get(name)
+    if found is None:
+        return True
+    while not hasattr(found, "__func__") and hasattr(found, "__wrapped__"):
+        found = found.__wrapped__
+    return getattr(found, "__func__", None) is getattr(type(metric), name, None)
+
+
+def make_unwaited(thing: Metric | MetricCollection, delivery: Delivery, stable_states: bool) -> str:
+    """Unwait one object; its parts are objects of their own. Returns what `exchange_class` says."""
+    said = exchange_class(thing, unwaited_class(type(thing)))
+    if isinstance(thing, Metric):
+        known = thing.__dict__.get("_unwaited_checks")
+        if isinstance(known, Counter):
+            known.delivery = delivery
+        else:
+            thing.__dict__["_unwaited_checks"] = Counter(delivery)
+        thing.__dict__["_unwaited_stable"] = stable_states
+    else:
+        thing.__dict__["_unwaited_options"] = (delivery, stable_states)
+    return said
+
+
+def make_waiting(thing: Metric | MetricCollection) -> None:
+    """Undo `make_unwaited`."""
+    exchange_class(thing, waited_class(type(thing)))
+    for name in ("_unwaited_checks", "_unwaited_stable", "_unwaited_options"):
+        thing.__dict__.pop(name, None)
+
+
+def unwait_added(collection: MetricCollection) -> None:
+    """Unwait what was added to a collection that is unwaited."""
+    options = collection.__dict__.get("_unwaited_options")
+    if options is not None:
+        for _, metric in metrics_in(collection):
+            if not is_unwaited(metric):
+                make_unwaited(metric, *options)

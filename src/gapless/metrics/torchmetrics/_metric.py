@@ -1,0 +1,192 @@
+"""The part that every unwaited metric has: counting, reporting, sync in one exchange, pickling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.utilities.distributed import gather_all_tensors
+
+from gapless.metrics.torchmetrics import _sync
+from gapless.metrics.torchmetrics._checks import Counter, counter_of, counting, deliver, poll
+
+
+def _rebuild(cls: type) -> Any:
+    """An empty object of `cls`, unwaited: what a pickle or a copy is filled into."""
+    from gapless.metrics.torchmetrics._classes import unwaited_class
+
+    return object.__new__(unwaited_class(cls))
+
+
+class UnwaitedMetric(Metric):
+    """What is changed in every metric. Stands right before `Metric` in the order of resolution."""
+
+    _unwaited_checks: Counter
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        from gapless.metrics.torchmetrics._classes import waited_class
+
+        return _rebuild, (waited_class(type(self)),), self.__getstate__()
+
+    def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = super()._wrap_update(update)
+
+        @functools.wraps(update)
+        def call(*args: Any, **kwargs: Any) -> None:
+            with _in_place(self), counting(self):
+                wrapped(*args, **kwargs)
+            if self._unwaited_checks.delivery == "later":
+                poll(self)
+
+        return call
+
+    def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = super()._wrap_compute(compute)
+
+        @functools.wraps(compute)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with _in_place(self), counting(self):
+                value = wrapped(*args, **kwargs)
+            # after the value, so that a rank that has something to report has met the others first
+            if self._unwaited_checks.delivery == "compute" and not self._unwaited_checks.silent:
+                deliver([self])
+            else:
+                poll(self)
+            return value
+
+        return call
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        counter = self._unwaited_checks
+        counter.silent += 1  # its compute is one of the batch, in every step: it must not wait for the counts
+        try:
+            with _in_place(self):
+                value = super().forward(*args, **kwargs)
+        finally:
+            counter.silent -= 1
+        poll(self)
+        return value
+
+    def reset(self) -> None:
+        """Reset the states; with ``stable_states`` in place, so that their storages stay."""
+        with _in_place(self):
+            super().reset()
+
+    def merge_state(self, incoming_state: Any) -> None:
+        from gapless.metrics.torchmetrics._classes import waited_class
+
+        if isinstance(incoming_state, waited_class(type(self))):
+            incoming_state = incoming_state.metric_state
+        super().merge_state(incoming_state)
+
+    def _sync_dist(
+        self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any | None = None
+    ) -> None:
+        if dist_sync_fn is not gather_all_tensors or not _sync.understands(self):
+            super()._sync_dist(dist_sync_fn, process_group=process_group)
+            return
+        gathered = _sync.gathered_before(self) or _sync.exchange([self], process_group or self.process_group)[0]
+        order = iter(gathered)
+        # one tensor after the other, in the order in which `_sync_dist` asks for them: all the rest is its own
+        super()._sync_dist(lambda _, group: next(order), process_group=process_group)
+
+
+@contextmanager
+def _in_place(metric: Metric) -> Iterator[None]:
+    """With ``stable_states``, states that the block binds anew are copied into the tensors they were in."""
+    if not metric.__dict__.get("_unwaited_stable", False):
+        yield
+        return
+    before = {name: getattr(metric, name) for name in metric._defaults}
+    yield
+    for name, old in before.items():
+        new = getattr(metric, name)
+        if new is old or not isinstance(old, Tensor) or not isinstance(new, Tensor):
+            continue
+        same = (new.shape, new.dtype, new.device) == (old.shape, old.dtype, old.device)
+        if same and not new.requires_grad:
+            with torch.no_grad():
+                old.copy_(new)
+            setattr(metric, name, old)
+
+
+class UnwaitedCollection(MetricCollection):
+    """A collection that meets the other ranks once, reads the checks of all its metrics once, and groups once."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        from gapless.metrics.torchmetrics._classes import waited_class
+
+        _, _, *state = super().__reduce_ex__(2)
+        return (_rebuild, (waited_class(type(self)),), *state)
+
+    def compute(self) -> dict[str, Any]:
+        members = [metric for metric in self.modules() if isinstance(metric, UnwaitedMetric)]
+        counters = [counter for metric in members if (counter := counter_of(metric))]
+        for counter in counters:
+            counter.silent += 1
+        try:
+            with _sync.exchanged([m for m in self._modules.values() if isinstance(m, UnwaitedMetric)]):
+                values = super().compute()
+        finally:
+            for counter in counters:
+                counter.silent -= 1
+        deliver([m for m in members if m._unwaited_checks.delivery == "compute"])
+        for metric in members:
+            poll(metric)
+        return values
+
+    def add_metrics(self, metrics: Any, *additional_metrics: Metric) -> None:
+        super().add_metrics(metrics, *additional_metrics)
+        from gapless.metrics.torchmetrics._classes import unwait_added
+
+        unwait_added(self)
+
+    def _merge_compute_groups(self) -> None:
+        answers = _equal_states(self)
+        # the collection's own procedure, which asks for two metrics at a time
+        self.__dict__["_equal_metric_states"] = lambda a, b: answers.get((id(a), id(b)), False)
+        try:
+            super()._merge_compute_groups()
+        finally:
+            del self.__dict__["_equal_metric_states"]
+
+
+def _equal_states(collection: MetricCollection) -> dict[tuple[int, int], bool]:
+    """Which pairs of metrics have the same states by now, read from the device in one go."""
+    metrics = [collection._modules[names[0]] for names in collection._groups.values()]
+    pairs: list[tuple[int, int]] = []
+    flags: list[Tensor] = []
+    for i, first in enumerate(metrics):
+        for second in metrics[i + 1 :]:
+            found = _comparison(first, second)
+            if found is not None:
+                pairs.append((id(first), id(second)))
+                flags.append(found)
+    if not flags:
+        return {}
+    device = flags[0].device
+    values = torch.stack([flag.to(device) for flag in flags]).tolist()
+    return {key: value for pair, value in zip(pairs, values) for key in (pair, pair[::-1])}
+
+
+def _comparison(first: Any, second: Any) -> Tensor | None:
+    """A 0-dim bool tensor that says whether the states are the same; None where their form already differs."""
+    if not first._defaults or first._defaults.keys() != second._defaults.keys():
+        return None
+    flags: list[Tensor] = []
+    for name in first._defaults:
+        a, b = getattr(first, name), getattr(second, name)
+        if type(a) is not type(b):
+            return None
+        for x, y in zip(a, b) if isinstance(a, list) else [(a, b)]:
+            if x.shape != y.shape or x.device != y.device:
+                return None
+            flags.append(torch.isclose(x, y.to(x.dtype)).all())
+    if not flags:
+        return torch.ones((), dtype=torch.bool, device=first.device)
+    return torch.stack(flags).all()

@@ -1,0 +1,100 @@
+"""What stands in for what: functions of TorchMetrics that wait, and ours that do the same without.
+
+A replacement is written against one source text, named by its digest. Where the installed version has
+another text, the function is left as it is: a value that is silently different would be worse than a wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gapless.metrics.torchmetrics._digests import DIGESTS
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """`make(original)` gives what stands in for `original`, the function `name` of `module`.
+
+    Replacements of one `group` rely on each other and are used all or none. `says` is what the report says.
+    """
+
+    module: str
+    name: str
+    group: str
+    says: str
+    make: Callable[[Function], Function]
+
+
+REPLACEMENTS: list[Replacement] = []
+
+
+def instead_of(
+    place: str, says: str, group: str = ""
+) -> Callable[[Callable[[Function], Function]], Callable[[Function], Function]]:
+    """Register a factory: ``factory(original)`` stands in for the function at ``"module:name"``."""
+    module, name = place.split(":")
+
+    def register(make: Callable[[Function], Function]) -> Callable[[Function], Function]:
+        REPLACEMENTS.append(Replacement(f"torchmetrics.{module}", name, group or place, says, make))
+        return make
+
+    return register
+
+
+def digest_of(function: Function) -> str:
+    """Twelve hex digits that name a function's source text; empty where there is no source to read."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256("\n".join(line.rstrip() for line in text.splitlines()).encode()).hexdigest()[:12]
+
+
+def known(replacement: Replacement) -> tuple[str, ...]:
+    """The digests of the source texts that `replacement` was written against, or read and found to do the same."""
+    return DIGESTS.get(replacement.module, {}).get(replacement.name, ())
+
+
+def original_of(replacement: Replacement) -> Function | None:
+    """The function as installed, or None where there is none of that name."""
+    try:
+        module = importlib.import_module(replacement.module)
+    except ImportError:
+        return None
+    found = getattr(module, replacement.name, None)
+    return found if inspect.isfunction(found) else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """The replacements that fit the installed TorchMetrics.
+
+    `of` goes from the original to what stands in for it and what the report says of that.
+    `strange` names what was not replaced because its source text is another.
+    """
+
+    of: dict[Function, tuple[Function, str]]
+    strange: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def table() -> Table:
+    """The table for the installed version, made once."""
+    from gapless.metrics.torchmetrics import replacements
+
+    assert replacements
+    found = [(one, original_of(one)) for one in REPLACEMENTS]
+    bad = [one for one, original in found if original is None or digest_of(original) not in known(one)]
+    groups = {one.group for one in bad}
+    return Table(
+        {original: (one.make(original), one.says) for one, original in found if original and one.group not in groups},
+        tuple(sorted(f"{one.module}.{one.name}" for one in bad)),
+    )

@@ -1,0 +1,254 @@
+"""The states of one metric, or of a whole collection, from all ranks in one exchange.
+
+TorchMetrics gathers one state at a time: a barrier, a gather of its shape, a read of the shapes on the host and a
+gather of its values. Here all states travel as bytes in one buffer. What is done with them then, stacking and
+reducing, is TorchMetrics' own code on the same values, so results are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities.data import dim_zero_cat, dim_zero_max, dim_zero_mean, dim_zero_min, dim_zero_sum
+
+from gapless.metrics.torchmetrics._constants import tensor_without_waiting
+
+REDUCED = (dim_zero_sum, dim_zero_mean, dim_zero_max, dim_zero_min)
+"""Reductions that need the same shape on every rank."""
+
+DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+)
+"""In the order of the codes that headers carry."""
+
+DIMS = 8
+"""Most dimensions a state may have to be announced in a header."""
+
+
+def understands(metric: Metric) -> bool:
+    """Whether the states of `metric` can be exchanged in one go.
+
+    They can unless a list is kept without being concatenated: how many tensors such a list has is another
+    number on each rank.
+    """
+    return all(
+        isinstance(default, Tensor) or metric._reductions[name] is dim_zero_cat
+        for name, default in metric._defaults.items()
+    )
+
+
+def _states(metric: Metric) -> list[Tensor]:
+    """The metric's states in the order in which its `_sync_dist` asks for them, lists joined as it joins them."""
+    found = []
+    for name in metric._reductions:
+        state = getattr(metric, name)
+        if isinstance(state, list):
+            empty = torch.empty(0, device=metric.device, dtype=metric.dtype)
+            state = empty if not state else state[0] if len(state) == 1 else dim_zero_cat(state)
+        found.append(state.contiguous())
+    return found
+
+
+def announced(metric: Metric) -> bool:
+    """Whether shapes can differ between ranks, so that they have to be told before the values are sent.
+
+    A tensor that is reduced has one shape everywhere, or the reduction would fail. Only classes of TorchMetrics
+    that keep the shape they began with are trusted in this.
+    """
+    if any(reduction not in REDUCED for reduction in metric._reductions.values()):
+        return True
+    from gapless.metrics.torchmetrics._classes import waited_class
+    from gapless.metrics.torchmetrics._relink import in_library
+
+    return not in_library(waited_class(type(metric)).__module__) or any(
+        isinstance(metric, cls) for cls in _changing_shape()
+    )
+
+
+def _changing_shape() -> tuple[type, ...]:
+    from torchmetrics.regression import ConcordanceCorrCoef, PearsonCorrCoef
+
+    return (ConcordanceCorrCoef, PearsonCorrCoef)
+
+
+def transport(group: Any, device: torch.device) -> torch.device:
+    """Where a buffer has to be for `group` to carry it: `device`, or the current GPU where the group has no other."""
+    try:
+        backends = str(dist.get_backend_config(group))
+    except (AttributeError, RuntimeError):
+        return device
+    kinds = [part.partition(":")[0] for part in backends.split(",") if ":" in part]
+    if not kinds or device.type in kinds:
+        return device
+    return torch.device(kinds[0], torch.cuda.current_device()) if kinds[0] == "cuda" else torch.device(kinds[0])
+
+
+def exchange(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Tensor]]]:
+    """The states of `metrics` from every rank of `group`: for each metric, for each state, one tensor per rank.
+
+    One collective where all shapes are known, two (and one wait, for the shapes) where lists or states of other
+    kinds are among them; one more for each further kind of device the states are on.
+    """
+    group = dist.group.WORLD if group is None else group
+    states = [_states(metric) for metric in metrics]
+    flat = list(itertools.chain.from_iterable(states))
+    flags = [announced(metric) for metric, own in zip(metrics, states) for _ in own]
+    results: list[list[Tensor]] = [[] for _ in flat]
+    with torch.no_grad():
+        for kind in sorted({state.device.type for state in flat}):
+            members = [i for i, state in enumerate(flat) if state.device.type == kind]
+            found = _exchange_on([flat[i] for i in members], [flags[i] for i in members], group)
+            for i, ranks in zip(members, found):
+                results[i] = ranks
+    rank = dist.get_rank(group)
+    for own, ranks in zip(flat, results):
+        ranks[rank] = own  # the gradient's way, where there is one
+    order = iter(results)
+    return [[next(order) for _ in own] for own in states]
+
+
+def _exchange_on(states: list[Tensor], told_first: list[bool], group: Any) -> list[list[Tensor]]:
+    """`exchange` for tensors of one kind of device; the forms of some have to be told first."""
+    device = transport(group, states[0].device)
+    world = dist.get_world_size(group)
+    forms = [[(state.dtype, tuple(state.shape)) for state in states] for _ in range(world)]
+    ragged = [i for i, flag in enumerate(told_first) if flag]
+    if ragged:
+        for rank, told in enumerate(_forms([states[i] for i in ragged], device, group)):
+            for i, form in zip(ragged, told):
+                forms[rank][i] = form
+    sizes = [sum(_bytes(form) for form in rank) for rank in forms]
+    own = _packed(states, device, max(sizes))
+    parts = _all_gather(own, world, group)
+    home = states[0].device
+    return [list(ranks) for ranks in zip(*(_unpacked(part.to(home), form) for part, form in zip(parts, forms)))]
+
+
+Form = tuple[torch.dtype, tuple[int, ...]]
+
+
+def _forms(states: list[Tensor], device: torch.device, group: Any) -> list[list[Form]]:
+    """The dtype and shape of each of `states` on each rank. The one place that waits: shapes are for the host."""
+    rows = [[DTYPES.index(s.dtype), s.dim(), *s.shape, *(0,) * (DIMS - s.dim())] for s in states]
+    header = tensor_without_waiting(rows, dtype=torch.int64, device=device)
+    told = torch.stack(_all_gather(header, dist.get_world_size(group), group)).tolist()
+    return [[(DTYPES[row[0]], tuple(row[2 : 2 + row[1]])) for row in rank] for rank in told]
+
+
+def _all_gather(mine: Tensor, world: int, group: Any) -> list[Tensor]:
+    everyone = [torch.empty_like(mine) for _ in range(world)]
+    dist.all_gather(everyone, mine, group=group)
+    return everyone
+
+
+def _bytes(form: Form) -> int:
+    n = 1
+    for size in form[1]:
+        n *= size
+    return n * form[0].itemsize
+
+
+def _order(forms: Sequence[Form]) -> list[int]:
+    """The order in a buffer: the widest elements first, so that all are aligned without padding."""
+    return sorted(range(len(forms)), key=lambda i: -forms[i][0].itemsize)
+
+
+def _packed(states: list[Tensor], device: torch.device, size: int) -> Tensor:
+    """The bytes of `states` in one buffer of `size` on `device`."""
+    order = _order([(state.dtype, tuple(state.shape)) for state in states])
+    parts = [states[i].detach().reshape(-1).view(torch.uint8) for i in order]
+    rest = size - sum(part.numel() for part in parts)
+    if rest or not parts:
+        parts.append(torch.zeros(rest, dtype=torch.uint8, device=states[0].device))
+    return torch.cat(parts).to(device)
+
+
+def _unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
+    """Tensors of `forms` that lie in `buffer`."""
+    found: dict[int, Tensor] = {}
+    start = 0
+    for i in _order(forms):
+        end = start + _bytes(forms[i])
+        found[i] = buffer[start:end].view(forms[i][0]).reshape(forms[i][1])
+        start = end
+    return [found[i] for i in range(len(forms))]
+
+
+_BEFORE = "_unwaited_gathered"
+
+
+def gathered_before(metric: Metric) -> list[list[Tensor]] | None:
+    """What `exchanged` has gathered for `metric`, once."""
+    return metric.__dict__.pop(_BEFORE, None)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def exchanged(metrics: Sequence[Metric]) -> Iterator[None]:
+    """Within this block the metrics find their states gathered; one exchange for each process group.
+
+    Metrics that share their states (a collection's compute groups) share what was gathered.
+    """
+    groups: dict[int, tuple[Any, list[Metric]]] = {}
+    for metric in metrics:
+        if _will_sync(metric):
+            groups.setdefault(id(metric.process_group), (metric.process_group, []))[1].append(metric)
+    touched = []
+    try:
+        for group, members in groups.values():
+            touched += members
+            _gather_for(members, group)
+        yield
+    finally:
+        for metric in touched:
+            metric.__dict__.pop(_BEFORE, None)
+
+
+def _gather_for(members: list[Metric], group: Any) -> None:
+    leaders: dict[tuple[int, ...], Metric] = {}
+    keys = {}
+    for metric in members:
+        key = tuple(id(getattr(metric, name)) for name in metric._reductions)
+        keys[id(metric)] = key
+        leaders.setdefault(key, metric)
+    gathered = dict(zip(leaders, exchange(list(leaders.values()), group)))
+    for metric in members:
+        metric.__dict__[_BEFORE] = [list(ranks) for ranks in gathered[keys[id(metric)]]]
+
+
+def _will_sync(metric: Metric) -> bool:
+    """Whether the metric's next `compute` will meet the other ranks, in the way known here."""
+    from torchmetrics.wrappers.abstract import WrapperMetric
+
+    from gapless.metrics.torchmetrics._metric import UnwaitedMetric
+
+    own = type(metric)._sync_dist is UnwaitedMetric._sync_dist
+    return (
+        own
+        and not isinstance(metric, WrapperMetric)
+        and bool(metric._reductions)
+        and bool(metric._to_sync)
+        and not metric._is_synced
+        and metric._computed is None
+        and metric.dist_sync_fn is None
+        and understands(metric)
+        and callable(metric.distributed_available_fn)
+        and bool(metric.distributed_available_fn())
+    )

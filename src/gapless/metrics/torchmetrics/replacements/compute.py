@@ -1,0 +1,121 @@
+"""Results of metrics that look at their own values on the host, without the look or with fewer of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.torchmetrics._registry import Function, instead_of
+
+CHOICES = "results choose between cases on the device"
+
+
+@instead_of("functional.classification.auroc:_reduce_auroc", CHOICES)
+@instead_of("functional.classification.average_precision:_reduce_average_precision", CHOICES)
+def _average(original: Function) -> Function:
+    divide = original.__globals__["_safe_divide"]
+
+    def reduce(
+        x: Any, y: Any, average: str | None = "macro", weights: Tensor | None = None, *rest: Any
+    ) -> Tensor:
+        """The average of the classes' areas under curves `x`, `y`: one look, at whether one has none."""
+        scores: Tensor = original(x, y, None, None, *rest)
+        if average is None or average == "none":
+            return scores
+        known = average == "macro" or (average == "weighted" and weights is not None)
+        if not known or bool(torch.isnan(scores).any()):
+            return original(x, y, average, weights, *rest)  # type: ignore[no-any-return]
+        if weights is None or average == "macro":
+            return scores.mean()
+        return (scores * divide(weights, weights.sum())).sum()
+
+    return reduce
+
+
+@instead_of("functional.regression.explained_variance:_explained_variance_compute", CHOICES)
+def _explained_variance(original: Function) -> Function:
+    def compute(
+        num_obs: int | Tensor,
+        sum_error: Tensor,
+        sum_squared_error: Tensor,
+        sum_target: Tensor,
+        sum_squared_target: Tensor,
+        multioutput: str = "uniform_average",
+    ) -> Tensor:
+        mean_error, mean_target = sum_error / num_obs, sum_target / num_obs
+        left = sum_squared_error / num_obs - mean_error * mean_error
+        whole = sum_squared_target / num_obs - mean_target * mean_target
+        scores = torch.where(left != 0, 1.0 - left / whole, torch.ones_like(mean_error))
+        scores = torch.where((left != 0) & (whole == 0), torch.zeros_like(scores), scores)
+        if multioutput == "raw_values":
+            return scores
+        if multioutput == "uniform_average":
+            return scores.mean()
+        return (whole / whole.sum() * scores).sum()
+
+    return compute
+
+
+@instead_of("functional.regression.r2:_r2_score_compute", CHOICES)
+def _r2(original: Function) -> Function:
+    def compute(
+        sum_squared_obs: Tensor,
+        sum_obs: Tensor,
+        rss: Tensor,
+        num_obs: int | Tensor,
+        adjusted: int = 0,
+        multioutput: str = "uniform_average",
+    ) -> Tensor:
+        n = int(num_obs)  # the one look that is left: with fewer than two there is no score
+        if n < 2 or adjusted != 0 or multioutput not in ("raw_values", "uniform_average", "variance_weighted"):
+            return original(sum_squared_obs, sum_obs, rss, n, adjusted, multioutput)  # type: ignore[no-any-return]
+        tss = sum_squared_obs - sum_obs * (sum_obs / num_obs)
+        some_rss = ~torch.isclose(rss, torch.zeros_like(rss), atol=1e-4)
+        some_tss = ~torch.isclose(tss, torch.zeros_like(tss), atol=1e-4)
+        scores = torch.where(some_rss & some_tss, 1 - rss / tss, torch.ones_like(rss))
+        scores = torch.where(some_rss & ~some_tss, torch.zeros_like(scores), scores)
+        if multioutput == "raw_values":
+            return scores
+        return scores.mean() if multioutput == "uniform_average" else (tss / tss.sum() * scores).sum()
+
+    return compute
+
+
+@instead_of("functional.regression.pearson:_pearson_corrcoef_compute", CHOICES)
+def _pearson(original: Function) -> Function:
+    def compute(
+        max_abs_dev_x: Tensor, max_abs_dev_y: Tensor, var_x: Tensor, var_y: Tensor, corr_xy: Tensor, nb: Tensor
+    ) -> Tensor:
+        given = (max_abs_dev_x, max_abs_dev_y, var_x, var_y, corr_xy, nb)
+        if var_x.dtype == torch.float16:
+            return original(*given)  # type: ignore[no-any-return]
+        a = var_x / (nb - 1) * torch.pow(max_abs_dev_x, -2)
+        b = var_y / (nb - 1) * torch.pow(max_abs_dev_y, -2)
+        c = corr_xy / (nb - 1) / (max_abs_dev_x * max_abs_dev_y)
+        bound = torch.finfo(a.dtype).eps ** 0.5
+        bad = (a < bound) | (b < bound) | ~torch.isfinite(a) | ~torch.isfinite(b) | ~torch.isfinite(c)
+        if bool(bad.any()):  # the one look that is left: there is something to warn of
+            return original(*given)  # type: ignore[no-any-return]
+        return (c / (a * b).sqrt()).clamp(-1.0, 1.0).squeeze()
+
+    return compute
+
+
+@instead_of("functional.classification.matthews_corrcoef:_matthews_corrcoef_reduce", CHOICES)
+def _matthews(original: Function) -> Function:
+    def reduce(confmat: Tensor) -> Tensor:
+        """The coefficient of counts (C, C) or (L, 2, 2). Two classes cost one look, at the special cases."""
+        cells = (confmat.sum(0) if confmat.dim() == 3 else confmat).float()
+        there, guessed = cells.sum(-1), cells.sum(-2)
+        total, right = cells.sum(), cells.trace()
+        # one addend after the other, as TorchMetrics adds them: the differences below are sensitive to the order
+        above = right * total - sum(there * guessed)
+        below = (total**2 - sum(guessed * guessed)) * (total**2 - sum(there * there))
+        if cells.numel() == 4:
+            special = (below == 0) | (right == 0) | (right == total)
+            return original(confmat) if bool(special) else above / below.sqrt()
+        return torch.where(below == 0, torch.zeros_like(above), above / below.sqrt())
+
+    return reduce

@@ -1,0 +1,91 @@
+"""One finding as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.text import Text
+
+from gapless.model import Finding, Site, SourceLine
+from gapless.model.wording import count
+from gapless.render import _words as words
+from gapless.render._canvas import Canvas
+from gapless.rules._places import deciding_frame, short_path
+
+LABEL = 10
+_BAR = "│ "
+
+
+def finding(canvas: Canvas, one: Finding, weight: Text, advised: Finding) -> None:
+    """One finding, `weight` at its right; `advised` is the first with the same remedy, told only there."""
+    title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
+    canvas.spread(title, weight)
+    if one.line or one.place:
+        _place(canvas, one)
+    for label, rows in _details(canvas, one, advised):
+        for position, row in enumerate(rows):
+            lead = Text(f"  {label if not position else '':<{LABEL - 2}}", style="dim")
+            if row.plain.startswith(_BAR):
+                canvas.clipped(lead + row)
+            else:
+                canvas.hanging(lead, row)
+
+
+def _place(canvas: Canvas, one: Finding) -> None:
+    place = Text("  backward of " if one.backward else "  ", style="dim")
+    place.append(_where(canvas, one), style="not dim")
+    if one.line and one.line.function and one.line.function != "<module>":
+        place.append(f" in {one.line.function}")
+    canvas.line(place)
+    if one.line and one.line.code:
+        canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(one.line.code))
+
+
+def _details(canvas: Canvas, one: Finding, advised: Finding) -> Iterator[tuple[str, list[Text]]]:
+    frames = list(_frames(canvas, one))
+    if frames:
+        yield "through", frames
+    if one.evidence:
+        yield "seen", [Text(text) for text in one.evidence]
+    if any(site.mechanism != "none" for site in one.sites):
+        yield "waits", [Text(words.operators(one))]
+    if advised is one:
+        yield "instead", [Text(one.remedy, style="green")]
+    else:
+        yield "instead", [Text(f"as for {advised.code} at {_where(canvas, advised)} above", style="dim")]
+
+
+def _where(canvas: Canvas, one: Finding) -> str:
+    return f"{canvas.style.path(one.line.file)}:{one.line.line}" if one.line else one.place
+
+
+def _frames(canvas: Canvas, one: Finding) -> Iterator[Text]:
+    """Library frames as they were called: the one the user's line calls first, the one that waits last."""
+    site = one.sites[0] if one.sites else None
+    called = tuple(reversed(one.library_stack))
+    if canvas.style.frames:
+        yield from (_frame(frame) for frame in called)
+        return
+    decides = deciding_frame(site) if site else None
+    if decides is None:
+        return
+    until = called[: called.index(decides) + 1] if decides in called else called
+    yield _frame(until[0])
+    if len(until) > 2:
+        yield Text(f"… {count(len(until) - 2, 'frame')} between", style="dim")
+    if len(until) > 1:
+        yield _frame(until[-1])
+    if until[-1].code:
+        yield Text(_BAR, style="dim") + canvas.code(until[-1].code)
+    others = len(_deciding(one.sites)) - 1
+    if others > 0:
+        yield Text(f"and {count(others, 'more place')} below this line", style="dim")
+
+
+def _deciding(sites: Iterable[Site]) -> set[SourceLine | None]:
+    return {deciding_frame(site) for site in sites}
+
+
+def _frame(frame: SourceLine) -> Text:
+    where = short_path(frame) if frame.library else frame.where
+    return Text.assemble(where, (f" {frame.function}", "dim"))

@@ -1,0 +1,165 @@
+"""Latencies, fitted to the profile itself: from a launch to its work, between kernels, from work to the host.
+
+Every fit is a median over the occasions that show the latency alone: a launch on an idle stream, a kernel
+queued behind another, a wait that was still waiting when its work ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gapless.replay.links import STAGED
+from gapless.replay.waits import Links, Waits
+from gapless.trace.timeline import Bools, Ints, Timeline
+
+LEAST = 5
+"""Occasions a fit needs."""
+LAUNCH = 6_000
+"""Nanoseconds from the beginning of a launch to its work where the profile has too few to fit."""
+RETURN = 5_000
+"""Nanoseconds from the end of the work to the end of the wait for it, likewise."""
+UNBLOCKED = 4_000
+"""Nanoseconds of a call that waits when there is nothing to wait for, likewise."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """For each device operation when the host asked for it, `time`, and what passes until it may begin.
+
+    `time` is the beginning or the end of the call, whichever predicts the begin better for calls of that
+    name and kind. Operations without a call have `linked` False.
+    """
+
+    linked: Bools
+    time: Ints
+    delay: Ints
+    gap: Ints
+
+
+def medians(groups: Ints, values: Ints, fallback: Ints | int, least: int = LEAST) -> Ints:
+    """For each group number its median; `fallback` (by group) for groups with fewer than `least` values."""
+    count = int(groups.max(initial=-1)) + 1
+    if isinstance(fallback, int):
+        fallback = np.full(count, fallback, np.int64)
+    count = max(count, len(fallback))
+    result = np.resize(fallback, count).astype(np.int64)
+    order = np.lexsort((values, groups))
+    ordered = values[order]
+    size = np.bincount(groups, minlength=count)
+    first = np.cumsum(size) - size
+    enough = np.flatnonzero(size >= least)
+    low, high = first[enough] + (size[enough] - 1) // 2, first[enough] + size[enough] // 2
+    result[enough] = (ordered[low] + ordered[high]) // 2
+    return result
+
+
+def previous_on_stream(stream: Ints) -> Ints:
+    """For each operation (ordered by start) the one before it on its stream; -1: it is the first."""
+    order = np.argsort(stream, kind="stable")
+    before = np.full(len(stream), -1, np.int64)
+    if len(order) > 1:
+        same = stream[order[1:]] == stream[order[:-1]]
+        before[order[1:]] = np.where(same, order[:-1], -1)
+    return before
+
+
+def fit_launches(timeline: Timeline, known: Links, before: Ints, blocking: Bools) -> Launches:
+    """Fits the latencies of launches; `blocking` marks work whose call blocks, `before` is the stream's order."""
+    host, work = timeline.host, timeline.work
+    linked = known.call >= 0
+    call = np.maximum(known.call, 0)
+    begin, end = host.start[call], host.end[call]
+    group = _groups(timeline, known, call)
+    previous_end = np.where(before >= 0, work.end[np.maximum(before, 0)], -1)
+    idle = linked & (previous_end < begin)
+    from_start, from_end = work.start - begin, work.start - end
+    count = int(group.max(initial=0)) + 1
+    none = np.full(count, LAUNCH, np.int64)
+    start_fit = medians(group[idle], from_start[idle], none)
+    end_fit = medians(group[idle], from_end[idle], none)
+    spread = [
+        medians(group[idle], np.abs(value[idle] - fit[group[idle]]), np.zeros(count, np.int64))
+        for value, fit in ((from_start, start_fit), (from_end, end_fit))
+    ]
+    by_end = (spread[1] < spread[0])[group] & ~blocking
+    time = np.where(by_end, end, begin)
+    delay = np.where(by_end, end_fit[group], start_fit[group])
+    return Launches(linked, np.where(linked, time, work.start), np.where(linked, delay, 0),
+                    _gaps(timeline, before, time + delay, linked))  # fmt: skip
+
+
+def _groups(timeline: Timeline, known: Links, call: Ints) -> Ints:
+    """Launches that behave alike: of one call, kind of work and kind of memory; copies by size."""
+    work, kinds = timeline.work, known.copies
+    copy = kinds.to_host * 1 + kinds.to_device * 2 + kinds.pageable * 4 + kinds.pinned * 8
+    large = (copy > 0) & (work.bytes > STAGED)
+    key = ((timeline.host.name[call].astype(np.int64) * 4 + work.kind) * 16 + copy) * 2 + large
+    return np.unique(key, return_inverse=True)[1].reshape(-1)
+
+
+def _gaps(timeline: Timeline, before: Ints, due: Ints, linked: Bools) -> Ints:
+    """What passes between an operation and the one queued behind it, by the kinds of both."""
+    work = timeline.work
+    previous = np.maximum(before, 0)
+    between = work.start - work.end[previous]
+    group = work.kind[previous].astype(np.int64) * 4 + work.kind
+    queued = linked & (before >= 0) & (due < work.end[previous] - 2_000) & (between < 50_000)
+    common = int(np.median(between[queued])) if queued.sum() >= LEAST else 1_000
+    return medians(group[queued], between[queued], np.full(16, common, np.int64))[group]
+
+
+@dataclass(frozen=True)
+class Returns:
+    """For each wait what passes from the end of its work to the end of its call, and the call's own length.
+
+    The first row is of the synchronize (or of the only call), the second of a copy's call that blocks by
+    itself before its synchronize does.
+    """
+
+    after: Ints
+    own: Ints
+    copy_after: Ints
+    copy_own: Ints
+
+
+def fit_returns(timeline: Timeline, known: Links, table: Waits) -> Returns:
+    """Fits how waits end."""
+    host, work = timeline.host, timeline.work
+    last = np.where(table.sync >= 0, table.sync, table.host)
+    group = _wait_groups(timeline, known, table)
+    after, own = _fit(host.start[last], host.end[last], work.end, table.work, group)
+    first = np.where((table.sync >= 0) & table.blocks, table.copy, -1)
+    copy_after, copy_own = _fit(host.start[table.host], host.end[table.host], work.end, first, group)
+    return Returns(after, own, copy_after, copy_own)
+
+
+def _wait_groups(timeline: Timeline, known: Links, table: Waits) -> Ints:
+    """Waits that behave alike: of one call and kind; copies by memory, direction and power of two of bytes."""
+    kinds, copy = known.copies, np.maximum(table.copy, 0)
+    is_copy = table.copy >= 0
+    if not len(timeline.work):
+        return np.zeros(len(table), np.int64)
+    memory = np.where(is_copy, kinds.to_host[copy] + 2 * kinds.pageable[copy] + 4 * kinds.pinned[copy], 0)
+    size = np.where(is_copy, np.log2(np.maximum(timeline.work.bytes[copy], 1)).astype(np.int64), 0)
+    size = np.where(size <= 12, 0, size)  # small ones are all latency
+    name = timeline.host.name[table.host].astype(np.int64)
+    key = ((name * 8 + table.kind) * 8 + memory) * 64 + size
+    key = key * 4 + table.blocks + 2 * (table.sync >= 0)
+    return np.unique(key, return_inverse=True)[1].reshape(-1)
+
+
+def _fit(start: Ints, end: Ints, ends: Ints, target: Ints, group: Ints) -> tuple[Ints, Ints]:
+    if not len(ends):
+        return np.full(len(start), RETURN, np.int64), np.full(len(start), UNBLOCKED, np.int64)
+    known = target >= 0
+    done = np.where(known, ends[np.maximum(target, 0)], start)
+    waited = known & (done > start + 2_000)
+    free = known & (done <= start)
+    count = int(group.max(initial=0)) + 1
+    pooled = int(np.median((end - done)[waited])) if waited.sum() >= LEAST else RETURN
+    alone = int(np.median((end - start)[free])) if free.sum() >= LEAST else UNBLOCKED
+    after = medians(group[waited], (end - done)[waited], np.full(count, pooled, np.int64), 3)
+    own = medians(group[free], (end - start)[free], np.full(count, alone, np.int64), 3)
+    return after[group], own[group]

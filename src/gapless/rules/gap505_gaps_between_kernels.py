@@ -1,0 +1,67 @@
+"""GAP505."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.model.wording import duration, three_digits
+from gapless.rules import _profile as told
+
+
+class GapsBetweenKernels(Rule):
+    """The step has so many kernels that the pauses between them add up, though all were queued in time.
+
+    ## What waits
+    Nobody. Between two kernels of one stream the GPU needs one to two microseconds before the next begins,
+    even where it has long been launched.
+
+    ## Why it costs
+    Beside kernels of a few microseconds these pauses are a large part of the step. Neither an earlier launch
+    nor the removal of waits makes them shorter: only fewer kernels do.
+
+    ## Example
+    ```python
+    for parameter, average in zip(model.parameters(), averages):
+        average.mul_(0.999).add_(parameter.detach(), alpha=0.001)
+    ```
+
+    ## Use instead
+    ```python
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    torch._foreach_lerp_(averages, parameters, 0.001)
+    ```
+    `torch.compile` makes one kernel of several that follow on one another. Optimizers have `fused=True`. A
+    larger batch makes kernels longer and leaves their number, and with it the pauses, as they are.
+
+    ## When it is fine
+    Where the kernels are as few as they can be.
+    """
+
+    code = "GAP505"
+    name = "gaps-between-kernels"
+    advice = (
+        "run fewer and longer kernels: `torch.compile`, an optimizer with `fused=True`, `torch._foreach_*` "
+        "for lists of tensors, a larger batch"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        found = [spot for spot in told.spots(profile, "graph") if told.between_kernels(spot)]
+        if not told.matters(profile, found):
+            return
+        whole = told.together(found)
+        yield whole.hit(
+            profile,
+            (
+                f"{whole.idle_for(profile)}, between operations that had been launched in time",
+                _number(profile, sum(cost.stretches for cost in whole.costs), whole.idle),
+            ),
+            self.advice,
+        )
+
+
+def _number(profile: Profile, gaps: int, idle: int) -> str:
+    if gaps <= 0:
+        return ""
+    number = three_digits(told.per_step(profile, gaps))
+    return f"{number} such gaps {told.a_step(profile)}, {duration(idle / gaps)} each in the mean"

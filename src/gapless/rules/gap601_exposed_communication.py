@@ -1,0 +1,180 @@
+"""GAP601."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule, Site
+from gapless.model.profile import Cost
+from gapless.model.wording import duration, percent, three_digits
+from gapless.rules._meetings import SYNCHRONIZING
+from gapless.rules._profile import a_step, of_steps, part
+from gapless.rules._traffic import Traffic, traffic
+
+MATTERS = 0.1
+"""The share of the steps from which the TensorBoard plugin warned of communication."""
+
+_LISTED = 3
+_MOSTLY = 0.5
+
+_ALL_REDUCE = (
+    "let the gradients travel during backward: DistributedDataParallel starts a bucket as soon as it is full "
+    "(`bucket_cap_mb` smaller to start earlier, `gradient_as_bucket_view=True`); with gradient accumulation "
+    "leave out all but the last exchange (`with model.no_sync():`), and send half the bytes with "
+    "`model.register_comm_hook(None, default_hooks.bf16_compress_hook)`"
+)
+_ONE_ALL_REDUCE = (
+    "one all-reduce per step cannot overlap with the backward pass that fills it: use "
+    "DistributedDataParallel, or smaller buckets (`bucket_cap_mb`), so that the first gradients travel while "
+    "the others are computed; with gradient accumulation, `with model.no_sync():` in all but the last"
+)
+_SHARDED = (
+    "gather the next layer's parameters while this one computes: `backward_prefetch=BACKWARD_PRE` and "
+    "`forward_prefetch=True` in FSDP, `set_modules_to_forward_prefetch` with `fully_shard`; wrap whole "
+    "blocks, keep parameters between forward and backward where they fit (`reshard_after_forward=False`), "
+    "or shard within a machine and replicate between machines"
+)
+_REMEDIES = {
+    "all_reduce": _ALL_REDUCE,
+    "all_gather": _SHARDED,
+    "reduce_scatter": _SHARDED,
+    "all_to_all": (
+        "start the exchange before its result is needed and compute something else meanwhile: the next "
+        "batch's in a pipeline (TorchRec's `TrainPipelineSparseDist`), an expert layer's beside the shared "
+        "experts; send fewer bytes (bf16 or fp8 outputs)"
+    ),
+    "broadcast": (
+        "the buffers of the model are sent in each forward pass: `DistributedDataParallel(..., "
+        "broadcast_buffers=False)` where ranks need not agree on them"
+    ),
+    "send_recv": (
+        "stages wait for one another: more and smaller micro-batches, an interleaved or zero-bubble "
+        "schedule, and stages that take equally long"
+    ),
+    "barrier": "leave the barrier out: a collective orders the ranks by itself",
+}
+
+
+class ExposedCommunication(Rule):
+    """The GPU only communicates: nothing is computed while collectives run.
+
+    ## What waits
+    Kernels of collectives run on a stream of their own, and what needs their result waits for them. Where no
+    computing kernel is left to run meanwhile, the GPU does nothing but send and receive, or wait for
+    peers who have not come yet.
+
+    ## Why it costs
+    The multiprocessors are idle all that time. Communication behind computing kernels costs next to nothing,
+    so the same bytes may be free or take a third of the step.
+
+    ## Example
+    ```python
+    for inputs, labels in loader:
+        loss = criterion(model(inputs), labels)
+        loss.backward()
+        for parameter in model.parameters():
+            torch.distributed.all_reduce(parameter.grad)
+        optimizer.step()
+    ```
+
+    ## Use instead
+    ```python
+    model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    for step, (inputs, labels) in enumerate(loader):
+        last = (step + 1) % accumulate == 0
+        with contextlib.nullcontext() if last else model.no_sync():
+            criterion(model(inputs), labels).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    ```
+    DistributedDataParallel sends gradients in buckets while backward computes the rest. With sharded
+    parameters, prefetch the next layer's.
+
+    ## When it is fine
+    At the end of backward a part of the last bucket always stands alone. On a slow network it may be the best
+    there is: then compute more between two exchanges (larger batches, gradient accumulation).
+    """
+
+    code = "GAP601"
+    name = "exposed-communication"
+    advice = (
+        "overlap collectives with computation: gradient buckets during backward, parameters prefetched, and "
+        "fewer exchanges with gradient accumulation"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        costs = [cost for cost in profile.costs if cost.cause == "communication" and cost.idle > 0]
+        idle = sum(cost.idle for cost in costs) or profile.split.communication
+        idle = min(idle, profile.idle or idle)
+        if part(profile, idle) < MATTERS:
+            return
+        found = traffic(profile)
+        longest = max(costs, key=lambda cost: cost.end - cost.start, default=None)
+        yield Hit(
+            evidence=tuple(_evidence(profile, idle, found)),
+            remedy=_remedy(found, self.advice),
+            site=_site(costs),
+            idle=idle,
+            calls=sum(len(one.lengths) for one in found),
+            steps=max((cost.steps for cost in costs), default=profile.steps.count),
+            start=longest.start if longest else 0,
+            end=longest.end if longest else 0,
+        )
+
+
+def _site(costs: list[Cost]) -> Site | None:
+    """The place at which most of it stands, if one does."""
+    largest = max(costs, key=lambda cost: cost.idle, default=None)
+    if largest is None or largest.idle < _MOSTLY * sum(cost.idle for cost in costs):
+        return None
+    return largest.site if largest.site.operator or largest.site.stack else None
+
+
+def _evidence(profile: Profile, idle: int, found: list[Traffic]) -> Iterator[str]:
+    yield f"the GPU does nothing but communicate for {of_steps(profile, idle)}"
+    if not found:
+        return
+    listed = "; ".join(_listed(one) for one in found[:_LISTED])
+    more = len(found) - _LISTED
+    yield f"{a_step(profile)}: {listed}" + (f"; {more} other kinds" if more > 0 else "")
+    waiting = sum(one.excess for one in found)
+    total = sum(one.time for one in found)
+    if waiting >= MATTERS * total:
+        yield (
+            f"{duration(waiting)} of these {duration(total)} are more than the same collectives take at "
+            "their fastest: waiting for other ranks, or sharing the links with others"
+        )
+    elif any(one.name in SYNCHRONIZING for one in found):
+        yield "a rank that comes late looks the same from here: the profiles of all ranks together tell"
+
+
+def _listed(one: Traffic) -> str:
+    number = three_digits(one.count)
+    size = f" of {_elements(one.sent)} elements in all" if one.sent >= 0 else ""
+    group = f" in group {one.group}" if one.group and not one.group.startswith("stream") else ""
+    return f"{number} {one.name}{group}{size}, {duration(one.time)}"
+
+
+def _elements(number: float) -> str:
+    for unit, length in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if number >= 0.9995 * length:
+            return f"{three_digits(number / length)} {unit}"
+    return three_digits(number)
+
+
+def _remedy(found: list[Traffic], advice: str) -> str:
+    if not found:
+        return advice
+    total = sum(one.time for one in found)
+    waiting = sum(one.excess for one in found)
+    if waiting >= _MOSTLY * total:
+        share = percent(waiting / total)
+        return (
+            f"{share} of it is no transfer: find the rank that comes late, with the profiles of all ranks "
+            "given to `gapless trace` together, before anything else"
+        )
+    main = found[0]
+    if main.name == "all_reduce" and main.count < 1.5:
+        return _ONE_ALL_REDUCE
+    return _REMEDIES.get(main.name, advice)

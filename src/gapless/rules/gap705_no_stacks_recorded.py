@@ -1,0 +1,57 @@
+"""GAP705."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.rules import _profile as told
+
+
+class NoStacksRecorded(Rule):
+    """The trace has no Python stacks: findings name operators in place of lines.
+
+    ## What waits
+    Nothing. The profiler records Python stacks only where it is asked to.
+
+    ## Why it costs
+    The same operator stands in a hundred places of a program, and only the stack tells which one made the
+    GPU idle.
+
+    ## Example
+    ```python
+    with torch.profiler.profile() as prof:
+        train(steps=3)
+    ```
+
+    ## Use instead
+    ```python
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, with_stack=True) as prof:
+        train(steps=3)
+    ```
+    The CPU must be among the activities. Stacks make the host slower (GAP702) and the file larger: a few
+    steps are enough. Inside what `torch.compile` compiled there are no Python frames to record.
+
+    ## When it is fine
+    Where the operators tell enough.
+    """
+
+    code = "GAP705"
+    name = "no-stacks-recorded"
+    advice = "record a few steps with `with_stack=True` (and the CPU among the activities) to see the lines"
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        if profile.recording.stacks:
+            return
+        found = told.spots(profile, "wait", "launch", "host", "allocator", "graph")
+        unknown = [
+            spot
+            for spot in found
+            if spot.site is not None and spot.site.line is None and not told.between_kernels(spot)
+        ]
+        if not told.matters(profile, unknown):
+            return
+        idle = told.of_steps(profile, min(told.idle_of(unknown), profile.idle))
+        where = f"at {len(unknown)} places" if len(unknown) > 1 else "at one place"
+        yield Hit(evidence=(f"the GPU idles {idle}, {where} whose line is unknown",), remedy=self.advice)

@@ -1,0 +1,52 @@
+"""GAP706."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Profile, Rule
+from gapless.model.wording import count
+
+
+class TraceCutOff(Rule):
+    """The file ends in the middle: what the profiler wrote after it is missing.
+
+    ## What waits
+    Nothing. The process ended, or the disk was full, before the trace was written to its end.
+
+    ## Why it costs
+    The end of the file is not the end of the time: a trace is not written in order, so kernels, stacks or
+    whole steps can be missing, and what launched them looks like waiting for nothing.
+
+    ## Example
+    ```python
+    prof.start()
+    train(steps=3)
+    os._exit(0)
+    ```
+
+    ## Use instead
+    ```python
+    with torch.profiler.profile() as prof:
+        train(steps=3)
+    prof.export_chrome_trace("trace.json.gz")
+    ```
+    Let the process end by itself after the trace is written, and record fewer steps where it takes long.
+
+    ## When it is fine
+    Never for numbers; what was found may still be true.
+    """
+
+    code = "GAP706"
+    name = "trace-cut-off"
+    advice = (
+        "record again, and let the process live until the trace is written; fewer steps are written sooner"
+    )
+
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        if profile.recording.truncated:
+            steps = profile.steps
+            held = "no steps" if steps.source == "span" else count(steps.count, "step")
+            yield Hit(
+                evidence=(f"the file ends in the middle: what it holds has {held}",), remedy=self.advice
+            )

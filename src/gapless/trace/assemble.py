@@ -1,0 +1,174 @@
+"""Columns to a `Timeline`: in order, on one clock, with what the file says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapless.trace.build import Builder
+from gapless.trace.events import Head
+from gapless.trace.links import links
+from gapless.trace.timeline import (
+    Facts,
+    Gpu,
+    Host,
+    HostKind,
+    Ints,
+    Memory,
+    Syncs,
+    Table,
+    Timeline,
+    Work,
+    concatenate,
+)
+
+_TYPES: dict[str, Any] = {
+    "kind": np.int8,
+    "name": np.int32,
+    "thread": np.int32,
+    "stack": np.int32,
+    "group": np.int32,
+    "blocks_per_sm": np.float64,
+    "occupancy": np.float64,
+}
+"""Columns that are no 64-bit integers."""
+_SYNC_TYPES: dict[str, Any] = {"kind": np.int32}
+_FAR = 10 * 86_400 * 10**9
+"""Nanoseconds: ten days. No profile is so long: what lies further off has no time, or a wrong one."""
+_MARKS = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(")
+"""Annotations of torch's own, which files up to torch 1.11 hold as operators."""
+
+T = TypeVar("T", bound=Table)
+
+
+def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
+    """What `builder` took in. `facts` are those that come from the file as a whole."""
+    builder.finish()
+    host, work = _joined(Host, builder.host), _joined(Work, builder.work)
+    syncs, memory = _joined(Syncs, builder.syncs), _joined(Memory, builder.memory)
+    builder.host, builder.work, builder.syncs, builder.memory = [], [], [], []
+    host, work, syncs, memory = _together(builder, host, work, syncs, memory)
+    names = builder.names
+    _set_marks(host, names)
+    host = host.take(order(host))
+    work = work.take(np.argsort(work.start, kind="stable"))
+    earliest = min([int(t.start.min()) for t in (host, work) if len(t)], default=0)
+    for table in (host, work, syncs):
+        np.subtract(table.start, earliest, out=table.start)
+        np.subtract(table.end, earliest, out=table.end)
+    np.subtract(memory.time, earliest, out=memory.time)
+    made = Timeline(
+        host=host,
+        work=work,
+        syncs=syncs.take(np.argsort(syncs.start, kind="stable")),
+        memory=memory.take(np.argsort(memory.time, kind="stable")),
+        links=links(host, names, builder.flows, earliest),
+        names=names,
+        threads=builder.threads,
+        stacks=builder.stacks,
+        groups=builder.groups,
+    )
+    origin = (builder.zero or 0) * 1000 + earliest + head.base
+    return replace(made, facts=_facts(replace(facts, events=builder.events, origin=origin), head, made))
+
+
+def order(host: Host) -> Ints:
+    """The order by thread, start and falling end; of spans with the same times what opens first."""
+    if not len(host):
+        return np.empty(0, np.int64)
+    low = int(host.start.min())
+    span = int(host.end.max()) - low + 1
+    threads = int(host.thread.max()) + 1
+    if threads * span >= 1 << 62:
+        return np.lexsort((host.external, _depth(host.kind), -host.end, host.start, host.thread))
+    key = host.thread.astype(np.int64) * span + (host.start - low)
+    rows = np.argsort(key, kind="stable")
+    ordered = key[rows]
+    tied = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(tied):
+        places = np.union1d(tied, tied + 1)
+        part = rows[places]
+        operator = np.where(host.kind[part] == HostKind.OPERATOR, host.external[part], 0)
+        rows[places] = part[np.lexsort((operator, _depth(host.kind[part]), -host.end[part], key[part]))]
+    return rows
+
+
+def _depth(kind: NDArray[np.int8]) -> NDArray[np.int8]:
+    """How far inside something of this kind lies, where its times do not tell: calls are innermost."""
+    places = np.zeros(len(HostKind), np.int8)
+    places[HostKind.OPERATOR], places[HostKind.CALL] = 1, 2
+    return places[kind]
+
+
+def _joined(kind: type[T], tables: Sequence[T]) -> T:
+    if tables:
+        return concatenate(tables)
+    types = _TYPES | (_SYNC_TYPES if kind is Syncs else {})
+    empty = {name: np.empty(0, types.get(name, np.int64)) for name in kind.__dataclass_fields__}
+    return kind(**empty)
+
+
+def _together(
+    builder: Builder, host: Host, work: Work, syncs: Syncs, memory: Memory
+) -> tuple[Host, Work, Syncs, Memory]:
+    """Without what lies days away from the rest: times of 0, and numbers that a crash left behind."""
+    starts = [table.start for table in (host, work) if len(table)]
+    if not starts:
+        return host, work, syncs, memory
+    low, high = min(int(s.min()) for s in starts), max(int(s.max()) for s in starts)
+    ends = max(int(table.end.max()) for table in (host, work) if len(table))
+    if ends - low < _FAR:
+        return (
+            host,
+            work,
+            syncs.take(_near(syncs.start, low, high)),
+            memory.take(_near(memory.time, low, high)),
+        )
+    middle = int(np.median(np.concatenate(starts)))
+    kept: list[Any] = []
+    for table in (host, work, syncs, memory):
+        start = table.time if isinstance(table, Memory) else table.start
+        end = table.time if isinstance(table, Memory) else table.end
+        near = (np.abs(start - middle) < _FAR) & (end - start < _FAR)
+        builder.dropped["without a credible time"] += int((~near).sum())
+        kept.append(table.take(near))
+    return kept[0], kept[1], kept[2], kept[3]
+
+
+def _near(times: Ints, low: int, high: int) -> NDArray[np.bool_]:
+    near: NDArray[np.bool_] = (times > low - _FAR) & (times < high + _FAR)
+    return near
+
+
+def _set_marks(host: Host, names: tuple[str, ...]) -> None:
+    marks = np.fromiter((name.startswith(_MARKS) for name in names), bool, len(names))
+    if marks.any():
+        host.kind[marks[host.name] & (host.kind == HostKind.OPERATOR)] = HostKind.ANNOTATION
+
+
+def _facts(facts: Facts, head: Head, made: Timeline) -> Facts:
+    devices = head.devices or head.devices_before_1_9
+    known = {one.id: Gpu(one.id, one.name, one.multiprocessors, one.memory) for one in devices}
+    gpus = tuple(known.get(int(number), Gpu(int(number))) for number in np.unique(made.work.device))
+    frames = bool((made.host.kind == HostKind.FRAME).any())
+    return replace(
+        facts,
+        rank=head.distributed.rank,
+        world_size=head.distributed.world_size,
+        backend=head.distributed.backend,
+        gpus=gpus,
+        vendor=_vendor(gpus, made.names) if len(made.work) else "",
+        with_stack=bool(head.with_stack) or frames or bool(made.stacks),
+        with_memory=bool(head.profile_memory) or bool(len(made.memory)),
+        with_shapes=bool(head.record_shapes),
+    )
+
+
+def _vendor(gpus: tuple[Gpu, ...], names: tuple[str, ...]) -> str:
+    if any(name.startswith("hip") for name in names) or any("AMD" in gpu.name for gpu in gpus):
+        return "amd"
+    return "nvidia"

@@ -1,0 +1,49 @@
+"""What a file says of itself, before and after its events."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from gapless.trace.chunks import Rest
+from gapless.trace.events import Head
+
+_KEYS = re.compile(
+    r'"(deviceProperties|computeProperties|distributedInfo|baseTimeNanoseconds|traceName|with_stack|'
+    r'profile_memory|record_shapes)"\s*:\s*'
+)
+_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def head(rest: Rest) -> Head:
+    """The facts of the file; of a broken one those that can be told."""
+    after = rest.after[1:] if rest.after[:1] == b"]" else rest.after
+    try:
+        return msgspec.json.decode(rest.before + b"]" + (after.strip() or b"}"), type=Head)
+    except _ERRORS:
+        pass
+    decoder = json.JSONDecoder(strict=False)
+    found: dict[str, Any] = {}
+    for part in (rest.before, after):
+        text = part.decode(errors="replace")
+        for key in _KEYS.finditer(text):
+            try:
+                found.setdefault(key.group(1), decoder.raw_decode(text, key.end())[0])
+            except (ValueError, RecursionError):
+                continue
+    return _of(found)
+
+
+def _of(found: dict[str, Any]) -> Head:
+    """The head that these values make, without those that are not what they should be."""
+    good: dict[str, Any] = {}
+    for key, value in found.items():
+        try:
+            msgspec.convert({key: value}, Head, strict=False)
+        except (msgspec.ValidationError, ValueError, OverflowError):
+            continue
+        good[key] = value
+    return msgspec.convert(good, Head, strict=False)

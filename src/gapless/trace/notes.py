@@ -1,0 +1,59 @@
+"""What reading a file repaired and lost, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.trace.build import Builder
+from gapless.trace.chunks import Rest
+from gapless.trace.timeline import Timeline
+
+
+def notes(rest: Rest, builder: Builder, made: Timeline, trouble: str) -> tuple[str, ...]:
+    """A sentence for each kind of damage."""
+    return tuple(_sentences(rest, builder, made, trouble))
+
+
+def _sentences(rest: Rest, builder: Builder, made: Timeline, trouble: str) -> Iterator[str]:
+    repaired, dropped = rest.damage.repaired, rest.damage.dropped
+    if trouble:
+        yield trouble
+    elif rest.truncated and not dropped["cut"]:
+        yield "The file is cut off between two events: what came later is missing"
+    if count := dropped["cut"]:
+        yield f"{events(count, 'was', 'were')} cut off at the end of the file: what came later is missing"
+    if count := dropped["broken"]:
+        yield f"{events(count, 'was', 'were')} broken and left out"
+    if count := dropped["foreign"]:
+        where = "one place" if count == 1 else f"{count:,} places"
+        yield f"Text that does not belong to the profile stands in {where} of the file"
+    if count := repaired["values"]:
+        what = (
+            "value that is no JSON (NaN, N/A) was"
+            if count == 1
+            else "values that are no JSON (NaN, N/A) were"
+        )
+        yield f"{count:,} {what} taken as unknown"
+    if count := repaired["types"]:
+        yield f"{events(count, 'was', 'were')} not written as the profiler does and read leniently"
+    if count := repaired["fields"]:
+        yield f"{events(count, 'was', 'were')} no valid JSON; their fields were read one by one"
+    for what, count in sorted(builder.dropped.items()):
+        if count:
+            yield f"{events(count, '', '')}{what} {'was' if count == 1 else 'were'} left out"
+    if rest.lists > 1:
+        yield f"The file holds {rest.lists} profiles one after the other; they were read as one"
+    processes = {thread.pid for row, thread in enumerate(made.threads) if _runs(made, row)}
+    if len(processes) > 1:
+        yield f"The file holds {len(processes)} processes; they were read as one"
+
+
+def _runs(made: Timeline, thread: int) -> bool:
+    """Whether operators or calls ran there (frames of threads that the profiler does not know have none)."""
+    begin, end = made.thread_rows[thread]
+    return bool((made.host.kind[begin:end] <= 1).any())
+
+
+def events(count: int, one: str, many: str) -> str:
+    """ "3 events were" or "1 event was"."""
+    return f"{count:,} event {one}" if count == 1 else f"{count:,} events {many}"

@@ -1,0 +1,56 @@
+"""Why a file is no trace, in one line."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_BLANK = b" \t\r\n\xef\xbb\xbf\0"
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_ZIP = b"PK\x03\x04"
+
+
+def hopeless(start: bytes) -> bool:
+    """Whether a file that begins so can be no JSON object or list."""
+    text = start.lstrip(_BLANK)
+    return bool(text) and text[:1] not in b"{["
+
+
+def reason(data: bytes, name: str, whole: bool) -> str:
+    """What to say of the file `name` that begins with `data` (and holds nothing else, if `whole`)."""
+    text = data.lstrip(_BLANK)
+    if not text:
+        return f"{name} is empty: the profiler wrote nothing, or was killed before it could"
+    if _PICKLE.match(data):
+        return f"{name} is a Python pickle, such as a snapshot of memory, and no trace: see gapless memory"
+    if data.startswith(_ZIP):
+        return f"{name} was written by torch.save: it holds tensors, not a trace"
+    if hopeless(data):
+        if b"\0" in data[:1024] or sum(byte < 9 or byte > 126 for byte in text[:256]) > 64:
+            return f"{name} is a binary file, not JSON: it begins with {data[:8].hex(' ')}"
+        first = text[:24].decode(errors="replace").split("\n")[0]
+        return f"{name} is not JSON: it begins with {first!r}"
+    if not whole:
+        return (
+            f'{name} is no PyTorch profiler trace: it has no "traceEvents" in its first {len(data) >> 20} MB'
+        )
+    return _of_json(data.strip(_BLANK), name)
+
+
+def _of_json(data: bytes, name: str) -> str:
+    try:
+        found = msgspec.json.decode(data)
+    except RecursionError:
+        return f"{name} is no PyTorch profiler trace: it is JSON nested without end"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if "truncated" in str(error):
+            return f"{name} is cut off before its first event: was the job killed while it wrote the file?"
+        return f'{name} is no PyTorch profiler trace: it has no "traceEvents", and is broken JSON ({error})'
+    if isinstance(found, list):
+        return f"{name} is no PyTorch profiler trace: it is a JSON list, but not of events"
+    if str(found.get("format", "")).startswith("gapless"):
+        return f"{name} is a Gapless session, not a trace: gapless show {name}"
+    keys = ", ".join(repr(key) for key in list(found)[:4])
+    held = f"it is JSON with {keys}" if keys else "it is an empty JSON object"
+    return f'{name} is no PyTorch profiler trace: {held}, but no "traceEvents"'

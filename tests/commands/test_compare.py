@@ -1,0 +1,231 @@
+"""``gapless compare``: what it takes, what it says, and with which status it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from comparing import fast, slow, steps
+from tracing import Trace
+
+from gapless.analyze.compare import Subject, compare_profiles
+from gapless.commands import main
+from gapless.commands.compare import regression
+from gapless.model import Event, Mark, Session, Site, SourceLine
+from gapless.model.comparison import Comparison, Measure, Side
+from gapless.model.profile import save as save_profiles
+from gapless.model.session import save
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+
+
+def run(capsys, *words: object) -> tuple[int, str, str]:
+    status = main(["compare", *map(str, words)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def loop(path: Path, host: int, steps: int = 6, rank: int = -1) -> Path:
+    """A trace of steps with 400 µs on the device each, for which the host needs `host` µs more."""
+    trace = Trace(gpu="NVIDIA H100", rank=rank, world_size=2 if rank >= 0 else 0)
+    length = 500 + host
+    for number in range(steps):
+        now = number * length
+        trace.step(number, now, length)
+        op = trace.operator("aten::mm", now + 10, 60)
+        trace.launch("gemm", now + 20, 8, kernel=(now + 40, 400), external=op)
+    return trace.write(path)
+
+
+def session(path: Path, waits: int) -> Path:
+    """A session of eight steps that wait so many times each."""
+    line = SourceLine("/work/train.py", 7, "train", "loss.item()")
+    mark = SourceLine("/work/train.py", 9, "train", "opt.step()")
+    site = Site(operator="aten::_local_scalar_dense", mechanism="read", call="Tensor.item", stack=(line,))
+    save(
+        Session(
+            script=("train.py",),
+            sites=(site,),
+            events=tuple(Event(site=0, tick=tick, waits=waits) for tick in range(8)) if waits else (),
+            marks=tuple(Mark(kind="user", tick=tick, time=0.0, stack=(mark,)) for tick in range(8)),
+        ),
+        path,
+    )
+    return path
+
+
+def test_two_traces(tmp_path, capsys):
+    before, after = loop(tmp_path / "a.json", 500), loop(tmp_path / "b.json.gz", 100)
+    status, out, err = run(capsys, before, after)
+    assert (status, err) == (0, "")
+    assert out.startswith("The step takes 600 µs instead of 1,000: 40 % less; the GPU is idle for 200 µs of")
+    assert "NVIDIA H100" in out
+
+
+def test_json(tmp_path, capsys):
+    before, after = loop(tmp_path / "a.json", 500), loop(tmp_path / "b.json", 100)
+    status, out, _ = run(capsys, "-f", "json", before, after)
+    document = json.loads(out)
+    assert status == 0
+    assert (document["format"], document["of"], document["per"]) == ("gapless-comparison", "profiles", "step")
+    assert document["length"]["after"] == pytest.approx(600_000)
+    assert document["before"]["name"] == str(before)
+
+
+def test_saved_profiles_and_traces_go_together(tmp_path, capsys):
+    save_profiles([slow()], tmp_path / "slow.json")
+    save_profiles([fast()], tmp_path / "fast.json")
+    status, out, _ = run(capsys, tmp_path / "slow.json", tmp_path / "fast.json")
+    assert status == 0
+    assert out.startswith("The step takes 52 ms instead of 100: 48 % less")
+    status, out, _ = run(capsys, loop(tmp_path / "trace.json", 100), tmp_path / "fast.json")
+    assert status == 0
+    assert "note: before ran on NVIDIA H100, after on NVIDIA A100-SXM4-80GB" in out
+
+
+def test_the_slowest_rank_stands_for_a_folder(tmp_path, capsys):
+    for rank, host in enumerate((100, 500)):
+        (tmp_path / "old").mkdir(exist_ok=True)
+        loop(tmp_path / "old" / f"rank{rank}.json", host, rank=rank)
+    new = loop(tmp_path / "new.json", 100)
+    status, out, _ = run(capsys, tmp_path / "old", new)
+    assert status == 0
+    assert out.startswith("The step takes 600 µs instead of 1,000")
+    assert "note: before: rank 1, the slowest of 2 traces, stands for them" in " ".join(out.split())
+    pattern = str(tmp_path / "old" / "rank*.json")
+    assert run(capsys, pattern, new)[1].splitlines()[0] == out.splitlines()[0]
+
+
+def test_two_sessions(tmp_path, capsys):
+    before, after = session(tmp_path / "a.gapless.json", 3), session(tmp_path / "b.gapless.json", 0)
+    status, out, _ = run(capsys, before, after)
+    assert status == 0
+    assert out.startswith("No waits per training step instead of 3; 1 finding gone.\n")
+    assert "gone GAP101" in out
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_different_kinds_are_told_apart(order, tmp_path, capsys):
+    both = [session(tmp_path / "a.json", 1), loop(tmp_path / "b.json", 100)][::order]
+    status, out, err = run(capsys, *both)
+    assert (status, out) == (2, "")
+    assert f"{tmp_path / 'a.json'} is a session and {tmp_path / 'b.json'} is not: compare takes two" in err
+
+
+def test_what_gapless_wrote_but_cannot_compare(tmp_path, capsys):
+    (tmp_path / "r.json").write_text('{"format":"gapless-report","version":1,"sentence":"x"}')
+    status, _, err = run(capsys, tmp_path / "r.json", tmp_path / "r.json")
+    assert status == 2
+    assert "r.json is a saved report: compare takes two traces" in err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", '{"format": "gapless-profile"', '{"format":"gapless-session"']
+)
+def test_unreadable_files_leave_with_3_and_a_line(text, tmp_path, capsys):
+    bad = tmp_path / "bad.json"
+    bad.write_text(text)
+    good = session(tmp_path / "good.json", 1) if "session" in text else loop(tmp_path / "good.json", 100)
+    status, out, err = run(capsys, good, bad)
+    assert (status, out) == (3, "")
+    assert "bad.json" in err
+    assert err.count("\n") == 1
+
+
+def test_a_missing_file(tmp_path, capsys):
+    status, _, err = run(capsys, loop(tmp_path / "a.json", 100), tmp_path / "nothing.json")
+    assert status == 3
+    assert "nothing.json" in err
+
+
+def test_a_profile_without_profiles(tmp_path, capsys):
+    save_profiles([], tmp_path / "none.json")
+    assert run(capsys, tmp_path / "none.json", tmp_path / "none.json")[0] == 3
+
+
+class TestTheGate:
+    @pytest.mark.parametrize(("bound", "status"), [(50, 1), (66, 1), (67, 0), (100, 0)])
+    def test_time(self, bound, status, tmp_path, capsys):
+        fast, slow = loop(tmp_path / "a.json", 100), loop(tmp_path / "b.json", 500)
+        seen = run(capsys, "--fail-on-regression", bound, fast, slow)
+        assert seen[0] == status
+        assert ("67 % more time than before, over the bound of" in seen[2]) == bool(status)
+        assert run(capsys, "--fail-on-regression", bound, slow, fast)[0] == 0
+
+    def test_waits(self, tmp_path, capsys):
+        none, some, more = (session(tmp_path / f"{n}.json", n) for n in (0, 3, 4))
+        assert run(capsys, "--fail-on-regression", 30, some, more)[0] == 1
+        assert run(capsys, "--fail-on-regression", 40, some, more)[0] == 0
+        status, _, err = run(capsys, "--fail-on-regression", 1000, none, some)
+        assert status == 1
+        assert "more waits than before, over the bound" in err
+
+    def test_within_the_spread_is_no_regression(self):
+        change = msgspec.structs.replace
+        before = change(slow(), steps=steps([80, 90, 100, 110, 120, 100]))
+        after = change(slow(), steps=steps([86, 96, 106, 116, 126, 106]))
+        assert regression(compare_profiles(Subject("a", before), Subject("b", after)), 5) == ""
+        steady = change(slow(), steps=steps([108] * 6))
+        made = compare_profiles(Subject("a", change(slow(), steps=steps([100] * 6))), Subject("b", steady))
+        assert (
+            regression(made, 5)
+            == "8.0 % more time than before, over the bound of 5.0 % (--fail-on-regression)"
+        )
+
+    def test_nothing_to_divide_by(self):
+        side = Side(name="x")
+        length = Measure(name="waits", before=0, after=1, unit="waits")
+        made = Comparison(sentence="", of="sessions", per="step", before=side, after=side, length=length)
+        assert regression(made, 5).startswith("more waits than before")
+
+    @pytest.mark.parametrize("bound", ["-1", "many"])
+    def test_a_bound_that_is_none(self, bound, capsys):
+        status, _, err = run(capsys, "--fail-on-regression", bound, "a", "b")
+        assert status == 2
+        assert "--fail-on-regression" in err
+
+
+def test_help_teaches_by_example(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    assert "gapless compare before.pt.trace.json.gz after.pt.trace.json.gz" in out
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the folder of public traces is absent")
+class TestPublicTraces:
+    """Pairs recorded before and after a change."""
+
+    def compared(self, capsys, before: str, after: str) -> dict:
+        names = [next(TRACES.glob(f"*{part}*.json.gz")) for part in (before, after)]
+        status, out, _ = run(capsys, "-f", "json", *names)
+        assert status == 0
+        return json.loads(out)
+
+    def test_four_workers_instead_of_none(self, capsys):
+        """The TensorBoard plugin says 55.5 and 70.3 % utilization, and 33.4 % data loading in the first."""
+        made = self.compared(capsys, "resnet50_num_workers_0", "resnet50_num_workers_4")
+        assert made["per"] == "step"
+        assert made["length"]["after"] < 0.85 * made["length"]["before"]
+        causes = {row["name"]: row for row in made["causes"]}
+        assert causes["input"]["after"] < 0.1 * causes["input"]["before"]
+        used = next(row for row in made["measures"] if row["name"] == "GPU utilization")
+        assert (used["before"], used["after"]) == (
+            pytest.approx(0.555, abs=0.001),
+            pytest.approx(0.703, abs=0.001),
+        )
+        loading = next(row for row in made["split"] if row["name"] == "data loading")
+        assert loading["before"] / made["length"]["before"] == pytest.approx(0.334, abs=0.001)
+        better = [row["before"]["code"] for row in made["findings"] if row["state"] in ("gone", "less")]
+        assert "GAP301" in better
+
+    def test_masks_that_were_removed(self, capsys):
+        made = self.compared(capsys, "amg_example_trace-c14b", "asdf_True-41e7")
+        assert made["per"] == "trace"
+        assert made["idle"]["after"] < 0.5 * made["idle"]["before"]
+        assert any("no steps are marked" in note for note in made["notes"])
+
+    def test_two_steps_of_a_tiny_trace(self, capsys):
+        made = self.compared(capsys, "trace_compare-base", "trace_compare-test")
+        assert made["before"]["steps"] == made["after"]["steps"] == 2
