@@ -28,7 +28,7 @@ Dialect = Literal["new", "middle", "old"]
 Json = dict[str, Any]
 
 BASE = 1_700_000_000_000_000_000
-_ORIGIN: dict[str, int] = {"new": 4_203_669_603_018, "middle": 1_700_004_203_669, "old": 1_623_142_623_460}
+_ORIGIN: dict[str, int] = {"new": 4_203_669_603, "middle": 1_700_004_203_669, "old": 1_623_142_623_460}
 _CATEGORIES = {
     "cpu_op": "Operator",
     "user_annotation": "Operator",

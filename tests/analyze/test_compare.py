@@ -28,7 +28,7 @@ from gapless.analyze.compare import Subject, compare_profiles, compare_reports, 
 from gapless.analyze.compare.matching import DRIFT, Place, match_names, match_places, spelling
 from gapless.analyze.compare.verdict import verdict
 from gapless.analyze.compare.work import LISTED
-from gapless.model import Environment, Profile, SourceLine
+from gapless.model import Environment, Profile, Site, SourceLine
 from gapless.model.comparison import Comparison, Measure, percents, scale
 from gapless.model.profile import Collectives, KernelTime, Recording, Split
 
@@ -407,6 +407,20 @@ class TestLinesAndFindings:
         rows = {row.was.line: row.state for row in compared(slow(), after).lines if row.was}
         assert (rows[30], rows[70]) == ("less", "gone")
 
+    def test_places_without_a_line_have_their_idleness_alone(self):
+        here, there = (Site(operator=name, mechanism="size") for name in ("aten::index", "aten::item"))
+        before = change(
+            slow(), costs=(cost("wait", here, 60), cost("wait", there, 60)), lines=(line(here, 9),)
+        )
+        after = change(slow(), costs=(cost("wait", here, 6),), lines=())
+        rows = {row.place: row for row in compared(before, after).lines}
+        assert {name: row.state for name, row in rows.items()} == {
+            "aten::index": "less",
+            "aten::item": "gone",
+        }
+        assert rows["aten::index"].device_before == -1
+        assert (rows["aten::index"].was, rows["aten::index"].line) == (None, None)
+
     def test_findings(self):
         made = compared(slow(), fast(), findings=(SLOW_FINDINGS, FAST_FINDINGS))
         states = {row.finding.code: row.state for row in made.findings}
@@ -502,6 +516,7 @@ def test_wording():
     assert (scale(2e10).name, scale(3e3).name, scale(3e3)(1.23e3)) == ("s", "µs", "1.23")
     assert scale(5e6)(0) == "0"
     assert [percents(value) for value in (-28.4, 2.54, 9.96, 0)] == ["28 %", "2.5 %", "10 %", "0.0 %"]
+    assert [percents(value) for value in (-99.6, -99.999, -100)] == ["99.6 %", "99.9 %", "100 %"]
     assert Measure(name="x", before=0, after=1).percent is None
 
 

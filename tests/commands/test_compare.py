@@ -98,6 +98,16 @@ def test_the_slowest_rank_stands_for_a_folder(tmp_path, capsys):
     assert run(capsys, pattern, new)[1].splitlines()[0] == out.splitlines()[0]
 
 
+def test_a_rank_that_cannot_be_read_is_left_out_and_said(tmp_path, capsys):
+    for rank in range(3):
+        loop(tmp_path / f"rank{rank}.json", 100, rank=rank)
+    (tmp_path / "rank1.json").write_text('{"traceEvents": []}')
+    status, out, _ = run(capsys, tmp_path / "rank*.json", tmp_path / "rank0.json")
+    assert status == 0
+    assert "note: before: a trace is left out: " in " ".join(out.split())
+    assert "the slowest of 2 traces" in " ".join(out.split())
+
+
 def test_two_sessions(tmp_path, capsys):
     before, after = session(tmp_path / "a.gapless.json", 3), session(tmp_path / "b.gapless.json", 0)
     status, out, _ = run(capsys, before, after)

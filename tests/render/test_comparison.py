@@ -109,7 +109,7 @@ def test_places_stand_where_no_line_is_known():
     text = shown(
         compare_profiles(Subject("a", before), Subject("b", msgspec.structs.replace(after, lines=())))
     )
-    assert re.search(r"^places, ms .*\n.*\n  aten::index +5.0 +15.0$", text, re.MULTILINE)
+    assert re.search(r"^GPU idle by place, ms .*\n  aten::index +5.0 +15.0 +.200 %$", text, re.MULTILINE)
 
 
 def test_notes_and_unknown_numbers():

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from trace.same import assert_sound, columns, host_rows, work_rows
+from timelines import assert_sound, columns, host_rows, work_rows
 from tracing import Dialect, Trace, training
 
 from gapless.trace.timeline import HostKind
@@ -113,7 +113,8 @@ def test_syncs_and_their_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "number"), [(4294967295, -1), (-1, -1), ("7", 7), ("stream 13", 13), (18446744073709551615, -1)]
+    ("stream", "number"),
+    [(4294967295, -1), (-1, -1), ("7", 7), ("stream 13", 13), (18446744073709551615, -1)],
 )
 def test_streams(stream: int | str, number: int) -> None:
     trace = Trace()

@@ -95,15 +95,13 @@ def _result(answer: Answer, path: str) -> Result:
     return msgspec.structs.replace(msgspec.msgpack.decode(data, type=Profile), path=path)
 
 
-# On this machine ----------------------------------------------------------------------------------------------
+# On this machine --------------------------------------------------------------------------------
 
 
 def cores() -> int:
     """How many cores this process may use: its affinity, within the quota of its control group."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
-    else:  # not on Linux
-        allowed = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota = _quota(_CGROUP)
     return max(1, allowed if math.isinf(quota) else min(allowed, math.ceil(quota)))
 
@@ -194,7 +192,7 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-# On a cluster -------------------------------------------------------------------------------------------------
+# On a cluster -----------------------------------------------------------------------------------
 
 
 def _on_ray(paths: Sequence[str], one: One, tally: _Tally) -> list[Result]:
@@ -220,7 +218,7 @@ def _on_ray(paths: Sequence[str], one: One, tally: _Tally) -> list[Result]:
 
 
 def _tasks(ray: Any, paths: Sequence[str], one: One, tally: _Tally) -> list[Result]:
-    task = ray.remote(_answer)
+    task = ray.remote(max_retries=1)(_answer)  # of a machine that went away, not of a file that is too large
     waiting = {task.remote(one, path): at for at, path in enumerate(paths)}
     found: dict[int, Result] = {}
     try:

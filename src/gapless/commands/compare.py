@@ -6,11 +6,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from gapless.commands import _output
+from gapless.commands._reading import reading
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile
 from gapless.model.comparison import Comparison, percents
@@ -44,9 +46,18 @@ _ACCEPTED = (
     help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has as many more waits).",
 )
 @click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-def command(before: str, after: str, form: str, unfold: bool, bound: float | None, no_color: bool) -> int:
+def command(
+    before: str,
+    after: str,
+    form: str,
+    unfold: bool,
+    bound: float | None,
+    no_color: bool,
+    quiet: bool,
+) -> int:
     """Tell what changed from BEFORE to AFTER: the step, its phases, kernels, lines and findings.
 
     Both are traces, or both sessions that `gapless check -o` has saved. A folder or a pattern in quotes
@@ -58,8 +69,10 @@ def command(before: str, after: str, form: str, unfold: bool, bound: float | Non
       gapless compare 'old/rank*.json' 'new/rank*.json'
       gapless compare --fail-on-regression 5 main.json.gz branch.json.gz
       gapless compare before.gapless.json after.gapless.json
+
+    Exit status: 0; 1 a regression over the bound; 2 usage; 3 a file could not be read.
     """
-    made = compare(before, after)
+    made = compare(before, after, quiet)
     style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
     text = _comparison.as_json(made, style) if form == "json" else _comparison.as_text(made, style)
     _output.write(sys.stdout, text)
@@ -69,8 +82,8 @@ def command(before: str, after: str, form: str, unfold: bool, bound: float | Non
     return EXIT_FINDINGS if reason else EXIT_OK
 
 
-def compare(before: str, after: str) -> Comparison:
-    """What changed from what `before` names to what `after` names.
+def compare(before: str, after: str, quiet: bool = True) -> Comparison:
+    """What changed from what `before` names to what `after` names; progress is told unless `quiet`.
 
     Raises:
         UsageError: they are of different kinds.
@@ -84,7 +97,7 @@ def compare(before: str, after: str) -> Comparison:
         raise UsageError(f"{session} is a session and {trace} is not: {_ACCEPTED}")
     from gapless.analyze.compare import compare_profiles
 
-    return compare_profiles(_subject(before, kinds[0]), _subject(after, kinds[1]))
+    return compare_profiles(_subject(before, kinds[0], quiet), _subject(after, kinds[1], quiet))
 
 
 def regression(made: Comparison, bound: float) -> str:
@@ -127,21 +140,39 @@ def _sessions(before: str, after: str) -> Comparison:
     return compare_reports((before, report(load(before))), (after, report(load(after))))
 
 
-def _subject(name: str, kind: Kind) -> Subject:
+def _subject(name: str, kind: Kind, quiet: bool) -> Subject:
     from gapless.analyze.compare import subject
     from gapless.analyze.profile.findings import findings
     from gapless.model.profile import load
 
-    profiles = load(name) if kind == "profile" else _profiles(name)
+    if kind == "trace":
+        profiles, notes = _profiles(name, quiet)
+    else:
+        profiles, notes = load(name), ()
     if not profiles:
         raise UnreadableInput(f"{name} holds no profile: save it again")
-    return subject(name, profiles, findings)
+    return subject(name, profiles, findings, notes)
 
 
-def _profiles(name: str) -> Sequence[Profile]:
-    """The profiles of all traces that `name` means."""
-    from gapless.analyze.profile.profile import profile
+def _profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...]]:
+    """The profiles of all traces that `name` means, and which of them could not be read.
+
+    Raises:
+        UnreadableInput: none of them can.
+    """
+    from gapless.analyze.profile.profile import of_file
+    from gapless.commands._many import analyze_many
     from gapless.trace.find import find
-    from gapless.trace.read import read
+    from gapless.trace.sources import size
 
-    return [profile(read(path)) for path in find([name])]
+    paths = find([name])
+    with reading(len(paths), quiet=quiet) as told:
+        if len(paths) == 1:
+            results = analyze_many(paths, partial(of_file, progress=told.within(size(paths[0]))))
+        else:
+            results = analyze_many(paths, of_file, progress=told.files)
+    profiles = [one for one in results if isinstance(one, Profile)]
+    failures = [one for one in results if isinstance(one, UnreadableInput)]
+    if not profiles:
+        raise failures[0]
+    return profiles, tuple(f"a trace is left out: {failure}" for failure in failures)

@@ -22,6 +22,22 @@ if TYPE_CHECKING:
 FIXED = ("higher_is_better", "is_differentiable", "full_state_update")
 
 
+class Ledger:
+    """What the host knows about a metric's updates."""
+
+    def __init__(self) -> None:
+        self.updated = False
+        self.count = 0
+        self.computed: Any = None
+
+    def mark(self, updated: bool) -> None:
+        """There was an update, or a reset."""
+        self.updated = updated
+        self.computed = None
+        if not torch.compiler.is_compiling():
+            self.count = self.count + 1 if updated else 0
+
+
 class Metric(nn.Module):
     """A number (or several) over a stream of batches.
 
@@ -42,6 +58,10 @@ class Metric(nn.Module):
     higher_is_better: bool | None = None
     is_differentiable: bool | None = None
     full_state_update: bool | None = False
+    direct = False
+    """Whether a collection must call ``update``, because statistics alone do not make the metric."""
+
+    _ledger: Ledger
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -50,9 +70,7 @@ class Metric(nn.Module):
         own["_parts"] = []
         own["_names"] = []
         own["_lender"] = None
-        own["_updated"] = False
-        own["_update_count"] = 0
-        own["_computed"] = None
+        own["_ledger"] = Ledger()
         own["_local"] = None
         own["_persistent"] = False
         own["_dtype"] = torch.get_default_dtype()
@@ -98,7 +116,7 @@ class Metric(nn.Module):
         batch = Batch(args, device)
         for part in parts:
             part.update(batch)
-        self._mark()
+        own["_ledger"].mark(True)
         if device.type == "cpu" and not torch.compiler.is_compiling():
             for part in parts:
                 deliver_on_host(part, (type(self).__name__,))
@@ -118,7 +136,7 @@ class Metric(nn.Module):
 
         With several processes it is the result over all of them, and a collective operation.
         """
-        if not self._updated and not torch.compiler.is_compiling():
+        if not self._ledger.updated and not torch.compiler.is_compiling():
             warnings.warn(
                 f"`compute` of {type(self).__name__} was called before `update`: the result is that of no data",
                 UserWarning,
@@ -126,10 +144,10 @@ class Metric(nn.Module):
             )
         if not (self.sync_on_compute and self._local is None and self._distributed()):
             return self.value()
-        if self._computed is None or not self.compute_with_cache:
+        if self._ledger.computed is None or not self.compute_with_cache:
             with self.sync_context():
-                self.__dict__["_computed"] = self.value()
-        return copy.copy(self._computed)
+                self._ledger.computed = self.value()
+        return copy.copy(self._ledger.computed)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the result over this batch alone, from the same pass over the data."""
@@ -150,7 +168,7 @@ class Metric(nn.Module):
             self._take_back()
         for part in self._parts:
             part.reset()
-        self._mark(False)
+        self._ledger.mark(False)
 
     def read(self) -> Reading:
         """Start to bring the result to the host and return at once: see :class:`~gapless.metrics.reading.Reading`.
@@ -192,12 +210,12 @@ class Metric(nn.Module):
     @property
     def update_called(self) -> bool:
         """Whether there has been data since the last reset."""
-        return bool(self._updated)
+        return self._ledger.updated
 
     @property
     def update_count(self) -> int:
         """Updates since the last reset that Python ran; those in a compiled function or a CUDA graph are not counted."""
-        return int(self._update_count)
+        return self._ledger.count
 
     @property
     def metric_state(self) -> dict[str, Tensor]:
@@ -266,13 +284,6 @@ class Metric(nn.Module):
             for part in self._parts:
                 part.end_batch()
 
-    def _mark(self, updated: bool = True) -> None:
-        own = self.__dict__
-        own["_updated"] = updated
-        own["_computed"] = None
-        if not torch.compiler.is_compiling():
-            own["_update_count"] = own["_update_count"] + 1 if updated else 0
-
     def _follow(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
         accelerator = device_of(args)
         if accelerator is None or device.type != "cpu":
@@ -312,7 +323,7 @@ class Metric(nn.Module):
             found = {slot: state_dict.get(f"{prefix}{name}.{slot}") for slot in part.saved_names()}
             if all(value is not None for value in found.values()):
                 part.load(found)
-                self._mark()
+                self._ledger.mark(True)
             elif self._persistent:
                 missing += [f"{prefix}{name}.{slot}" for slot, value in found.items() if value is None]
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from gapless.metrics.metric import Metric
 
-NAMES = ("binary", "multiclass", "multilabel")
-
 
 class Task(Metric):
     """``Name(task="multiclass", num_classes=10, …)`` makes the metric of that task.
@@ -34,9 +32,7 @@ class Task(Metric):
         chosen = str(getattr(task, "value", task)).lower()
         if chosen not in cls.forms:
             raise ValueError(f"Invalid Classification: expected one of {list(cls.forms)}, but got {task}.")
-        form = cls.forms[chosen]
-        form.__dict__.get("task", None)
-        return form
+        return cls.forms[chosen]
 
     @classmethod
     def _make(cls, form: type[Metric], options: dict[str, Any]) -> Metric:

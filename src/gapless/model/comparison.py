@@ -184,6 +184,8 @@ def scale(largest: float, least: int = 0) -> Scale:
 
 
 def percents(value: float) -> str:
-    """``28 %``, ``2.5 %``: of `value`'s size, whatever its sign."""
+    """``28 %``, ``2.5 %``: of `value`'s size, whatever its sign. Nearly all is not said to be all."""
     size = abs(value)
+    if 99.5 <= size < 100:
+        return f"{min(size, 99.9):.1f} %"
     return f"{size:.0f} %" if size >= 9.95 else f"{size:.1f} %"

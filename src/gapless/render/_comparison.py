@@ -57,6 +57,7 @@ def as_text(made: Comparison, style: Style) -> str:
         _work(canvas, made, "operators", made.operators)
         _work(canvas, made, "kernels", made.kernels)
         _lines(canvas, made)
+        _places(canvas, made)
     _findings(canvas, made)
     _closing(canvas, made)
     return canvas.text()
@@ -174,7 +175,7 @@ def short(kernel: str) -> str:
 
 
 def _lines(canvas: Canvas, made: Comparison) -> None:
-    changed = [row for row in made.lines if row.state != "same"]
+    changed = [row for row in made.lines if row.state != "same" and (row.was or row.line)]
     if not changed:
         return
     largest = max(
@@ -184,21 +185,37 @@ def _lines(canvas: Canvas, made: Comparison) -> None:
     column = 9
     canvas.blank()
     lead = canvas.style.width - 4 * column - 6
-    title = f"lines, {unit.name}" if any(row.line or row.was for row in changed) else f"places, {unit.name}"
-    canvas.clipped(Text(f"{title:<{lead}}{'device':>{2 * column}}{'idle':>{2 * column}}"))
+    canvas.clipped(Text(f"{f'lines, {unit.name}':<{lead}}{'device':>{2 * column}}{'idle':>{2 * column}}"))
     canvas.clipped(Text(" " * lead + f"{'before':>{column}}{'after':>{column}}" * 2, style="dim"))
     for row in _some(canvas, changed):
         cells = (row.device_before, row.device_after, row.idle_before, row.idle_after)
         numbers = "".join(f"{unit(cell) if cell >= 0 else '':>{column}}" for cell in cells)
-        name = table.fitted(canvas, "  " + _line_name(row, canvas.style), lead)
+        name = table.fitted(canvas, f"  {_line_name(row, canvas.style, lead - 3)}", lead)
         mark = f"{row.state:>6}" if row.state in ("gone", "new") else ""
         canvas.clipped(Text.assemble(name, numbers, (mark, table.color(row.state))))
     _rest(canvas, len(changed), "changed by less")
 
 
-def _line_name(row: LineChange, style: Style) -> str:
+def _line_name(row: LineChange, style: Style, room: int) -> str:
+    """The line, of whose folders as many are named as there is room for."""
     line = row.line or row.was
-    return _place(line, style) if line else row.place or "no place"
+    name = _place(line, style) if line else row.place
+    while len(name) > room and "/" in name.removeprefix("…/"):
+        name = "…/" + name.removeprefix("…/").split("/", 1)[1]
+    return name
+
+
+def _places(canvas: Canvas, made: Comparison) -> None:
+    """Idleness where no line is known."""
+    changed = [row for row in made.lines if row.state != "same" and not (row.was or row.line)]
+    if not changed:
+        return
+    unit = scale(max(max(row.idle_before, row.idle_after) for row in changed), least=1)
+    table.head(canvas, f"GPU idle by place, {unit.name}")
+    for row in _some(canvas, changed):
+        told = table.state(row.state, row.idle_before, row.idle_after)
+        table.row(canvas, f"  {row.place}", unit(row.idle_before), unit(row.idle_after), told)
+    _rest(canvas, len(changed), "changed by less")
 
 
 def _place(line: SourceLine, style: Style) -> str:
@@ -225,7 +242,8 @@ def _finding(canvas: Canvas, made: Comparison, row: FindingChange) -> None:
     title = Text.assemble(
         (f"  {row.state:<5}", table.color(row.state)), (one.code, "bold cyan"), " ", (one.name, "bold")
     )
-    canvas.spread(title, Text(_finding_change(made, row)))
+    cost = _finding_change(made, row)
+    canvas.spread(title, Text(cost)) if cost else canvas.line(title)
     place = _place(one.line, canvas.style) if one.line else one.place
     was, now = row.before and row.before.line, row.after and row.after.line
     if was and now and was.line != now.line:

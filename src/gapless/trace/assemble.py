@@ -128,7 +128,9 @@ def _together(
             syncs.take(_near(syncs.start, low, high)),
             memory.take(_near(memory.time, low, high)),
         )
-    middle = int(np.median(np.concatenate(starts)))
+    everything = np.concatenate(starts)
+    timed = everything[everything != -1000 * (builder.zero or 0)]
+    middle = int(np.median(timed if len(timed) else everything))
     kept: list[Any] = []
     for table in (host, work, syncs, memory):
         start = table.time if isinstance(table, Memory) else table.start

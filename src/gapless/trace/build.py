@@ -163,7 +163,7 @@ class Builder:
             if event.ph in ("B", "E"):
                 self._halves = True
             elif event.ph not in ("X", ""):
-                self.dropped[f"of category {category} that are no spans"] += 1
+                self.dropped[f"of category {category} but no span"] += 1
             elif not abs(float(event.ts)) < _LATEST:
                 self.dropped["without a time"] += 1
             else:
@@ -219,7 +219,7 @@ class Builder:
             if event.ph == "B":
                 waiting.append(event)
             elif not waiting:
-                self.dropped["that end without having begun"] += 1
+                self.dropped["whose beginning is missing"] += 1
             else:
                 begin = waiting.pop()
                 length = float(event.ts) - float(begin.ts)
@@ -232,7 +232,7 @@ class Builder:
         """Count what never ended."""
         never = sum(map(len, self._open.values()))
         if never:
-            self.dropped["that begin and never end"] += never
+            self.dropped["whose end is missing"] += never
 
     def _others(self, events: list[Event]) -> None:
         memory: list[Event] = []

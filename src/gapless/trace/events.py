@@ -93,7 +93,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     name: str = ""
     pid: int | str = ""
     tid: int | str = ""
-    ts: Decimal | float = NAN
+    ts: Decimal = Decimal("NaN")
     dur: float = NAN
     id: int | str = -1
     args: Args = NO_ARGS
@@ -187,12 +187,12 @@ def _identity(value: object) -> int | str:
     return value if isinstance(value, int | str) else integer(value)
 
 
-def _decimal(value: object) -> Decimal | float:
+def _decimal(value: object) -> Decimal:
     try:
         number = Decimal(str(value))
     except InvalidOperation:
-        return NAN
-    return number if number.is_finite() else NAN
+        return Decimal("NaN")
+    return number if number.is_finite() else Decimal("NaN")
 
 
 _BY_TYPE: dict[str, Callable[[object], Any]] = {

@@ -39,6 +39,8 @@ _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 _JOINED = 8
 """How many stretches between ``},{`` may belong to one event, whose arguments may hold objects."""
+_USUAL = 1 << 14
+"""Characters that hold any but the longest events."""
 _LONGEST = 1 << 20
 """An event that is longer is not looked for."""
 
@@ -182,6 +184,7 @@ class _Loose:
         self._text = text
         self._damage = damage
         self._exact = form.exact
+        self._typed = form.one
         options: dict[str, Any] = {"parse_float": str} if form.exact else {}
         self._json = json.JSONDecoder(strict=False, **options)
         self._work = 4 * len(text) + 4096
@@ -203,8 +206,7 @@ class _Loose:
             if found is not None:
                 at = end
                 if "ph" in found:
-                    self._damage.repaired["types"] += 1
-                    yield lenient(found, self._exact)
+                    yield self._understood(found, text[begin:end])
                 continue
             at = following.start() if following else len(text)
             yield from self._fields(begin, at, final and not following)
@@ -221,17 +223,28 @@ class _Loose:
         self._damage.dropped["foreign"] += 1
         return False
 
+    def _understood(self, found: dict[str, Any], text: str) -> Event:
+        try:
+            return self._typed.decode(text.encode())
+        except (*ERRORS, UnicodeEncodeError):
+            self._damage.repaired["types"] += 1
+            return lenient(found, self._exact)
+
     def _object(self, begin: int) -> tuple[dict[str, Any] | None, int]:
-        """The JSON object at `begin` and where it ends, as long as there is work left to be spent on it."""
-        if self._work <= 0:
-            return None, begin
+        """The JSON object at `begin` and where it ends; large ones as long as there is work to be spent."""
+        text = self._text[begin : begin + _USUAL]
+        try:
+            found, end = self._json.raw_decode(text)
+        except (ValueError, RecursionError):  # ValueError: also a number of thousands of digits
+            rest = len(self._text) - begin
+            if rest <= _USUAL or rest > self._work:
+                return None, begin
+            self._work -= rest
+        else:
+            return found, begin + end
         try:
             found, end = self._json.raw_decode(self._text, begin)
-        except json.JSONDecodeError as error:
-            self._work -= error.pos - begin
-            return None, begin
-        except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
-            self._work = 0
+        except (ValueError, RecursionError):
             return None, begin
         return found, end
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gapless.analyze.profile.profile import profile
+from gapless.model import Profile
 from gapless.trace.read import read
 from gapless.trace.timeline import Timeline
 
@@ -34,3 +36,36 @@ def tensorboard() -> list[dict[str, str]]:
     """What the TensorBoard plugin made of the public traces; the file says how the values were obtained."""
     lines = [line for line in REFERENCE.read_text().splitlines() if not line.startswith("#")]
     return list(csv.DictReader(lines, delimiter="\t"))
+
+
+NAMES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
+
+
+@cache
+def _profile(name: str) -> Profile | None:
+    timeline = _load(name)
+    return profile(timeline) if len(timeline.work) else None
+
+
+@pytest.fixture(params=NAMES)
+def real_profile(request: pytest.FixtureRequest) -> Profile:
+    """The profile of each public trace with work of a device, one after the other."""
+    found = _profile(request.param)
+    if found is None:
+        pytest.skip("a profile of the CPU alone")
+    return found
+
+
+@pytest.fixture(scope="session")
+def public_profile() -> Callable[[str], Profile]:
+    """``public_profile(end)`` is the profile of the public trace whose name ends so."""
+
+    def get(end: str) -> Profile:
+        matching = [name for name in NAMES if name.endswith(end)]
+        if not matching:
+            pytest.skip("the folder of public traces is absent")
+        found = _profile(matching[0])
+        assert found is not None
+        return found
+
+    return get

@@ -128,6 +128,18 @@ def test_a_thinned_curve_keeps_the_peaks(values: list[tuple[int, int]], times: i
     assert [points[t] for t in result.time] == list(zip(result.allocated, result.reserved, strict=True))
 
 
+@pytest.mark.parametrize("place", [1, 777, 998])
+def test_one_short_peak_and_one_short_trough_among_many(place: int) -> None:
+    trace = step()
+    for time in range(1_000):
+        value = {place: 900, 1_000 - place - 1: 100}.get(time, 500)
+        trace.memory(100 + time, 1, allocated=value, reserved=value + 50)
+    result = found(trace)
+    assert len(result.time) <= POINTS
+    for curve, base in ((result.allocated, 0), (result.reserved, 50)):
+        assert {100 + base, 500 + base, 900 + base} == set(curve)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
 def test_what_is_taken_again_was_given_back(reserved: list[int]) -> None:

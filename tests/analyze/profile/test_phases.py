@@ -138,6 +138,62 @@ def test_backward_on_the_thread_of_the_loop() -> None:
     assert (found["forward"][0], found["backward"][:2], found["optimizer"][0]) == (10, (10, 10), 10)
 
 
+def test_backward_inside_a_range_that_an_old_file_holds_as_an_operator() -> None:
+    trace = Trace(dialect="old")
+    trace.step(1, 0, 100)
+    trace.annotation("train", 5, 90)
+    trace.operator("MmBackward", 30, 10)
+    trace.annotation("Optimizer.step#SGD.step", 50, 10)
+    found = times(trace.timeline())
+    assert {name: host for name, (host, _, _) in found.items()} == {
+        "forward": 60,
+        "backward": 10,
+        "optimizer": 10,
+        "other": 20,  # the ends of the step, and what lies between backward and optimizer
+    }
+
+
+def test_a_copy_to_the_device_in_backward_is_backward() -> None:
+    trace = iteration()
+    trace.operator("aten::to", 142, 6, thread=AUTOGRAD)
+    trace.copy("HtoD (Pageable -> Device)", 143, 2, copy=(250, 7), thread=AUTOGRAD)
+    found = times(trace.timeline())
+    assert found["backward"][:2] == (40, 49)
+    assert found["transfer"][:2] == (20, 6)
+
+
+def test_what_an_operator_sends_along_is_no_transfer() -> None:
+    trace = Trace()
+    trace.step(1, 0, 100)
+    trace.operator("aten::index", 10, 20)
+    trace.copy("HtoD (Pageable -> Device)", 12, 5, copy=(15, 5))
+    assert times(trace.timeline())["forward"][:2] == (20, 5)
+
+
+def test_what_lies_between_the_optimizer_and_the_next_forward_pass_is_neither() -> None:
+    trace = Trace()
+    trace.step(1, 0, 100)
+    trace.annotation("Optimizer.step#SGD.step", 10, 30)
+    trace.operator("aten::add_", 15, 5)
+    trace.operator("aten::mm", 60, 20)
+    found = times(trace.timeline())
+    assert {name: host for name, (host, _, _) in found.items()} == {
+        "forward": 20,
+        "optimizer": 30,
+        "other": 50,
+    }
+
+
+def test_python_between_operators_of_one_phase_goes_on_under_another_thread() -> None:
+    trace = Trace()
+    trace.step(1, 0, 100)
+    trace.operator("aten::mm", 10, 30)
+    trace.operator(NODE, 20, 10, thread=AUTOGRAD)
+    trace.operator("aten::mm", 60, 20)
+    found = times(trace.timeline())
+    assert (found["forward"][0], found["backward"][0]) == (60, 10)
+
+
 def test_a_thread_that_works_ahead_transfers_but_is_not_the_loop() -> None:
     trace = iteration()
     trace.operator("aten::copy_", 85, 30, thread=5000)

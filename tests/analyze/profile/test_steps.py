@@ -64,6 +64,14 @@ def test_the_first_step_begins_when_what_was_launched_before_it_is_done() -> Non
     assert micros(found(trace)) == [(60, 100)]
 
 
+def test_other_devices_do_not_put_the_first_step_off() -> None:
+    trace = Trace()
+    trace.kernel("gemm", 0, 65, device=1)
+    trace.step(1, 40, 60)
+    trace.launch("gemm", 50, kernel=(70, 10))
+    assert micros(found(trace)) == [(40, 100)]
+
+
 def test_copies_of_the_steps_count_once() -> None:
     trace = loop()
     for event in [e for e in trace.events if e["name"].startswith("ProfilerStep")]:
@@ -130,11 +138,14 @@ def test_between_the_ends_of_optimizer_steps(dialect: str) -> None:
     assert [(a - first, b - first) for a, b in micros(steps)] == [(0, 100), (100, 200), (200, 300)]
 
 
-def test_optimizers_behind_one_another_step_once() -> None:
+@pytest.mark.parametrize("second", [SGD, "Optimizer.step#Adagrad.step"])
+def test_optimizers_behind_one_another_step_once(second: str) -> None:
     trace = Trace()
     for number in range(4):
-        train(trace, number * 100, (SGD, "Optimizer.step#Adagrad.step"))
-    assert len(found(trace).names) == 3
+        train(trace, number * 100, (SGD, second))
+    steps = found(trace)
+    assert [b - a for a, b in micros(steps)] == [100, 100, 100]
+    assert steps.source == second
 
 
 def test_an_optimizer_around_another_steps_once() -> None:
@@ -200,6 +211,15 @@ def test_from_one_batch_to_the_next() -> None:
     steps = found(trace)
     assert steps.source == BATCH
     assert micros(steps) == [(0, 100), (100, 200), (200, 300), (300, 400)]
+
+
+def test_batches_asked_for_ahead_of_the_work_are_no_steps() -> None:
+    trace = Trace()
+    for number in range(5):
+        trace.annotation(BATCH, number * 100, 20)
+    for number in range(6):
+        trace.launch("gemm", 330 + number * 10, kernel=(340 + number * 10, 5))
+    assert found(trace).source == "span"
 
 
 def test_the_whole_trace_is_one_step() -> None:

@@ -32,6 +32,8 @@ def lines(pair: Both, floor: float) -> tuple[LineChange, ...]:
 
 def _change(was: Place | None, now: Place | None, before: Time, after: Time, floor: float) -> LineChange:
     place = now or was
+    if place and place.line is None:
+        before, after = (-1.0, before[1]), (-1.0, after[1])
     return LineChange(
         state=_state(was, now, before, after, floor),
         was=was.line if was else None,
@@ -46,9 +48,10 @@ def _change(was: Place | None, now: Place | None, before: Time, after: Time, flo
 
 def _state(was: Place | None, now: Place | None, before: Time, after: Time, floor: float) -> State:
     state = verdict(_sum(before), _sum(after), floor)
-    if state == "gone" and (now or after[0] < 0):  # the line is there, or may be: it only takes no time
+    known = bool((was or now or Place("", None)).line)
+    if state == "gone" and (now or (known and after[0] < 0)):  # the line is there, or may be
         return "less"
-    if state == "new" and (was or before[0] < 0):
+    if state == "new" and (was or (known and before[0] < 0)):
         return "more"
     return state
 
@@ -81,9 +84,7 @@ def _by_line(profile: Profile, by: int) -> dict[Place, Time]:
                 idle[place] += cost.idle
     absent = _absent(profile)[0]
 
-    def launched(place: Place) -> float:
-        if place.line is None:
-            return -1.0
-        return device[place] / by if place in device else absent
-
-    return {place: (launched(place), idle[place] / by) for place in {**device, **idle}}
+    return {
+        place: (device[place] / by if place in device else absent, idle[place] / by)
+        for place in {**device, **idle}
+    }

@@ -26,19 +26,21 @@ class Subject(NamedTuple):
 
 
 def subject(
-    name: str, profiles: Sequence[Profile], findings: Callable[[Sequence[Profile]], tuple[Finding, ...]]
+    name: str,
+    profiles: Sequence[Profile],
+    findings: Callable[[Sequence[Profile]], tuple[Finding, ...]],
+    notes: tuple[str, ...] = (),
 ) -> Subject:
     """The side that the user called `name`, of one profile or more, those of ranks.
 
-    `findings` finds in all of them, the one looked at closely first.
+    `findings` finds in all of them, the one looked at closely first. `notes` are those of the side.
     """
     at = slowest(profiles)
     one = profiles[at]
     others = [profile for i, profile in enumerate(profiles) if i != at]
-    notes: tuple[str, ...] = ()
     if others:
         stands = f"rank {one.rank}" if one.rank >= 0 else one.path
-        notes = (f"{stands}, the slowest of {len(profiles)} traces, stands for them",)
+        notes += (f"{stands}, the slowest of {len(profiles)} traces, stands for them",)
         if len(runs(profiles)) > 1:
             notes += ("not all of these traces are surely ranks of one run",)
     return Subject(name, one, findings([one, *others]), len(profiles), notes)

@@ -180,11 +180,12 @@ def _late(
     unknown = launch < 0
     launching = rest._replace(row=launch)
     doing = rest._replace(row=_doing(timeline, rest, launch))
+    seen = (doing.row >= 0) & (timeline.host.kind[doing.row] != HostKind.ANNOTATION)
     return [
         Stretch("wait", owed),
         Stretch("launch", launching.keep(~busy & ~unknown)),
-        Stretch("host", doing.keep(busy & ((doing.row >= 0) | ~unknown))),
-        Stretch("unknown", doing.keep(unknown & ~(busy & (doing.row >= 0)))),
+        Stretch("host", doing.keep(busy & (seen | ~unknown))),
+        Stretch("unknown", doing.keep(unknown & ~(busy & seen))),
     ]
 
 

@@ -15,11 +15,10 @@ def recording(timeline: Timeline, steps: StepSpans) -> Recording:
     """The profiler's options as far as the trace shows them, and its own time in the steps (nanoseconds)."""
     host, facts = timeline.host, timeline.facts
     rows = np.flatnonzero(host.kind == HostKind.OVERHEAD)
-    stacks = _stacks(timeline)
     return Recording(
-        stacks=stacks,
-        with_stack=facts.with_stack or bool(stacks),
-        with_memory=facts.with_memory or len(timeline.memory) > 0,
+        stacks=_stacks(timeline),
+        with_stack=facts.with_stack,
+        with_memory=facts.with_memory,
         with_shapes=facts.with_shapes,
         overhead=_inside(timeline, steps, rows),
         overheads=_by_name(timeline, steps, rows),

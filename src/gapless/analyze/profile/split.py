@@ -63,8 +63,7 @@ def _kinds(timeline: Timeline, device: int) -> list[tuple[Ints, Ints]]:
     loading = _named(timeline, LOADING) & marked
     carried = _named(timeline, _HOST_COMMUNICATION) & marked
     found[3] = (np.append(found[3][0], host.start[carried]), np.append(found[3][1], host.end[carried]))
-    plain = (operator | (marked & _named(timeline, _OPTIMIZER))) & ~loading & ~carried
-    plain &= ~_named(timeline, _STEP)
+    plain = (operator | (marked & _named(timeline, _OPTIMIZER))) & ~_named(timeline, _STEP)
     return found + [
         (host.start[rows], host.end[rows]) for rows in (call, loading, _outermost(timeline, plain))
     ]

@@ -18,7 +18,6 @@ from gapless.metrics.classification.counts import (
 )
 from gapless.metrics.divide import averaged, divide
 from gapless.metrics.metric import Metric
-from gapless.metrics.statistic import Statistic
 
 Ratio = tuple[Tensor, Tensor]
 
@@ -32,6 +31,8 @@ class Score:
     zero_division: float = 0
     complement = False
     """Whether the score is 1 minus the ratio."""
+    flat = False
+    """Whether the counts are of no class, because their number is not known."""
     counts_top_k = False
     """Whether a class that is only predicted counts as absent where ``top_k`` is above 1."""
 
@@ -41,16 +42,13 @@ class Score:
 
     def score(self, counts: Counts) -> Tensor:
         """The metric's value."""
-        multidimensional = self.average != "binary"
-        if multidimensional and self.average == "micro" and counts.tp.dim() > 0 and not self._flat:
+        if self.average == "micro" and not self.flat:
             counts = Counts(*(one.sum(-1) for one in counts))
         quotient = divide(*self.ratio(counts), self.zero_division)
         score = 1 - quotient if self.complement else quotient
         if self.average in ("binary", "micro"):
             return score
         return averaged(score, self.average, counts.tp + counts.fn, self._present(counts))
-
-    _flat = False
 
     def _present(self, counts: Counts) -> Tensor | None:
         if self.task == "multilabel":
@@ -74,20 +72,22 @@ class CountMetric(Score, Metric):
     def value(self) -> Tensor:
         return self.score(self.counted.counts())
 
-    def _options(self, multidim_average: Any, ignore_index: Any, validate_args: Any, kwargs: Any) -> Any:
-        self.zero_division = kwargs.pop("zero_division", 0)
-        logits, capacity = kwargs.pop("logits", None), kwargs.pop("capacity", None)
-        self.multidim_average = multidim_average
-        self.ignore_index = ignore_index
-        self.validate_args = validate_args
+    def _begin(
+        self, multidim_average: str, ignore_index: int | None, validate_args: bool, options: dict[str, Any]
+    ) -> tuple[bool | None, int | None]:
+        """Set up what the tasks have in common; returns ``(logits, capacity)``."""
+        zero_division = options.pop("zero_division", 0)
+        logits, capacity = options.pop("logits", None), options.pop("capacity", None)
+        Metric.__init__(self, **options)
         if validate_args:
             checks.multidim(multidim_average)
             checks.optional_integer("ignore_index", ignore_index)
-            checks.zero_or_one("zero_division", self.zero_division)
+            checks.zero_or_one("zero_division", zero_division)
+        self.zero_division = zero_division
+        self.multidim_average = multidim_average
+        self.ignore_index = ignore_index
+        self.validate_args = validate_args
         return logits, capacity
-
-    def _use_counts(self, statistic: Statistic) -> None:
-        self.use("counted", statistic)
 
 
 class BinaryScore(CountMetric):
@@ -112,26 +112,18 @@ class BinaryScore(CountMetric):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._options_first(multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._begin(multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.unit_float("threshold", threshold)
         self.threshold = threshold
         sides = Sides(threshold, ignore_index, logits)
         if multidim_average == "global":
-            self._use_counts(BinaryCounts(sides, None, validate_args))
+            self.use("counted", BinaryCounts(sides, None, validate_args))
         else:
-            self._use_counts(SamplewiseBinaryCounts(sides, None, validate_args, capacity))
-
-    def _options_first(self, *options: Any) -> Any:
-        kept = {name: options[3].pop(name) for name in EXTRAS if name in options[3]}
-        Metric.__init__(self, **options[3])
-        return self._options(*options[:3], kept)
+            self.use("counted", SamplewiseBinaryCounts(sides, None, validate_args, capacity))
 
 
-EXTRAS = ("zero_division", "logits", "capacity")
-
-
-class MulticlassScore(BinaryScore):
+class MulticlassScore(CountMetric):
     """The multiclass form.
 
     Args:
@@ -157,24 +149,24 @@ class MulticlassScore(BinaryScore):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        _, capacity = self._options_first(multidim_average, ignore_index, validate_args, kwargs)
+        _, capacity = self._begin(multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             check_classes(num_classes, top_k, average)
         self.num_classes = num_classes
         self.top_k = top_k
         self.average = average
         if num_classes is None:
-            self._flat = True
-            self._use_counts(Hits(ignore_index))
+            self.flat = True
+            self.use("counted", Hits(ignore_index))
         elif multidim_average == "global":
-            self._use_counts(MulticlassCounts(num_classes, top_k, ignore_index, validate_args))
+            self.use("counted", MulticlassCounts(num_classes, top_k, ignore_index, validate_args))
         else:
-            self._use_counts(
+            self.use("counted", 
                 SamplewiseMulticlassCounts(num_classes, top_k, ignore_index, validate_args, capacity)
             )
 
 
-class MultilabelScore(BinaryScore):
+class MultilabelScore(CountMetric):
     """The multilabel form.
 
     Args:
@@ -202,7 +194,7 @@ class MultilabelScore(BinaryScore):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._options_first(multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._begin(multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold)
@@ -212,9 +204,9 @@ class MultilabelScore(BinaryScore):
         self.average = average
         sides = Sides(threshold, ignore_index, logits)
         if multidim_average == "global":
-            self._use_counts(BinaryCounts(sides, num_labels, validate_args))
+            self.use("counted", BinaryCounts(sides, num_labels, validate_args))
         else:
-            self._use_counts(SamplewiseBinaryCounts(sides, num_labels, validate_args, capacity))
+            self.use("counted", SamplewiseBinaryCounts(sides, num_labels, validate_args, capacity))
 
 
 def check_classes(num_classes: int | None, top_k: int, average: str | None) -> None:

@@ -23,7 +23,7 @@ class StatScore(Score):
 
     def score(self, counts: Counts) -> Tensor:
         table = torch.stack((*counts, counts.tp + counts.fn), dim=-1)
-        if self.average in ("binary", "none", None) or self._flat:
+        if self.average in ("binary", "none", None) or self.flat:
             return table
         if self.average == "micro":
             return table.sum(-2)

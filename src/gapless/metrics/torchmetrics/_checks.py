@@ -43,14 +43,16 @@ class _Copy:
 class Counter:
     """What one metric has counted since its last report.
 
-    `counts` holds an int64 tensor (SLOTS,) for each device that has counted; `waiting` says that there may be
-    something to report. It is copied and pickled with its metric; a copy under way is not.
+    `counts` holds an int64 tensor (SLOTS,) for each device that has counted. `owed` says that something was counted,
+    `waiting` that a check asked for by the metric's options was among it: that is worth a read. It is copied and
+    pickled with its metric; a copy under way is not.
     """
 
     delivery: Delivery = "compute"
     kinds: list[Check] = field(default_factory=list)
     counts: dict[torch.device, Tensor] = field(default_factory=dict)
     waiting: bool = False
+    owed: bool = False
     silent: int = 0
     noted: list[tuple[Check, int]] = field(default_factory=list)
     copies: list[_Copy] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Counter:
         noted, self.noted = self.noted, []
         return noted
 
-    def add(self, check: Check, bad: Tensor) -> None:
+    def add(self, check: Check, bad: Tensor, asked: bool) -> None:
         """Count `bad`, a 0-dim integer or a mask, under `check`. Waits never."""
         if check not in self.kinds:
             if len(self.kinds) == SLOTS:
@@ -79,7 +81,8 @@ class Counter:
             counts = self.counts[bad.device] = torch.zeros(SLOTS, dtype=torch.int64, device=bad.device)
         with torch.no_grad():
             counts[self.kinds.index(check)] += bad.sum() if bad.dim() else bad
-        self.waiting = True
+        self.owed = True
+        self.waiting = self.waiting or asked
 
     def found(self, values: Iterable[int]) -> list[tuple[Check, int]]:
         """The checks of which `values`, counts in order of the slots, says that they failed, and how often."""
@@ -88,7 +91,7 @@ class Counter:
     def clear(self) -> None:
         for counts in self.counts.values():
             counts.zero_()
-        self.waiting = False
+        self.waiting = self.owed = False
 
     def start_copies(self) -> None:
         """Send the counts on their way to the host and begin anew. Waits never; at once where they are there."""
@@ -123,11 +126,14 @@ def counting(owner: Any) -> Iterator[None]:
         _current.owner = outer
 
 
-def report(words: str, bad: Tensor, error: bool = True) -> None:
-    """Count `bad` (a mask or a 0-dim integer) for the metric that is being updated."""
+def report(words: str, bad: Tensor, error: bool = True, asked: bool = True) -> None:
+    """Count `bad` (a mask or a 0-dim integer) for the metric that is being updated.
+
+    What was not `asked` for, a check where TorchMetrics has none, is told when it has arrived and never waited for.
+    """
     counter = counter_of(getattr(_current, "owner", None))
     if counter is not None and counter.delivery != "off":
-        counter.add(Check(words, error), bad)
+        counter.add(Check(words, error), bad, asked)
 
 
 def checks_are_on() -> bool:
@@ -149,9 +155,9 @@ def deliver(metrics: Iterable[Any]) -> None:
         RuntimeError: a check failed that is an error. What is only worth a warning is warned of before.
     """
     members = [(metric, counter) for metric in metrics if (counter := counter_of(metric))]
-    owed = [(metric, counter) for metric, counter in members if counter.waiting]
+    read = [(metric, counter) for metric, counter in members if counter.waiting]
     by_device: dict[torch.device, list[tuple[Any, Counter]]] = {}
-    for metric, counter in owed:
+    for metric, counter in read:
         for device in counter.counts:
             by_device.setdefault(device, []).append((metric, counter))
     found = [(metric, check, n) for metric, counter in members for check, n in counter.take_noted()]
@@ -159,8 +165,11 @@ def deliver(metrics: Iterable[Any]) -> None:
         values = torch.stack([counter.counts[device] for _, counter in counted]).tolist()
         for (metric, counter), row in zip(counted, values):
             found += [(metric, check, n) for check, n in counter.found(row)]
-    for _, counter in owed:
+    for _, counter in read:
         counter.clear()
+    for metric, counter in members:
+        if counter.owed and not counter.copies:
+            found += [(metric, check, n) for check, n in _send(counter)]
     tell(found)
 
 
@@ -170,7 +179,7 @@ def poll(metric: Any) -> None:
     if counter is None or counter.silent:
         return
     found = counter.take_noted() + (counter.found(counter.arrived()) if counter.copies else [])
-    if counter.waiting and not counter.copies:
+    if counter.owed and not counter.copies:
         found += _send(counter)
     tell([(metric, check, n) for check, n in found])
 

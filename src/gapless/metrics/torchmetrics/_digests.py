@@ -42,6 +42,7 @@ DIGESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "_multilabel_precision_recall_curve_update": ("e4564889022b",),
     },
     "torchmetrics.functional.classification.ranking": {
+        "_multilabel_coverage_error_update": ("6bff9236363a",),
         "_multilabel_ranking_loss_update": ("0082bfcb3f47",),
     },
     "torchmetrics.functional.classification.stat_scores": {

@@ -72,7 +72,7 @@ def _one_by_one(
 ) -> Counts:
     """Counts of labels (N, X), for all samples together (C,) or for each (N, C)."""
     inside = (target >= 0) & (target < num_classes) & (preds >= 0) & (preds < num_classes)
-    report(OUT_OF_RANGE, ~inside if keep is None else ~inside & keep)
+    report(OUT_OF_RANGE, ~inside if keep is None else ~inside & keep, asked=False)
     keep = inside if keep is None else inside & keep
     preds, target = preds.long(), target.long()
     if not samplewise:

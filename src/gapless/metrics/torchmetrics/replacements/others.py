@@ -64,6 +64,17 @@ def _measures(margin: Tensor, squared: bool) -> tuple[Tensor, Tensor]:
     return measures.sum(0), fill(margin.shape[0], margin.device)
 
 
+@instead_of("functional.classification.ranking:_multilabel_coverage_error_update", MASKS)
+def _coverage(original: Function) -> Function:
+    def update(preds: Tensor, target: Tensor) -> tuple[Tensor, int]:
+        """Scores and targets (N, L): for each sample, how deep its lowest relevant score lies."""
+        lifted = preds + torch.where(target == 0, preds.min().abs() + 10, torch.zeros_like(preds))
+        depth = (preds >= lifted.amin(1).unsqueeze(1)).sum(1).to(torch.float32)
+        return depth.sum(), depth.numel()
+
+    return update
+
+
 @instead_of("functional.classification.ranking:_multilabel_ranking_loss_update", MASKS)
 def _ranking_loss(original: Function) -> Function:
     def update(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor | int]:

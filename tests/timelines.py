@@ -79,5 +79,5 @@ def assert_sound(timeline: Timeline) -> None:
     assert (host.end[parents[held]] >= host.start[held]).all()
     assert len(timeline.links.forward) == len(timeline.links.backward)
     assert ((timeline.links.forward >= 0) & (timeline.links.backward < max(len(host), 1))).all()
-    assert all(note and note[0].isupper() or note[0].isdigit() for note in timeline.notes)
+    assert all((note and note[0].isupper()) or note[0].isdigit() for note in timeline.notes)
     timeline.thread_rows  # noqa: B018 - it must be computable

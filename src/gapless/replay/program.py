@@ -1,0 +1,140 @@
+"""Longest paths: every moment is the later of two earlier moments, each plus a fixed time.
+
+A *node* is a moment: the end of a stretch of device work, the end of a wait, a thread that goes on. Its time
+is ``max(time[a] + to_a, time[b] + to_b)``; node 0 is the beginning of the profile. Order is fixed, times are
+integer nanoseconds, and so a replay is one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapless.trace.timeline import Bools, Ints
+
+NEVER = -(1 << 50)
+"""The weight of an edge that is not there."""
+_ROOM = 8
+"""Bits: how many nodes of one nanosecond can be told apart when they are put in order."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Nodes in an order in which every node stands after both it depends on.
+
+    `order` lists the nodes by position and `place` gives the position of each; `a` and `b` are positions.
+    `cut_a` and `cut_b` mark, by node, edges that are left out.
+    """
+
+    order: Ints
+    place: Ints
+    a: list[int]
+    b: list[int]
+    cut_a: Bools
+    cut_b: Bools
+
+    @property
+    def cut(self) -> int:
+        """How many edges are left out."""
+        return int(self.cut_a.sum() + self.cut_b.sum())
+
+    def arranged(self, to_a: Ints, to_b: Ints) -> tuple[list[int], list[int]]:
+        """Weights given by node, by position."""
+        to_a, to_b = np.where(self.cut_a, NEVER, to_a), np.where(self.cut_b, NEVER, to_b)
+        return to_a[self.order].tolist(), to_b[self.order].tolist()
+
+    def run(self, to_a: list[int], to_b: list[int]) -> list[int]:
+        """The time of every node, by position; weights by position as well."""
+        time: list[int] = [0]
+        push = time.append
+        edges = zip(self.a, to_a, self.b, to_b, strict=True)
+        next(edges)
+        for a, after_a, b, after_b in edges:
+            x = time[a] + after_a
+            y = time[b] + after_b
+            push(x if x > y else y)
+        return time
+
+
+def program(a: Ints, to_a: Ints, b: Ints, to_b: Ints, when: Ints) -> Program:
+    """Puts nodes in order. `when` is the recorded time of each; node 0 is the origin.
+
+    Edges that would make a circle (clocks that disagree by more than a duration) are cut.
+    """
+    key, cut_a, cut_b = _keys(a, b, when)
+    order = np.argsort(key, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    a, b = np.where(cut_a, 0, a), np.where(cut_b, 0, b)
+    return Program(order, place, place[a][order].tolist(), place[b][order].tolist(), cut_a, cut_b)
+
+
+def _keys(a: Ints, b: Ints, when: Ints) -> tuple[Ints, Bools, Bools]:
+    """Keys that sort every node behind those it depends on, near its recorded time."""
+    key = (np.maximum(when, 0) + 1) << _ROOM
+    key[0] = 0
+    cut_a, cut_b = np.zeros(len(key), bool), np.zeros(len(key), bool)
+    for turn in range(2000):
+        floor = np.maximum(np.where(cut_a, 0, key[a]), np.where(cut_b, 0, key[b]))
+        floor[0] = -1
+        wrong = floor >= key
+        if not wrong.any():
+            break
+        if turn >= 1000:  # a circle: cut where it still turns
+            cut_b |= wrong & (key[b] >= key)
+            if turn >= 1500:
+                cut_a |= wrong & (key[a] >= key)
+        key[wrong] = floor[wrong] + 1
+    return key, cut_a, cut_b
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Work of one stream that hangs on one node and on the stretch before it, folded into one node each.
+
+    `begin` are positions of first operations in stream order; `of` the stretch of each operation.
+    """
+
+    begin: Ints
+    of: Ints
+
+    def fold(self, own: Ints, chained: Ints) -> tuple[Ints, Ints]:
+        """Weights of the stretches: from the node they hang on, and from the stretch before.
+
+        `own` is, for each operation, the time from that node to its end; `chained` from the end of the
+        operation before to its own end.
+        """
+        if not len(own):
+            return own, chained
+        along = self._along(chained)
+        total = np.add.reduceat(chained, self.begin)
+        return np.maximum.reduceat(own - along, self.begin) + total, total
+
+    def unfold(self, own: Ints, chained: Ints, node: Ints, before: Ints) -> Ints:
+        """The end of each operation, from the times of the node its stretch hangs on and the one before."""
+        if not len(own):
+            return own
+        along = self._along(chained)
+        reach = segmented_maximum(own - along, self.of)
+        latest: Ints = np.maximum(before[self.of], node[self.of] + reach) + along
+        return latest
+
+    def _along(self, chained: Ints) -> Ints:
+        """Time from the end of the stretch before to the end of each operation if nothing else held it up."""
+        total = np.cumsum(chained)
+        before = total[self.begin] - chained[self.begin]
+        along: Ints = total - before[self.of]
+        return along
+
+
+def segmented_maximum(values: Ints, of: NDArray[np.int64]) -> Ints:
+    """The running maximum within each run of equal `of`."""
+    result, step = values.copy(), 1
+    size = np.bincount(of).max(initial=0)
+    while step < size:
+        same = of[step:] == of[:-step]
+        result[step:] = np.where(same, np.maximum(result[step:], result[:-step]), result[step:])
+        step *= 2
+    return result

@@ -1,0 +1,260 @@
+"""Why the device was idle: each cause where it is known, and all of them adding up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tracing import Trace, training
+
+from gapless.analyze.profile.idle import attribute, totals
+from gapless.analyze.profile.steps import compute_busy, covered, find_steps, main_device
+from gapless.analyze.profile.waits import find_waits
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def causes(trace: Trace) -> dict[str, int]:
+    """Idle microseconds by cause."""
+    timeline = trace.timeline()
+    device = main_device(timeline)
+    steps = find_steps(timeline, device)
+    total, stretches = attribute(timeline, device, steps, find_waits(timeline))
+    found = totals(stretches)
+    assert sum(found.values()) == total
+    return {cause: idle // 1000 for cause, idle in found.items()}
+
+
+def step(trace: Trace, length: float) -> None:
+    trace.step(1, 0, length)
+    trace.launch("first", 1, 4, kernel=(6, 100))
+
+
+def test_a_wait_owes_the_idleness_that_follows_it():
+    trace = Trace()
+    step(trace, 1000)
+    trace.wait(10, 100)  # ends at 110, the kernel at 106
+    trace.launch("next", 150, 5, kernel=(160, 840))
+    found = causes(trace)
+    # 4 µs at the end of the wait, then 50 of the 96 that the device worked while the host stood.
+    assert found.pop("wait") == 54
+    assert sum(found.values()) == 6  # from the step's begin to the first kernel
+
+
+def test_a_wait_owes_no_more_than_it_lasted():
+    trace = Trace()
+    step(trace, 2000)
+    trace.wait(90, 20)
+    trace.launch("next", 1500, 5, kernel=(1510, 490))
+    found = causes(trace)
+    assert found["wait"] == 20
+    assert found["host"] > 1300
+
+
+def test_a_long_wait_behind_a_full_queue_costs_nothing():
+    trace = Trace()
+    trace.step(1, 0, 1000)
+    trace.launch("one", 0, 4, kernel=(0, 500))
+    trace.launch("two", 5, 4, kernel=(500, 500))
+    trace.wait(10, 480)
+    trace.launch("three", 495, 4, kernel=(1000, 1))
+    assert causes(trace).get("wait", 0) == 0
+
+
+def test_a_later_step_owes_nothing_to_an_old_wait():
+    trace = Trace()
+    for number in range(4):
+        now = 1000 * number
+        trace.step(number, now, 1000)
+        trace.launch("one", now + 100, 4, kernel=(now + 106, 200))
+        if number == 0:
+            trace.wait(now + 110, 196)
+        trace.launch("two", now + 500, 4, kernel=(now + 505, 495))
+    timeline = trace.timeline()
+    steps = find_steps(timeline, 0)
+    _, stretches = attribute(timeline, 0, steps, find_waits(timeline))
+    owed = [one.spans for one in stretches if one.cause == "wait"]
+    assert max(int(spans.end.max()) for spans in owed) <= 2_000_000
+
+
+def test_the_next_batch_was_not_there():
+    trace = Trace()
+    step(trace, 1000)
+    trace.annotation(LOADER, 120, 600)
+    trace.launch("next", 730, 5, kernel=(740, 260))
+    assert causes(trace)["input"] == 600
+
+
+def test_memory_was_taken_from_the_driver():
+    trace = Trace()
+    step(trace, 1000)
+    trace.call("cudaMalloc", 120, 400)
+    trace.launch("next", 530, 5, kernel=(540, 460))
+    assert causes(trace)["allocator"] == 400
+
+
+@pytest.mark.parametrize("name", ["hipFree", "cuMemCreate", "cudaHostAlloc"])
+def test_all_makers_and_ways_of_memory(name):
+    trace = Trace(vendor="amd" if name.startswith("hip") else "nvidia")
+    step(trace, 1000)
+    trace.call(name, 120, 400, driver=name.startswith("cu") and not name.startswith("cuda"))
+    trace.launch("next", 530, 5, kernel=(540, 460))
+    assert causes(trace)["allocator"] == 400
+
+
+def test_kernels_shorter_than_their_launches():
+    trace = Trace()
+    trace.step(1, 0, 1000)
+    for number in range(50):
+        trace.launch("tiny", 20 * number, 10, kernel=(20 * number + 12, 2))
+    found = causes(trace)
+    assert found["launch"] > 800
+    assert "host" not in found
+
+
+def test_the_host_does_something_else():
+    trace = Trace()
+    step(trace, 2000)
+    trace.operator("aten::sort", 200, 1200)
+    trace.launch("next", 1500, 5, kernel=(1510, 490))
+    found = causes(trace)
+    assert found["host"] > 1300
+    assert "wait" not in found
+
+
+def test_only_collectives_run():
+    trace = Trace()
+    step(trace, 1000)
+    trace.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 5, kernel=(106, 500), stream=20)
+    trace.launch("next", 40, 5, kernel=(606, 394))
+    assert causes(trace)["communication"] == 500
+
+
+def test_a_collective_beside_computation_is_not_exposed():
+    trace = Trace()
+    trace.step(1, 0, 1000)
+    trace.launch("compute", 0, 4, kernel=(4, 996))
+    trace.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 5, kernel=(106, 500), stream=20)
+    assert "communication" not in causes(trace)
+
+
+def test_a_graph_launch_and_a_long_call():
+    trace = Trace()
+    step(trace, 6000)
+    trace.call("cudaGraphLaunch", 120, 400)
+    trace.call("cudaModuleLoadData", 600, 3000)
+    trace.launch("next", 4000, 5, kernel=(4010, 1990))
+    assert causes(trace)["graph"] == 3400
+
+
+def test_the_device_takes_a_moment_between_queued_kernels():
+    trace = Trace()
+    step(trace, 300)
+    trace.launch("next", 20, 5, kernel=(108, 192))
+    assert causes(trace)["graph"] == 2
+
+
+def test_the_profiler_itself():
+    trace = Trace()
+    step(trace, 1000)
+    trace.overhead("Activity Buffer Request", 150, 300)
+    trace.launch("next", 730, 5, kernel=(740, 260))
+    assert causes(trace)["profiler"] == 300
+
+
+def test_what_is_not_known_is_not_guessed():
+    trace = Trace()
+    step(trace, 1000)
+    trace.kernel("from before the profile", 500, 500)  # no call launched it
+    found = causes(trace)
+    assert found["unknown"] == 394
+
+
+def test_waits_of_threads_that_launch_nothing_hold_nothing_up():
+    trace = Trace()
+    step(trace, 2000)
+    trace.call("cudaEventSynchronize", 90, 1390, thread=5000)  # a watchdog
+    trace.launch("next", 1500, 5, kernel=(1510, 490))
+    assert "wait" not in causes(trace)
+
+
+def test_the_last_synchronization_is_the_profilers_own():
+    trace = Trace()
+    step(trace, 1000)
+    trace.wait(10, 900, stream=False)
+    assert "wait" not in causes(trace)
+
+
+@pytest.mark.parametrize("dialect", ["new", "middle", "old"])
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_all_dialects_agree(dialect, vendor):
+    assert causes(training(dialect, vendor=vendor)) == causes(training("new", vendor=vendor))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["launch", "wait", "copy", "malloc", "loader", "host", "unlinked", "nccl"]),
+            st.integers(0, 400),
+            st.integers(1, 300),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+    st.booleans(),
+)
+def test_the_parts_always_add_up(script, stepped):
+    trace = Trace()
+    now = device = 1.0
+    trace.launch("first", 0, 1, kernel=(1, 1))
+    for what, gap, length, other in script:
+        now += gap
+        thread = 4077 if other else None
+        if what in ("launch", "nccl"):
+            device = max(device, now + 3) + 1
+            name = "ncclDevKernel_AllReduce_Sum" if what == "nccl" else "kernel"
+            trace.launch(name, now, 3, kernel=(device, length), thread=thread)
+            device += length
+        elif what == "wait":
+            trace.wait(now, length, thread=thread)
+        elif what == "copy":
+            device = max(device, now)
+            trace.copy("HtoD (Pageable -> Device)", now, length, copy=(device, length), thread=thread)
+            device += length
+        elif what == "malloc":
+            trace.call("cudaMalloc", now, length, thread=thread)
+        elif what == "loader":
+            trace.annotation(LOADER, now, length, thread=thread)
+        elif what == "unlinked":
+            device = max(device, now)
+            trace.kernel("alone", device, length)
+            device += length
+        else:
+            trace.operator("aten::sort", now, length, thread=thread)
+        now += length
+    if stepped:
+        trace.step(1, 0, now / 2)
+        trace.step(2, now / 2, now / 2 + 5)
+    timeline = trace.timeline()
+    number = main_device(timeline)
+    steps = find_steps(timeline, number)
+    waits = find_waits(timeline)
+    total, stretches = attribute(timeline, number, steps, waits)
+    start, end = compute_busy(timeline, number)
+    busy = int(covered(start, end, steps.start, steps.end).sum())
+    assert total == steps.total - busy
+    assert sum(totals(stretches).values()) == total
+    for one in stretches:
+        assert (one.spans.end > one.spans.start).all()
+    blocked = int((timeline.host.end - timeline.host.start)[waits.rows].sum())
+    assert totals(stretches).get("wait", 0) <= blocked
+
+
+def test_the_parts_add_up_on_every_real_trace(real_profile):
+    profile = real_profile
+    assert sum(cost.idle for cost in profile.costs) == profile.idle
+    assert profile.idle == profile.steps.total - sum(profile.steps.busy)
+    waited = [cost for cost in profile.costs if cost.cause == "wait"]
+    assert all(cost.idle <= cost.blocked + 1 for cost in waited if profile.steps.source == "span")

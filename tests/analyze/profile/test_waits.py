@@ -1,0 +1,129 @@
+"""Which calls wait, and what rule their chain of operators leads to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tracing import Trace
+
+from gapless.analyze.profile.lines import Places
+from gapless.analyze.profile.waits import find_waits, site
+from gapless.model import Site
+from gapless.rules import match
+
+PAGEABLE_OUT, PAGEABLE_IN = "DtoH (Device -> Pageable)", "HtoD (Pageable -> Device)"
+
+
+def sites(trace: Trace) -> list[Site]:
+    """The sites of all waits that count."""
+    timeline = trace.timeline()
+    waits = find_waits(timeline)
+    places = Places(timeline)
+    found = []
+    for row, copy, counts in zip(waits.rows, waits.copy, waits.counts, strict=True):
+        if counts:
+            name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
+            found.append(site(places.place(int(row)), name))
+    return found
+
+
+def chain(*operators: str, copy: str = PAGEABLE_OUT, sync: bool = True, vendor: str = "nvidia") -> Trace:
+    """Operators one inside the other, and in the innermost a copy and what waits for it."""
+    trace = Trace(vendor=vendor)
+    trace.launch("work", 0, 4, kernel=(5, 100))
+    for depth, name in enumerate(operators):
+        trace.operator(name, 10 + depth, 400 - 2 * depth)
+    if copy:
+        trace.copy(copy, 100, 20, copy=(106, 10))
+    if sync:
+        trace.wait(125, 50)
+    trace.launch("more", 900, 4, kernel=(905, 10))
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("operators", "copy", "code", "mechanism"),
+    [
+        (["aten::item", "aten::_local_scalar_dense"], PAGEABLE_OUT, "GAP101", "read"),
+        (["aten::is_nonzero", "aten::item", "aten::_local_scalar_dense"], PAGEABLE_OUT, "GAP102", "read"),
+        (["aten::nonzero"], PAGEABLE_OUT, "GAP110", "size"),
+        (["aten::index", "aten::nonzero"], PAGEABLE_OUT, "GAP112", "size"),
+        (["aten::masked_select", "aten::nonzero"], PAGEABLE_OUT, "GAP112", "size"),
+        (["aten::index_put_", "aten::_index_put_impl_", "aten::nonzero"], PAGEABLE_OUT, "GAP113", "size"),
+        (["aten::unique_dim"], PAGEABLE_OUT, "GAP114", "size"),
+        (["aten::_unique2"], PAGEABLE_OUT, "GAP114", "size"),
+        (["aten::repeat_interleave"], PAGEABLE_OUT, "GAP115", "size"),
+        (["aten::bincount", "aten::item", "aten::_local_scalar_dense"], PAGEABLE_OUT, "GAP116", "read"),
+        (["aten::to", "aten::_to_copy", "aten::copy_"], PAGEABLE_IN, "GAP120", "h2d"),
+        (["aten::to", "aten::_to_copy", "aten::copy_"], PAGEABLE_OUT, "GAP122", "d2h"),
+        (["aten::to", "aten::_to_copy", "aten::copy_"], "HtoD (Pinned -> Device)", "GAP123", "h2d"),
+        (["aten::index", "aten::to", "aten::copy_"], PAGEABLE_IN, "GAP124", "h2d"),
+        (["aten::linalg_inv", "aten::_linalg_check_errors"], PAGEABLE_OUT, "GAP144", "status"),
+        ([], "", "GAP131", "explicit"),
+    ],
+)
+def test_the_chain_of_operators_leads_to_the_rule(operators, copy, code, mechanism):
+    (one,) = sites(chain(*operators, copy=copy))
+    assert (match(one).code, one.mechanism) == (code, mechanism)
+
+
+def test_a_synchronization_of_the_device():
+    trace = Trace()
+    trace.launch("work", 0, 4, kernel=(5, 100))
+    trace.wait(10, 95, stream=False)
+    trace.launch("more", 120, 4, kernel=(126, 10))
+    (one,) = sites(trace)
+    assert match(one).code == "GAP130"
+
+
+def test_hip_is_told_in_the_words_of_cuda():
+    trace = Trace(vendor="amd")
+    trace.launch("work", 0, 4, kernel=(5, 100))
+    trace.wait(10, 95, stream=False)
+    trace.launch("more", 120, 4, kernel=(126, 10))
+    (one,) = sites(trace)
+    assert one.operator == "cudaDeviceSynchronize"
+
+
+def test_hips_copies_wait_without_a_synchronization():
+    (one,) = sites(chain("aten::to", "aten::copy_", copy=PAGEABLE_OUT, sync=False, vendor="amd"))
+    assert match(one).code == "GAP122"
+
+
+def test_a_pageable_copy_and_its_synchronization_are_one_wait():
+    waits = find_waits(chain("aten::to", "aten::_to_copy", "aten::copy_", copy=PAGEABLE_IN).timeline())
+    assert len(waits.rows) == 2
+    assert waits.counts.sum() == 1
+
+
+def test_pinned_copies_that_nobody_waits_for_are_no_waits():
+    assert sites(chain("aten::to", "aten::copy_", copy="HtoD (Pinned -> Device)", sync=False)) == []
+
+
+def test_copies_within_the_device_are_no_waits():
+    assert sites(chain("aten::copy_", copy="DtoD (Device -> Device)", sync=False)) == []
+    assert sites(chain("aten::copy_", copy="DtoD (Device -> Device)", sync=False, vendor="amd")) == []
+
+
+def test_launches_and_queries_are_no_waits():
+    trace = Trace()
+    trace.launch("work", 0, 4, kernel=(5, 100))
+    trace.call("cudaEventQuery", 10, 2)
+    trace.call("cudaStreamWaitEvent", 14, 2)
+    trace.call("cudaEventRecord", 17, 2)
+    assert sites(trace) == []
+
+
+def test_what_the_profiler_ends_with_is_not_the_programs():
+    trace = Trace()
+    trace.launch("work", 0, 4, kernel=(5, 100))
+    trace.wait(10, 95, stream=False)
+    assert sites(trace) == []
+
+
+def test_a_profile_without_calls():
+    trace = Trace()
+    trace.kernel("alone", 5, 10)
+    waits = find_waits(trace.timeline())
+    assert waits.rows.dtype == np.int64
+    assert len(waits.rows) == 0
