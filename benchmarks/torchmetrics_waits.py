@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import statistics
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from torchmetrics import audio, detection, image, multimodal, segmentation, shap
 
 import gapless
 from gapless.metrics.torchmetrics import unwait
+from gapless.metrics.torchmetrics._unwait import MEASURED, options_of
 
 N, C, L = 12, 5, 4
 """Size of a batch, classes, labels."""
@@ -55,8 +58,7 @@ Batch = Callable[[Make], tuple[Any, ...]]
 class Case:
     """One way to build a metric, and the inputs of one update.
 
-    `best` are the metric's own options that make it wait least. `exact` says that its values come back
-    bit for bit; else within rounding, because sums are taken in another order.
+    `best` are the metric's own options that make it wait least.
     """
 
     name: str
@@ -266,13 +268,13 @@ def image_cases() -> Iterator[Case]:
     mifid = partial(image.MemorizationInformedFrechetInceptionDistance, feature=Features())
     yield Case(
         "MemorizationInformedFrechetInceptionDistance",
-        partial(Sequence, mifid, ({"real": True}, {"real": False})),
+        partial(in_turn, mifid, ({"real": True}, {"real": False})),
         lambda m: (m.score(N, 3, 8, 8),),
     )
 
 
-def Sequence(build: Callable[[], Any], steps: tuple[dict[str, Any], ...]) -> Any:  # noqa: N802
-    """A metric that wants keywords in turn gets them from its batches: see `update`."""
+def in_turn(build: Callable[[], Any], steps: tuple[dict[str, Any], ...]) -> Any:
+    """A metric whose updates take keywords in turn: see `update`."""
     metric = build()
     metric._case_keywords = steps
     return metric
@@ -389,3 +391,115 @@ def host(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [host(one) for one in value]
     return value
+
+
+def counted(case: Case, change: Callable[[Any], Any] | None = None, **options: Any) -> tuple[int, int, Any]:
+    """Waits of the third update and of the result, on the emulated device, and the metric."""
+    with gapless.emulate() as seen:
+        metric = case.build(**options).to("cuda")
+        if change is not None:
+            change(metric)
+        waits = []
+        for step in range(3):
+            batch = case.batch(Make(step, "cuda"))
+            before = seen.waits
+            update(metric, batch, step)
+            waits.append(seen.waits - before)
+        before = seen.waits
+        metric.compute()
+        return waits[-1], seen.waits - before, metric
+
+
+def wait_tables() -> tuple[str, list[list[object]], list[list[object]]]:
+    """The tables of the sheet, the rows for the package, and what all rows add up to."""
+    text, measured, total = "", [], [0] * 6
+    for family, make in FAMILIES.items():
+        rows: list[list[object]] = []
+        for case in make():
+            update_plain, compute_plain, metric = counted(case)
+            best = counted(case, **case.best)[:2] if case.best else ("", "")
+            update_after, compute_after, _ = counted(case, unwait)
+            rows.append([case.name, update_plain, best[0], update_after, compute_plain, best[1], compute_after])
+            if isinstance(metric, torchmetrics.Metric):
+                counts = (update_plain, update_after, compute_plain, compute_after)
+                measured.append([type(metric).__name__, options_of(metric), *counts])
+            sums = (update_plain, update_after, compute_plain, compute_after, update_plain > 0, update_after > 0)
+            total = [a + b for a, b in zip(total, sums)]
+        columns = ["case", "update", "best options", "unwait", "compute", "best options", "unwait"]
+        text += f"## {family.capitalize()}\n\n" + _sheet.table(columns, rows) + "\n"
+    return text, measured, [list(total)]
+
+
+def five(classes: int, batch: int, kind: str) -> Callable[[], None]:
+    """One update of a mean and four macro class metrics on the host, in the way named `kind`."""
+    options = {"validate_args": False} if kind == "best options" else {}
+    mean = aggregation.MeanMetric(**({"nan_strategy": "disable"} if options else {}))
+    names = ("MulticlassAccuracy", "MulticlassPrecision", "MulticlassRecall", "MulticlassF1Score")
+    metrics: Any = [getattr(classification, name)(classes, **options) for name in names]
+    if kind.endswith("one collection") or kind == "best options":
+        metrics = [MetricCollection(metrics)]
+    if kind.startswith("unwait"):
+        unwait([mean, *metrics])
+    logits, target = torch.randn(batch, classes), torch.randint(classes, (batch,))
+    loss = torch.tensor(1.0)
+
+    def step() -> None:
+        mean.update(loss)
+        for metric in metrics:
+            metric.update(logits, target)
+
+    step()
+    return step
+
+
+def time_rows(rounds: int) -> list[list[object]]:
+    """Microseconds per update of the five metrics, all ways in turn in each round; medians."""
+    kinds = ("defaults", "unwait", "best options", "unwait, one collection")
+    rows: list[list[object]] = []
+    for classes, batch in ((10, 128), (10, 4096), (1000, 128), (1000, 4096)):
+        steps = {kind: five(classes, batch, kind) for kind in kinds}
+        found: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(rounds):
+            for kind, step in steps.items():
+                began = time.perf_counter()
+                for _ in range(5):
+                    step()
+                found[kind].append((time.perf_counter() - began) / 5 * 1e6)
+        rows.append([f"C = {classes}, batch {batch}", *(f"{statistics.median(found[kind]):.0f}" for kind in kinds)])
+    return rows
+
+
+METHOD = (
+    "each metric is built and updated three times on the emulated device (12 samples, 5 classes, 4 labels); waits of "
+    "the third update and of the following compute. `best options`: `validate_args=False` or `nan_strategy=\"disable\"`. "
+    "`unwait`: as it comes, with the checks on, which cost one wait in each compute. Not built: what needs a download "
+    "or a package of its own"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of the time table")
+    parser.add_argument("--no-counts", action="store_true", help="do not write the counts that the package shows")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    tables, measured, ((update_before, update_after, compute_before, compute_after, some, left),) = wait_tables()
+    text = _sheet.header("Waits of TorchMetrics", "python benchmarks/torchmetrics_waits.py", METHOD)
+    text += (
+        f"torchmetrics {torchmetrics.__version__}, {sum(1 for _ in cases())} cases. All updates together wait "
+        f"{update_before} times, with `unwait` {update_after}; all results {compute_before} and {compute_after}. "
+        f"{some} updates wait at all, with `unwait` {left}.\n\n{tables}"
+    )
+    text += "## Host time of an update: mean, macro accuracy, precision, recall, F1\n\nµs on the CPU, one thread.\n\n"
+    columns = ["", "defaults", "unwait", "best options, one collection", "unwait, one collection"]
+    text += _sheet.table(columns, time_rows(args.rounds))
+    if not args.no_counts:
+        lines = ["class\toptions\tupdate\tupdate_unwaited\tcompute\tcompute_unwaited"]
+        lines += ["\t".join(map(str, row)) for row in measured]
+        MEASURED.write_text("\n".join(lines) + "\n")
+    print(_sheet.write("torchmetrics_waits", text))
+
+
+if __name__ == "__main__":
+    main()

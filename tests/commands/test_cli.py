@@ -113,8 +113,8 @@ def test_show(tmp_path, capsys):
 
 
 def test_show_of_what_is_no_session(tmp_path, capsys):
-    path = tmp_path / "trace.json"
-    path.write_text('{"traceEvents": []}')
+    path = tmp_path / "events.json"
+    path.write_text('{"events": []}')
     status, out, err = run(capsys, "show", str(path))
     assert (status, out) == (3, "")
     assert err.startswith(f"gapless: {path} is JSON but not a Gapless session")

@@ -19,6 +19,9 @@ _EPOCH = 10**17
 _APART = 10**9
 """Nanoseconds by which the clocks of two machines may differ; more, and only matching collectives tell."""
 
+_NO_CLOCK_IS_SO_WRONG = 3600 * 10**9
+"""Files that begin further apart than these nanoseconds are not of one time, whatever else is alike."""
+
 _MARKED = re.compile(r"((?<![a-z])(?:rank|worker|gpu|node|host|tp|dp|pp|ep)[-_=.]?)\d+", re.IGNORECASE)
 
 
@@ -44,9 +47,10 @@ def group(profiles: Sequence[Profile]) -> Grouping:
     captures. What cannot be shown to belong together stays apart.
     """
     files = sorted((_File(one) for one in profiles), key=lambda one: one.order)
+    crowded = _crowded(files)
     captures: list[list[_File]] = []
     for one in files:
-        fitting = [some for some in captures if _belongs(one, some)]
+        fitting = [some for some in captures if _belongs(one, some, crowded)]
         if fitting:
             min(fitting, key=lambda some: abs(some[0].profile.origin - one.profile.origin)).append(one)
         else:
@@ -84,7 +88,18 @@ class _File:
         return self.rank, self.profile.path, self.profile.origin
 
 
-def _belongs(one: _File, capture: list[_File]) -> bool:
+def _crowded(files: list[_File]) -> bool:
+    """Whether a rank was recorded twice at what may be the same time: by two runs, that is."""
+    last: dict[int, _File] = {}
+    for one in files:
+        if one.rank >= 0:
+            if one.rank in last and _same_time(one.profile, last[one.rank].profile):
+                return True
+            last[one.rank] = one
+    return False
+
+
+def _belongs(one: _File, capture: list[_File], crowded: bool) -> bool:
     """Whether `one` is another rank of what the others recorded."""
     if any(one.rank == other.rank >= 0 or one.profile is other.profile for other in capture):
         return False
@@ -94,11 +109,12 @@ def _belongs(one: _File, capture: list[_File]) -> bool:
         return False
     if not _same_steps(one.profile, first.profile):
         return False
-    if _meet(one, first):
-        return True
-    if one.recorded != first.recorded or one.rank < 0 or first.rank < 0:
-        return False
-    return (one.recorded or one.folder == first.folder) and _same_time(one.profile, first.profile)
+    both = one.recorded == first.recorded and min(one.rank, first.rank) >= 0
+    if both and (one.recorded or one.folder == first.folder) and _same_time(one.profile, first.profile):
+        comparable = not one.sequences.keys().isdisjoint(first.sequences)
+        if not (crowded and comparable) or _meet(one, first, proof=False):
+            return True
+    return bool(_meet(one, first, proof=True))
 
 
 def _same_steps(one: Profile, other: Profile) -> bool:
@@ -110,11 +126,13 @@ def _same_steps(one: Profile, other: Profile) -> bool:
     return not set(one.steps.names).isdisjoint(other.steps.names)
 
 
-def _meet(one: _File, other: _File) -> Pairs:
+def _meet(one: _File, other: _File, *, proof: bool) -> Pairs:
     """The collectives that both recorded."""
     apart = one.profile.origin - other.profile.origin
+    if _epoch(one.profile, other.profile) and abs(apart) > _NO_CLOCK_IS_SO_WRONG:
+        return {}
     for name in sorted(one.sequences.keys() & other.sequences.keys()):
-        pairs = match(other.sequences[name], one.sequences[name], apart)
+        pairs = match(other.sequences[name], one.sequences[name], apart, proof=proof)
         if pairs:
             return pairs
     return {}
@@ -122,11 +140,16 @@ def _meet(one: _File, other: _File) -> Pairs:
 
 def _same_time(one: Profile, other: Profile) -> bool:
     """Whether both were recorded at one time, as far as their clocks can tell."""
-    if min(one.origin, other.origin) < _EPOCH:
+    if not _epoch(one, other):
         return True
     begin = max(one.origin, other.origin)
     end = min(one.origin + one.span, other.origin + other.span)
     return begin - end <= _APART
+
+
+def _epoch(one: Profile, other: Profile) -> bool:
+    """Whether the times of both count from 1970."""
+    return min(one.origin, other.origin) >= _EPOCH
 
 
 def _told(capture: list[_File]) -> list[str]:
@@ -136,7 +159,11 @@ def _told(capture: list[_File]) -> list[str]:
     if all(one.recorded for one in capture):
         return []  # they say so themselves
     named = all(one.rank >= 0 for one in capture)
-    by = "their names and times" if named and not _meet(capture[1], capture[0]) else "their collectives"
+    by = (
+        "their names and times"
+        if named and not _meet(capture[1], capture[0], proof=True)
+        else "their collectives"
+    )
     names = sorted(PurePath(one.profile.path).name for one in capture)
     return [f"{names[0]} and {count(len(names) - 1, 'other file')} are taken for ranks of one run, by {by}"]
 

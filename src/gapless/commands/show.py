@@ -1,23 +1,25 @@
-"""``gapless show``: report a saved session again."""
+"""``gapless show``: report a saved run again."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 
-from gapless.analyze import report
 from gapless.commands import _output
-from gapless.model.session import load
+from gapless.commands._saved import kind_of
+from gapless.errors import UnreadableInput
+from gapless.model import Report
 from gapless.render import renderer
 
 
 @click.command("show")
 @_output.report_options
-@click.argument("session", metavar="SESSION")
-def command(session: str, form: str, unfold: bool, verbose: bool, no_color: bool) -> int:
-    """Report a session that `gapless check -o SESSION` has saved, in any format, on any machine.
+@click.argument("saved", metavar="SESSION")
+def command(saved: str, form: str, unfold: bool, verbose: bool, no_color: bool) -> int:
+    """Report again what `gapless check -o` or `gapless trace -o` has saved, in any format, on any machine.
 
     \b
     Examples:
@@ -27,5 +29,29 @@ def command(session: str, form: str, unfold: bool, verbose: bool, no_color: bool
     style = _output.style_for(
         sys.stdout, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd()
     )
-    _output.write(sys.stdout, renderer(form)(report(load(session)), style))
+    for number, found in enumerate(reports(saved)):
+        between = "\n" if number and form == "text" else ""
+        _output.write(sys.stdout, between + renderer(form)(found, style))
     return 0
+
+
+def reports(saved: str) -> Sequence[Report]:
+    """What the file `saved` holds: a report for a session, and one for each run of saved profiles.
+
+    Raises:
+        UnreadableInput: it cannot be read, or is something that another command reports.
+    """
+    kind = kind_of(saved)
+    if kind == "profile":
+        from gapless.analyze.profile.report import report as explain
+        from gapless.analyze.ranks import group
+        from gapless.model.profile import load as load_profiles
+
+        grouping = group(load_profiles(saved))
+        return [explain(run, () if n else grouping.notes) for n, run in enumerate(grouping.runs)]
+    if kind == "trace":
+        raise UnreadableInput(f"{saved} is a profile of PyTorch's own: gapless trace {saved}")
+    from gapless.analyze import report
+    from gapless.model.session import load
+
+    return [report(load(saved))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ class Batch:
 
     __slots__ = ("_derived", "args")
 
-    def __init__(self, args: tuple[Any, ...], device: torch.device) -> None:
+    def __init__(self, args: Iterable[Any], device: torch.device) -> None:
         self.args = tuple([admit(value, device) for value in args])
         self._derived: dict[Any, Any] = {}
 

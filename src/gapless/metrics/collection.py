@@ -19,14 +19,16 @@ from gapless.metrics.reading import Every, Reading
 from gapless.metrics.statistic import State, Statistic
 
 Sources = tuple[int | str, ...]
+Watched = tuple[Statistic, tuple[str, ...]]
 
 
 class Plan(NamedTuple):
     """How the arguments of one form of call reach the statistics."""
 
-    groups: list[tuple[Sources, list[Statistic]]]
+    groups: list[tuple[Sources | None, list[Watched]]]
+    """Statistics with the names of their metrics, by the arguments they get; None for all, in order."""
     direct: list[tuple[Sources, Metric]]
-    named: list[tuple[Statistic, tuple[str, ...]]]
+    first: Statistic | None
 
 
 class MetricCollection(nn.ModuleDict):
@@ -84,6 +86,9 @@ class MetricCollection(nn.ModuleDict):
                     same.checked = same.checked or part.checked
                     metric.use(name, same)
         metric.__dict__["_lender"] = self
+        self._ledger.updated = self._ledger.updated or metric.update_called
+        self._ledger.count = max(self._ledger.count, metric.update_count)
+        metric.__dict__["_ledger"] = self._ledger
 
     def _distinct(self, except_for: Metric | None = None) -> list[Statistic]:
         """Every statistic once."""
@@ -100,26 +105,26 @@ class MetricCollection(nn.ModuleDict):
         """Work out anew, at the next update, which statistics there are."""
         self._plans = {}
 
-    def _plan(self, given: int, names: tuple[str, ...]) -> Plan:
-        plan = self._plans.get((given, names))
-        if plan is None:
-            plan = self._plans[given, names] = self._make_plan(given, names)
-        return plan
-
     def _make_plan(self, given: int, names: tuple[str, ...]) -> Plan:
-        groups: dict[Sources, list[Statistic]] = {}
+        groups: dict[Sources, list[Watched]] = {}
         direct: list[tuple[Sources, Metric]] = []
+        taken: set[int] = set()
+        called = {id(part): watched for part, watched in self._named_parts()}
         for member in self._members():
             sources = sources_of(member, given, names)
             if member.direct:
                 direct.append((sources, member))
                 continue
-            taken = [id(part) for parts in groups.values() for part in parts]
             group = groups.setdefault(sources, [])
-            group += [part for part in member._parts if id(part) not in taken]
-        return Plan(list(groups.items()), direct, self._named_parts())
+            group += [(part, called[id(part)]) for part in member._parts if id(part) not in taken]
+            taken.update(id(part) for part in member._parts)
+        plain = tuple(range(given))
+        routes = [(None if sources == plain else sources, parts) for sources, parts in groups.items()]
+        first = routes[0][1][0][0] if routes else None
+        plan = self._plans[(given, *names)] = Plan(routes, direct, first)
+        return plan
 
-    def _named_parts(self) -> list[tuple[Statistic, tuple[str, ...]]]:
+    def _named_parts(self) -> list[Watched]:
         return [
             (part, tuple(n for n, m in super(MetricCollection, self).items() if part in m._parts))
             for part in self._distinct()
@@ -129,20 +134,24 @@ class MetricCollection(nn.ModuleDict):
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch to every member. Of named arguments each member gets those its ``update`` knows."""
-        plan = self._plan(len(args), tuple(kwargs))
-        device = self.device
+        plan = self._plans.get((len(args), *kwargs))
+        if plan is None:
+            plan = self._make_plan(len(args), tuple(kwargs))
+        device = plan.first.device if plan.first is not None else self.device
         if device.type == "cpu":
             device = self._follow((*args, *kwargs.values()), device)
+        compiling = torch.compiler.is_compiling()
+        at_once = device.type == "cpu" and not compiling
+        self._ledger.updated_once(compiling)
         for sources, parts in plan.groups:
-            batch = Batch(tuple([args[s] if isinstance(s, int) else kwargs[s] for s in sources]), device)
-            for part in parts:
-                part.update(batch)
+            given = args if sources is None else [args[s] if isinstance(s, int) else kwargs[s] for s in sources]
+            batch = Batch(given, device)
+            for part, names in parts:
+                part.count(batch)
+                if part.checked:
+                    deliver_on_host(part, names) if at_once else part.note()
         for sources, member in plan.direct:
             member.update(*[args[s] if isinstance(s, int) else kwargs[s] for s in sources])
-        self._mark()
-        if device.type == "cpu" and not torch.compiler.is_compiling():
-            for part, names in plan.named:
-                deliver_on_host(part, names)
         for watcher in self._watchers:
             watcher.updated(self)
 
@@ -172,10 +181,11 @@ class MetricCollection(nn.ModuleDict):
             return self._values()
         if not any(member.sync_on_compute and member._distributed() for member in self._members()):
             return self._values()
-        if self._ledger.computed is None:
+        known = self._ledger.computed
+        if id(self) not in known:
             with self._everywhere(lambda member: member.sync_on_compute):
-                self._ledger.computed = self._values()
-        return dict(self._ledger.computed)
+                known[id(self)] = self._values()
+        return dict(known[id(self)])
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
@@ -184,7 +194,7 @@ class MetricCollection(nn.ModuleDict):
         for member in self._members():
             if member.direct:
                 member.reset()
-        self._mark(False)
+        self._ledger.start_again()
 
     def read(self) -> Reading:
         """Start to bring the results to the host and return at once.
@@ -317,11 +327,6 @@ class MetricCollection(nn.ModuleDict):
         for part in self._distinct():
             part.to(accelerator)
         return accelerator
-
-    def _mark(self, updated: bool = True) -> None:
-        self._ledger.mark(updated)
-        for member in self._members():
-            member._ledger.mark(updated)
 
 
 def named(metrics: Any, additional: Sequence[Any]) -> Iterator[tuple[str, Metric]]:

@@ -27,7 +27,7 @@ def deliver(statistic: Statistic, names: Sequence[str], count: int, clean: int |
 
 def deliver_on_host(statistic: Statistic, names: Sequence[str]) -> None:
     """The same for a statistic on the CPU, where looking costs no wait."""
-    faults = statistic.faults() if statistic.checked else None
+    faults = statistic.faults()
     if faults is not None:
         count = int(faults.item())
         if count:

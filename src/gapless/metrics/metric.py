@@ -28,14 +28,20 @@ class Ledger:
     def __init__(self) -> None:
         self.updated = False
         self.count = 0
-        self.computed: Any = None
+        self.computed: dict[int, Any] = {}
 
-    def mark(self, updated: bool) -> None:
-        """There was an update, or a reset."""
-        self.updated = updated
-        self.computed = None
-        if not torch.compiler.is_compiling():
-            self.count = self.count + 1 if updated else 0
+    def updated_once(self, compiling: bool) -> None:
+        """There was an update; in a compiled function its number is not known."""
+        self.updated = True
+        self.computed.clear()
+        if not compiling:
+            self.count += 1
+
+    def start_again(self) -> None:
+        """There was a reset."""
+        self.updated = False
+        self.count = 0
+        self.computed.clear()
 
 
 class Metric(nn.Module):
@@ -114,12 +120,13 @@ class Metric(nn.Module):
         if device.type == "cpu":
             device = self._follow(args, device)
         batch = Batch(args, device)
+        compiling = torch.compiler.is_compiling()
+        at_once = device.type == "cpu" and not compiling
+        own["_ledger"].updated_once(compiling)
         for part in parts:
-            part.update(batch)
-        own["_ledger"].mark(True)
-        if device.type == "cpu" and not torch.compiler.is_compiling():
-            for part in parts:
-                deliver_on_host(part, (type(self).__name__,))
+            part.count(batch)
+            if part.checked:
+                deliver_on_host(part, (type(self).__name__,)) if at_once else part.note()
 
     def value(self) -> Any:
         """The result, as new tensors on the device, from the statistics' states."""
@@ -144,10 +151,11 @@ class Metric(nn.Module):
             )
         if not (self.sync_on_compute and self._local is None and self._distributed()):
             return self.value()
-        if self._ledger.computed is None or not self.compute_with_cache:
+        known = self._ledger.computed
+        if id(self) not in known or not self.compute_with_cache:
             with self.sync_context():
-                self._ledger.computed = self.value()
-        return copy.copy(self._ledger.computed)
+                known[id(self)] = self.value()
+        return copy.copy(known[id(self)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the result over this batch alone, from the same pass over the data."""
@@ -168,7 +176,7 @@ class Metric(nn.Module):
             self._take_back()
         for part in self._parts:
             part.reset()
-        self._ledger.mark(False)
+        self._ledger.start_again()
 
     def read(self) -> Reading:
         """Start to bring the result to the host and return at once: see :class:`~gapless.metrics.reading.Reading`.
@@ -295,6 +303,7 @@ class Metric(nn.Module):
     def _take_back(self) -> None:
         """Stop sharing statistics with the members of a collection, which keep them as they are."""
         lender, self.__dict__["_lender"] = self._lender, None
+        self.__dict__["_ledger"] = copy.deepcopy(self._ledger)
         for name, part in list(self.statistics()):
             self.use(name, copy.deepcopy(part))
         lender.forget_plan()
@@ -323,7 +332,7 @@ class Metric(nn.Module):
             found = {slot: state_dict.get(f"{prefix}{name}.{slot}") for slot in part.saved_names()}
             if all(value is not None for value in found.values()):
                 part.load(found)
-                self._ledger.mark(True)
+                self._ledger.updated_once(False)
             elif self._persistent:
                 missing += [f"{prefix}{name}.{slot}" for slot, value in found.items() if value is None]
         super()._load_from_state_dict(state_dict, prefix, *args)

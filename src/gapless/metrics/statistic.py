@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ class Statistic:
     """
 
     severity = "error"
+    constants: Mapping[str, int] = MappingProxyType({})
+    """Integers that operators need as tensors of the device; each is an attribute."""
 
     def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
         self.key = (type(self), *config)
@@ -53,7 +56,7 @@ class Statistic:
         self.slots = {**slots, "clean": Slot()}
         self.device = torch.get_default_device()
         self.state: State = self._allocate()
-        self.one = torch.ones((), dtype=torch.int64, device=self.device)
+        self._make_constants()
         self._whole: State | None = None
         self._scratch: State | None = None
 
@@ -87,16 +90,11 @@ class Statistic:
 
     # What the metrics call.
 
-    def update(self, batch: Batch) -> None:
-        """Add `batch`, and note on the device whether every update so far was free of bad values."""
-        self.count(batch)
-        self._note()
-
-    def _note(self) -> None:
-        if self.checked and (self.device.type != "cpu" or torch.compiler.is_compiling()):
-            faults = self.faults()
-            if faults is not None:
-                self.state["clean"].add_(faults == 0)
+    def note(self) -> None:
+        """Note on the device whether every update so far was free of bad values."""
+        faults = self.faults() if self.checked else None
+        if faults is not None:
+            self.state["clean"].add_(faults == 0)
 
     def fault_state(self) -> Tensor | None:
         """``[bad values, updates before the first of them]`` on the device, or None where nothing is checked."""
@@ -128,14 +126,14 @@ class Statistic:
             return
         batch, self.state, self._whole = self.state, self._whole, None
         self.merge(self.state, batch)
-        self._note()
+        self.note()
 
     def to(self, device: torch.device) -> None:
         """Move the state; dtypes stay, whatever the module around it is cast to."""
         if device == self.device:
             return
         self.device = device
-        self.one = torch.ones((), dtype=torch.int64, device=device)
+        self._make_constants()
         self.state = {
             name: moved(value.to(storable(self.slots[name].dtype, device)), device)
             for name, value in self.state.items()
@@ -170,6 +168,11 @@ class Statistic:
     def merge_folded(self, into: State, other: State) -> None:
         """Add the slots to fold of `other` to those of `into`, in place; for statistics that have any."""
         raise NotImplementedError
+
+    def _make_constants(self) -> None:
+        with torch.inference_mode(False):
+            for name, number in self.constants.items():
+                setattr(self, name, torch.full((), number, dtype=torch.int64, device=self.device))
 
     def _allocate(self) -> State:
         with torch.inference_mode(False):

@@ -75,7 +75,7 @@ class PhaseChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class WorkChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Device time of one kernel, or of all kernels launched by one operator.
+    """Device time of one kernel, or of all kernels of which one operator launches most.
 
     `before` and `after` are nanoseconds, `calls_before` and `calls_after` launches, per step or trace; -1
     where a side lists its longest only and this is not one of them: it takes `at_most` there. `was` is the

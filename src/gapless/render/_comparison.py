@@ -54,7 +54,7 @@ def as_text(made: Comparison, style: Style) -> str:
         _times(canvas, made)
         _measures(canvas, made.measures)
         _phases(canvas, made.phases)
-        _work(canvas, made, "operators", made.operators)
+        _work(canvas, made, "kernels by main operator", made.operators)
         _work(canvas, made, "kernels", made.kernels)
         _lines(canvas, made)
         _places(canvas, made)

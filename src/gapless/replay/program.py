@@ -58,7 +58,7 @@ class Program:
         return time
 
 
-def program(a: Ints, to_a: Ints, b: Ints, to_b: Ints, when: Ints) -> Program:
+def program(a: Ints, b: Ints, when: Ints) -> Program:
     """Puts nodes in order. `when` is the recorded time of each; node 0 is the origin.
 
     Edges that would make a circle (clocks that disagree by more than a duration) are cut.

@@ -13,6 +13,8 @@ from gapless.replay.graph import Graph, last_anchor
 from gapless.replay.host import HANDOVER, LOADER, QUEUE, WAIT, Anchors, loader_rows
 from gapless.replay.latency import Launches
 from gapless.replay.program import NEVER
+from gapless.replay.steps import Steps
+from gapless.replay.waits import Links
 from gapless.trace.timeline import Bools, Ints, Timeline
 
 
@@ -61,12 +63,13 @@ def edges(timeline: Timeline, of: Graph, order: Order) -> Edges:
     return Edges(a, b, when)
 
 
-def weights(timeline: Timeline, of: Graph, at: Edges, launches: Launches, order: Order, change: Change) -> Weights:
+def weights(
+    timeline: Timeline, of: Graph, at: Edges, launches: Launches, order: Order, clock: Clock, change: Change
+) -> Weights:
     """The weight of every edge."""
-    clock = host_clock(timeline, of, change)
     length = lengths(timeline, of, change)
     to_a, to_b = np.zeros(of.count, np.int64), np.full(of.count, NEVER, np.int64)
-    to_a[of.moments], to_b[of.moments] = _moments(timeline, of, at, clock, length, change)
+    to_a[of.moments], to_b[of.moments] = _moments(of, at, clock, length, change)
     own, chained = _operations(timeline, of, launches, order, clock, length)
     to_a[of.folded], to_b[of.folded] = of.stretches.fold(own, chained)
     before = order.before[of.crossings.work]
@@ -84,9 +87,7 @@ def removed(anchors: Anchors, waits: Bools) -> Bools:
     return gone
 
 
-def _moments(
-    timeline: Timeline, of: Graph, at: Edges, clock: Clock, length: Ints, change: Change
-) -> tuple[Ints, Ints]:
+def _moments(of: Graph, at: Edges, clock: Clock, length: Ints, change: Change) -> tuple[Ints, Ints]:
     anchors = of.anchors
     left = np.concatenate([[0], anchors.leave])  # by node; the origin is at 0
     arrive = np.maximum(anchors.arrive, left[of.previous])
@@ -142,18 +143,25 @@ def lengths(timeline: Timeline, of: Graph, change: Change) -> Ints:
     return length
 
 
-def host_clock(timeline: Timeline, of: Graph, change: Change) -> Clock:
-    """The host's clock: without the time that the change takes from the host."""
-    parts = []
+def host_clock(timeline: Timeline, known: Links, steps: Steps, change: Change) -> Clock:
+    """The host's clock: without the time that the change takes from the host between its waits."""
+    if not (change.input_free or change.graphed):
+        return REAL
+    none = np.empty(0, np.int64)
+    parts = [(none, none)]
     if change.input_free:
         rows = loader_rows(timeline)
-        parts.append(_outside_waits(of, timeline.host.start[rows], timeline.host.end[rows]))
+        parts.append((timeline.host.start[rows], timeline.host.end[rows]))
     if change.graphed:
-        parts.append(_outside_waits(of, *of.launching))
-    if not parts:
-        return REAL
+        parts.append(_launching(timeline, known, steps))
     return Clock.without(*(np.concatenate([part[i] for part in parts]) for i in range(2)))
 
 
-def _outside_waits(of: Graph, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    return starts, ends
+def _launching(timeline: Timeline, known: Links, steps: Steps) -> tuple[Ints, Ints]:
+    """In each step the time from its first launch to its last."""
+    calls = np.unique(known.call[known.call >= 0])
+    end = np.sort(timeline.host.end[calls])
+    low = np.searchsorted(end, steps.start)
+    high = np.searchsorted(end, steps.end, side="right") - 1
+    some = high > low
+    return end[low[some]], end[high[some]]

@@ -37,6 +37,16 @@ SLACK = 100_000
 ROUNDS = 16
 """How many sets of ranks that do not meet one another are told apart where groups were not recorded."""
 
+SURE = 10_000
+"""Ends that differ by less than these nanoseconds are of the same collectives, or of two that are as good."""
+
+CLEARLY = 3
+"""By how much the true pairing must fit better than others."""
+
+_RESOLUTION = 1_000
+"""What older profilers rounded times to, in nanoseconds."""
+
+_RIVALS = 48
 _SAMPLE = 32
 _RANK = re.compile(
     r"(?<![a-z])(?:global_?rank|rank|worker|(?:tp|dp|pp|ep|gpu|node)(?=[-_]?\d))[-_=.]?(\d+)", re.I
@@ -74,11 +84,12 @@ class Meetings:
 
 
 class Series(NamedTuple):
-    """The kernels of one name and group in one profile."""
+    """The kernels of one name and group in one profile; `typical` is the median of their lengths."""
 
     end: list[int]
     length: tuple[int, ...]
     elements: tuple[int, ...]
+    typical: float
 
 
 Sequences = dict[str, Series]
@@ -133,7 +144,7 @@ def meetings(profiles: Sequence[Profile]) -> Meetings:
     met: set[int] = set()
     for group in sorted({group for one in sequences for group in one}):
         inside = {at: sequences[at][group] for at in order if group in sequences[at]}
-        for reference, members in _sets(profiles, inside):
+        for reference, members in _sets(profiles, inside, proof=not group or group.startswith("stream ")):
             met |= {reference, *members}
             some = _meet(profiles[reference], group, reference, inside, members)
             found += sorted(some, key=lambda one: one.time)[1:]
@@ -161,11 +172,11 @@ def _series(one: Collectives) -> Series:
         end = [end[at] for at in order]
         length = tuple(length[at] for at in order)
         elements = tuple(elements[at] for at in order)
-    return Series(end, length, elements)
+    return Series(end, length, elements, median(length))
 
 
 def _sets(
-    profiles: Sequence[Profile], inside: dict[int, Sequences]
+    profiles: Sequence[Profile], inside: dict[int, Sequences], proof: bool
 ) -> Iterable[tuple[int, dict[int, Pairs]]]:
     """Sets of profiles that meet: the reference of each, and what pairs the others with it."""
     left = sorted(inside, key=lambda at: -sum(len(series.end) for series in inside[at].values()))
@@ -176,7 +187,7 @@ def _sets(
         members = {}
         for other in others:
             apart = profiles[other].origin - profiles[reference].origin
-            pairs = match(inside[reference], inside[other], apart)
+            pairs = match(inside[reference], inside[other], apart, proof=proof)
             if pairs:
                 members[other] = pairs
         if members:
@@ -212,49 +223,69 @@ def _step(profile: Profile, time: int) -> str:
     return steps.names[at] if at < len(steps.names) else str(at)
 
 
-def match(one: Sequences, other: Sequences, apart: int) -> Pairs:
+def match(one: Sequences, other: Sequences, apart: int, *, proof: bool) -> Pairs:
     """Which kernels of `other` are those of `one`, by name; empty where nothing shows that any are.
 
-    `apart` is how much later the file of `other` begins, if the clocks agree: a guess to begin with.
+    `apart` is how much later the file of `other` begins, if the clocks agree: a guess to begin with. Steps
+    may be so regular that the ends of unrelated runs fit well: with `proof` they do not pass.
     """
     names = sorted(one.keys() & other.keys(), key=lambda name: (-_shorter(one[name], other[name]), name))
     if not names:
         return {}
+    trend = _clocks(one[names[0]], other[names[0]], names[0], apart, proof)
+    if trend is None:
+        return {}
+    pairs = {name: _pairs(one[name], other[name], name, trend) for name in names}
     possible = sum(_shorter(one[name], other[name]) for name in names)
-    for trend in _trends(one[names[0]], other[names[0]], names[0], apart):
-        pairs = {name: _pairs(one[name], other[name], name, trend) for name in names}
-        if sum(map(len, pairs.values())) >= max(ENOUGH, possible / 2):
-            return pairs
-    return {}
+    return pairs if sum(map(len, pairs.values())) >= max(ENOUGH, possible / 2) else {}
 
 
 def _shorter(one: Series, other: Series) -> int:
     return min(len(one.end), len(other.end))
 
 
-def _trends(one: Series, other: Series, name: str, apart: int) -> Iterable[Trend]:
-    """How the clocks may differ, the likeliest first.
+def _clocks(one: Series, other: Series, name: str, apart: int, proof: bool) -> Trend | None:
+    """How the clocks differ, if these are the same collectives.
 
     The kernels are taken to be the same by the clocks, then from the first on, then up to the last; only
-    where none of these fits, any other way.
+    where none of these fits, in any other way. Steps are alike, so the ends of unrelated runs fit somehow:
+    those of the same collectives fit far better than if they were taken to be the ones before or after.
     """
-    slack = tolerance(one, other)
     last = len(one.end) - len(other.end)
-    usual = dict.fromkeys((_vote(one, other, Trend(0, apart, 0.0)), 0, last))
-    fitting = _fitting(one, other, name, usual, slack)
-    if not fitting:
-        most = _shorter(one, other)
-        need = max(ENOUGH, most // 2)
-        shifts = (at for at in range(need - len(other.end), len(one.end) - need + 1) if at not in usual)
-        fitting = _fitting(one, other, name, shifts, slack)[:1]
-    return (trend for _, trend in fitting)
+    usual = tuple(dict.fromkeys((_vote(one, other, Trend(0, apart, 0.0)), 0, last)))
+    need = max(min(ENOUGH, _shorter(one, other)), (_shorter(one, other) + 1) // 2)
+    for shifts in (usual, range(need - len(other.end), len(one.end) - need + 1)):
+        tried = [
+            (*_judge(one, other, name, shift), shift)
+            for shift in shifts
+            if _common(one, other, shift) >= need
+        ]
+        error, trend, shift = min(tried, key=lambda found: max(found[0], SURE), default=_NOTHING)
+        if error <= SURE and not proof:
+            return trend
+        if error <= tolerance(one, other) and _stands_out(one, other, name, error, shift):
+            return trend
+    return None
 
 
-def _fitting(
-    one: Series, other: Series, name: str, shifts: Iterable[int], slack: float
-) -> list[tuple[float, Trend]]:
-    tried = [_judge(one, other, name, shift) for shift in shifts]
-    return sorted((found for found in tried if found[0] <= slack), key=lambda found: found[0])
+_NOTHING = (float("inf"), Trend(0, 0.0, 0.0), 0)
+
+
+def _common(one: Series, other: Series, shift: int) -> int:
+    """How many kernels have a partner."""
+    return min(len(one.end), len(other.end) + shift) - max(0, shift)
+
+
+def _stands_out(one: Series, other: Series, name: str, error: float, shift: int) -> bool:
+    """Whether the kernels before and after fit much worse."""
+    need = max(ENOUGH + 1, (_shorter(one, other) + 1) // 2)
+    rivals = 0
+    for rival in range(shift - _RIVALS, shift + _RIVALS + 1):
+        if rival != shift and _common(one, other, rival) >= need:
+            rivals += 1
+            if _judge(one, other, name, rival)[0] <= CLEARLY * max(error, _RESOLUTION):
+                return False
+    return rivals > 0
 
 
 def _judge(one: Series, other: Series, name: str, shift: int) -> tuple[float, Trend]:
@@ -307,8 +338,7 @@ def median(values: Sequence[float]) -> float:
 
 def tolerance(one: Series, other: Series) -> float:
     """By how many nanoseconds the ends of the same collectives may differ: less where they come quickly."""
-    typical = min(median(one.length), median(other.length))
-    most = max(SLACK, typical / 4)
+    most = max(SLACK, min(one.typical, other.typical) / 4)
     count = len(one.end)
     spacing = (one.end[-1] - one.end[0]) / (count - 1) if count > 1 else float("inf")
     return max(SLACK / 10, min(most, spacing / 4))

@@ -26,6 +26,9 @@ TELLING = 0.2
 SLOWER = 1.03
 """From how much longer kernels take throughout the device itself is slower."""
 
+TOGETHER = 0.1
+"""The part of the time between the first and the last to come by which two count as one."""
+
 _KERNELS = 3
 _REASONS = 3
 _WHY: dict[str, str] = {
@@ -138,7 +141,9 @@ def _blame(slow: int, mine: Sequence[Meeting]) -> float:
 
 
 def _is_last(slow: int, meeting: Meeting) -> bool:
-    return meeting.lengths[slow] == min(meeting.lengths.values())
+    """Whether nobody came later by much: two that come from a collective of their own come together."""
+    low, high = min(meeting.lengths.values()), max(meeting.lengths.values())
+    return high > low and meeting.lengths[slow] - low <= TOGETHER * (high - low)
 
 
 def _weighed(

@@ -59,6 +59,8 @@ class AllocatorChurn(Rule):
         found = [spot for spot in told.spots(profile, "allocator") if not told.first_only(profile, spot)]
         if not found or not told.recurs(profile, whole := told.together(found)):
             return
+        if told.part(profile, min(whole.idle, profile.idle)) < told.SMALL:
+            return
         remedy = _remedy(profile, whole)
         for spot in told.told(profile, found):
             yield spot.hit(profile, (spot.idle_for(profile), told.called(profile, spot)), remedy)

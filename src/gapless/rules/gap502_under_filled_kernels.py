@@ -88,7 +88,8 @@ def _lost(kernel: KernelTime) -> float:
 
 
 def _evidence(profile: Profile, kernel: KernelTime) -> str:
-    name = kernel.name if len(kernel.name) <= _LONGEST_NAME else kernel.name[: _LONGEST_NAME - 1] + "…"
+    name = kernel.name or "a kernel"
+    name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     by = f" of {kernel.operator}" if kernel.operator else ""
     return (
         f"{name}{by}: {three_digits(kernel.blocks_per_sm)} blocks per multiprocessor, "

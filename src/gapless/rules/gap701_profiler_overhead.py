@@ -63,6 +63,8 @@ class ProfilerOverhead(Rule):
 
 def _kinds(profile: Profile) -> Iterator[str]:
     kinds = sorted(profile.recording.overheads.items(), key=lambda kind: -kind[1])[:_NAMED]
-    named = [f"{name} {duration(told.per_step(profile, length))}" for name, length in kinds if name and length > 0]
+    named = [
+        f"{name} {duration(told.per_step(profile, length))}" for name, length in kinds if name and length > 0
+    ]
     if named:
         yield f"most of it: {', '.join(named)} {told.a_step(profile)}"

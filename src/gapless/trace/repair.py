@@ -41,6 +41,8 @@ _JOINED = 8
 """How many stretches between ``},{`` may belong to one event, whose arguments may hold objects."""
 _USUAL = 1 << 14
 """Characters that hold any but the longest events."""
+_DEEP = 8
+"""Where brackets open without end so many times, no more is spent on it."""
 _LONGEST = 1 << 20
 """An event that is longer is not looked for."""
 
@@ -188,6 +190,7 @@ class _Loose:
         options: dict[str, Any] = {"parse_float": str} if form.exact else {}
         self._json = json.JSONDecoder(strict=False, **options)
         self._work = 4 * len(text) + 4096
+        self._deep = 0
         self.tail = -1
         """Where the list of events ends, -1 while it does not."""
 
@@ -232,10 +235,15 @@ class _Loose:
 
     def _object(self, begin: int) -> tuple[dict[str, Any] | None, int]:
         """The JSON object at `begin` and where it ends; large ones as long as there is work to be spent."""
+        if self._deep > _DEEP:
+            return None, begin
         text = self._text[begin : begin + _USUAL]
         try:
             found, end = self._json.raw_decode(text)
-        except (ValueError, RecursionError):  # ValueError: also a number of thousands of digits
+        except RecursionError:
+            self._deep += 1
+            return None, begin
+        except ValueError:  # which a number of thousands of digits raises too
             rest = len(self._text) - begin
             if rest <= _USUAL or rest > self._work:
                 return None, begin

@@ -83,9 +83,10 @@ def test_graphs_of_amd_and_of_the_driver() -> None:
 def test_work_outside_the_steps_or_of_another_device_does_not_count() -> None:
     trace = step(50)
     trace.launch("gemm", 0, kernel=(10, 10))
-    trace.launch("gemm", 70, kernel=(80, 10))
-    trace.launch("gemm", 0, kernel=(10, 10), device=1)
-    assert found(trace).count == 1
+    for start in (70, 170):
+        trace.launch("gemm", start, 20, kernel=(start + 60, 30))
+        trace.launch("gemm", start - 70, 20, kernel=(start - 10, 30), device=1)
+    assert found(trace) == Launches(count=1, depth=0.1, empty=0.9, delay=10_000, call=5_000, kernel=10_000)
 
 
 def test_work_without_a_known_launch_counts_and_tells_no_more() -> None:

@@ -11,6 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
+from gapless.analyze.profile.kernels import top_kernels
+from gapless.analyze.profile.launches import launches
+from gapless.analyze.profile.memory import memory_use
+from gapless.analyze.profile.phases import phases
+from gapless.analyze.profile.recording import recording
+from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
 from gapless.analyze.profile.steps import (
     StepSpans,
     compute_busy,
@@ -334,6 +340,40 @@ def test_work_knows_its_launch() -> None:
     timeline = trace.timeline()
     calls = [timeline.names[timeline.host.name[row]] if row >= 0 else "" for row in launchers(timeline)]
     assert calls == ["cudaLaunchKernel", "cudaGraphLaunch", "cudaGraphLaunch", ""]
+
+
+def bare(kind: str) -> Timeline:
+    trace = Trace()
+    if kind == "device":
+        trace.kernel("gemm", 0, 10)
+        trace.memcpy("HtoD", 20, 10)
+    if kind == "host":
+        trace.operator("aten::mm", 0, 10)
+    if kind == "call":
+        trace.call("cudaLaunchKernel", 0, 10)
+    if kind == "moment":
+        trace.launch("gemm", 0, 0, kernel=(0, 0))
+    trace.memory(5, 100)
+    return trace.timeline()
+
+
+@pytest.mark.parametrize("kind", ["device", "host", "call", "moment"])
+def test_every_number_exists_for_a_bare_trace(kind: str) -> None:
+    timeline = bare(kind)
+    device = main_device(timeline)
+    steps = find_steps(timeline, device)
+    total = steps.total
+    assert total == {"device": 30_000, "host": 10_000, "call": 10_000, "moment": 0}[kind]
+    parts = split(timeline, steps, device)
+    assert sum(getattr(parts, name) for name in parts.__struct_fields__) == total
+    assert sum(one.host for one in phases(timeline, steps, device)) == total
+    assert launches(timeline, steps, device).count == {"device": 2}.get(kind, 0)
+    assert len(top_kernels(timeline, steps, device)) == (kind == "device")
+    assert utilization(timeline, steps, device) == (pytest.approx(1 / 3) if kind == "device" else -1)
+    assert sm_efficiency(timeline, steps, device) == (pytest.approx(1 / 3) if kind == "device" else -1)
+    assert occupancy(timeline, steps, device) == (38 if kind == "device" else -1)
+    assert memory_use(timeline, steps, device).peak_allocated == 100
+    assert recording(timeline, steps).stacks == ""
 
 
 # Laws -------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def kernels(pair: Both, floor: float) -> tuple[WorkChange, ...]:
 
 
 def operators(pair: Both, floor: float) -> tuple[WorkChange, ...]:
-    """Kernels by the operator that launched them; those that no operator launched are left out.
+    """Kernels by the operator that launched most of them; those that no operator launched are left out.
 
     Where a list of kernels is cut, a change counts only if what is missing cannot explain it, and launches
     are not told.

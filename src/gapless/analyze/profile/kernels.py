@@ -74,13 +74,14 @@ def launching_operators(timeline: Timeline) -> Ints:
     """For each row of `work` the name (a number) of the innermost operator around its launch, or -1."""
     host = timeline.host
     calls = launchers(timeline)
-    around, back = np.unique(calls, return_inverse=True)
-    mark = timeline.names_where(lambda name: name.startswith("ProfilerStep#"))
-    while True:
-        climb = (around >= 0) & ((host.kind[around] != HostKind.OPERATOR) | mark[host.name[around]])
-        if not climb.any():
-            break
-        around[climb] = timeline.parents[around[climb]]
-    found = np.full(len(around), -1, np.int64)
-    found[around >= 0] = host.name[around[around >= 0]]
-    return found[back.reshape(-1)]
+    linked = calls >= 0
+    around_call = np.full(len(host), -1, np.int64)
+    rows = around = np.flatnonzero(np.bincount(calls[linked]))
+    while len(rows):  # each turn is one span further out
+        there = host.kind[around] == HostKind.OPERATOR
+        around_call[rows[there]] = host.name[around[there]]
+        rows, around = rows[~there], timeline.parents[around[~there]]
+        rows, around = rows[around >= 0], around[around >= 0]
+    found = np.full(len(calls), -1, np.int64)
+    found[linked] = around_call[calls[linked]]
+    return found

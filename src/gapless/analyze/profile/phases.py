@@ -80,12 +80,15 @@ def _device_time(
     work = timeline.work
     rows = np.flatnonzero(work.device == device)
     call = launchers(timeline)[rows]
+    linked = np.flatnonzero(call >= 0)
+    call = call[linked]
+    found = np.full(len(rows), Phase.OTHER, np.int64)
     at = np.searchsorted(start, timeline.host.start[call], side="right") - 1
-    found = np.where((call >= 0) & (at >= 0), label[at], Phase.OTHER)
+    found[linked] = np.where(at >= 0, label[at], Phase.OTHER)
     # What a thread of its own sends ahead (a prefetcher) is a transfer whatever the loop does meanwhile.
-    foreign = (call >= 0) & ~np.isin(timeline.host.thread[call], loop)
-    sent = timeline.names_where(_TO_DEVICE.search)[work.name[rows]] & (work.kind[rows] == WorkKind.MEMCPY)
-    found[foreign & sent] = Phase.TRANSFER
+    foreign = linked[~np.isin(timeline.host.thread[call], loop)]
+    sent = timeline.names_where(_TO_DEVICE.search)[work.name[rows[foreign]]]
+    found[foreign[sent & (work.kind[rows[foreign]] == WorkKind.MEMCPY)]] = Phase.TRANSFER
     return _by_phase(found, covered(steps.start, steps.end, work.start[rows], work.end[rows]))
 
 
@@ -159,7 +162,7 @@ def _spans(timeline: Timeline, loop: Ints) -> tuple[Ints, Ints]:
     main = loop[0] if len(loop) else -1
     operator = host.kind == HostKind.OPERATOR
     mark = marks[host.name] & (operator | (host.kind == HostKind.ANNOTATION))
-    plain = operator & ~timeline.names_where(_STEP.match)[host.name] & ~mark
+    plain = operator & ~mark
     rows = np.flatnonzero((plain | mark) & np.isin(host.thread, loop))
     label = named[host.name[rows]]
     label[(host.thread[rows] != main) & (label == Phase.FORWARD)] = Phase.BACKWARD
@@ -173,6 +176,8 @@ def _spans(timeline: Timeline, loop: Ints) -> tuple[Ints, Ints]:
 
 def _below(timeline: Timeline, rows: Ints, cover: Bools) -> Bools:
     """Which rows end within an earlier one of `cover` on their thread."""
+    if not len(rows):
+        return np.zeros(0, bool)
     span = int(timeline.host.end.max()) + 1
     offset = timeline.host.thread[rows].astype(np.int64) * span
     end = timeline.host.end[rows] + offset

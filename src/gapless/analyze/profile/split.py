@@ -11,7 +11,6 @@ from gapless.analyze.profile.steps import StepSpans, covered, is_communication
 from gapless.model.profile import Split
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
 
-_STEP = re.compile(r"ProfilerStep#")
 _OPTIMIZER = re.compile(r"Optimizer\.")
 _HOST_COMMUNICATION = re.compile(r"gloo:")
 """Collectives that the host carries out; of the others it only launches the kernels."""
@@ -63,7 +62,7 @@ def _kinds(timeline: Timeline, device: int) -> list[tuple[Ints, Ints]]:
     loading = _named(timeline, LOADING) & marked
     carried = _named(timeline, _HOST_COMMUNICATION) & marked
     found[3] = (np.append(found[3][0], host.start[carried]), np.append(found[3][1], host.end[carried]))
-    plain = (operator | (marked & _named(timeline, _OPTIMIZER))) & ~_named(timeline, _STEP)
+    plain = operator | (marked & _named(timeline, _OPTIMIZER))
     return found + [
         (host.start[rows], host.end[rows]) for rows in (call, loading, _outermost(timeline, plain))
     ]

@@ -35,8 +35,11 @@ class Classes:
         self.ignore_index = ignore_index
         self.width = classes + 3
 
-    def positions(self, batch: Batch) -> Tensor:
-        """``[3, N, ...]``: positions of the target, of the prediction, and of the target where both agree."""
+    def positions(self, batch: Batch, nowhere: Tensor) -> Tensor:
+        """``[3, N, ...]``: positions of the target, of the prediction, and of the target where both agree.
+
+        `nowhere`, the number ``classes + 1`` as a tensor, stands where they do not.
+        """
         target = batch.derive(labels.target_classes)
         if self.top_k > 1:
             predicted = batch.derive(labels.best_of, self.top_k)
@@ -49,7 +52,7 @@ class Classes:
             ignored = target == self.ignore_index
             actual = actual.masked_fill_(ignored, self.classes + 1)
             predicted = predicted.masked_fill(ignored, self.classes + 1)
-        hit = actual.masked_fill(actual != predicted, self.classes + 1)
+        hit = torch.where(actual == predicted, actual, nowhere)
         return torch.stack((actual, predicted, hit)).add_(1)
 
     def counts(self, table: Tensor) -> Counts:
@@ -71,13 +74,17 @@ class MulticlassCounts(Statistic):
 
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
         self.layout = Classes(classes, top_k, ignore_index)
+        self.constants = {"one": 1, "nowhere": classes + 1}
         slots = {"table": Slot((3, self.layout.width))}
         super().__init__((classes, top_k, ignore_index), slots, checked)
+
+    one: Tensor
+    nowhere: Tensor
 
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.layout.classes, False)
-        at = self.layout.positions(batch).view(3, -1)
+        at = self.layout.positions(batch, self.nowhere).view(3, -1)
         self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
 
     def faults(self) -> Tensor:
@@ -102,12 +109,16 @@ class SamplewiseMulticlassCounts(Rows):
         self, classes: int, top_k: int, ignore_index: int | None, checked: bool, capacity: int | None
     ) -> None:
         self.layout = Classes(classes, top_k, ignore_index)
+        self.constants = {"one": 1, "nowhere": classes + 1}
         super().__init__((classes, top_k, ignore_index), ("table",), capacity, checked, {"strange": Slot()})
+
+    one: Tensor
+    nowhere: Tensor
 
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.layout.classes, True)
-        at = self.layout.positions(batch).flatten(2).transpose(0, 1)
+        at = self.layout.positions(batch, self.nowhere).flatten(2).transpose(0, 1)
         table = at.new_zeros((at.shape[0], 3, self.layout.width)).scatter_add_(2, at, self.one.expand_as(at))
         self.state["strange"].add_(self.layout.strange(table))
         self.append(table=table)

@@ -34,6 +34,7 @@ class _Copy:
 
     host: Tensor
     event: torch.cuda.Event
+    asked: bool
 
     def arrived(self) -> bool:
         return self.event.query()
@@ -101,11 +102,14 @@ class Counter:
                 host.copy_(counts, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record(torch.cuda.current_stream(counts.device))
-                self.copies.append(_Copy(host, event))
+                self.copies.append(_Copy(host, event, self.waiting))
 
-    def arrived(self) -> list[int]:
-        """Counts that have reached the host since the last call, summed up."""
+    def arrived(self, wait: bool = False) -> list[int]:
+        """Counts that have reached the host since the last call, summed up; `wait` for those that were asked for."""
         total = [0] * SLOTS
+        for copy in self.copies:
+            if wait and copy.asked and not copy.arrived():
+                copy.event.synchronize()
         for copy in [copy for copy in self.copies if copy.arrived()]:
             self.copies.remove(copy)
             total = [a + b for a, b in zip(total, copy.host.tolist())]
@@ -168,6 +172,7 @@ def deliver(metrics: Iterable[Any]) -> None:
     for _, counter in read:
         counter.clear()
     for metric, counter in members:
+        found += [(metric, check, n) for check, n in counter.found(counter.arrived(wait=True))]
         if counter.owed and not counter.copies:
             found += [(metric, check, n) for check, n in _send(counter)]
     tell(found)

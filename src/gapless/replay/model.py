@@ -1,0 +1,162 @@
+"""`build`: a timeline as a model of what depends on what, to be replayed under changed assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gapless.replay.change import NOTHING, Change, without
+from gapless.replay.device import Order, crossings, device_order
+from gapless.replay.graph import Graph, collective_kernels, graph
+from gapless.replay.host import anchors
+from gapless.replay.latency import Launches, fit_launches, fit_returns, previous_on_stream
+from gapless.replay.outcome import Outcome
+from gapless.replay.program import NEVER, Program, program
+from gapless.replay.steps import Steps, steps
+from gapless.replay.threads import active_threads
+from gapless.replay.waits import Links, Waits, links, waits
+from gapless.replay.weights import Edges, Weights, edges, host_clock, removed, weights
+from gapless.trace.timeline import Bools, Ints, Timeline
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a timeline cannot be replayed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """What depends on what in a profile.
+
+    `waits` are its waits; `removable` marks those that a change may remove: not the synchronize at the
+    profiler's stop, and none whose work the profile does not show. `threads` are the host threads that launch
+    work or wait for it.
+    """
+
+    timeline: Timeline
+    waits: Waits
+    removable: Bools
+    threads: list[int]
+    steps: Steps
+    links: Links
+    launches: Launches
+    order: Order
+    graph: Graph
+    edges: Edges
+    program: Program
+
+    def replay(self, change: Change = NOTHING) -> Outcome:
+        """Runs the profile again under `change`."""
+        if change.removes_only:
+            of, (to_a, to_b) = self._unchanged, self._arranged
+        else:
+            of = self._weights(change)
+            to_a, to_b = self.program.arranged(of.to_a, of.to_b)
+        gone = removed(self.graph.anchors, self.marked(change.without))
+        time = self.program.run(*self._without(gone, to_a, to_b))
+        return Outcome(self, change, of, gone, time)
+
+    def span(self, rows: Iterable[int]) -> int:
+        """The span without the waits of these host rows, in nanoseconds; `replay` in short."""
+        gone = removed(self.graph.anchors, self.marked(rows))
+        time = self.program.run(*self._without(gone, *self._arranged))
+        return self.last(time) - self.timeline.span[0]
+
+    def marked(self, rows: Iterable[int]) -> Bools:
+        """Which waits are meant by these host rows (of the copy or of its synchronize) and can be removed."""
+        wanted = np.fromiter(rows, np.int64)
+        if not len(wanted):
+            return np.zeros(len(self.waits), bool)
+        found = np.isin(self.waits.host, wanted) | np.isin(self.waits.sync, wanted[wanted >= 0])
+        return found & self.removable
+
+    def pinned(self, rows: Iterable[int] | None = None) -> Change:
+        """Makes the copies from pageable host memory (of these host rows; None: all) pinned and unblocking."""
+        copies = self.links.copies
+        of_copy = self.waits.copy >= 0
+        copy = self.waits.copy[of_copy]
+        wanted = np.zeros(len(self.waits), bool)
+        wanted[of_copy] = copies.to_device[copy] & ~copies.pinned[copy]
+        if rows is not None:
+            wanted &= self.marked(rows)
+        return without(self.waits.host[wanted & self.removable].tolist())
+
+    def last(self, time: list[int]) -> int:
+        """The end of everything, given the time of each node."""
+        return max(time[position] + rest for position, rest in self._tails)
+
+    @property
+    def recorded(self) -> int:
+        """The span as recorded, in nanoseconds: of the threads in `threads` and of the device."""
+        ends = [int(self.timeline.work.end.max())]
+        return max([*ends, *self._thread_ends.values()]) - self.timeline.span[0]
+
+    @cached_property
+    def _thread_ends(self) -> dict[int, int]:
+        rows = self.timeline.thread_rows
+        return {t: int(self.timeline.host.end[slice(*rows[t])].max()) for t in self.threads}
+
+    @cached_property
+    def _tails(self) -> list[tuple[int, int]]:
+        """Where the span may end: positions of nodes and what follows them on their thread."""
+        place, of = self.program.place, self.graph
+        found: list[tuple[int, int]] = []
+        for thread, end in self._thread_ends.items():
+            mine = np.flatnonzero(of.anchors.thread == thread)
+            node, left = (int(mine[-1]) + 1, int(of.anchors.leave[mine[-1]])) if len(mine) else (0, 0)
+            found.append((int(place[node]), max(end - left, 0)))
+        stream = self.links.stream[of.rows]
+        last = of.rows[np.flatnonzero(np.append(stream[1:] != stream[:-1], True))]
+        return found + [(int(place[of.node_of[row]]), 0) for row in last.tolist()]
+
+    @cached_property
+    def _unchanged(self) -> Weights:
+        return self._weights(NOTHING)
+
+    @cached_property
+    def _arranged(self) -> tuple[list[int], list[int]]:
+        return self.program.arranged(self._unchanged.to_a, self._unchanged.to_b)
+
+    def _weights(self, change: Change) -> Weights:
+        clock = host_clock(self.timeline, self.links, self.steps, change)
+        return weights(self.timeline, self.graph, self.edges, self.launches, self.order, clock, change)
+
+    def _without(self, gone: Bools, to_a: list[int], to_b: list[int]) -> tuple[list[int], list[int]]:
+        if not gone.any():
+            return to_a, to_b
+        to_a, to_b = to_a.copy(), to_b.copy()
+        rows = np.flatnonzero(gone)
+        saved = (self.graph.anchors.own - self.graph.anchors.bare)[rows]
+        for position, less in zip(self.program.place[rows + 1].tolist(), saved.tolist(), strict=True):
+            to_a[position] -= less
+            to_b[position] = NEVER
+        return to_a, to_b
+
+
+def build(timeline: Timeline) -> Model | Refusal:
+    """The model of a timeline, or why there is none."""
+    if not len(timeline.work):
+        return Refusal("the profile shows no work on a device")
+    known = links(timeline)
+    if not (known.call >= 0).any():
+        return Refusal("no work on the device can be tied to the call that launched it")
+    table = waits(timeline, known)
+    threads = active_threads(timeline, known, table)
+    before = previous_on_stream(known.stream)
+    blocking = np.zeros(len(timeline.work), bool)
+    blocking[table.copy[(table.copy >= 0) & table.blocks]] = True
+    launches = fit_launches(timeline, known, before, blocking)
+    order = device_order(timeline, known, before, launches)
+    moments = anchors(timeline, known, table, fit_returns(timeline, known, table), launches, threads)
+    peers = np.flatnonzero(collective_kernels(timeline))
+    crossed = crossings(timeline, known, order, launches)
+    of = graph(timeline, known, moments, launches, order, crossed, peers)
+    at = edges(timeline, of, order)
+    removable = (table.work >= 0) & ~table.final
+    return Model(timeline, table, removable, threads, steps(timeline, threads), known, launches, order, of, at,
+                 program(at.a, at.b, at.when))  # fmt: skip

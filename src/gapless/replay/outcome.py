@@ -1,0 +1,107 @@
+"""`Outcome`: what a replay says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gapless.replay.change import Change
+from gapless.replay.graph import last_anchor
+from gapless.replay.weights import Weights
+from gapless.trace.timeline import Bools, Ints
+
+if TYPE_CHECKING:
+    from gapless.replay.model import Model
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A replay of `model` under `change`. All times are nanoseconds since the first event of the profile."""
+
+    model: Model
+    change: Change
+    weights: Weights
+    removed: Bools
+    time: list[int]
+
+    @property
+    def span(self) -> int:
+        """From the first event to the end of everything."""
+        return self.model.last(self.time) - self.model.timeline.span[0]
+
+    @cached_property
+    def nodes(self) -> Ints:
+        """The time of every node of the model's graph."""
+        times: Ints = np.array(self.time, np.int64)[self.model.program.place]
+        return times
+
+    @cached_property
+    def work_end(self) -> Ints:
+        """The end of every device operation, by row."""
+        of = self.model.graph
+        ends = of.stretches.unfold(
+            self.weights.own, self.weights.chained, self.nodes[of.hangs], self.nodes[of.chained]
+        )
+        result = np.empty(len(ends), np.int64)
+        result[of.rows] = ends
+        result[of.collectives] = self.nodes[of.peers]
+        return result
+
+    @property
+    def work_start(self) -> Ints:
+        """The start of every device operation, by row."""
+        starts: Ints = self.work_end - self.weights.length
+        if self.change.collectives == "end":
+            of = self.model.graph
+            starts[of.collectives] = self.nodes[self.model.edges.a[of.peers]]
+            starts[of.collectives] -= self.weights.length[of.collectives]
+        return starts
+
+    @cached_property
+    def arrivals(self) -> Ints:
+        """When the host comes to each of the model's anchors (`Graph.anchors`)."""
+        of = self.model.graph
+        left = np.concatenate([[0], of.anchors.leave])[of.previous]
+        between = self.weights.clock.between(left, np.maximum(of.anchors.arrive, left))
+        times: Ints = self.nodes[of.previous] + between
+        return times
+
+    @cached_property
+    def stays(self) -> Ints:
+        """How long the host stays in each of the model's anchors."""
+        stays: Ints = self.nodes[self.model.graph.moments] - self.arrivals
+        return stays
+
+    @cached_property
+    def blocked(self) -> Ints:
+        """How long the host is in each wait of `Model.waits`; what is left of a removed one is its launch."""
+        wait = self.model.graph.anchors.wait
+        result = np.zeros(len(self.model.waits), np.int64)
+        np.add.at(result, wait[wait >= 0], self.stays[wait >= 0])
+        return result
+
+    @cached_property
+    def wait_end(self) -> Ints:
+        """The end of each wait of `Model.waits`; -1 for those whose work is unknown."""
+        wait = self.model.graph.anchors.wait
+        result = np.full(len(self.model.waits), -1, np.int64)
+        np.maximum.at(result, wait[wait >= 0], self.nodes[self.model.graph.moments][wait >= 0])
+        return result
+
+    def at(self, thread: int, times: Ints) -> Ints:
+        """When `thread` is where it was at these recorded times."""
+        anchors = self.model.graph.anchors
+        node = last_anchor(anchors, np.full(len(times), thread), times)
+        left = np.concatenate([[0], anchors.leave])[node]
+        moved: Ints = self.nodes[node] + self.weights.clock.between(left, np.maximum(times, left))
+        return moved
+
+    @property
+    def steps(self) -> Ints:
+        """The length of each step of `Model.steps`, on the host."""
+        steps = self.model.steps
+        lengths: Ints = self.at(steps.thread, steps.end) - self.at(steps.thread, steps.start)
+        return lengths

@@ -1,0 +1,189 @@
+"""From costs to findings and to the sentence."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tracing import Trace, training
+
+from gapless.analyze.profile.costs import MOST
+from gapless.analyze.profile.findings import findings
+from gapless.analyze.profile.headline import by_cause, headline
+from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.report import report
+from gapless.errors import UnreadableInput
+from gapless.model import Cost, Profile, Site, SourceLine
+from gapless.model.profile import Steps, decode, encode
+
+MS = 1_000_000
+TRAIN = SourceLine("train.py", 12, "train")
+
+
+def made(*costs: Cost, step: int = 100 * MS, steps: int = 4, **more: object) -> Profile:
+    """A profile with these costs."""
+    start = tuple(range(0, steps * step, step))
+    idle = sum(cost.idle for cost in costs)
+    return Profile(
+        steps=Steps(
+            source="ProfilerStep",
+            start=start,
+            end=tuple(at + step for at in start),
+            busy=tuple(step - idle // steps for _ in start),
+        ),
+        idle=idle,
+        costs=costs,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def wait(idle: int, blocked: int, *stack: SourceLine, calls: int = 4, steps: int = 4) -> Cost:
+    site = Site(operator="aten::_local_scalar_dense", mechanism="read", call="Tensor.item", stack=stack)
+    return Cost(cause="wait", site=site, idle=idle, blocked=blocked, calls=calls, steps=steps)
+
+
+def test_a_wait_with_its_numbers():
+    (found,) = findings([made(wait(20 * MS, 40 * MS, TRAIN))])
+    assert (found.code, found.line, found.frequency.when) == ("GAP101", TRAIN, "every-step")
+    assert found.loss.idle == 20 * MS
+    assert found.loss.share == pytest.approx(0.05)
+    assert found.evidence[0] == "the GPU idles 5 ms of each 100 ms step because of it, 5.0 %"
+    assert found.evidence[1] == "the host is held up 10 ms a step, 4 waits in all"
+
+
+def test_a_long_wait_that_costs_nothing_is_said_to():
+    (found,) = findings([made(wait(0, 300 * MS, TRAIN))])
+    assert "while the GPU works" in found.evidence[0]
+    assert not any("idles" in text for text in found.evidence)
+
+
+def test_order_is_by_what_the_gpu_lost_and_not_by_the_length_of_the_call():
+    long = wait(1 * MS, 300 * MS, SourceLine("train.py", 1, "f"))
+    short = wait(15 * MS, 16 * MS, SourceLine("train.py", 2, "f"))
+    assert [one.line.line for one in findings([made(long, short)])] == [2, 1]
+
+
+def test_one_place_is_one_finding():
+    model = SourceLine("transformers/models/x.py", 1421, "box", library="transformers")
+    other = SourceLine("transformers/pipelines/base.py", 1173, "move", library="transformers")
+    found = findings(
+        [
+            made(
+                wait(2 * MS, 9 * MS, model, TRAIN),
+                wait(3 * MS, 9 * MS, model, TRAIN, SourceLine("main.py", 1, "main")),
+                wait(1 * MS, 9 * MS, other, TRAIN),
+            )
+        ]
+    )
+    assert [one.loss.idle for one in found] == [5 * MS, 1 * MS]
+    assert found[0].library_stack == (model,)
+
+
+def test_without_lines_the_place_is_told():
+    cost = msgspec.structs.replace(wait(20 * MS, 40 * MS), place="aten::item in forward")
+    found = findings([made(cost)])[0]
+    assert (found.line, found.place) == (None, "aten::item in forward")
+
+
+@pytest.mark.parametrize(("steps", "when"), [(4, "every-step"), (1, "some-steps")])
+def test_in_how_many_steps(steps, when):
+    (found,) = findings([made(wait(20 * MS, 40 * MS, TRAIN, steps=steps))])
+    assert found.frequency.when == when
+
+
+def test_the_gpus_own_work_is_no_finding():
+    assert findings([made()]) == ()
+    assert "own work" in headline(made())
+
+
+def test_the_sentence_names_the_greatest_cause():
+    starved = Cost(cause="input", site=Site(operator="next", mechanism="none"), idle=120 * MS)
+    text = headline(made(starved, wait(20 * MS, 40 * MS)))
+    assert text == "GPU busy 65 % of a 100 ms step; 30 % of the step it waits for the next batch"
+    assert by_cause(made(starved, wait(20 * MS, 40 * MS))) == [("input", 120 * MS), ("wait", 20 * MS)]
+
+
+def test_a_profile_of_the_cpu_alone_is_refused_in_one_line():
+    trace = Trace()
+    trace.operator("aten::mm", 0, 10)
+    with pytest.raises(UnreadableInput, match="no GPU work.*ProfilerActivity.CUDA") as caught:
+        profile(trace.timeline())
+    assert "\n" not in str(caught.value)
+
+
+def test_thousands_of_places_are_summed_up():
+    trace = Trace()
+    for number in range(2 * MOST):
+        now = 200 * number
+        trace.operator(f"mine::op{number}", now, 50)
+        trace.launch("kernel", now + 10, 5, kernel=(now + 16, 100))
+    found = profile(trace.timeline())
+    assert len(found.costs) <= 2 * MOST
+    assert sum(cost.idle for cost in found.costs) == found.idle
+    assert any(cost.place == "elsewhere" for cost in found.costs)
+
+
+def test_saved_profiles_come_back_equal():
+    profiles = [profile(training().timeline()), profile(training("old").timeline())]
+    assert list(decode(encode(profiles))) == profiles
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b"[1]", b'{"format": "gapless-session", "version": 1}', b'{"format": "gapless-profile", "version": 99}'],
+)
+def test_what_is_no_saved_profile(data):
+    with pytest.raises(UnreadableInput):
+        decode(data, "x.json")
+
+
+def test_of_several_ranks_the_late_one_is_looked_at(public_profile):
+    ranks = [public_profile(end) for end in ("49-eeda", "50-66ac", "51-5c94", "52-3e81")]
+    found = report(ranks)
+    assert found.profile is ranks[2]
+    assert found.findings[0].code == "GAP602"
+    late = {row.rank: row.late for row in found.ranks}
+    assert late[2] > 0.9e9
+    assert max(late[rank] for rank in (0, 1, 3)) < 0.02e9
+
+
+class TestRealTraces:
+    """What a reader of these profiles must be told."""
+
+    def test_owlv2_waits_for_its_input(self, public_profile):
+        found = report([public_profile("owlv2-large-patch14-ensemble-1016001-d242")])
+        assert found.findings[0].code == "GAP301"
+        assert "next batch" in found.sentence
+        (box,) = (
+            one
+            for one in found.findings
+            if any(frame.function == "box_predictor" for frame in one.library_stack) and one.code == "GAP120"
+        )
+        assert box.library_stack[-1].library == "transformers" or box.line.library == ""
+        assert box.loss.blocked == pytest.approx(358.6 * MS, rel=0.01)
+        assert box.loss.share < 0.01
+        assert "while the GPU works" in " ".join(box.evidence)
+
+    def test_resnet50_starved_and_less_so(self, public_profile):
+        none, four = (public_profile(end) for end in ("1623143089861-9b36", "1623212756351-288e"))
+        first, second = report([none]), report([four])
+        assert first.findings[0].code == "GAP301"
+        assert first.findings[0].line.where.endswith("resnet50_profiler_api.py:42")
+        assert all(one.code != "GAP301" for one in second.findings)
+        starved = [dict(by_cause(one)).get("input", 0) / one.steps.total for one in (none, four)]
+        assert starved[0] > 0.3
+        assert starved[1] < 0.02
+
+    def test_segment_anything_indexes_with_masks(self, public_profile):
+        found = report([public_profile("asdf_False-c51d")])
+        assert found.findings[0].code == "GAP112"
+        assert found.findings[0].loss.calls > 1400
+
+    def test_everything_is_reported(self, real_profile):
+        found = report([real_profile])
+        assert found.sentence
+        for one in found.findings:
+            assert one.loss is not None
+            assert 0 <= one.loss.idle <= real_profile.idle or one.code == "GAP602"
+            assert 0 <= one.loss.share <= 1
+            assert one.remedy
+            assert one.line or one.place or one.evidence

@@ -1,0 +1,220 @@
+"""``gapless trace`` as a user meets it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tracing import Trace, training
+
+from gapless.commands import main
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+
+
+def run(capsys, *words: object) -> tuple[int, str, str]:
+    status = main(["trace", *map(str, words)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture
+def trace(tmp_path) -> Path:
+    return training(steps=4).write(tmp_path / "trace.json")
+
+
+def test_one_trace(capsys, trace):
+    status, out, err = run(capsys, trace)
+    assert status == 0
+    assert out.startswith("GPU busy ")
+    assert "GAP101 item-read" in out
+    assert "/work/train.py:12 in train" in out
+    assert err == ""
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_has_everything(capsys, trace):
+    status, out, _ = run(capsys, "-f", "json", trace)
+    found = json.loads(out)
+    assert status == 0
+    assert found["format"] == "gapless-report"
+    assert found["profile"]["steps"]["source"] == "ProfilerStep"
+    assert sum(cost["idle"] for cost in found["profile"]["costs"]) == found["profile"]["idle"]
+    assert found["findings"][0]["loss"]["idle"] > 0
+
+
+def test_all_unfolds_kernels_lines_and_phases(capsys, trace):
+    _, short, _ = run(capsys, trace)
+    _, long, _ = run(capsys, "--all", trace)
+    for word in ("gemm_grad", "launched at", "backward"):
+        assert word in long
+        assert word not in short
+
+
+def test_a_saved_profile_is_shown_again(capsys, trace, tmp_path):
+    saved = tmp_path / "run.json"
+    _, first, _ = run(capsys, "-o", saved, trace)
+    assert main(["show", str(saved)]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_a_trace_is_not_for_show(capsys, trace):
+    assert main(["show", str(trace)]) == 3
+    assert f"gapless trace {trace}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--max-idle", "99"], 0),
+        (["--max-idle", "1"], 1),
+        (["--fail-on", "GAP101"], 1),
+        (["--fail-on", "GAP6"], 0),
+        (["--fail-on", "GAP999"], 2),
+        (["--max-idle", "101"], 2),
+        (["--on", "moon"], 2),
+    ],
+)
+def test_bounds(capsys, trace, words, status):
+    found, out, err = run(capsys, *words, trace)
+    assert found == status
+    assert bool(err) == bool(status)
+    assert bool(out) == (status < 2)
+
+
+def test_standard_input(capsys, monkeypatch, trace):
+    class Piped:
+        buffer = io.BytesIO(gzip.compress(trace.read_bytes()))
+
+    monkeypatch.setattr(sys, "stdin", Piped)
+    status, out, _ = run(capsys, "-")
+    assert status == 0
+    assert "GAP101" in out
+
+
+def test_ranks_are_explained_together(capsys, tmp_path):
+    for rank in range(2):
+        made = training(steps=10, rank=rank)
+        for step in range(10):
+            now = 1000 * step + 800
+            made.launch(
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL", now, 5, kernel=(now + 10 + 90 * rank, 110 - 90 * rank)
+            )
+        made.write(tmp_path / f"rank{rank}.json.gz")
+    status, out, _ = run(capsys, tmp_path)
+    assert status == 0
+    assert out.startswith("Rank 1 of 2: ")
+    assert "arrives late" in out
+
+
+def test_runs_that_do_not_belong_together_stay_apart(capsys, tmp_path):
+    training(steps=2).write(tmp_path / "one.json")
+    training("old", steps=3).write(tmp_path / "two.json")
+    status, out, _ = run(capsys, "-q", tmp_path)
+    assert status == 0
+    assert out.count("GPU busy ") == 2
+
+
+def bad(folder: Path) -> dict[str, Path]:
+    """Files that are no traces, each in its own way."""
+    cpu = Trace()
+    cpu.operator("aten::mm", 0, 10)
+    made = {
+        "empty.json": b"",
+        "zero.json.gz": b"",
+        "empty.json.gz": gzip.compress(b""),
+        "text.json": b"hello\n",
+        "other.json": b'{"weights": [1, 2]}',
+        "list.json": b"[1, 2]",
+        "pickle.pickle": b"\x80\x04\x95\x00",
+        "cut.json": b'{"traceEv',
+        "cpu.json": cpu.text(),
+    }
+    for name, data in made.items():
+        (folder / name).write_bytes(data)
+    (folder / "folder").mkdir()
+    return {name: folder / name for name in [*made, "folder", "missing.json", "none*.json"]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "empty.json",
+        "zero.json.gz",
+        "empty.json.gz",
+        "text.json",
+        "other.json",
+        "list.json",
+        "pickle.pickle",
+        "cut.json",
+        "cpu.json",
+        "folder",
+        "missing.json",
+        "none*.json",
+    ],
+)
+def test_bad_input_is_one_clear_line(capsys, tmp_path, name):
+    status, out, err = run(capsys, bad(tmp_path)[name])
+    assert (status, out) == (3, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("gapless: ")
+    assert name.partition("*")[0] in err
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(capsys, trace):
+    trace.chmod(0)
+    status, _, err = run(capsys, trace)
+    assert status == 3
+    assert "ermission" in err
+
+
+def test_one_bad_file_does_not_spoil_the_others(capsys, trace, tmp_path):
+    (tmp_path / "broken.json").write_bytes(b"")
+    status, out, err = run(capsys, trace, tmp_path / "broken.json")
+    assert status == 3
+    assert "GAP101" in out
+    assert "broken.json" in err
+
+
+def test_a_cut_file_yields_what_it_holds(capsys, trace):
+    trace.write_bytes(trace.read_bytes()[: -trace.stat().st_size // 4])
+    status, out, _ = run(capsys, trace)
+    assert status == 0
+    assert "note: " in out
+    assert "cut off" in out
+
+
+def test_no_trace_named(capsys):
+    status, _, err = run(capsys)
+    assert status == 2
+    assert "which trace" in err
+
+
+def test_help_teaches(capsys):
+    assert main(["trace", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Examples:" in out
+    assert "gapless trace --all ./log/" in out
+
+
+def test_ascii_where_the_output_can_hold_no_more(monkeypatch, capsys, trace):
+    from gapless.commands import _output
+
+    style_for = _output.style_for
+    monkeypatch.setattr(_output, "style_for", lambda *a, **k: style_for(io.TextIOWrapper(io.BytesIO(), "ascii"), **k))
+    _, out, _ = run(capsys, trace)
+    assert out.isascii()
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the folder of public traces is absent")
+def test_every_real_trace_is_read(capsys):
+    for path in sorted(TRACES.glob("*.json.gz"))[::5]:
+        status, out, err = run(capsys, "--all", path)
+        assert status == 0 or "no GPU work" in err, path
+        assert max(map(len, out.splitlines()), default=0) < 200
