@@ -13,6 +13,10 @@ FREE_OF_TORCH = (
     "commands",
     "commands.check",
     "commands.show",
+    "commands.trace",
+    "commands.compare",
+    "trace",
+    "replay",
     "errors",
 )
 
@@ -20,7 +24,7 @@ BLOCKED = """
 import importlib, pkgutil, sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "numpy"):
+        if name.split(".")[0] == "torch":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Refuse())
 """

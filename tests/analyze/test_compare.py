@@ -460,6 +460,18 @@ class TestSessions:
         assert made.sentence == "0.3 waits per training step instead of 2.3; 1 finding gone"
         assert [row.state for row in made.findings].count("gone") == 1
 
+    def test_a_script_under_another_name_is_the_same_script(self):
+        def renamed(one):
+            return change(one, line=change(one.line, file=one.line.file.replace("train.py", "fixed.py")))
+
+        before = self.run(2)
+        after = self.run(1, script=("/elsewhere/fixed.py",))
+        after = change(after, findings=tuple(renamed(one) for one in after.findings))
+        made = compare_reports(("a", before), ("b", after))
+        assert [row.state for row in made.findings] == ["less", "same", "same"]
+        assert made.findings[0].after.line.file == "/work/fixed.py"
+        assert "two different scripts are compared" in made.notes
+
     def test_every_third_step_is_that_however_many_were_looked_at(self):
         made = compare_reports(("a", self.run(0, 12)), ("b", self.run(0, 13)))
         assert {row.state for row in made.findings} == {"same"}

@@ -47,8 +47,8 @@ class Statistic:
     """
 
     severity = "error"
-    constants: Mapping[str, int] = MappingProxyType({})
-    """Integers that operators need as tensors of the device; each is an attribute."""
+    constants: Mapping[str, int | Tensor] = MappingProxyType({})
+    """What operators need as tensors of the device: integers, or tensors of the host. Each is an attribute."""
 
     def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
         self.key = (type(self), *config)
@@ -171,8 +171,11 @@ class Statistic:
 
     def _make_constants(self) -> None:
         with torch.inference_mode(False):
-            for name, number in self.constants.items():
-                setattr(self, name, torch.full((), number, dtype=torch.int64, device=self.device))
+            for name, held in self.constants.items():
+                if isinstance(held, Tensor):
+                    setattr(self, name, moved(held, self.device))
+                else:
+                    setattr(self, name, torch.full((), held, dtype=torch.int64, device=self.device))
 
     def _allocate(self) -> State:
         with torch.inference_mode(False):

@@ -76,14 +76,16 @@ def fit_launches(timeline: Timeline, known: Links, before: Ints, blocking: Bools
     idle = linked & (previous_end < begin)
     from_start, from_end = work.start - begin, work.start - end
     count = int(group.max(initial=0)) + 1
-    none = np.full(count, LAUNCH, np.int64)
-    start_fit = medians(group[idle], from_start[idle], none)
-    end_fit = medians(group[idle], from_end[idle], none)
+    few = np.bincount(group[idle], minlength=count) < LEAST
+    pooled = int(np.median(from_end[idle & ~blocking])) if (idle & ~blocking).sum() >= LEAST else 1_000
+    start_fit = medians(group[idle], from_start[idle], np.full(count, LAUNCH, np.int64))
+    end_fit = medians(group[idle], from_end[idle], np.full(count, pooled, np.int64))
     spread = [
         medians(group[idle], np.abs(value[idle] - fit[group[idle]]), np.zeros(count, np.int64))
         for value, fit in ((from_start, start_fit), (from_end, end_fit))
     ]
-    by_end = (spread[1] < spread[0])[group] & ~blocking
+    # What is too rare to be fitted (a graph, a first launch) begins when its call ends.
+    by_end = ((spread[1] < spread[0]) | few)[group] & ~blocking
     time = np.where(by_end, end, begin)
     delay = np.where(by_end, end_fit[group], start_fit[group])
     return Launches(linked, np.where(linked, time, work.start), np.where(linked, delay, 0),

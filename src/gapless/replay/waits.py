@@ -292,7 +292,9 @@ def _copy_blocks(timeline: Timeline, known: Links, rows: Ints) -> Bools:
     host, work, kinds = timeline.host, timeline.work, known.copies
     call = known.call[rows]
     name = host.name[call]
-    waited = host.end[call] >= work.end[rows] - EVIDENCE
+    # The call may return while the last part is on its way.
+    tail = np.maximum(EVIDENCE, (work.end[rows] - work.start[rows]) // 10)
+    waited = host.end[call] >= work.end[rows] - tail
     small = kinds.to_device[rows] & (work.bytes[rows] >= 0) & (work.bytes[rows] <= STAGED)
     synchronous = known.names.copy[name] & ~known.names.asynchronous_copy[name]
     told = kinds.pageable[rows] | kinds.pinned[rows]

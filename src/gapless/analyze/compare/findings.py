@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -45,8 +46,13 @@ def _calls(finding: Finding) -> int:
     return finding.loss.calls if finding.loss else finding.frequency.total
 
 
-def session_changes(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[FindingChange, ...]:
-    """Findings of two sessions, by their waits per step; outside of steps by their waits in all."""
+def session_changes(
+    before: Sequence[Finding], after: Sequence[Finding], scripts: tuple[str, str]
+) -> tuple[FindingChange, ...]:
+    """Findings of two sessions, by their waits per step; outside of steps by their waits in all.
+
+    The two `scripts` that were run are one file to this, whatever their names.
+    """
 
     def waits(finding: Finding) -> float:
         return finding.frequency.per_step or finding.frequency.waits
@@ -62,7 +68,7 @@ def session_changes(before: Sequence[Finding], after: Sequence[Finding]) -> tupl
             return "less" if was.per_step else "more"
         return verdict(change.calls_before, change.calls_after)
 
-    return _changes(before, after, idle=(_nothing, _nothing), calls=(waits, waits), state=state)
+    return _changes(before, after, (_nothing, _nothing), (waits, waits), state, scripts)
 
 
 def _nothing(finding: Finding) -> float:
@@ -75,9 +81,11 @@ def _changes(
     idle: tuple[Number, Number],
     calls: tuple[Number, Number],
     state: Callable[[FindingChange], State],
+    scripts: tuple[str, str] = ("", ""),
 ) -> tuple[FindingChange, ...]:
     rows = []
-    for i, j in match_places([_place(one) for one in before], [_place(one) for one in after]):
+    places = [_place(one, scripts) for one in before], [_place(one) for one in after]
+    for i, j in match_places(*places):
         was = before[i] if i is not None else None
         now = after[j] if j is not None else None
         row = FindingChange(
@@ -102,6 +110,14 @@ def _key(row: FindingChange) -> tuple[int, float, float]:
     return (_ORDER.index(row.state), idle, -abs(row.calls_after - row.calls_before))
 
 
-def _place(finding: Finding) -> Place:
+def _place(finding: Finding, scripts: tuple[str, str] = ("", "")) -> Place:
+    """Where `finding` is; a line of the first of `scripts` as one of the second."""
     kind = finding.code + (" backward" if finding.backward else "")
-    return Place(kind, finding.line, "" if finding.line else finding.place)
+    line = finding.line
+    if line is None:
+        return Place(kind, None, finding.place)
+    old, new = map(os.path.basename, scripts)
+    if old and new and os.path.basename(line.file) == old:
+        folder = os.path.dirname(line.file)
+        line = msgspec.structs.replace(line, file=f"{folder}/{new}" if folder else new)
+    return Place(kind, line)

@@ -23,7 +23,9 @@ def compare_reports(before: tuple[str, Report], after: tuple[str, Report]) -> Co
         before=sides[0],
         after=sides[1],
         length=Measure(name="waits", before=numbers[0], after=numbers[1], unit="waits"),
-        findings=session_changes(before[1].findings, after[1].findings),
+        findings=session_changes(
+            before[1].findings, after[1].findings, (_script(before[1]), _script(after[1]))
+        ),
     )
     notes = session_notes(before[1], after[1], sides, made.per)
     return msgspec.structs.replace(made, sentence=session_sentence(made), notes=notes)
@@ -44,3 +46,8 @@ def _waits(report: Report, per_step: bool) -> float:
     if per_step:
         return report.steps.waits_per_step
     return float(sum(one.frequency.total for one in report.findings))
+
+
+def _script(report: Report) -> str:
+    """The file that was run; "" for a module."""
+    return report.script[0] if report.script and report.script[0] != "-m" else ""

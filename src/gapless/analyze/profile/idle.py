@@ -200,31 +200,49 @@ def _owed(late: Spans, step: Ints, waits: Spans, step_of_wait: Ints, direct: Spa
     at = np.searchsorted(waits.start, direct.start, side="right") - 1
     for position, length in zip(at.tolist(), direct.length.tolist(), strict=True):
         lasted[position] -= length
-    ends, rows, steps = waits.end.tolist(), waits.row.tolist(), step_of_wait.tolist()
+    ends, steps = waits.end.tolist(), step_of_wait.tolist()
     open_debts: list[int] = []
-    owed: list[tuple[int, int, int]] = []
-    rest: list[tuple[int, int, int]] = []
-    coming = 0
-    columns = (late.start.tolist(), late.end.tolist(), late.row.tolist(), step[late.row].tolist())
-    for start, end, row, now in zip(*columns, strict=True):
-        while coming < len(ends) and ends[coming] <= start:
+    # A late span and how much of its beginning is owed to which wait; what is not owed is the rest of it.
+    owing: list[int] = []
+    amounts: list[int] = []
+    waiting: list[int] = []
+    coming, count = 0, len(ends)
+    columns = (late.start.tolist(), late.length.tolist(), step[late.row].tolist())
+    for position, (start, left, now) in enumerate(zip(*columns, strict=True)):
+        while coming < count and ends[coming] <= start:
             if lasted[coming] > 0:
                 open_debts.append(coming)
             coming += 1
-        while open_debts and start < end:
+        while open_debts:
             last = open_debts[-1]
             if steps[last] < now - 1:
                 open_debts.clear()  # and all before it are older still
                 break
-            part = min(lasted[last], end - start)
-            owed.append((start, start + part, rows[last]))
-            start += part
-            lasted[last] -= part
-            if not lasted[last]:
-                open_debts.pop()
-        if start < end:
-            rest.append((start, end, row))
-    return [Spans(*np.array(part, np.int64).reshape(-1, 3).T) for part in (owed, rest)]
+            have = lasted[last]
+            owing.append(position)
+            waiting.append(last)
+            if have > left:
+                amounts.append(left)
+                lasted[last] = have - left
+                break
+            amounts.append(have)
+            left -= have
+            open_debts.pop()
+            if not left:
+                break
+    return _parted(late, waits, np.array(owing, np.int64), np.array(amounts, np.int64), np.array(waiting, np.int64))
+
+
+def _parted(late: Spans, waits: Spans, owing: Ints, amounts: Ints, waiting: Ints) -> list[Spans]:
+    """The owed parts, one behind the other from the beginning of each late span, and what is left of it."""
+    before = np.cumsum(amounts) - amounts
+    fresh = np.append(True, owing[1:] != owing[:-1])[: len(owing)]
+    base = np.maximum.accumulate(np.where(fresh, before, 0)) if len(owing) else before
+    start = late.start[owing] + before - base
+    owed = Spans(start, start + amounts, waits.row[waiting])
+    taken = np.bincount(owing, weights=amounts, minlength=len(late.start)).astype(np.int64)
+    rest = Spans(late.start + taken, late.end, late.row)
+    return [owed, rest.keep(rest.end > rest.start)]
 
 
 def _doing(timeline: Timeline, rest: Spans, launch: Ints) -> Ints:

@@ -1,0 +1,78 @@
+"""Agreement beyond what chance would bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.classification.confusion import BinaryConfusion, Confusion, MulticlassConfusion
+from gapless.metrics.tasks import Task
+
+
+class Kappa(Confusion):
+    """Cohen's kappa; disagreements weigh alike, or by their distance (``"linear"``) or its square (``"quadratic"``)."""
+
+    weights: str | None = None
+
+    def score(self, matrix: Tensor) -> Tensor:
+        seen = matrix.float()
+        rows, columns = seen.sum(1, keepdim=True), seen.sum(0, keepdim=True)
+        expected = rows @ columns / columns.sum()
+        place = torch.arange(len(seen), device=seen.device, dtype=seen.dtype)
+        distance = (place[:, None] - place).abs()
+        if self.weights == "quadratic":
+            distance = distance**2
+        elif self.weights != "linear":
+            distance = distance.clamp(max=1)
+        return 1 - (distance * seen).sum() / (distance * expected).sum()
+
+    def _weigh(self, weights: str | None, validate_args: bool) -> None:
+        if validate_args:
+            checks.one_of("weight", weights, ("linear", "quadratic", "none", None))
+        self.weights = weights
+
+
+class BinaryCohenKappa(Kappa, BinaryConfusion):
+    __doc__ = f"Cohen's kappa. {BinaryConfusion.__doc__}"
+
+    def __init__(
+        self,
+        threshold: float = 0.5,
+        ignore_index: int | None = None,
+        weights: str | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(threshold, ignore_index, validate_args, **kwargs)
+        self._weigh(weights, validate_args)
+
+
+class MulticlassCohenKappa(Kappa, MulticlassConfusion):
+    __doc__ = f"Cohen's kappa. {MulticlassConfusion.__doc__}"
+
+    def __init__(
+        self,
+        num_classes: int,
+        ignore_index: int | None = None,
+        weights: str | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, ignore_index, validate_args, **kwargs)
+        self._weigh(weights, validate_args)
+
+
+class CohenKappa(Task):
+    """Cohen's kappa of a task."""
+
+    forms = {"binary": BinaryCohenKappa, "multiclass": MulticlassCohenKappa}
+    parameters = {
+        "threshold": 0.5,
+        "num_classes": None,
+        "weights": None,
+        "ignore_index": None,
+        "validate_args": True,
+    }

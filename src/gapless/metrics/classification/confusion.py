@@ -1,0 +1,181 @@
+"""How often each class was taken for each other one, and the metrics that need to know it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.batch import Batch
+from gapless.metrics.classification import labels
+from gapless.metrics.classification.counts import COMPLAINT, BinaryCounts, Classes, Sides
+from gapless.metrics.divide import divide
+from gapless.metrics.metric import Metric
+from gapless.metrics.statistic import Slot, Statistic
+
+NORMALIZATIONS = ("true", "pred", "all", "none", None)
+
+
+class ConfusionCounts(Statistic):
+    """A table of targets by predictions, with a place behind it for what is no class, and one for what is ignored."""
+
+    one: Tensor
+    nowhere: Tensor
+
+    def __init__(self, classes: int, ignore_index: int | None, checked: bool) -> None:
+        self.classes = classes
+        self.ignore_index = ignore_index
+        self.layout = Classes(classes, 1, ignore_index)
+        self.constants = {"one": 1, "nowhere": classes * classes}
+        super().__init__((classes, ignore_index), {"table": Slot((classes * classes + 2,))}, checked)
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            batch.derive(labels.check_multiclass, self.classes, False)
+        target, predicted = batch.derive(labels.target_classes), batch.derive(labels.top_class)
+        at = target * self.classes + predicted
+        strange = (target < 0) | (target >= self.classes)
+        if not batch.args[0].is_floating_point():
+            strange = strange | (predicted < 0) | (predicted >= self.classes)
+        at = torch.where(strange, self.nowhere, at)
+        if self.ignore_index is not None:
+            at = at.masked_fill_(target == self.ignore_index, self.classes * self.classes + 1)
+        at = at.flatten()
+        self.state["table"].scatter_add_(0, at, self.one.expand_as(at))
+
+    def faults(self) -> Tensor:
+        return self.state["table"][-2]
+
+    def forget_faults(self) -> None:
+        self.state["table"][-2].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return f"Detected {count} pair{'s' * (count != 1)} {COMPLAINT}: 0 to {self.classes - 1}"
+
+    def matrix(self) -> Tensor:
+        """``[C, C]``, targets by predictions."""
+        return self.state["table"][:-2].view(self.classes, self.classes).clone()
+
+
+class Confusion(Metric):
+    """A metric of the confusion matrix of a task."""
+
+    is_differentiable = False
+    higher_is_better: bool | None = True
+    task = "binary"
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of predictions and targets."""
+        self.observe(preds, target)
+
+    def value(self) -> Tensor:
+        return self.score(self.matrix())
+
+    def score(self, matrix: Tensor) -> Tensor:
+        """The metric's value from the confusion matrix, or matrices."""
+        raise NotImplementedError
+
+    def matrix(self) -> Tensor:
+        """``[2, 2]``, ``[C, C]`` or ``[L, 2, 2]`` of int64: targets by predictions."""
+        if self.task == "multiclass":
+            matrix: Tensor = self.confused.matrix()
+            return matrix
+        tp, fp, tn, fn = self.confused.counts()
+        return torch.stack((torch.stack((tn, fp), -1), torch.stack((fn, tp), -1)), -2)
+
+    def _begin(self, ignore_index: int | None, validate_args: bool, options: dict[str, Any]) -> bool | None:
+        logits: bool | None = options.pop("logits", None)
+        Metric.__init__(self, **options)
+        if validate_args:
+            checks.optional_integer("ignore_index", ignore_index)
+        self.ignore_index = ignore_index
+        self.validate_args = validate_args
+        return logits
+
+
+class BinaryConfusion(Confusion):
+    """The binary form.
+
+    Args:
+        threshold: above which a probability is a positive prediction.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
+            logits.
+    """
+
+    def __init__(
+        self,
+        threshold: float = 0.5,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        logits = self._begin(ignore_index, validate_args, kwargs)
+        if validate_args:
+            checks.unit_float("threshold", threshold)
+        self.threshold = threshold
+        self.use("confused", BinaryCounts(Sides(threshold, ignore_index, logits), None, validate_args))
+
+
+class MulticlassConfusion(Confusion):
+    """The multiclass form.
+
+    Args:
+        num_classes: how many classes there are.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+    """
+
+    task = "multiclass"
+
+    def __init__(
+        self, num_classes: int, ignore_index: int | None = None, validate_args: bool = True, **kwargs: Any
+    ) -> None:
+        self._begin(ignore_index, validate_args, kwargs)
+        if validate_args:
+            checks.integer_above("num_classes", num_classes, 1)
+        self.num_classes = num_classes
+        self.use("confused", ConfusionCounts(num_classes, ignore_index, validate_args))
+
+
+class MultilabelConfusion(Confusion):
+    """The multilabel form.
+
+    Args:
+        num_labels: how many labels there are.
+        threshold: above which a probability is a positive prediction.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
+            logits.
+    """
+
+    task = "multilabel"
+
+    def __init__(
+        self,
+        num_labels: int,
+        threshold: float = 0.5,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        logits = self._begin(ignore_index, validate_args, kwargs)
+        if validate_args:
+            checks.integer_above("num_labels", num_labels, 1)
+            checks.unit_float("threshold", threshold)
+        self.num_labels = num_labels
+        self.threshold = threshold
+        self.use("confused", BinaryCounts(Sides(threshold, ignore_index, logits), num_labels, validate_args))
+
+
+def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
+    """The confusion matrix in shares of targets, of predictions or of all; 0 where there are none."""
+    if normalize is None or normalize == "none":
+        return matrix
+    dims: Any = {"true": -1, "pred": -2, "all": (-2, -1)}[normalize]
+    return divide(matrix, matrix.sum(dims, keepdim=True))

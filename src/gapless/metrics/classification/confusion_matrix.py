@@ -1,0 +1,97 @@
+"""The confusion matrix itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.classification.confusion import (
+    NORMALIZATIONS,
+    BinaryConfusion,
+    Confusion,
+    MulticlassConfusion,
+    MultilabelConfusion,
+    normalized,
+)
+from gapless.metrics.tasks import Task
+
+
+class Matrix(Confusion):
+    """Targets by predictions; in shares where `normalize` is ``"true"``, ``"pred"`` or ``"all"``."""
+
+    higher_is_better: bool | None = None
+    normalize: str | None = None
+
+    def score(self, matrix: Tensor) -> Tensor:
+        return normalized(matrix, self.normalize)
+
+    def _normalize(self, normalize: str | None, validate_args: bool) -> None:
+        if validate_args:
+            checks.one_of("normalize", normalize, NORMALIZATIONS)
+        self.normalize = normalize
+
+
+class BinaryConfusionMatrix(Matrix, BinaryConfusion):
+    __doc__ = f"Targets by predictions, ``[2, 2]``. {BinaryConfusion.__doc__}"
+
+    def __init__(
+        self,
+        threshold: float = 0.5,
+        ignore_index: int | None = None,
+        normalize: str | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(threshold, ignore_index, validate_args, **kwargs)
+        self._normalize(normalize, validate_args)
+
+
+class MulticlassConfusionMatrix(Matrix, MulticlassConfusion):
+    __doc__ = f"Targets by predictions, ``[C, C]``. {MulticlassConfusion.__doc__}"
+
+    def __init__(
+        self,
+        num_classes: int,
+        ignore_index: int | None = None,
+        normalize: str | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, ignore_index, validate_args, **kwargs)
+        self._normalize(normalize, validate_args)
+
+
+class MultilabelConfusionMatrix(Matrix, MultilabelConfusion):
+    __doc__ = f"Targets by predictions, ``[L, 2, 2]``. {MultilabelConfusion.__doc__}"
+
+    def __init__(
+        self,
+        num_labels: int,
+        threshold: float = 0.5,
+        ignore_index: int | None = None,
+        normalize: str | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_labels, threshold, ignore_index, validate_args, **kwargs)
+        self._normalize(normalize, validate_args)
+
+
+class ConfusionMatrix(Task):
+    """The confusion matrix of a task."""
+
+    forms = {
+        "binary": BinaryConfusionMatrix,
+        "multiclass": MulticlassConfusionMatrix,
+        "multilabel": MultilabelConfusionMatrix,
+    }
+    parameters = {
+        "threshold": 0.5,
+        "num_classes": None,
+        "num_labels": None,
+        "normalize": None,
+        "ignore_index": None,
+        "validate_args": True,
+    }

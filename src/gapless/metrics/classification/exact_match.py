@@ -1,0 +1,218 @@
+"""The share of samples that are right as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.batch import Batch
+from gapless.metrics.classification import labels
+from gapless.metrics.divide import divide
+from gapless.metrics.metric import Metric
+from gapless.metrics.rows import Rows
+from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.tasks import Task
+
+
+class Whole:
+    """Which samples are right in every place."""
+
+    def __init__(
+        self, classes: int | None, sides: tuple[int, float, bool | None] | None, ignore_index: int | None
+    ) -> None:
+        self.classes = classes
+        self.sides = sides
+        self.ignore_index = ignore_index
+
+    def right(self, batch: Batch) -> Tensor:
+        """``[N, ...]`` of bool: for classes whether all places agree, for labels whether all labels do."""
+        target = batch.args[1]
+        predicted = (
+            batch.derive(labels.top_class)
+            if self.sides is None
+            else batch.derive(labels.binary_labels, *self.sides[1:])
+        )
+        agree: Tensor = predicted == target
+        if self.ignore_index is not None:
+            ignored = target == self.ignore_index
+            agree = agree | ignored
+        return agree.flatten(1).all(1) if self.sides is None else agree.flatten(2).all(1)
+
+    def strange(self, batch: Batch) -> Tensor:
+        """How many targets and labels are not what they may be."""
+        target, preds = batch.args[1], batch.args[0]
+        most = 1 if self.sides is not None else (self.classes or 0) - 1
+        strange = (target < 0) | (target > most)
+        if self.ignore_index is not None:
+            strange = strange & (target != self.ignore_index)
+        found = strange.sum()
+        return found if preds.is_floating_point() else found + ((preds < 0) | (preds > most)).sum()
+
+    def check(self, batch: Batch, samplewise: bool) -> None:
+        if self.sides is None:
+            batch.derive(labels.check_multiclass, self.classes, samplewise)
+        else:
+            batch.derive(labels.check_multilabel, self.sides[0], samplewise)
+
+    def complaint(self, count: int) -> str:
+        most = 1 if self.sides is not None else (self.classes or 0) - 1
+        return f"Detected {count} value{'s' * (count != 1)} in `preds` or `target` outside 0 to {most}"
+
+
+class Matches(Statistic):
+    """How many samples were right, and how many there were."""
+
+    def __init__(self, whole: Whole, checked: bool) -> None:
+        self.whole = whole
+        config = (whole.classes, whole.sides, whole.ignore_index)
+        super().__init__(config, {"right": Slot(), "seen": Slot(), "strange": Slot()}, checked)
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            self.whole.check(batch, False)
+            self.state["strange"].add_(self.whole.strange(batch))
+        right = self.whole.right(batch)
+        self.state["right"].add_(right.sum())
+        self.state["seen"].add_(right.numel())
+
+    def faults(self) -> Tensor:
+        return self.state["strange"]
+
+    def forget_faults(self) -> None:
+        self.state["strange"].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return self.whole.complaint(count)
+
+
+class SampleMatches(Rows):
+    """The share that is right, per sample."""
+
+    def __init__(self, whole: Whole, checked: bool, capacity: int | None) -> None:
+        self.whole = whole
+        config = (whole.classes, whole.sides, whole.ignore_index)
+        super().__init__(config, ("share",), capacity, checked, {"strange": Slot()})
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            self.whole.check(batch, True)
+            self.state["strange"].add_(self.whole.strange(batch))
+        right = self.whole.right(batch)
+        self.append(share=right.float() if right.dim() == 1 else right.float().mean(1))
+
+    def faults(self) -> Tensor:
+        return self.state["strange"]
+
+    def forget_faults(self) -> None:
+        self.state["strange"].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return self.whole.complaint(count)
+
+
+class ExactMatching(Metric):
+    """What both tasks have in common."""
+
+    is_differentiable = False
+    higher_is_better: bool | None = True
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of predictions and targets."""
+        self.observe(preds, target)
+
+    def value(self) -> Tensor:
+        if self.multidim_average == "samplewise":
+            return torch.clone(self.matches.known("share"))
+        return divide(self.matches.state["right"], self.matches.state["seen"])
+
+    def _match(self, whole: Whole, multidim_average: str, validate_args: bool, capacity: int | None) -> None:
+        if validate_args:
+            checks.multidim(multidim_average)
+            checks.optional_integer("ignore_index", whole.ignore_index)
+        self.multidim_average = multidim_average
+        self.ignore_index = whole.ignore_index
+        self.validate_args = validate_args
+        if multidim_average == "global":
+            self.use("matches", Matches(whole, validate_args))
+        else:
+            self.use("matches", SampleMatches(whole, validate_args, capacity))
+
+
+class MulticlassExactMatch(ExactMatching):
+    """The share of samples whose places are all of the right class.
+
+    Args:
+        num_classes: how many classes there are.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample.
+        ignore_index: a target that counts as right.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        multidim_average: str = "global",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        capacity = kwargs.pop("capacity", None)
+        super().__init__(**kwargs)
+        if validate_args:
+            checks.integer_above("num_classes", num_classes, 1)
+        self.num_classes = num_classes
+        self._match(Whole(num_classes, None, ignore_index), multidim_average, validate_args, capacity)
+
+
+class MultilabelExactMatch(ExactMatching):
+    """The share of places whose labels are all right.
+
+    Args:
+        num_labels: how many labels there are.
+        threshold: above which a probability is a positive prediction.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample.
+        ignore_index: a target that counts as right.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
+            logits.
+        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
+    """
+
+    def __init__(
+        self,
+        num_labels: int,
+        threshold: float = 0.5,
+        multidim_average: str = "global",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        logits, capacity = kwargs.pop("logits", None), kwargs.pop("capacity", None)
+        super().__init__(**kwargs)
+        if validate_args:
+            checks.integer_above("num_labels", num_labels, 1)
+            checks.unit_float("threshold", threshold)
+        self.num_labels = num_labels
+        self.threshold = threshold
+        whole = Whole(None, (num_labels, threshold, logits), ignore_index)
+        self._match(whole, multidim_average, validate_args, capacity)
+
+
+class ExactMatch(Task):
+    """Exact matches of a task, multiclass or multilabel."""
+
+    forms = {"multiclass": MulticlassExactMatch, "multilabel": MultilabelExactMatch}
+    parameters = {
+        "threshold": 0.5,
+        "num_classes": None,
+        "num_labels": None,
+        "multidim_average": "global",
+        "ignore_index": None,
+        "validate_args": True,
+    }

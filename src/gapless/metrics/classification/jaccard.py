@@ -1,0 +1,123 @@
+"""The share of targets and predictions of a class that are both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.classification.counts import Counts
+from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore
+from gapless.metrics.divide import divide
+from gapless.metrics.tasks import Task
+
+
+class Jaccard:
+    """Intersection over union. No matrix is needed for it: per class, the counts say all."""
+
+    average: str | None
+    task: str
+    ignore_index: int | None
+    zero_division: float
+
+    def score(self, counts: Counts) -> Tensor:
+        inside, union = counts.tp, counts.tp + counts.fp + counts.fn
+        if self.average == "binary":
+            return divide(inside, union, self.zero_division)
+        if self.average == "micro":
+            return divide(inside.sum(-1), (union - self._left_out(union)).sum(-1), self.zero_division)
+        index = divide(inside, union, self.zero_division)
+        if self.average in ("none", None):
+            return index
+        if self.average == "weighted":
+            weights = (counts.tp + counts.fn).to(index.dtype)
+        else:
+            weights = index.new_ones(index.shape)
+            left_out = self._ignored(index.shape[-1])
+            if left_out is not None:
+                weights[left_out].fill_(0)
+            if self.task == "multiclass":
+                weights = weights * (union != 0)
+        return (weights * index).sum(-1) / weights.sum(-1)
+
+    def _ignored(self, classes: int) -> int | None:
+        """The class that is not to count, if it is one."""
+        inside = self.ignore_index is not None and 0 <= self.ignore_index < classes
+        return self.ignore_index if inside else None
+
+    def _left_out(self, union: Tensor) -> Tensor:
+        left_out = self._ignored(union.shape[-1])
+        masked = union.new_zeros(union.shape)
+        if left_out is not None:
+            masked[left_out].copy_(union[left_out])
+        return masked
+
+
+class BinaryJaccardIndex(Jaccard, BinaryScore):
+    __doc__ = f"Intersection over union. {BinaryScore.__doc__}"
+
+    def __init__(
+        self,
+        threshold: float = 0.5,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        zero_division: float = 0,
+        **kwargs: Any,
+    ) -> None:
+        options = {**kwargs, "zero_division": zero_division}
+        super().__init__(threshold, "global", ignore_index, validate_args, **options)
+
+
+class MulticlassJaccardIndex(Jaccard, MulticlassScore):
+    __doc__ = f"Intersection over union. {MulticlassScore.__doc__}"
+
+    def __init__(
+        self,
+        num_classes: int,
+        average: str | None = "macro",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        zero_division: float = 0,
+        **kwargs: Any,
+    ) -> None:
+        if validate_args:
+            checks.integer_above("num_classes", num_classes, 1)
+        options = {**kwargs, "zero_division": zero_division}
+        super().__init__(num_classes, 1, average, "global", ignore_index, validate_args, **options)
+
+
+class MultilabelJaccardIndex(Jaccard, MultilabelScore):
+    __doc__ = f"Intersection over union. {MultilabelScore.__doc__}"
+
+    def __init__(
+        self,
+        num_labels: int,
+        threshold: float = 0.5,
+        average: str | None = "macro",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        zero_division: float = 0,
+        **kwargs: Any,
+    ) -> None:
+        options = {**kwargs, "zero_division": zero_division}
+        super().__init__(num_labels, threshold, average, "global", ignore_index, validate_args, **options)
+
+
+class JaccardIndex(Task):
+    """Intersection over union of a task."""
+
+    forms = {
+        "binary": BinaryJaccardIndex,
+        "multiclass": MulticlassJaccardIndex,
+        "multilabel": MultilabelJaccardIndex,
+    }
+    parameters = {
+        "threshold": 0.5,
+        "num_classes": None,
+        "num_labels": None,
+        "average": "macro",
+        "ignore_index": None,
+        "validate_args": True,
+        "zero_division": 0,
+    }

@@ -1,0 +1,84 @@
+"""The correlation between targets and predictions, as classes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.classification.confusion import (
+    BinaryConfusion,
+    Confusion,
+    MulticlassConfusion,
+    MultilabelConfusion,
+)
+from gapless.metrics.tasks import Task
+
+
+class Matthews(Confusion):
+    """Matthews' correlation coefficient; a multilabel matrix is summed over the labels first."""
+
+    def score(self, matrix: Tensor) -> Tensor:
+        seen = (matrix.sum(0) if matrix.dim() == 3 else matrix).double()
+        actual, predicted = seen.sum(1), seen.sum(0)
+        total = seen.sum()
+        numerator = seen.trace() * total - (actual * predicted).sum()
+        spread = (total**2 - (predicted**2).sum()) * (total**2 - (actual**2).sum())
+        score = (numerator / spread.sqrt()).masked_fill(spread == 0, 0.0)
+        return (degenerate(seen, score, spread) if seen.numel() == 4 else score).float()
+
+
+def degenerate(seen: Tensor, score: Tensor, spread: Tensor) -> Tensor:
+    """The score of a 2 by 2 matrix, with limits where a row or a column is empty.
+
+    All right is 1, all wrong is -1. Elsewhere a small number takes the place of what is missing, so that the sign
+    says whether more was right or wrong.
+    """
+    tn, fp, fn, tp = seen.flatten().unbind()
+    small = torch.finfo(torch.float32).eps
+    root = small**0.5
+    cases = [
+        ((fn == 0) & (tn == 0), root * (tp - fp)),
+        ((fp == 0) & (tn == 0), root * (tp - fn)),
+        ((tp == 0) & (fn == 0), root * (tn - fp)),
+        ((tp == 0) & (fp == 0), root * (tn - fn)),
+        (tp == 0, tn - fp * fn),
+        (tn == 0, tp - fp * fn),
+        ((fp == 0) | (fn == 0), tp * tn),
+    ]
+    over = torch.zeros_like(score)
+    for condition, value in reversed(cases):
+        over = torch.where(condition, value, over)
+    under = (tp + fp + small) * (tp + fn + small) * (tn + fp + small) * (tn + fn + small)
+    score = torch.where(spread == 0, over / under.sqrt(), score)
+    right, wrong = tp + tn, fp + fn
+    score = score.masked_fill((right != 0) & (wrong == 0), 1.0)
+    return score.masked_fill((right == 0) & (wrong != 0), -1.0)
+
+
+class BinaryMatthewsCorrCoef(Matthews, BinaryConfusion):
+    __doc__ = f"Matthews' correlation coefficient. {BinaryConfusion.__doc__}"
+
+
+class MulticlassMatthewsCorrCoef(Matthews, MulticlassConfusion):
+    __doc__ = f"Matthews' correlation coefficient. {MulticlassConfusion.__doc__}"
+
+
+class MultilabelMatthewsCorrCoef(Matthews, MultilabelConfusion):
+    __doc__ = f"Matthews' correlation coefficient. {MultilabelConfusion.__doc__}"
+
+
+class MatthewsCorrCoef(Task):
+    """Matthews' correlation coefficient of a task."""
+
+    forms = {
+        "binary": BinaryMatthewsCorrCoef,
+        "multiclass": MulticlassMatthewsCorrCoef,
+        "multilabel": MultilabelMatthewsCorrCoef,
+    }
+    parameters = {
+        "threshold": 0.5,
+        "num_classes": None,
+        "num_labels": None,
+        "ignore_index": None,
+        "validate_args": True,
+    }

@@ -1,0 +1,260 @@
+"""Collectives by name and group, and the stretches in which a device only communicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from drawn import traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tracing import Trace
+
+from gapless.analyze.profile.communication import KEPT, UNNAMED, collectives, exposed, normalized, without
+from gapless.analyze.profile.steps import compute_busy, is_communication
+from gapless.model.profile import Collectives
+from gapless.trace.timeline import Ints, Timeline, union_length
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)"
+GENERIC = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def recorded(name: str, group: str, elements: int) -> dict[str, object]:
+    """What the profiler says of a collective's kernel."""
+    return {"Collective name": name, "Process Group Name": group, "In msg nelems": elements}
+
+
+def found(trace: Trace, device: int = 0) -> dict[tuple[str, str], Collectives]:
+    return {(one.name, one.group): one for one in collectives(trace.timeline(), device)}
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            (ALL_REDUCE, "all_reduce"),
+            ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce"),
+            ("ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum", "all_reduce"),
+            ("void vllm::cross_device_reduce_1stage<__half, 8>(vllm::RankData*)", "all_reduce"),
+            ("void sglang::cross_device_reduce_2stage<__nv_bfloat16, 2>()", "all_reduce"),
+            ("multimem_all_reduce_kernel", "all_reduce"),
+            ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL()", "reduce_scatter"),
+            ("ncclDevKernel_AllGather_RING_LL()", "all_gather"),
+            ("ncclKernel_AllGather_RING_LL_Sum_int8_t()", "all_gather"),
+            ("ncclDevKernel_Broadcast_RING_LL()", "broadcast"),
+            ("ncclDevKernel_Reduce_Sum_f32_RING_LL()", "reduce"),
+            (SEND_RECV, "send_recv"),
+            (GENERIC, ""),
+            ("nccl:all_to_all", "all_to_all"),
+            ("c10d::alltoall_base_", "all_to_all"),
+            ("nccl:_all_gather_base", "all_gather"),
+            ("c10d::_allgather_base_", "all_gather"),
+            ("nccl:_reduce_scatter_base", "reduce_scatter"),
+            ("nccl:send 0->1", "send_recv"),
+            ("c10d::recv_", "send_recv"),
+            ("nccl:all_reduce_barrier", "barrier"),
+            ("c10d::scatter_", "scatter"),
+            ("nccl:gather", "gather"),
+            ("nccl:coalesced", ""),
+        ],
+    )
+    def test_kernels_and_operators_of_all_ages(self, name: str, kind: str) -> None:
+        assert normalized(name) == kind
+
+
+class TestCollectives:
+    def test_by_name_and_group_in_order(self) -> None:
+        trace = Trace()
+        trace.kernel(ALL_REDUCE, 50, 10, stream=20, **recorded("allreduce", "1", 400))
+        trace.kernel(ALL_REDUCE, 10, 30, stream=20, **recorded("allreduce", "1", 300))
+        trace.kernel(ALL_REDUCE, 5, 20, stream=24, **recorded("allreduce", "2", 7))
+        trace.kernel("gemm", 0, 100)
+        one = found(trace)
+        assert set(one) == {("all_reduce", "1"), ("all_reduce", "2")}
+        first = one["all_reduce", "1"]
+        assert first.length == (30_000, 10_000)
+        assert first.elements == (300, 400)
+        assert first.start[1] - first.start[0] == 40_000
+
+    def test_of_one_device(self) -> None:
+        trace = Trace()
+        trace.kernel(ALL_REDUCE, 0, 5, device=0)
+        trace.kernel(ALL_REDUCE, 0, 5, device=1)
+        trace.kernel(ALL_REDUCE, 9, 5, device=1)
+        assert len(found(trace, 1)["all_reduce", ""].start) == 2
+
+    def test_none(self) -> None:
+        trace = Trace()
+        trace.kernel("gemm", 0, 10)
+        assert collectives(trace.timeline(), 0) == ()
+        assert collectives(trace.timeline(), 3) == ()
+
+    @pytest.mark.parametrize("dialect", ["new", "middle", "old"])
+    @pytest.mark.parametrize(("kernel", "around"), [(SEND_RECV, "all_to_all"), (GENERIC, "reduce_scatter")])
+    def test_the_launching_operator_tells_what_the_kernel_does_not(
+        self, dialect: str, kernel: str, around: str
+    ) -> None:
+        trace = Trace(dialect=dialect)  # type: ignore[arg-type]
+        trace.operator("All2All_Pooled_Req", 0, 100)
+        trace.operator("record_param_comms", 1, 50)
+        trace.operator(f"nccl:{around}", 2, 40)
+        trace.launch(kernel, 10, kernel=(120, 30), stream=20)
+        assert set(found(trace)) == {(around, "")}
+
+    def test_a_barrier_is_an_all_reduce_under_its_own_operator(self) -> None:
+        trace = Trace()
+        trace.operator("c10d::barrier", 0, 100)
+        trace.operator("nccl:all_reduce", 2, 40)
+        trace.launch(ALL_REDUCE, 10, kernel=(120, 30), stream=20)
+        assert set(found(trace)) == {("barrier", "")}
+
+    def test_a_range_of_the_user_tells_nothing(self) -> None:
+        trace = Trace()
+        trace.annotation("my all_gather experiment", 0, 100)
+        trace.launch(SEND_RECV, 10, kernel=(120, 30), stream=20)
+        assert set(found(trace)) == {("send_recv", "")}
+
+    def test_kernels_launched_before_the_recording_are_as_the_others_on_their_stream(self) -> None:
+        trace = Trace()
+        trace.kernel(GENERIC, 0, 5, stream=20)
+        trace.operator("nccl:all_gather", 10, 20)
+        number = trace.call("cudaLaunchKernel", 12, 5)
+        trace.kernel(GENERIC, 30, 5, correlation=number, stream=20, **recorded("allgather", "3", 64))
+        one = found(trace)
+        assert set(one) == {("all_gather", "3")}
+        assert one["all_gather", "3"].elements == (-1, 64)
+
+    def test_unless_those_differ(self) -> None:
+        trace = Trace()
+        trace.kernel(GENERIC, 0, 5, stream=20)
+        for at, name in ((10, "nccl:all_gather"), (40, "nccl:broadcast")):
+            trace.operator(name, at, 20)
+            trace.launch(GENERIC, at + 2, kernel=(at + 22, 5), stream=20)
+        assert {name for name, _ in found(trace)} == {UNNAMED, "all_gather", "broadcast"}
+
+    def test_streams_stand_for_groups_where_none_were_recorded(self) -> None:
+        trace = Trace()
+        trace.kernel(ALL_REDUCE, 0, 5, stream=20)
+        trace.kernel(ALL_REDUCE, 10, 5, stream=24)
+        trace.kernel("ncclDevKernel_AllGather_RING_LL()", 20, 5, stream=24)
+        assert set(found(trace)) == {
+            ("all_reduce", "stream 20"),
+            ("all_reduce", "stream 24"),
+            ("all_gather", ""),
+        }
+
+    def test_the_first_ones_are_kept(self) -> None:
+        trace = Trace()
+        for number in range(KEPT + 5):
+            trace.kernel(ALL_REDUCE, 10 * number, number % 7 + 1)
+        one = found(trace)["all_reduce", ""]
+        assert len(one.start) == len(one.length) == len(one.elements) == KEPT
+        assert one.length[:9] == tuple(1000 * (number % 7 + 1) for number in range(9))
+
+
+class TestExposed:
+    def micros(self, trace: Trace, device: int = 0) -> list[tuple[int, int]]:
+        start, end = exposed(trace.timeline(), device)
+        return [(int(a) // 1000, int(b) // 1000) for a, b in zip(start, end, strict=True)]
+
+    def test_only_what_no_other_work_covers(self) -> None:
+        trace = Trace()
+        trace.operator("aten::zeros", 0, 1)
+        trace.kernel(ALL_REDUCE, 10, 100, stream=20)
+        trace.kernel("gemm", 0, 30)
+        trace.kernel("gemm", 50, 10)
+        trace.memcpy("HtoD (Pinned -> Device)", 60, 10)
+        trace.memset(90, 5)
+        assert self.micros(trace) == [(30, 50), (70, 90), (95, 110)]
+
+    def test_overlapping_collectives_count_once(self) -> None:
+        trace = Trace()
+        trace.operator("aten::zeros", 0, 1)
+        trace.kernel(ALL_REDUCE, 10, 50, stream=20)
+        trace.kernel(ALL_REDUCE, 30, 50, stream=24)
+        trace.kernel("gemm", 20, 20)
+        assert self.micros(trace) == [(10, 20), (40, 80)]
+
+    def test_other_devices_do_not_hide_it(self) -> None:
+        trace = Trace()
+        trace.operator("aten::zeros", 0, 1)
+        trace.kernel(ALL_REDUCE, 10, 50, stream=20)
+        trace.kernel("gemm", 0, 100, device=1)
+        assert self.micros(trace) == [(10, 60)]
+        assert self.micros(trace, 1) == []
+
+    def test_wholly_covered(self) -> None:
+        trace = Trace()
+        trace.kernel("gemm", 0, 100)
+        trace.kernel(ALL_REDUCE, 0, 100, stream=20)
+        assert self.micros(trace) == []
+
+    @settings(max_examples=60, deadline=None)
+    @given(traces())
+    def test_it_is_what_communication_adds_to_the_busy_time(self, trace: Trace) -> None:
+        timeline = trace.timeline()
+        start, end = exposed(timeline, 0)
+        busy = compute_busy(timeline, 0)
+        alone = int((end - start).sum())
+        rows = is_communication(timeline)
+        whole = union_length(timeline.work.start, timeline.work.end)
+        assert alone == whole - int((busy[1] - busy[0]).sum())
+        assert alone <= union_length(timeline.work.start[rows], timeline.work.end[rows])
+        assert (end > start).all()
+        assert (start[1:] > end[:-1]).all()
+
+    @settings(max_examples=80, deadline=None)
+    @given(*[st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=6) for _ in range(2)])
+    def test_against_counting(self, wanted: list[tuple[int, int]], taken: list[tuple[int, int]]) -> None:
+        def spans(some: list[tuple[int, int]]) -> tuple[Ints, Ints]:
+            from gapless.trace.timeline import union
+
+            start = np.array([a for a, _ in some], np.int64)
+            return union(start, start + np.array([b for _, b in some], np.int64))
+
+        def ticks(start: Ints, end: Ints) -> set[int]:
+            return {time for a, b in zip(start, end, strict=True) for time in range(a, b)}
+
+        rest = without(*spans(wanted), *spans(taken))
+        assert ticks(*rest) == ticks(*spans(wanted)) - ticks(*spans(taken))
+
+
+class TestPublicTraces:
+    """Numbers counted in the files themselves, with a JSON reader and nothing else."""
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            (
+                "param-dlrm_kineto-worker2_step_12.1694128201554-0038",
+                {("all_reduce", ""): 3, ("all_to_all", ""): 5},
+            ),
+            ("torchrec-log-resnet18-pid85866-fa7b", {("all_to_all", ""): 12}),
+            (
+                "torchrec-trace-sst_long_a2a_optimizer_2-pid24051-5c94",
+                {("all_reduce", ""): 15, ("all_to_all", ""): 16},
+            ),
+            (
+                "HolisticTraceAnalysis-nccl_parser_config-nccl_data-5a2e",
+                {("all_reduce", "0"): 15, ("broadcast", "0"): 6},
+            ),
+            (
+                "TraceLens-mi300-resnet_act_checkpoint-7ad4",
+                {("all_reduce", "0"): 6, ("broadcast", "0"): 6, (UNNAMED, "0"): 5},
+            ),
+            ("HolisticTraceAnalysis-df_index_resolver-df_index_resolver-9a5a", {("all_reduce", ""): KEPT}),
+        ],
+    )
+    def test_counts(
+        self, public_trace: Callable[[str], Timeline], name: str, expected: dict[tuple[str, str], int]
+    ) -> None:
+        timeline = public_trace(name)
+        some = collectives(timeline, int(timeline.work.device[0]))
+        assert {(one.name, one.group): len(one.start) for one in some} == expected
+
+    def test_sizes(self, public_trace: Callable[[str], Timeline]) -> None:
+        some = collectives(public_trace("HolisticTraceAnalysis-nccl_parser_config-nccl_data-5a2e"), 0)
+        one = next(one for one in some if one.name == "all_reduce")
+        assert one.elements[:5] == (2049000, 7875584, 6563840, 6637568, 2431040)

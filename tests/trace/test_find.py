@@ -1,0 +1,106 @@
+"""Which files are meant."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from tracing import Trace
+
+from gapless.errors import UnreadableInput
+from gapless.trace.find import find
+
+
+def trace() -> bytes:
+    made = Trace()
+    made.operator("aten::mm", 0, 1)
+    return made.text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "deep").mkdir(parents=True)
+    for name in ("run/rank_10.json", "run/rank_2.pt.trace.json", "run/deep/x.json"):
+        (tmp_path / name).write_bytes(trace())
+    (tmp_path / "run/rank_1.pt.trace.json.gz").write_bytes(gzip.compress(trace()))
+    (tmp_path / "run/config.json").write_text('{"lr": 0.1}')
+    (tmp_path / "run/log.txt").write_text("hello")
+    return tmp_path
+
+
+def path(*parts: str) -> str:
+    return os.path.join(*parts)
+
+
+def test_a_folder(folder: Path) -> None:
+    skipped: list[str] = []
+    assert find(["run"], skipped) == [
+        path("run", "rank_1.pt.trace.json.gz"),
+        path("run", "rank_2.pt.trace.json"),
+        path("run", "rank_10.json"),
+        path("run", "deep", "x.json"),
+    ]
+    assert skipped == [path("run", "config.json")]
+
+
+def test_patterns(folder: Path) -> None:
+    assert find(["run/rank_*.json"]) == ["run/rank_2.pt.trace.json", "run/rank_10.json"]
+    assert find(["**/x.json"]) == [path("run", "deep", "x.json")]
+    assert find(["ru?"]) == find(["run"])
+    assert set(find(["run/**"])) >= {"run/rank_10.json", "run/log.txt"}  # what was named is taken at its word
+
+
+def test_files_as_given_and_once(folder: Path) -> None:
+    assert find(["run/log.txt", "run/rank_10.json", "-", "run/rank_10.json"]) == [
+        "run/log.txt",
+        "run/rank_10.json",
+        "-",
+    ]
+
+
+def test_a_name_with_brackets_is_a_name(folder: Path) -> None:
+    (folder / "run[1].json").write_bytes(trace())
+    assert find(["run[1].json"]) == ["run[1].json"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("none.json", "none.json cannot be read: there is no such file or folder"),
+        ("none*.json", "no file matches none*.json"),
+        ("empty", "empty is a folder without traces: it holds no *.json or *.json.gz"),
+        ("others", "others is a folder without traces: it holds only a.json, which is no trace"),
+        ("many", "many is a folder without traces: it holds 2 JSON files, none of them a trace"),
+    ],
+)
+def test_nothing_found(folder: Path, given: str, said: str) -> None:
+    for name, count in (("empty", 0), ("others", 1), ("many", 2)):
+        (folder / name).mkdir()
+        for number in range(count):
+            (folder / name / f"{'ab'[number]}.json").write_text("[1]")
+    with pytest.raises(UnreadableInput) as caught:
+        find([given])
+    assert str(caught.value) == said
+
+
+def test_a_file_that_cannot_be_opened_is_not_passed_over(folder: Path) -> None:
+    (folder / "run" / "gone.json").symlink_to(folder / "nowhere")
+    assert path("run", "gone.json") in find(["run"])
+
+
+def test_remote(folder: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for number in (1, 2, 10):
+        memory.pipe(f"/found/run/rank_{number}.json", trace())
+    memory.pipe("/found/run/config.json", b"{}")
+    names = [f"memory:///found/run/rank_{number}.json" for number in (1, 2, 10)]
+    assert find(["memory://found/run/rank_*.json"]) == names
+    skipped: list[str] = []
+    assert find(["memory://found/run"], skipped) == names
+    assert skipped == ["memory:///found/run/config.json"]
+    with pytest.raises(UnreadableInput, match=r"^no file matches memory://found/x\*$"):
+        find(["memory://found/x*"])
