@@ -42,6 +42,10 @@ class TestStarvedInput:
         hit = only("GAP301", profile(cost("input", 480, site(SINGLE, 7), steps=6)))
         assert "a batch takes 80 ms and the rest of a step 20 ms, so 4 workers can keep up" in hit.remedy
 
+    def test_a_part_of_a_worker_is_a_whole_one(self) -> None:
+        hit = only("GAP301", profile(cost("input", 330, site(SINGLE, 7), steps=6)))
+        assert "a batch takes 55 ms and the rest of a step 45 ms, so 2 workers can keep up" in hit.remedy
+
     def test_no_number_of_workers_is_named_where_there_is_no_other_work(self) -> None:
         hit = only("GAP301", profile(cost("input", 599, site(SINGLE, 7), steps=6)))
         assert "nearly all of a step is spent on it" in hit.remedy

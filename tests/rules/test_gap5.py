@@ -51,6 +51,15 @@ class TestLaunchBound:
         assert "6.7 %, at 20 places" in said(hit)
         assert "train.py:30, train.py:31, train.py:32" in said(hit)
 
+    def test_small_lines_are_told_together_beside_a_large_one(self) -> None:
+        slow = [
+            cost("launch", 60, site("aten::mul", 30)),
+            *(cost("launch", 18, site("aten::add", n)) for n in (4, 5)),
+        ]
+        large, rest = found("GAP501", profile(*slow))
+        assert (large.idle, rest.idle) == (60 * MS, 36 * MS)
+        assert rest.site is None
+
     def test_the_numbers_of_the_queue_are_told_once(self) -> None:
         slow = [
             cost("launch", 60, site("aten::mul", 30), steps=6),
@@ -131,7 +140,7 @@ class TestUnderFilledKernels:
         ("busy", "filled", "kernels"),
         [
             (0.9, 0.85, (kernel("gemv", 300, 0.25),)),  # filled well enough in all
-            (0.2, 0.05, (kernel("gemv", 120, 0.25),)),  # idle comes first
+            (0.2, 0.05, (kernel("gemv", 300, 0.25),)),  # idle comes first
             (0.9, 0.3, (kernel("gemm", 500, 4.0),)),
             (0.9, 0.3, (kernel("nccl", 500, 0.1, communication=True),)),
             (0.9, 0.3, (kernel("old", 500, -1.0),)),
@@ -192,6 +201,23 @@ class TestHostBusy:
         assert rest.site is None
         assert "at 12 places" in said(rest)
 
+    def test_only_so_many_places_are_told_alone(self) -> None:
+        large = [cost("host", 20 - n, site("", 50 + n), steps=6) for n in range(8)]
+        hits = found("GAP503", profile(*large))
+        assert [hit.idle for hit in hits] == [n * MS for n in (20, 19, 18, 17, 16, 15 + 14 + 13)]
+        assert hits[-1].site is None
+
+    def test_a_place_of_some_percent_is_told_alone(self) -> None:
+        hits = found(
+            "GAP503", profile(cost("host", 30, site("", 9)), *(cost("host", 9, site("", n)) for n in (5, 6)))
+        )
+        assert [hit.idle for hit in hits] == [30 * MS, 9 * MS, 9 * MS]
+
+    def test_places_where_the_gpu_works_on_do_not_count(self) -> None:
+        free = [cost("host", 0, site("", 50 + n), steps=6) for n in range(8)]
+        hit = only("GAP503", profile(*(cost("host", 4, site("", 80 + n), steps=6) for n in range(9)), *free))
+        assert "at 9 places" in said(hit)
+
     def test_places_that_profiles_sum_up_are_never_a_place(self) -> None:
         rest = cost("host", 60, Site(operator="", mechanism="none"), place="elsewhere", steps=6)
         assert only("GAP503", profile(rest)).site is None
@@ -230,6 +256,9 @@ class TestLongDriverCall:
     def test_the_first_step_loads_and_compiles(self, count: int) -> None:
         loads = cost("graph", 60, site("cuModuleLoadDataEx", 12), calls=12, steps=1)
         assert not found("GAP504", profile(loads, marked=steps(*[100] * count)))
+
+    def test_a_graph_that_is_launched_in_the_first_step_only(self) -> None:
+        assert not found("GAP504", profile(cost("graph", 60, site("cudaGraphLaunch", 12), steps=1)))
 
     def test_little(self) -> None:
         assert not found("GAP504", profile(cost("graph", 12, site("cudaGraphLaunch", 12), steps=6)))

@@ -104,6 +104,7 @@ class TestWarmUpInTheTrace:
         [
             steps(100, 100, 100),
             steps(140, 100, 100, 100),
+            steps(145, 100, 100),
             steps(900, 100),  # which of two is the usual one?
             steps(900),
             steps(100, 100, 900),

@@ -47,7 +47,7 @@ def _details(canvas: Canvas, one: Finding, advised: Finding) -> Iterator[tuple[s
         yield "through", frames
     if one.evidence:
         yield "seen", [Text(text) for text in one.evidence]
-    if any(site.mechanism != "none" for site in one.sites):
+    if one.operators and any(site.mechanism != "none" for site in one.sites):
         yield "waits", [Text(words.operators(one))]
     if advised is one:
         yield "instead", [Text(one.remedy, style="green")]

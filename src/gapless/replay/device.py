@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.replay.latency import Launches
+from gapless.replay.latency import Launches, latest_elsewhere
 from gapless.replay.waits import Links
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
@@ -89,7 +89,7 @@ def crossings(timeline: Timeline, known: Links, order: Order, launches: Launches
     asked = np.setdiff1d(np.intersect1d(_asked(timeline, known), np.flatnonzero(plain)), told_work)
     guessed = np.setdiff1d(np.flatnonzero(delayed), np.concatenate([told_work, asked]))
     rows = np.concatenate([asked, guessed])
-    source = _latest_elsewhere(timeline, known, rows)
+    source = latest_elsewhere(timeline, known, rows)
     near = (source >= 0) & (work.start[rows] - work.end[np.maximum(source, 0)] <= NEAR)
     keep = (source >= 0) & (near | (np.arange(len(rows)) < len(asked)))
     rows, source = np.concatenate([told_work, rows[keep]]), np.concatenate([told_source, source[keep]])
@@ -136,19 +136,3 @@ def _told(timeline: Timeline, known: Links) -> tuple[Ints, Ints]:
             if len(later) and len(earlier) and timeline.work.start[later[0]] >= timeline.work.end[earlier[-1]]:
                 found[int(later[0])] = int(earlier[-1])
     return np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
-
-
-def _latest_elsewhere(timeline: Timeline, known: Links, rows: Ints) -> Ints:
-    """For each operation the one on another stream of its device that ended last before it began."""
-    work = timeline.work
-    best = np.full(len(rows), -1, np.int64)
-    when = np.full(len(rows), -1, np.int64)
-    for stream in range(len(known.stream_id)):
-        mine = np.flatnonzero(known.stream == stream)
-        mine = mine[np.argsort(work.end[mine], kind="stable")]
-        at = np.searchsorted(work.end[mine], work.start[rows] + 500, side="right") - 1
-        source = mine[np.maximum(at, 0)]
-        other = (known.stream[rows] != stream) & (work.device[rows] == known.stream_device[stream])
-        better = (at >= 0) & other & (work.end[source] > when)
-        best[better], when[better] = source[better], work.end[source[better]]
-    return best

@@ -74,6 +74,10 @@ def fit_launches(timeline: Timeline, known: Links, before: Ints, blocking: Bools
     group = _groups(timeline, known, call)
     previous_end = np.where(before >= 0, work.end[np.maximum(before, 0)], -1)
     idle = linked & (previous_end < begin)
+    if len(known.stream_id) > 1:  # what another stream held up tells nothing of launches
+        rows = np.flatnonzero(idle)
+        other = latest_elsewhere(timeline, known, rows)
+        idle[rows] = (other < 0) | (work.end[other] <= begin[rows])
     from_start, from_end = work.start - begin, work.start - end
     count = int(group.max(initial=0)) + 1
     few = np.bincount(group[idle], minlength=count) < LEAST
@@ -90,6 +94,22 @@ def fit_launches(timeline: Timeline, known: Links, before: Ints, blocking: Bools
     delay = np.where(by_end, end_fit[group], start_fit[group])
     return Launches(linked, np.where(linked, time, work.start), np.where(linked, delay, 0),
                     _gaps(timeline, before, time + delay, linked))  # fmt: skip
+
+
+def latest_elsewhere(timeline: Timeline, known: Links, rows: Ints) -> Ints:
+    """For each operation the one on another stream of its device that ended last before it began."""
+    work = timeline.work
+    best = np.full(len(rows), -1, np.int64)
+    when = np.full(len(rows), -1, np.int64)
+    for stream in range(len(known.stream_id)):
+        mine = np.flatnonzero(known.stream == stream)
+        mine = mine[np.argsort(work.end[mine], kind="stable")]
+        at = np.searchsorted(work.end[mine], work.start[rows] + 500, side="right") - 1
+        source = mine[np.maximum(at, 0)]
+        other = (known.stream[rows] != stream) & (work.device[rows] == known.stream_device[stream])
+        better = (at >= 0) & other & (work.end[source] > when)
+        best[better], when[better] = source[better], work.end[source[better]]
+    return best
 
 
 def _groups(timeline: Timeline, known: Links, call: Ints) -> Ints:

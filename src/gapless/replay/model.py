@@ -88,7 +88,7 @@ class Model:
 
     def last(self, time: list[int]) -> int:
         """The end of everything, given the time of each node."""
-        return max(time[position] + rest for position, rest in self._tails)
+        return max(time[position] + rest for position, rest in self.tails)
 
     @property
     def recorded(self) -> int:
@@ -102,7 +102,7 @@ class Model:
         return {t: int(self.timeline.host.end[slice(*rows[t])].max()) for t in self.threads}
 
     @cached_property
-    def _tails(self) -> list[tuple[int, int]]:
+    def tails(self) -> list[tuple[int, int]]:
         """Where the span may end: positions of nodes and what follows them on their thread."""
         place, of = self.program.place, self.graph
         found: list[tuple[int, int]] = []

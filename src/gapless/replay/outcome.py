@@ -10,6 +10,7 @@ import numpy as np
 
 from gapless.replay.change import Change
 from gapless.replay.graph import last_anchor
+from gapless.replay.path import Path, critical_path
 from gapless.replay.weights import Weights
 from gapless.trace.timeline import Bools, Ints
 
@@ -31,6 +32,11 @@ class Outcome:
     def span(self) -> int:
         """From the first event to the end of everything."""
         return self.model.last(self.time) - self.model.timeline.span[0]
+
+    @cached_property
+    def path(self) -> Path:
+        """What the span is made of; `path.limiter` is what takes the most of it."""
+        return critical_path(self)
 
     @cached_property
     def nodes(self) -> Ints:

@@ -66,8 +66,9 @@ def own_code(site: Site) -> Code | None:
 def short_path(frame: SourceLine) -> str:
     """``torchmetrics/aggregation.py:93``: the frame without the folders above its package."""
     path = _path(frame)
-    start = path.rfind(f"/{frame.library}/")
-    return f"{path[start + 1 :] if start >= 0 else path.rsplit('/', 1)[-1]}:{frame.line}"
+    # The profiler gives paths from where they are imported, without anything before the package.
+    start = ("/" + path).rfind(f"/{frame.library}/")
+    return f"{path[start:] if start >= 0 else path.rsplit('/', 1)[-1]}:{frame.line}"
 
 
 def in_library(site: Site, advice: str) -> str:

@@ -59,7 +59,8 @@ class StragglerRank(Rule):
         if slow is None:
             return
         profile = profiles[slow.position]
-        site = next((reason.site for reason in slow.reasons if reason.site and reason.site.operator), None)
+        sites = (reason.site for reason in slow.reasons if reason.site is not None)
+        site = next((one for one in sites if one.line is not None or one.operator), None)
         yield Hit(
             evidence=tuple(_evidence(slow, profile)),
             remedy=_remedy(slow, self.advice),

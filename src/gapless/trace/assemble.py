@@ -52,10 +52,13 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
     syncs, memory = _joined(Syncs, builder.syncs), _joined(Memory, builder.memory)
     builder.host, builder.work, builder.syncs, builder.memory = [], [], [], []
     host, work, syncs, memory = _together(builder, host, work, syncs, memory)
-    names = builder.names
-    _set_marks(host, names)
+    _set_marks(host, builder.names)
+    threads = _in_order(host, memory, builder.threads)
     host = host.take(order(host))
-    work = work.take(np.argsort(work.start, kind="stable"))
+    work = work.take(_by_start(work))
+    syncs = syncs.take(np.argsort(syncs.start, kind="stable"))
+    memory = memory.take(np.argsort(memory.time, kind="stable"))
+    names = _renumbered(builder.names, host.name, work.name, syncs.kind)
     earliest = min([int(t.start.min()) for t in (host, work) if len(t)], default=0)
     for table in (host, work, syncs):
         np.subtract(table.start, earliest, out=table.start)
@@ -64,13 +67,13 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
     made = Timeline(
         host=host,
         work=work,
-        syncs=syncs.take(np.argsort(syncs.start, kind="stable")),
-        memory=memory.take(np.argsort(memory.time, kind="stable")),
-        links=links(host, names, builder.flows, earliest),
+        syncs=syncs,
+        memory=memory,
+        links=links(host, names, threads.flows(builder.flows, earliest)),
         names=names,
-        threads=builder.threads,
-        stacks=builder.stacks,
-        groups=builder.groups,
+        threads=threads.threads,
+        stacks=_renumbered(builder.stacks, host.stack),
+        groups=_renumbered(builder.groups, work.group),
     )
     origin = (builder.zero or 0) * 1000 + earliest + head.base
     return replace(made, facts=_facts(replace(facts, events=builder.events, origin=origin), head, made))

@@ -28,7 +28,8 @@ def links(host: Host, names: Sequence[str], flows: Flows, earliest: int) -> Link
     found = _by_flows(host, flows, earliest)
     if not len(found.forward):
         found = _by_sequence(host, names)
-    return Links(found.forward, _outermost(host, names, found.backward))
+    backward, first = np.unique(_outermost(host, names, found.backward), return_index=True)
+    return Links(found.forward[first], backward)
 
 
 def _none() -> Links:

@@ -119,7 +119,9 @@ class Source:
             while data:
                 if machine is None:
                     data = data.lstrip(b"\0")  # padding between members
-                    if data and not _GZIP.startswith(data[:2]):
+                    if not data:
+                        break
+                    if not _GZIP.startswith(data[:2]):
                         self.trouble = "What follows the compressed data is not gzip and was left out"
                         return
                     machine = make(31)

@@ -92,6 +92,28 @@ def _numbers_filled_in(
     return call
 
 
+class UnwaitedMean(MeanMetric):
+    """`MeanMetric` that does not look for `nan` among weights it has made itself."""
+
+    def update(self, value: float | Tensor, weight: float | Tensor | None = None) -> None:
+        own = type(self)._cast_and_nan_check_input is UnwaitedAggregator._cast_and_nan_check_input
+        value = as_tensor_without_waiting(value, dtype=self.dtype, device=self.device)
+        if weight is not None or not own or not value.is_floating_point() or isinstance(self.nan_strategy, float):
+            super().update(value, weight)
+            return
+        value = value.to(self.dtype)
+        count: Tensor | int = value.numel()
+        if self.nan_strategy != "disable":
+            nans = torch.isnan(value)
+            cut = nans.sum() if nans.dim() else nans
+            if self.nan_strategy in ("error", "warn"):
+                report(NANS, cut, error=self.nan_strategy == "error")
+            value, count = value.masked_fill(nans, 0.0), count - cut.to(self.dtype)
+        if value.numel():
+            self.mean_value += value.sum() if value.dim() else value
+            self.weight += count
+
+
 class UnwaitedCat(CatMetric):
     """`CatMetric` that cuts out `nan` when it is computed: one wait there instead of two in each update."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,7 +80,7 @@ class Counter:
         if counts is None:
             counts = self.counts[bad.device] = torch.zeros(SLOTS, dtype=torch.int64, device=bad.device)
         with torch.no_grad():
-            counts[self.kinds.index(check)] += bad.sum() if bad.dim() else bad
+            counts[self.kinds.index(check)].add_(bad.sum() if bad.dim() else bad)
         self.owed = True
         self.waiting = self.waiting or asked
 
@@ -119,15 +118,11 @@ class Counter:
 _current = threading.local()
 
 
-@contextmanager
-def counting(owner: Any) -> Iterator[None]:
-    """Within this block, `report` counts for `owner`, a metric that has a counter."""
+def count_for(owner: Any) -> Any:
+    """From now on `report` counts for `owner`, a metric that has a counter, or for none. Returns the one before."""
     outer = getattr(_current, "owner", None)
     _current.owner = owner
-    try:
-        yield
-    finally:
-        _current.owner = outer
+    return outer
 
 
 def report(words: str, bad: Tensor, error: bool = True, asked: bool = True) -> None:

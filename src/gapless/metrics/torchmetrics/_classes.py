@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import nn
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.aggregation import BaseAggregator, CatMetric
+from torchmetrics.aggregation import BaseAggregator, CatMetric, MeanMetric
 
-from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, UnwaitedCat
+from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, UnwaitedCat, UnwaitedMean
 from gapless.metrics.torchmetrics._checks import Counter, Delivery
 from gapless.metrics.torchmetrics._metric import UnwaitedCollection, UnwaitedMetric
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
@@ -25,6 +25,7 @@ WRITTEN: dict[type, type] = {
     MetricCollection: UnwaitedCollection,
     BaseAggregator: UnwaitedAggregator,
     CatMetric: UnwaitedCat,
+    MeanMetric: UnwaitedMean,
 }
 """Classes of TorchMetrics and what stands before them. For the rest it is made of relinked methods."""
 

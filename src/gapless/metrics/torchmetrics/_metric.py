@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from gapless.metrics.torchmetrics import _sync
-from gapless.metrics.torchmetrics._checks import Counter, counter_of, counting, deliver, poll
+from gapless.metrics.torchmetrics._checks import Counter, count_for, counter_of, deliver, poll
 
 
 def _rebuild(cls: type) -> Any:
@@ -38,8 +37,13 @@ class UnwaitedMetric(Metric):
 
         @functools.wraps(update)
         def call(*args: Any, **kwargs: Any) -> None:
-            with _in_place(self), counting(self):
+            before = _states_of(self)
+            outer = count_for(self)
+            try:
                 wrapped(*args, **kwargs)
+            finally:
+                count_for(outer)
+            _put_back(self, before)
             if self._unwaited_checks.delivery == "later":
                 poll(self)
 
@@ -50,8 +54,13 @@ class UnwaitedMetric(Metric):
 
         @functools.wraps(compute)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with _in_place(self), counting(self):
+            before = _states_of(self)
+            outer = count_for(self)
+            try:
                 value = wrapped(*args, **kwargs)
+            finally:
+                count_for(outer)
+            _put_back(self, before)
             # after the value, so that a rank that has something to report has met the others first
             if self._unwaited_checks.delivery == "compute" and not self._unwaited_checks.silent:
                 deliver([self])
@@ -63,19 +72,21 @@ class UnwaitedMetric(Metric):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         counter = self._unwaited_checks
+        before = _states_of(self)
         counter.silent += 1  # its compute is one of the batch, in every step: it must not wait for the counts
         try:
-            with _in_place(self):
-                value = super().forward(*args, **kwargs)
+            value = super().forward(*args, **kwargs)
         finally:
             counter.silent -= 1
+        _put_back(self, before)
         poll(self)
         return value
 
     def reset(self) -> None:
         """Reset the states; with ``stable_states`` in place, so that their storages stay."""
-        with _in_place(self):
-            super().reset()
+        before = _states_of(self)
+        super().reset()
+        _put_back(self, before)
 
     def merge_state(self, incoming_state: Any) -> None:
         from gapless.metrics.torchmetrics._classes import waited_class
@@ -96,14 +107,15 @@ class UnwaitedMetric(Metric):
         super()._sync_dist(lambda _, group: next(order), process_group=process_group)
 
 
-@contextmanager
-def _in_place(metric: Metric) -> Iterator[None]:
-    """With ``stable_states``, states that the block binds anew are copied into the tensors they were in."""
+def _states_of(metric: Metric) -> dict[str, Any]:
+    """The states that have to stay where they are: none without ``stable_states``."""
     if not metric.__dict__.get("_unwaited_stable", False):
-        yield
-        return
-    before = {name: getattr(metric, name) for name in metric._defaults}
-    yield
+        return {}
+    return {name: getattr(metric, name) for name in metric._defaults}
+
+
+def _put_back(metric: Metric, before: dict[str, Any]) -> None:
+    """Copy states that were bound anew into the tensors they were in, where shape and dtype are the same."""
     for name, old in before.items():
         new = getattr(metric, name)
         if new is old or not isinstance(old, Tensor) or not isinstance(new, Tensor):

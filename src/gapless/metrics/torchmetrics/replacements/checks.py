@@ -21,47 +21,51 @@ _CURVE = "functional.classification.precision_recall_curve"
 Form = tuple[torch.dtype, torch.Size]
 
 
-def _form_checked(original: Function) -> Callable[..., inspect.BoundArguments]:
+def _form_checked(original: Function) -> Callable[..., dict[str, Any]]:
     """Run `original` on zeros of the same dtypes and shapes, which pass every check of values.
 
-    So its checks of form raise what they raise. Forms that have passed are remembered.
+    So its checks of form raise what they raise. Forms that have passed are remembered. Returns the arguments that
+    are not tensors, by name; tensors have to come first.
     """
     signature = inspect.signature(original)
 
-    @lru_cache(maxsize=1024)
-    def passed(forms: tuple[Form, ...], rest: tuple[Any, ...]) -> None:
-        zeros = [torch.zeros((), dtype=dtype, device="cpu").expand(shape) for dtype, shape in forms]
-        original(*zeros, *rest)
-
-    def check(*args: Any, **kwargs: Any) -> inspect.BoundArguments:
-        bound = signature.bind(*args, **kwargs)
+    @lru_cache(maxsize=4096)
+    def passed(names: tuple[str, ...], *given: Any) -> dict[str, Any]:
+        values = [_zeros(*value) if type(value) is tuple else value for value in given]
+        plain = len(values) - len(names)
+        bound = signature.bind(*values[:plain], **dict(zip(names, values[plain:])))
         bound.apply_defaults()
-        values = bound.args
-        tensors = [value for value in values if isinstance(value, Tensor)]
-        n = len(tensors)
-        passed(tuple((t.dtype, t.shape) for t in tensors), values[n:])
-        return bound
+        original(*bound.args)
+        return {name: value for name, value in bound.arguments.items() if not isinstance(value, Tensor)}
+
+    def check(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        given = [
+            (value.dtype, value.shape) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())
+        ]
+        return passed(tuple(kwargs), *given)
 
     return check
 
 
+def _zeros(dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    return torch.zeros((), dtype=dtype, device="cpu").expand(shape)
+
+
 def _other_than(tensor: Tensor, *allowed: int | None) -> Tensor:
-    bad = torch.ones_like(tensor, dtype=torch.bool)
-    for value in allowed:
-        if value is not None:
-            bad &= tensor != value
-    return bad
+    known = [tensor != value for value in allowed if value is not None]
+    for other in known[1:]:
+        known[0] &= other
+    return known[0]
 
 
 def _labels_of_two(original: Function) -> Function:
     """Targets are 0, 1 or the ignored value; predictions that are labels are 0 or 1."""
     form = _form_checked(original)
 
-    def check(*args: Any, **kwargs: Any) -> None:
-        given = form(*args, **kwargs).arguments
+    def check(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> None:
+        ignored = form(preds, target, *args, **kwargs)["ignore_index"]
         if not checks_are_on():
             return
-        preds, target, ignored = given["preds"], given["target"], given["ignore_index"]
         allowed = "0 or 1" if ignored is None else f"0, 1 or {ignored}"
         report("{n} targets were not " + allowed, _other_than(target, 0, 1, ignored))
         if not preds.is_floating_point():
@@ -84,14 +88,14 @@ def _labels_of_classes(original: Function) -> Function:
     """Predictions and targets that are labels hold no more different values than there are classes."""
     form = _form_checked(original)
 
-    def check(*args: Any, **kwargs: Any) -> None:
-        given = form(*args, **kwargs).arguments
+    def check(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> None:
+        given = form(preds, target, *args, **kwargs)
         classes = given["num_classes"]
-        if classes is None or given["preds"].is_floating_point():
+        if classes is None or preds.is_floating_point():
             return  # as it is in TorchMetrics: labels are looked at only where predictions are labels, too
         allowed = classes + (given["ignore_index"] is not None)
-        for name in ("target", "preds"):
-            _too_many_labels(given[name], allowed, name)
+        _too_many_labels(target, allowed, "target")
+        _too_many_labels(preds, allowed, "preds")
 
     return check
 
@@ -119,9 +123,9 @@ def _curve_of_two(original: Function) -> Function:
 def _curve_of_classes(original: Function) -> Function:
     form = _form_checked(original)
 
-    def check(*args: Any, **kwargs: Any) -> None:
-        given = form(*args, **kwargs).arguments
-        _too_many_labels(given["target"], given["num_classes"] + (given["ignore_index"] is not None), "target")
+    def check(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> None:
+        given = form(preds, target, *args, **kwargs)
+        _too_many_labels(target, given["num_classes"] + (given["ignore_index"] is not None), "target")
 
     return check
 

@@ -7,10 +7,19 @@ from torch import Tensor
 
 from gapless.metrics.torchmetrics._checks import report
 from gapless.metrics.torchmetrics._registry import Function, instead_of
-from gapless.metrics.torchmetrics.replacements.counting import OUT_OF_RANGE, count
+from gapless.metrics.torchmetrics.replacements.counting import (
+    IGNORED,
+    OUT_OF_RANGE,
+    count,
+    count_checked,
+    tally,
+)
 
 _STAT = "functional.classification.stat_scores"
 Counts = tuple[Tensor, Tensor, Tensor, Tensor]
+
+SMALL = 64
+"""Up to so many classes, a C×C matrix is small and takes fewer steps than three counts."""
 
 
 @instead_of(
@@ -43,12 +52,35 @@ def _multiclass(original: Function) -> Function:
             return _all_in_one(preds, target, num_classes, keep)
         # in TorchMetrics' mapping of a pair to one number, so that labels out of range land where they do there
         pairs = target.long() * num_classes + preds.long()
-        inside = (pairs >= 0) & (pairs < num_classes**2)
-        report(OUT_OF_RANGE, ~inside if keep is None else ~inside & keep)
-        keep = inside if keep is None else inside & keep
-        return _counts(pairs % num_classes, pairs // num_classes, num_classes, keep)
+        if num_classes <= SMALL:
+            pairs = pairs if keep is None else pairs.masked_fill_(~keep, IGNORED)
+            return _of_matrix(count_checked(pairs, num_classes**2).view(num_classes, num_classes))
+        return _of_pairs(pairs, num_classes, keep)
 
     return update
+
+
+def _of_matrix(cells: Tensor) -> Counts:
+    tp = cells.diagonal()
+    fp, fn = cells.sum(0) - tp, cells.sum(1) - tp
+    return tp, fp, cells.sum() - (fp + fn + tp), fn
+
+
+def _of_pairs(pairs: Tensor, c: int, keep: Tensor | None) -> Counts:
+    """Counts per class (C,) of ``target * C + prediction`` (N,), with three tallies in one."""
+    # slots 0 and C + 1 take what is out of range, C + 2 what is ignored
+    pairs = pairs.clamp_(-1, c * c)
+    pairs = pairs if keep is None else pairs.masked_fill_(~keep, c * c + c)
+    target = torch.div(pairs, c, rounding_mode="floor")
+    preds = pairs.remainder_(c)
+    hit = preds == target
+    outside = target.clamp(0, c - 1) != target
+    slots = [target + 1, preds.masked_fill(outside, -1).add_(c + 4), target.masked_fill(~hit, -1).add_(2 * c + 7)]
+    there, guessed, tp = tally(torch.cat(slots), 3 * (c + 3)).view(3, c + 3).unbind()
+    report(OUT_OF_RANGE, there[0] + there[c + 1])
+    there, guessed, tp = there[1 : c + 1], guessed[1 : c + 1], tp[1 : c + 1]
+    fp, fn = guessed - tp, there - tp
+    return tp, fp, there.sum() - (fp + fn + tp), fn
 
 
 def _all_in_one(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor | None) -> Counts:

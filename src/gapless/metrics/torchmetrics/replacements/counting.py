@@ -25,13 +25,7 @@ def count(values: Tensor, bins: int, keep: Tensor | None = None) -> Tensor:
     inside = (values >= 0) & (values < bins)
     if keep is not None:
         inside = inside & keep.reshape(-1)
-    index = torch.where(inside, values, bins).long()
-    sets = _sets(index.numel(), bins + 1)
-    if sets > 1:
-        index = index + (torch.arange(index.numel(), device=index.device) % sets) * (bins + 1)
-    found = torch.zeros(sets * (bins + 1), dtype=torch.int64, device=index.device)
-    found.scatter_add_(0, index, torch.ones_like(index))
-    return found.view(sets, bins + 1).sum(0)[:bins] if sets > 1 else found[:bins]
+    return tally(torch.where(inside, values, bins), bins + 1)[:bins]
 
 
 def _sets(n: int, bins: int) -> int:
@@ -39,10 +33,22 @@ def _sets(n: int, bins: int) -> int:
 
 
 def count_checked(values: Tensor, bins: int) -> Tensor:
-    """`count`, with values out of range reported, save those that stand for ignored targets.
+    """`count` of integers of any shape, with values out of range reported, save those that stand for ignored targets.
 
     Ignored targets make values below IGNORED / 2, whatever has been added to them.
     """
     values = values.reshape(-1)
-    report(OUT_OF_RANGE, ((values < 0) & (values > IGNORED // 2)) | (values >= bins))
-    return count(values, bins)
+    found = tally(values.clamp(-1, bins).add_(1).masked_fill_(values < IGNORED // 2, bins + 2), bins + 3)
+    report(OUT_OF_RANGE, found[0] + found[bins + 1])
+    return found[1 : bins + 1]
+
+
+def tally(index: Tensor, bins: int) -> Tensor:
+    """How often each of 0 … bins - 1 is in `index` (N,), which holds nothing else: int64 (bins,)."""
+    index = index.long()
+    sets = _sets(index.numel(), bins)
+    if sets > 1:
+        index = index + (torch.arange(index.numel(), device=index.device) % sets) * bins
+    found = torch.zeros(sets * bins, dtype=torch.int64, device=index.device)
+    found.scatter_add_(0, index, found.new_ones(1).expand(index.numel()))
+    return found.view(sets, bins).sum(0) if sets > 1 else found

@@ -1,0 +1,93 @@
+"""The report of a profile as text."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tracing import training
+
+from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.report import report
+from gapless.model import Finding, Frequency, Loss, RankSummary, Report, Site, SourceLine
+from gapless.render import Style, renderer
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def made() -> Report:
+    return report([profile(training(steps=4).timeline())])
+
+
+def text(found: Report, **style: object) -> str:
+    return renderer("text")(found, Style(**style))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("unfold", [False, True])
+def test_it_fits(made, width, unfold):
+    lines = text(made, width=width, unfold=unfold).splitlines()
+    # A place is never broken: terminals make a link of it.
+    assert all(len(line) <= width or "/work/train.py" in line for line in lines)
+
+
+def test_ascii_holds_everything(made):
+    assert text(made, unicode=False, unfold=True).isascii()
+
+
+def test_plain_text_has_no_escapes(made):
+    assert "\x1b" not in text(made)
+    assert "\x1b" in text(made, color="standard")
+
+
+def test_the_split_adds_up_in_print(made):
+    rows = [line.split("%")[0].split()[-1] for line in text(made).splitlines() if line.count("%") == 1 and "█" in line]
+    assert sum(map(float, rows)) == pytest.approx(100, abs=0.6)
+
+
+def wait(idle: int, blocked: int, line: int) -> Finding:
+    model = SourceLine("transformers/model.py", 1421, "boxes", library="transformers")
+    site = Site(operator="aten::to", mechanism="h2d", stack=(model, SourceLine("run.py", line, "main")))
+    return Finding(
+        code="GAP120",
+        name="pageable-copy",
+        line=site.line,
+        frequency=Frequency(when="every-step", waits=1),
+        remedy="pin it",
+        evidence=("seen so",),
+        loss=Loss(idle=idle, share=idle / (4 * MS), blocked=blocked, calls=5),
+        library_stack=site.library_frames,
+        sites=(site,),
+    )
+
+
+def test_a_long_wait_that_costs_nothing_is_told_in_short(made):
+    seen = text(msgspec.structs.replace(made, findings=(wait(0, 3 * MS, 7), wait(0, 10, 8))))
+    assert "long, and costs the GPU 0 %" in seen
+    assert "run.py:7 through transformers/model.py:1421 boxes" in seen
+    assert "while the GPU works" in seen
+    assert "run.py:8" not in seen  # short, and free as well
+    assert "… and 1 finding that cost it nothing: GAP120" in seen
+    assert "pin it" not in seen
+
+
+def test_everything_unfolded(made):
+    found = msgspec.structs.replace(made, findings=tuple(wait(0, 10, line) for line in range(30)))
+    assert text(found).count("run.py") == 0
+    assert text(found, unfold=True).count("\n  run.py:") == 30
+
+
+def test_a_thousand_ranks_are_not_a_thousand_rows(made):
+    ranks = tuple(RankSummary(rank=n, step=9 * MS, late=n * 1000.0, idle=3 * MS) for n in range(1000))
+    seen = text(msgspec.structs.replace(made, ranks=ranks))
+    assert len(seen.splitlines()) < 80
+    assert "  999 " in seen
+    assert "… and 992 ranks that arrive earlier" in seen
+
+
+def test_no_steps_and_no_time():
+    empty = profile(training(steps=1).timeline())
+    bare = msgspec.structs.replace(
+        empty, steps=msgspec.structs.replace(empty.steps, start=(), end=(), busy=(), names=()), costs=(), idle=0
+    )
+    assert "no time in it" in text(report([bare]))
