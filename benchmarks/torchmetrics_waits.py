@@ -1,4 +1,6 @@
-"""How often the host waits in every metric TorchMetrics exports: as it is, with its best options, after `unwait`."""
+"""How often the host waits in every metric TorchMetrics exports: as it is, with its best options, after
+`unwait`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,22 @@ import _sheet
 import torch
 import torchmetrics
 from torch import Tensor, nn
-from torchmetrics import MetricCollection, aggregation, classification, clustering, regression, retrieval
-from torchmetrics import audio, detection, image, multimodal, segmentation, shape, text, wrappers
+from torchmetrics import (
+    MetricCollection,
+    aggregation,
+    audio,
+    classification,
+    clustering,
+    detection,
+    image,
+    multimodal,
+    regression,
+    retrieval,
+    segmentation,
+    shape,
+    text,
+    wrappers,
+)
 
 import gapless
 from gapless.metrics.torchmetrics import unwait
@@ -100,10 +116,18 @@ NEEDED = {
     "SensitivityAtSpecificity": {"min_specificity": 0.5},
     "SpecificityAtSensitivity": {"min_sensitivity": 0.5},
 }
-CURVES = (
-    "AUROC AveragePrecision EER LogAUC PrecisionRecallCurve ROC PrecisionAtFixedRecall RecallAtFixedPrecision "
-    "SensitivityAtSpecificity SpecificityAtSensitivity"
-).split()
+CURVES = [
+    "AUROC",
+    "AveragePrecision",
+    "EER",
+    "LogAUC",
+    "PrecisionRecallCurve",
+    "ROC",
+    "PrecisionAtFixedRecall",
+    "RecallAtFixedPrecision",
+    "SensitivityAtSpecificity",
+    "SpecificityAtSensitivity",
+]
 
 
 def classification_cases() -> Iterator[Case]:
@@ -139,7 +163,10 @@ def multiclass_variants(name: str, build: Callable[..., Any], stat_scores: bool)
         yield Case(f"{name}, int preds", build, labels, best)
         yield Case(f"{name}, micro", partial(build, average="micro"), multiclass, best)
         yield Case(
-            f"{name}, micro, ignore_index=0", partial(build, average="micro", ignore_index=0), multiclass, best
+            f"{name}, micro, ignore_index=0",
+            partial(build, average="micro", ignore_index=0),
+            multiclass,
+            best,
         )
         yield Case(f"{name}, top_k=2", partial(build, top_k=2), multiclass, best)
         yield Case(
@@ -155,14 +182,24 @@ def multiclass_variants(name: str, build: Callable[..., Any], stat_scores: bool)
 def aggregation_cases() -> Iterator[Case]:
     best = {"nan_strategy": "disable"}
     values: Batch = lambda m: (m.real(N),)  # noqa: E731
-    for name in ("CatMetric", "MaxMetric", "MeanMetric", "MinMetric", "SumMetric", "RunningMean", "RunningSum"):
+    for name in (
+        "CatMetric",
+        "MaxMetric",
+        "MeanMetric",
+        "MinMetric",
+        "SumMetric",
+        "RunningMean",
+        "RunningSum",
+    ):
         cls = getattr(aggregation, name)
         yield Case(name, cls, values, best)
         yield Case(f"{name}, float", cls, lambda m: (0.5,), best)
         for strategy in ("error", "ignore", 0.0):
             if name != "MeanMetric" and strategy != "error":
                 continue
-            yield Case(f"{name}, nan_strategy={strategy!r}", partial(cls, nan_strategy=strategy), values, best)
+            yield Case(
+                f"{name}, nan_strategy={strategy!r}", partial(cls, nan_strategy=strategy), values, best
+            )
     yield Case("MeanMetric, float weight", aggregation.MeanMetric, lambda m: (m.real(N), 2.0), {})
     yield Case("MeanMetric, weights", aggregation.MeanMetric, lambda m: (m.real(N), m.score(N)), {})
 
@@ -250,13 +287,23 @@ def image_cases() -> Iterator[Case]:
         "SpectralDistortionIndex StructuralSimilarityIndexMeasure UniversalImageQualityIndex"
     )
     for name in same.split():
-        more = {"data_range": 1.0} if name in ("PeakSignalNoiseRatio", "StructuralSimilarityIndexMeasure") else {}
+        more = (
+            {"data_range": 1.0}
+            if name in ("PeakSignalNoiseRatio", "StructuralSimilarityIndexMeasure")
+            else {}
+        )
         yield Case(name, partial(getattr(image, name), **more), pair(2, 3, 16, 16))
-    yield Case("StructuralSimilarityIndexMeasure, no range", image.StructuralSimilarityIndexMeasure, pair(2, 3, 16, 16))
+    yield Case(
+        "StructuralSimilarityIndexMeasure, no range",
+        image.StructuralSimilarityIndexMeasure,
+        pair(2, 3, 16, 16),
+    )
     blocks = partial(image.PeakSignalNoiseRatioWithBlockedEffect, data_range=1.0)
     yield Case("PeakSignalNoiseRatioWithBlockedEffect", blocks, pair(2, 1, 16, 16))
     yield Case("TotalVariation", image.TotalVariation, lambda m: (m.score(2, 3, 16, 16),))
-    scales = partial(image.MultiScaleStructuralSimilarityIndexMeasure, data_range=1.0, kernel_size=3, betas=(0.5, 0.5))
+    scales = partial(
+        image.MultiScaleStructuralSimilarityIndexMeasure, data_range=1.0, kernel_size=3, betas=(0.5, 0.5)
+    )
     yield Case("MultiScaleStructuralSimilarityIndexMeasure", scales, pair(2, 3, 32, 32))
     yield Case("VisualInformationFidelity", image.VisualInformationFidelity, pair(1, 1, 48, 48))
     pan: Batch = lambda m: (  # noqa: E731
@@ -284,8 +331,12 @@ def audio_cases() -> Iterator[Case]:
     for name in ("ScaleInvariantSignalDistortionRatio", "ScaleInvariantSignalNoiseRatio", "SignalNoiseRatio"):
         yield Case(name, getattr(audio, name), pair(2, 400))
     yield Case("SignalDistortionRatio", partial(audio.SignalDistortionRatio, filter_length=32), pair(2, 400))
-    yield Case("SourceAggregatedSignalDistortionRatio", audio.SourceAggregatedSignalDistortionRatio, pair(2, 2, 400))
-    yield Case("ComplexScaleInvariantSignalNoiseRatio", audio.ComplexScaleInvariantSignalNoiseRatio, pair(1, 9, 5, 2))
+    yield Case(
+        "SourceAggregatedSignalDistortionRatio", audio.SourceAggregatedSignalDistortionRatio, pair(2, 2, 400)
+    )
+    yield Case(
+        "ComplexScaleInvariantSignalNoiseRatio", audio.ComplexScaleInvariantSignalNoiseRatio, pair(1, 9, 5, 2)
+    )
     from torchmetrics.functional.audio import scale_invariant_signal_noise_ratio
 
     pit = importlib.import_module("torchmetrics.functional.audio.pit")
@@ -333,7 +384,9 @@ def wrapper_cases() -> Iterator[Case]:
     yield Case("Compositional", lambda: accuracy() + 2.0 * accuracy(average="micro"), multiclass)
     yield Case(
         "LambdaInputTransformer",
-        lambda: wrappers.LambdaInputTransformer(classification.BinaryAccuracy(), transform_pred=torch.sigmoid),
+        lambda: wrappers.LambdaInputTransformer(
+            classification.BinaryAccuracy(), transform_pred=torch.sigmoid
+        ),
         binary,
     )
     yield Case(
@@ -341,13 +394,20 @@ def wrapper_cases() -> Iterator[Case]:
         lambda: wrappers.BinaryTargetTransformer(classification.BinaryAccuracy(), threshold=0.5),
         lambda m: (m.score(N), m.score(N)),
     )
-    yield Case("MetricCollection of accuracy, precision, recall, F1", collection, multiclass, {"validate_args": False})
+    yield Case(
+        "MetricCollection of accuracy, precision, recall, F1",
+        collection,
+        multiclass,
+        {"validate_args": False},
+    )
     nested = lambda: MetricCollection({"a": MetricCollection([mean()]), "b": aggregation.SumMetric()})  # noqa: E731
     yield Case("MetricCollection, nested", nested, lambda m: (m.real(N),))
 
 
 def multitask() -> Any:
-    return wrappers.MultitaskWrapper({"a": classification.BinaryAccuracy(), "b": regression.MeanSquaredError()})
+    return wrappers.MultitaskWrapper(
+        {"a": classification.BinaryAccuracy(), "b": regression.MeanSquaredError()}
+    )
 
 
 def collection(**options: Any) -> MetricCollection:
@@ -410,7 +470,7 @@ def counted(case: Case, change: Callable[[Any], Any] | None = None, **options: A
         return waits[-1], seen.waits - before, metric
 
 
-def wait_tables() -> tuple[str, list[list[object]], list[list[object]]]:
+def wait_tables() -> tuple[str, list[list[object]], list[int]]:
     """The tables of the sheet, the rows for the package, and what all rows add up to."""
     text, measured, total = "", [], [0] * 6
     for family, make in FAMILIES.items():
@@ -419,15 +479,24 @@ def wait_tables() -> tuple[str, list[list[object]], list[list[object]]]:
             update_plain, compute_plain, metric = counted(case)
             best = counted(case, **case.best)[:2] if case.best else ("", "")
             update_after, compute_after, _ = counted(case, unwait)
-            rows.append([case.name, update_plain, best[0], update_after, compute_plain, best[1], compute_after])
+            rows.append(
+                [case.name, update_plain, best[0], update_after, compute_plain, best[1], compute_after]
+            )
             if isinstance(metric, torchmetrics.Metric):
                 counts = (update_plain, update_after, compute_plain, compute_after)
                 measured.append([type(metric).__name__, options_of(metric), *counts])
-            sums = (update_plain, update_after, compute_plain, compute_after, update_plain > 0, update_after > 0)
-            total = [a + b for a, b in zip(total, sums)]
+            sums = (
+                update_plain,
+                update_after,
+                compute_plain,
+                compute_after,
+                update_plain > 0,
+                update_after > 0,
+            )
+            total = [a + b for a, b in zip(total, sums, strict=True)]
         columns = ["case", "update", "best options", "unwait", "compute", "best options", "unwait"]
         text += f"## {family.capitalize()}\n\n" + _sheet.table(columns, rows) + "\n"
-    return text, measured, [list(total)]
+    return text, measured, [int(n) for n in total]
 
 
 def five(classes: int, batch: int, kind: str) -> Callable[[], None]:
@@ -465,33 +534,38 @@ def time_rows(rounds: int) -> list[list[object]]:
                 for _ in range(5):
                     step()
                 found[kind].append((time.perf_counter() - began) / 5 * 1e6)
-        rows.append([f"C = {classes}, batch {batch}", *(f"{statistics.median(found[kind]):.0f}" for kind in kinds)])
+        rows.append(
+            [f"C = {classes}, batch {batch}", *(f"{statistics.median(found[kind]):.0f}" for kind in kinds)]
+        )
     return rows
 
 
 METHOD = (
-    "each metric is built and updated three times on the emulated device (12 samples, 5 classes, 4 labels); waits of "
-    "the third update and of the following compute. `best options`: `validate_args=False` or `nan_strategy=\"disable\"`. "
-    "`unwait`: as it comes, with the checks on, which cost one wait in each compute. Not built: what needs a download "
-    "or a package of its own"
+    "each metric is built and updated three times on the emulated device (12 samples, 5 classes, 4 "
+    "labels); waits of the third update and of the compute after it. `best options`: `validate_args=False` or "
+    '`nan_strategy="disable"`. `unwait`: as it comes, with the checks on, which costs one wait in each compute '
+    "that has something to check. Not built: what needs a download or a package of its own"
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="rounds of the time table")
-    parser.add_argument("--no-counts", action="store_true", help="do not write the counts that the package shows")
+    parser.add_argument(
+        "--no-counts", action="store_true", help="do not write the counts that the package shows"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    tables, measured, ((update_before, update_after, compute_before, compute_after, some, left),) = wait_tables()
+    tables, measured, total = wait_tables()
     text = _sheet.header("Waits of TorchMetrics", "python benchmarks/torchmetrics_waits.py", METHOD)
     text += (
-        f"torchmetrics {torchmetrics.__version__}, {sum(1 for _ in cases())} cases. All updates together wait "
-        f"{update_before} times, with `unwait` {update_after}; all results {compute_before} and {compute_after}. "
-        f"{some} updates wait at all, with `unwait` {left}.\n\n{tables}"
+        f"torchmetrics {torchmetrics.__version__}, {sum(1 for _ in cases())} cases. Of these, {total[4]} wait "
+        f"in update, with `unwait` {total[5]}. Waits of all updates: {total[0]}, with `unwait` {total[1]}; of "
+        f"all computes: {total[2]}, with `unwait` {total[3]}.\n\n{tables}"
+        "## Host time of an update: mean, macro accuracy, precision, recall, F1\n\n"
+        "µs on the CPU, one thread, where nothing waits: the cost of the work alone.\n\n"
     )
-    text += "## Host time of an update: mean, macro accuracy, precision, recall, F1\n\nµs on the CPU, one thread.\n\n"
     columns = ["", "defaults", "unwait", "best options, one collection", "unwait, one collection"]
     text += _sheet.table(columns, time_rows(args.rounds))
     if not args.no_counts:

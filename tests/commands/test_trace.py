@@ -103,7 +103,10 @@ def test_ranks_are_explained_together(capsys, tmp_path):
         for step in range(10):
             now = 1000 * step + 800
             made.launch(
-                "ncclDevKernel_AllReduce_Sum_f32_RING_LL", now, 5, kernel=(now + 10 + 90 * rank, 110 - 90 * rank)
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                now,
+                5,
+                kernel=(now + 10 + 90 * rank, 110 - 90 * rank),
             )
         made.write(tmp_path / f"rank{rank}.json.gz")
     status, out, _ = run(capsys, tmp_path)
@@ -207,7 +210,9 @@ def test_ascii_where_the_output_can_hold_no_more(monkeypatch, capsys, trace):
     from gapless.commands import _output
 
     style_for = _output.style_for
-    monkeypatch.setattr(_output, "style_for", lambda *a, **k: style_for(io.TextIOWrapper(io.BytesIO(), "ascii"), **k))
+    monkeypatch.setattr(
+        _output, "style_for", lambda *a, **k: style_for(io.TextIOWrapper(io.BytesIO(), "ascii"), **k)
+    )
     _, out, _ = run(capsys, trace)
     assert out.isascii()
 

@@ -18,12 +18,10 @@ from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-
-torchmetrics = pytest.importorskip("torchmetrics")
-
 from torchmetrics import MetricCollection
 from torchmetrics import classification as tc
 from torchmetrics.aggregation import BaseAggregator, CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
@@ -48,7 +46,9 @@ pytestmark = [
 def load_cases() -> ModuleType:
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        spec = importlib.util.spec_from_file_location("torchmetrics_waits", BENCHMARKS / "torchmetrics_waits.py")
+        spec = importlib.util.spec_from_file_location(
+            "torchmetrics_waits", BENCHMARKS / "torchmetrics_waits.py"
+        )
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -61,7 +61,16 @@ def load_cases() -> ModuleType:
 
 WAITS = load_cases()
 CASES = {case.name: case for case in WAITS.cases()}
-SLOW = ("AtFixed", "AtSpecificity", "AtSensitivity", "Hausdorff", "AdjustedMutual", "Fidelity", "VisualInf", "LogAUC")
+SLOW = (
+    "AtFixed",
+    "AtSpecificity",
+    "AtSensitivity",
+    "Hausdorff",
+    "AdjustedMutual",
+    "Fidelity",
+    "VisualInf",
+    "LogAUC",
+)
 """Names of what takes longest; the benchmark runs these too."""
 
 
@@ -80,7 +89,7 @@ def same(a: Any, b: Any) -> None:
             same(a[key], b[key])
     elif isinstance(a, (list, tuple)):
         assert len(a) == len(b)
-        for x, y in zip(a, b):
+        for x, y in zip(a, b, strict=True):
             same(x, y)
     elif isinstance(a, Tensor):
         torch.testing.assert_close(b, a, equal_nan=True, check_dtype=False)
@@ -113,7 +122,7 @@ def test_same_values_and_no_more_waits(name: str, seen: Any) -> None:
     before, result, value = counted(CASES[name], seen, lambda metric: None)
     after, unwaited_result, unwaited_value = counted(CASES[name], seen, unwait)
     same(value, unwaited_value)
-    assert all(a <= b for a, b in zip(after, before))
+    assert all(a <= b for a, b in zip(after, before, strict=True))
     assert sum(after) + unwaited_result <= sum(before) + result
 
 
@@ -225,7 +234,7 @@ def test_counts_of_classes(
     for name in ("tp", "fp", "tn", "fn"):
         expected, found = getattr(both[0], name), getattr(both[1], name)
         assert type(found) is type(expected)
-        for a, b in zip(expected, found) if isinstance(expected, list) else [(expected, found)]:
+        for a, b in zip(expected, found, strict=True) if isinstance(expected, list) else [(expected, found)]:
             assert torch.equal(a, b)
             assert a.dtype == b.dtype
     same(both[0].compute(), both[1].compute())
@@ -234,7 +243,9 @@ def test_counts_of_classes(
 @settings(max_examples=40, deadline=None)
 @given(
     task=st.sampled_from(["binary", "multiclass", "multilabel"]),
-    cls=st.sampled_from([torchmetrics.ConfusionMatrix, torchmetrics.AUROC, torchmetrics.PrecisionRecallCurve]),
+    cls=st.sampled_from(
+        [torchmetrics.ConfusionMatrix, torchmetrics.AUROC, torchmetrics.PrecisionRecallCurve]
+    ),
     ignore_index=st.sampled_from([None, 0, -1]),
     thresholds=st.sampled_from([7, [0.9, 0.1, 0.5]]),
     logits=st.booleans(),
@@ -247,7 +258,9 @@ def test_matrices_and_curves(
     g = torch.Generator().manual_seed(seed)
     shape = (n,) if task == "binary" else (n, 4)
     scores = torch.randn(shape, generator=g) if logits else torch.rand(shape, generator=g)
-    target = torch.randint(4, (n,), generator=g) if task == "multiclass" else torch.randint(2, shape, generator=g)
+    target = (
+        torch.randint(4, (n,), generator=g) if task == "multiclass" else torch.randint(2, shape, generator=g)
+    )
     if ignore_index is not None:
         target[torch.rand(target.shape, generator=g) < 0.3] = ignore_index
     options = {} if cls is torchmetrics.ConfusionMatrix else {"thresholds": thresholds}
@@ -352,7 +365,12 @@ def test_cat_cuts_out_and_tells_once() -> None:
         (tc.BinaryAccuracy(), [0.1, 0.9], [0, 3], "1 targets were not 0 or 1"),
         (tc.BinaryAccuracy(ignore_index=-1), [0.1, 0.9], [-1, 3], "1 targets were not 0, 1 or -1"),
         (tc.BinaryAccuracy(), [0, 2], [0, 1], "1 predictions were not 0 or 1"),
-        (tc.MulticlassAccuracy(2, average="micro"), [0, 1, 0], [0, 1, 2], "1 more different values in `target`"),
+        (
+            tc.MulticlassAccuracy(2, average="micro"),
+            [0, 1, 0],
+            [0, 1, 2],
+            "1 more different values in `target`",
+        ),
         (tc.MulticlassAccuracy(3), [[0.1, 0.2, 0.7]], [5], "1 labels were outside"),
         (tc.MulticlassConfusionMatrix(3), [[0.1, 0.2, 0.7]], [-1], "1 labels were outside"),
         (tc.MulticlassAUROC(3, thresholds=3), [[0.1, 0.2, 0.7]] * 4, [0, 1, 2, 3], "more different values"),
@@ -370,7 +388,10 @@ def test_bad_values_are_told_at_compute(metric: Any, preds: Any, target: Any, wo
 
 @pytest.mark.parametrize(
     ("preds", "target"),
-    [(torch.rand(4, 3), torch.zeros(5, dtype=torch.long)), (torch.rand(4, 2), torch.zeros(4, dtype=torch.long))],
+    [
+        (torch.rand(4, 3), torch.zeros(5, dtype=torch.long)),
+        (torch.rand(4, 2), torch.zeros(4, dtype=torch.long)),
+    ],
 )
 def test_bad_forms_are_told_at_once_and_in_the_same_words(preds: Tensor, target: Tensor) -> None:
     plain, metric = tc.MulticlassAccuracy(3), tc.MulticlassAccuracy(3)
@@ -405,7 +426,10 @@ def test_no_check_is_lost_in_a_collection() -> None:
     metrics = MetricCollection([MeanMetric(nan_strategy="error"), MaxMetric(nan_strategy="warn")])
     unwait(metrics)
     metrics.update(torch.tensor([1.0, NAN]))
-    with pytest.warns(UserWarning, match="MaxMetric: 1 values"), pytest.raises(RuntimeError, match="MeanMetric: 1"):
+    with (
+        pytest.warns(UserWarning, match="MaxMetric: 1 values"),
+        pytest.raises(RuntimeError, match="MeanMetric: 1"),
+    ):
         metrics.compute()
     same(metrics.compute(), {"MeanMetric": torch.tensor(1.0), "MaxMetric": torch.tensor(1.0)})
 
@@ -514,7 +538,9 @@ def trained(metric: Any) -> Any:
     return metric
 
 
-@pytest.mark.parametrize("make", [MeanMetric, lambda: MetricCollection([MeanMetric(), SumMetric()]), Weighted])
+@pytest.mark.parametrize(
+    "make", [MeanMetric, lambda: MetricCollection([MeanMetric(), SumMetric()]), Weighted]
+)
 def test_copies_and_pickles_are_unwaited_too(make: Callable[[], Any]) -> None:
     metric = make()
     unwait(metric)
@@ -550,9 +576,12 @@ def test_another_process_reads_the_pickle(tmp_path: Path) -> None:
     path = tmp_path / "metric"
     path.write_bytes(pickle.dumps(metric))
     code = (
-        f"import pickle; m = pickle.load(open({str(path)!r}, 'rb')); print(float(m.compute()), m._unwaited_checks.delivery)"
+        f"import pickle; m = pickle.load(open({str(path)!r}, 'rb')); "
+        "print(float(m.compute()), m._unwaited_checks.delivery)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
     value, delivery = done.stdout.split()
     assert float(value) == pytest.approx(float(metric.compute()))
     assert delivery == "compute"
@@ -626,7 +655,11 @@ def test_other_metrics_of_the_class_are_not_touched() -> None:
 
 def test_containers_wrappers_and_compositions() -> None:
     inner = tc.MulticlassAccuracy(3)
-    things = {"list": [MinMaxMetric(inner)], "sum": MeanMetric() + SumMetric(), "run": Running(SumMetric(), 2)}
+    things = {
+        "list": [MinMaxMetric(inner)],
+        "sum": MeanMetric() + SumMetric(),
+        "run": Running(SumMetric(), 2),
+    }
     report = unwait(things)
     paths = {change.path for change in report}
     assert {"list.0", "list.0._base_metric", "sum.metric_a", "sum.metric_b", "run.base_metric"} <= paths

@@ -41,7 +41,7 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b))
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
     return torch.equal(a, b) if not a.is_floating_point() else torch.allclose(a, b, equal_nan=True)
 
 
@@ -58,12 +58,17 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int, int], tuple[Tensor, ...
         lambda: tc.MulticlassAccuracy(5, multidim_average="samplewise"),
         lambda rank, step: tuple(torch.randint(5, (3 + rank, 4)) for _ in range(2)),
     ),
-    "pearson": (torchmetrics.PearsonCorrCoef, lambda rank, step: (batch(rank, step, 5)[0][:, 0], torch.arange(5.0))),
+    "pearson": (
+        torchmetrics.PearsonCorrCoef,
+        lambda rank, step: (batch(rank, step, 5)[0][:, 0], torch.arange(5.0)),
+    ),
     "r2": (torchmetrics.R2Score, lambda rank, step: (batch(rank, step, 5)[0][:, 0], torch.arange(5.0))),
     "mean": (MeanMetric, lambda rank, step: (torch.tensor([1.0, 2.0]) + rank,)),
     "cat": (CatMetric, lambda rank, step: (torch.arange(1.0 + rank),)),
     "collection": (
-        lambda: MetricCollection([tc.MulticlassAccuracy(5), tc.MulticlassConfusionMatrix(5), tc.MulticlassF1Score(5)]),
+        lambda: MetricCollection(
+            [tc.MulticlassAccuracy(5), tc.MulticlassConfusionMatrix(5), tc.MulticlassF1Score(5)]
+        ),
         lambda rank, step: batch(rank, step, 4),
     ),
     "mixed collection": (

@@ -41,7 +41,11 @@ def test_plain_text_has_no_escapes(made):
 
 
 def test_the_split_adds_up_in_print(made):
-    rows = [line.split("%")[0].split()[-1] for line in text(made).splitlines() if line.count("%") == 1 and "█" in line]
+    rows = [
+        line.split("%")[0].split()[-1]
+        for line in text(made).splitlines()
+        if line.count("%") == 1 and "█" in line
+    ]
     assert sum(map(float, rows)) == pytest.approx(100, abs=0.6)
 
 
@@ -88,6 +92,9 @@ def test_a_thousand_ranks_are_not_a_thousand_rows(made):
 def test_no_steps_and_no_time():
     empty = profile(training(steps=1).timeline())
     bare = msgspec.structs.replace(
-        empty, steps=msgspec.structs.replace(empty.steps, start=(), end=(), busy=(), names=()), costs=(), idle=0
+        empty,
+        steps=msgspec.structs.replace(empty.steps, start=(), end=(), busy=(), names=()),
+        costs=(),
+        idle=0,
     )
     assert "no time in it" in text(report([bare]))

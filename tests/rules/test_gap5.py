@@ -218,6 +218,14 @@ class TestHostBusy:
         hit = only("GAP503", profile(*(cost("host", 4, site("", 80 + n), steps=6) for n in range(9)), *free))
         assert "at 9 places" in said(hit)
 
+    def test_what_was_not_recorded_is_not_laid_to_what_was(self) -> None:
+        hit = only(
+            "GAP503",
+            profile(cost("host", 60, site(""), steps=6), cost("host", 12, site("aten::to"), steps=6)),
+        )
+        assert "most of it between operators, in code that was not recorded" in said(hit)
+        assert "aten::to" not in said(hit)
+
     def test_places_that_profiles_sum_up_are_never_a_place(self) -> None:
         rest = cost("host", 60, Site(operator="", mechanism="none"), place="elsewhere", steps=6)
         assert only("GAP503", profile(rest)).site is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,18 +17,23 @@ from rules.profiles import (
     STACKS,
     WORKERS,
     cost,
+    found,
     kernel,
     library,
     memory,
+    only,
     profile,
+    said,
     site,
     steps,
     user,
 )
 
+from gapless.analyze.profile.profile import profile as profile_of
 from gapless.model import Cost, Hit, Profile, Rule, Site
 from gapless.model.profile import KernelTime, Launches, MemoryUse, PhaseTime, Recording, Split, Steps
 from gapless.rules import all_rules
+from gapless.trace.read import read
 
 OURS = [one for one in all_rules() if one.code[:4] in ("GAP3", "GAP4", "GAP5", "GAP7")]
 
@@ -215,3 +221,35 @@ class TestLaws:
             assert not re.search(r"-\d|\bnan\b", sentence.replace("num_workers", "")), sentence
             for share in re.findall(r"([\d.,]+) %", sentence):
                 assert 0 <= float(share) <= 100, sentence
+
+
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "traces"
+
+
+def real(ending: str) -> Profile:
+    """The profile of a public trace, where it lies beside the repository."""
+    traces = sorted(FOLDER.glob(f"*{ending}.json.gz"))
+    if not traces:
+        pytest.skip(f"no profile {ending}")
+    return profile_of(read(traces[0]))
+
+
+class TestRealTraces:
+    def test_a_loader_without_workers(self) -> None:
+        hit = only("GAP301", real("9b36"))  # resnet50, num_workers=0
+        assert "`num_workers=0`" in said(hit)
+        assert "so 1 worker can keep up" in hit.remedy
+
+    def test_the_same_with_four_workers(self) -> None:
+        assert not found("GAP301", real("288e"))
+
+    def test_workers_that_do_not_keep_up(self) -> None:
+        hit = only("GAP301", real("8912"))
+        assert "in 28 of 29 steps" in said(hit)
+        assert "the workers do not keep up" in hit.remedy
+
+    def test_a_pipeline_that_feeds_itself(self) -> None:
+        one = real("d242")  # owlv2: the waits are long, and what idles is the input
+        hits = [hit for each in OURS for hit in each.find(one)]
+        assert max(hits, key=lambda hit: hit.idle) == only("GAP301", one)
+        assert 0.4 < hits[0].idle / one.steps.total < 0.6

@@ -8,6 +8,7 @@ import json
 import pickle
 import sys
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_files_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_members_of_gzip_and_padding(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     cuts = [0, 1, 500, len(DATA)]
-    parts = [gzip.compress(DATA[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [gzip.compress(DATA[a:b]) for a, b in pairwise(cuts)]
     path.write_bytes(b"".join(parts) + b"\0" * 512)
     assert_same(read(path), read_bytes(DATA))
 

@@ -1,8 +1,9 @@
-"""What kind of file was named: told by its beginning, never by its name."""
+"""Files on the user's side: what kind of file was named, and the source that a profile speaks of."""
 
 from __future__ import annotations
 
 import re
+import tokenize
 from typing import Literal
 
 from gapless.errors import UnreadableInput
@@ -30,3 +31,12 @@ def kind_of(path: str) -> Kind:
         kind = found.group(1).decode()
         return kind if kind in ("session", "profile") else ""  # type: ignore[return-value]  # one of the two
     return "trace" if b'"traceEvents"' in head or head.startswith(b"\x1f\x8b") else ""
+
+
+def nearby(file: str) -> str:
+    """The text of a source file of the user's, from the working directory; "" where it is not there."""
+    try:
+        with tokenize.open(file) as source:
+            return source.read()
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
+        return ""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from gapless.commands import _output
-from gapless.commands._saved import kind_of
+from gapless.commands._saved import kind_of, nearby
 from gapless.errors import UnreadableInput
 from gapless.model import Report
 from gapless.render import renderer
@@ -48,7 +48,7 @@ def reports(saved: str) -> Sequence[Report]:
         from gapless.model.profile import load as load_profiles
 
         grouping = group(load_profiles(saved))
-        return [explain(run, () if n else grouping.notes) for n, run in enumerate(grouping.runs)]
+        return [explain(run, () if n else grouping.notes, nearby) for n, run in enumerate(grouping.runs)]
     if kind == "trace":
         raise UnreadableInput(f"{saved} is a profile of PyTorch's own: gapless trace {saved}")
     from gapless.analyze import report

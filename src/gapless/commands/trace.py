@@ -13,6 +13,7 @@ import click
 
 from gapless.commands import _gate, _output
 from gapless.commands._reading import reading
+from gapless.commands._saved import nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile, Report
 from gapless.render import renderer
@@ -36,9 +37,15 @@ class Wishes:
 
 @click.command("trace")
 @_output.report_options
-@click.option("-o", "--output", metavar="FILE", help="Save the numbers; `gapless show FILE` reports them again.")
 @click.option(
-    "-j", "--jobs", metavar="N", type=click.IntRange(1), help="Traces read at once (default: one for each core)."
+    "-o", "--output", metavar="FILE", help="Save the numbers; `gapless show FILE` reports them again."
+)
+@click.option(
+    "-j",
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Traces read at once (default: one for each core).",
 )
 @click.option(
     "--on",
@@ -61,7 +68,8 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
     """Explain profiles of the PyTorch profiler: what the GPU waited for, by the line that made it wait.
 
     TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://…, with fsspec) or - for standard
-    input. Files of ranks of one run are told to be that and explained together. No GPU is needed, nor PyTorch.
+    input. Files of ranks of one run are told to be that and explained together. Called in the folder of the
+    script, it shows its lines exactly. No GPU is needed, nor PyTorch.
 
     \b
     Examples:
@@ -74,7 +82,8 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
     """
     if not traces:
         raise UsageError("which trace? gapless trace trace.json.gz")
-    return trace(traces, Wishes(fail_on=_gate.parse_codes(fail_on), **options))  # type: ignore[arg-type]  # click's own
+    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    return trace(traces, wishes)
 
 
 def trace(traces: Sequence[str], wishes: Wishes) -> int:
@@ -94,7 +103,7 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
         save(profiles, wishes.output)
     status: int = UnreadableInput.exit_code if failures else EXIT_OK
     for number, run in enumerate(grouping.runs):
-        found = report(run, [*notes, *grouping.notes] if not number else ())
+        found = report(run, [*notes, *grouping.notes] if not number else (), nearby)
         _write(found, wishes, separate=bool(number))
         for reason in over(found, wishes):
             click.echo(f"gapless: {reason}", err=True)
@@ -144,5 +153,7 @@ def over(found: Report, wishes: Wishes) -> list[str]:
     if wishes.max_idle is not None and profile is not None and profile.steps.total:
         idle = 100 * profile.idle / profile.steps.total
         if idle > wishes.max_idle:
-            reasons.append(f"the GPU idles {idle:.1f} % of the steps, over the bound of {wishes.max_idle:g} (--max-idle)")
+            reasons.append(
+                f"the GPU idles {idle:.1f} % of the steps, over the bound of {wishes.max_idle:g} (--max-idle)"
+            )
     return reasons

@@ -8,4 +8,13 @@ from gapless.metrics.collection import MetricCollection
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import Reading
 
-__all__ = ["CatMetric", "MaxMetric", "MeanMetric", "Metric", "MetricCollection", "MinMetric", "Reading", "SumMetric"]
+__all__ = [
+    "CatMetric",
+    "MaxMetric",
+    "MeanMetric",
+    "Metric",
+    "MetricCollection",
+    "MinMetric",
+    "Reading",
+    "SumMetric",
+]

@@ -144,7 +144,9 @@ class MetricCollection(nn.ModuleDict):
         at_once = device.type == "cpu" and not compiling
         self._ledger.updated_once(compiling)
         for sources, parts in plan.groups:
-            given = args if sources is None else [args[s] if isinstance(s, int) else kwargs[s] for s in sources]
+            given = (
+                args if sources is None else [args[s] if isinstance(s, int) else kwargs[s] for s in sources]
+            )
             batch = Batch(given, device)
             for part, names in parts:
                 part.count(batch)
@@ -258,7 +260,9 @@ class MetricCollection(nn.ModuleDict):
 
     def keys(self, keep_base: bool = False) -> Any:
         """Names of the results, or of the members themselves."""
-        return self._modules.keys() if keep_base else {self._outer(name): None for name in self._modules}.keys()
+        return (
+            self._modules.keys() if keep_base else {self._outer(name): None for name in self._modules}.keys()
+        )
 
     def items(self, keep_base: bool = False, copy_state: bool = True) -> Any:
         """Members by the names of their results, or by their own."""
@@ -287,7 +291,9 @@ class MetricCollection(nn.ModuleDict):
         self.forget_plan()
 
     def __repr__(self) -> str:
-        affixes = f"\n  prefix={self.prefix},\n  postfix={self.postfix}" if self.prefix or self.postfix else ""
+        affixes = (
+            f"\n  prefix={self.prefix},\n  postfix={self.postfix}" if self.prefix or self.postfix else ""
+        )
         return f"{super().__repr__()[:-1]}{affixes}\n)"
 
     def _outer(self, name: str) -> str:
@@ -333,7 +339,9 @@ def named(metrics: Any, additional: Sequence[Any]) -> Iterator[tuple[str, Metric
     """Members and their names, nested collections taken apart."""
     if isinstance(metrics, Mapping) and not isinstance(metrics, MetricCollection):
         if additional:
-            raise ValueError(f"Received extra metrics {additional}, which need names beside a mapping: {metrics}.")
+            raise ValueError(
+                f"Received extra metrics {additional}, which need names beside a mapping: {metrics}."
+            )
         for name in sorted(metrics):
             yield from named_member(metrics[name], name)
         return
@@ -363,7 +371,9 @@ def sources_of(member: Metric, given: int, names: tuple[str, ...]) -> Sources:
     known = [p.name for p in parameters]
     taken: list[int | str] = list(range(given))
     if given > len(known):
-        raise TypeError(f"`update` of {type(member).__name__} takes {len(known)} arguments, but {given} were given")
+        raise TypeError(
+            f"`update` of {type(member).__name__} takes {len(known)} arguments, but {given} were given"
+        )
     for name in known[given:]:
         if name not in names:
             break

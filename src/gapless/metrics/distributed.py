@@ -92,6 +92,8 @@ def carrier_device(group: Any) -> torch.device | None:
     return torch.device("cpu") if str(dist.get_backend(group)).lower() == "gloo" else None
 
 
-OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN} if (
-    dist.is_available()
-) else {}
+OPERATIONS = (
+    {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+    if (dist.is_available())
+    else {}
+)

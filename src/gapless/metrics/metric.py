@@ -97,7 +97,9 @@ class Metric(nn.Module):
         available: Callable[[], bool] | None = options.pop("distributed_available_fn", None)
         self.distributed_available_fn = available or distributed.available
         if options:
-            raise ValueError(f"Unexpected keyword arguments: {', '.join(f'`{name}`' for name in sorted(options))}")
+            raise ValueError(
+                f"Unexpected keyword arguments: {', '.join(f'`{name}`' for name in sorted(options))}"
+            )
 
     # For subclasses.
 

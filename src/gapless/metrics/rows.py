@@ -40,7 +40,9 @@ class Rows(Statistic):
         slots: dict[str, Slot] | None = None,
     ) -> None:
         if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
-            raise ValueError(f"Expected argument `capacity` to be `None` or a positive integer, but got {capacity}")
+            raise ValueError(
+                f"Expected argument `capacity` to be `None` or a positive integer, but got {capacity}"
+            )
         self.columns = columns
         self.capacity = capacity
         fixed = {"length": Slot(), "start": Slot()} if capacity is not None else {}

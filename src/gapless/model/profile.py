@@ -265,7 +265,8 @@ def decode(data: bytes, name: str = "profile") -> tuple[Profile, ...]:
         raise UnreadableInput(f'{name} is JSON but not a saved profile (no "format": "{FORMAT}")')
     if not 1 <= document.version <= VERSION:
         raise UnreadableInput(
-            f"{name} is a profile of version {document.version}; this Gapless reads up to {VERSION}: upgrade it"
+            f"{name} is a profile of version {document.version}; "
+            f"this Gapless reads up to {VERSION}: upgrade it"
         )
     return document.profiles
 

@@ -189,11 +189,8 @@ def _lines(canvas: Canvas, profile: Profile) -> None:
             continue
         where = f"{canvas.style.path(line.file)}:{line.line}" if line.is_user else short_path(line)
         kernels = three_digits(one.kernels / per)
-        canvas.clipped(
-            Text(
-                f"  {duration(one.total / per):>11}{kernels:>9}  {where} {line.function} ({one.site.operator})"
-            )
-        )
+        place = f"{where} {line.function} ({one.site.operator})"
+        canvas.clipped(Text(f"  {duration(one.total / per):>11}{kernels:>9}  {place}"))
 
 
 def _weight(one: Finding, report: Report) -> Text:
@@ -260,19 +257,17 @@ def _free(canvas: Canvas, one: Finding, report: Report) -> None:
         where += f" through {short_path(decides)} {decides.function}"
     canvas.hanging(Text("  "), Text(where))
     waits = count(one.loss.calls, "wait")
-    text = f"the host waits {duration(one.loss.blocked / steps)}{'' if steps < 2 else ' a step'} ({waits} in all)"
-    text += f" while the GPU works; the GPU idles {duration(one.loss.idle / steps)} because of it"
+    each = "" if steps < 2 else " a step"
+    text = f"the host waits {duration(one.loss.blocked / steps)}{each} ({waits} in all) while the GPU works; "
+    text += f"the GPU idles {duration(one.loss.idle / steps)} because of it"
     canvas.hanging(Text("  "), Text(text, style="dim"))
 
 
 def _closing(canvas: Canvas, report: Report, folded: bool) -> None:
     lines = [Text.assemble(("note: ", "bold"), note) for note in report.notes]
     hints = [f"gapless rule {report.findings[0].code} explains the first"] if report.findings else []
-    hints += (
-        ["--all shows kernels, lines and phases" + (" and the rest" if folded else "")]
-        if not canvas.style.unfold
-        else []
-    )
+    if not canvas.style.unfold:
+        hints.append("--all shows kernels, lines and phases" + (", and the rest" if folded else ""))
     hints += list(canvas.style.hints)
     if hints:
         lines.append(Text(" · ".join(hints), style="dim"))

@@ -60,7 +60,6 @@ def device_order(timeline: Timeline, known: Links, before: Ints, launches: Launc
     return Order(before, gap, elsewhere, follows, released)
 
 
-
 def _heads(known: Links) -> Ints:
     """For each operation that shares its call with earlier ones (a graph's) the first of them; -1 else."""
     order = np.argsort(known.call, kind="stable")
@@ -80,23 +79,53 @@ def crossings(timeline: Timeline, known: Links, order: Order, launches: Launches
     if len(known.stream_id) < 2:
         return Crossings(none, none, none)
     work = timeline.work
-    previous = np.maximum(order.before, 0)
-    free = np.where(order.before >= 0, work.end[previous] + order.gap, 0)
-    due = np.maximum(np.where(launches.linked, launches.time + launches.delay, 0), free)
-    plain = launches.linked & ~order.follows & (order.head < 0) & ~order.released
-    delayed = plain & (work.start - due > UNEXPLAINED)
+    plain = launches.linked & ~order.follows & (order.head < 0)
+    delayed = plain & (work.start - _due(timeline, order, launches) > UNEXPLAINED)
     told_work, told_source = _told(timeline, known)
     asked = np.setdiff1d(np.intersect1d(_asked(timeline, known), np.flatnonzero(plain)), told_work)
     guessed = np.setdiff1d(np.flatnonzero(delayed), np.concatenate([told_work, asked]))
     rows = np.concatenate([asked, guessed])
     source = latest_elsewhere(timeline, known, rows)
-    near = (source >= 0) & (work.start[rows] - work.end[np.maximum(source, 0)] <= NEAR)
-    keep = (source >= 0) & (near | (np.arange(len(rows)) < len(asked)))
-    rows, source = np.concatenate([told_work, rows[keep]]), np.concatenate([told_source, source[keep]])
+    near = (source >= 0) & (work.start[rows] - work.end[source] <= NEAR)
+    source = np.where(near | (np.arange(len(rows)) < len(asked)), source, -1)
+    crowded = np.flatnonzero(~near & delayed[rows])
+    running = _running_elsewhere(timeline, known, rows[crowded])
+    source[crowded] = np.where(running >= 0, running, source[crowded])
+    rows, source = rows[source >= 0], source[source >= 0]
+    rows, source = np.concatenate([told_work, rows]), np.concatenate([told_source, source])
     since = work.start[rows] - work.end[source]
-    binding = delayed[rows] & (since >= -1000) & (since <= NEAR)
-    usual = int(np.median(since[binding])) if binding.any() else 1_500
+    binding = delayed[rows] & (since <= NEAR)
+    keep = binding | ~order.released[rows]
+    rows, source, since, binding = rows[keep], source[keep], since[keep], binding[keep]
+    after = binding & (since >= 0)
+    usual = int(np.median(since[after])) if after.any() else 1_500
     return Crossings(rows, source, np.where(binding, since, np.minimum(usual, since)))
+
+
+def _due(timeline: Timeline, order: Order, launches: Launches) -> Ints:
+    """When each operation would have begun if it waited for its launch and its stream only."""
+    free = np.where(order.before >= 0, timeline.work.end[order.before] + order.gap, 0)
+    due: Ints = np.maximum(np.where(launches.linked, launches.time + launches.delay, 0), free)
+    return due
+
+
+def _running_elsewhere(timeline: Timeline, known: Links, rows: Ints) -> Ints:
+    """For each operation one on another stream that was about to end when it began: a kernel that fills the
+    device lets the next one in as its last blocks finish. -1: there is none."""
+    work = timeline.work
+    best = np.full(len(rows), -1, np.int64)
+    when = np.full(len(rows), 1 << 62, np.int64)
+    for stream in range(len(known.stream_id)):
+        mine = np.flatnonzero(known.stream == stream)
+        end = np.maximum.accumulate(work.end[mine])
+        at = np.minimum(np.searchsorted(end, work.start[rows], side="right"), len(mine) - 1)
+        source = mine[at]
+        left = work.end[source] - work.start[rows]
+        tail = np.maximum(NEAR, (work.end[source] - work.start[source]) // 5)
+        fits = (left > 0) & (left <= tail) & (work.start[source] < work.start[rows]) & (work.end[source] < when)
+        fits &= (known.stream[rows] != stream) & (work.device[rows] == known.stream_device[stream])
+        best[fits], when[fits] = source[fits], work.end[source[fits]]
+    return best
 
 
 def _asked(timeline: Timeline, known: Links) -> Ints:
@@ -133,6 +162,10 @@ def _told(timeline: Timeline, known: Links) -> tuple[Ints, Ints]:
             recorded = on_device & (known.stream_id == syncs.on_stream[row])
             later = order[waiting[known.stream[order]] & (times > host.start[asking])]
             earlier = order[recorded[known.stream[order]] & (times < host.start[record])]
-            if len(later) and len(earlier) and timeline.work.start[later[0]] >= timeline.work.end[earlier[-1]]:
+            if (
+                len(later)
+                and len(earlier)
+                and timeline.work.start[later[0]] >= timeline.work.end[earlier[-1]]
+            ):
                 found[int(later[0])] = int(earlier[-1])
     return np.array(list(found), np.int64), np.array(list(found.values()), np.int64)

@@ -16,7 +16,7 @@ SPAN, DRIFT, EXPLAINED, BLOCKED = 0.02, 0.02, 0.9, 0.1
 """How far a replay may be off: shares of the span, of the span, of the blocked time, of the blocked time."""
 SMALL = 0.005
 """A share of the span: errors of waits that sum to less decide nothing."""
-SHORT = 20_000
+SHORT = 50_000
 """Nanoseconds: shorter waits are mostly the call itself, and clocks of whole microseconds blur them."""
 
 
@@ -27,7 +27,7 @@ class Fidelity:
     `span_error` is signed and `drift` the 95th percentile of how far device operations begin from where they
     began; both are shares of the span. `explained` is the share of the blocked time that ends with the work
     waited for (1 where nothing was blocked). `wait_error` is the median relative error of the derived
-    lengths of the `waits` waits that had something to wait for and took 20 µs or more (-1: there are none),
+    lengths of the `waits` waits that had something to wait for and took 50 µs or more (-1: there are none),
     `blocked_error` the sum of all errors as a share of all blocked time. `reasons` say what is too far off.
     """
 
@@ -65,7 +65,7 @@ def fidelity(model: Model, outcome: Outcome | None = None) -> Fidelity:
         span_error=(outcome.span - model.recorded) / span,
         drift=float(np.percentile(np.abs(outcome.work_start - work.start), 95)) / span,
         explained=int(_explained(model, of_wait).sum()) / blocked if blocked else 1.0,
-        wait_error=_median((error / np.maximum(recorded, 1))[counted]),
+        wait_error=_median((error / np.maximum(np.maximum(recorded, derived), 1))[counted]),
         waits=int(counted.sum()),
         blocked_error=int(error.sum()) / blocked if blocked else 0.0,
         reasons=(),
@@ -82,9 +82,7 @@ def _explained(model: Model, of_wait: Bools) -> Ints:
     anchors, work = model.graph.anchors, model.timeline.work
     arrive = anchors.arrive[of_wait]
     due = work.end[anchors.work[of_wait]] + anchors.after[of_wait] - arrive
-    explained: Ints = np.minimum(
-        np.maximum(due, anchors.own[of_wait]), anchors.leave[of_wait] - arrive
-    )
+    explained: Ints = np.minimum(np.maximum(due, anchors.own[of_wait]), anchors.leave[of_wait] - arrive)
     return explained
 
 

@@ -163,7 +163,8 @@ def _connect(
 
 def collective_kernels(timeline: Timeline) -> Bools:
     """Which operations are collectives' kernels."""
-    names = timeline.names_where(lambda name: name.lower().startswith(("nccl", "rccl", "ncclkernel", "nccldev")))
+    names = timeline.names_where(
+        lambda name: name.lower().startswith(("nccl", "rccl", "ncclkernel", "nccldev"))
+    )
     found: Bools = names[timeline.work.name] | (timeline.work.group >= 0)
     return found
-

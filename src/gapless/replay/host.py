@@ -140,7 +140,9 @@ def _queue_anchors(timeline: Timeline, known: Links, table: Waits) -> Anchors:
 
 def loader_rows(timeline: Timeline) -> Ints:
     """The host rows in which the next batch is taken from a DataLoader, outermost only."""
-    named = timeline.names_where(lambda name: name.startswith(("enumerate(DataLoader)#", "enumerate(DataPipe)#")))
+    named = timeline.names_where(
+        lambda name: name.startswith(("enumerate(DataLoader)#", "enumerate(DataPipe)#"))
+    )
     host = timeline.host
     rows = np.flatnonzero(named[host.name] & (host.kind != HostKind.FRAME))
     if not len(rows):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gapless.replay.links import STAGED
-from gapless.replay.waits import Links, Waits
+from gapless.replay.waits import Links, WaitKind, Waits
 from gapless.trace.timeline import Bools, Ints, Timeline
 
 LEAST = 5
@@ -22,6 +22,8 @@ RETURN = 5_000
 """Nanoseconds from the end of the work to the end of the wait for it, likewise."""
 UNBLOCKED = 4_000
 """Nanoseconds of a call that waits when there is nothing to wait for, likewise."""
+UNBLOCKED_DEVICE = 20_000
+"""Nanoseconds of such a call for the whole device."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,11 @@ def fit_returns(timeline: Timeline, known: Links, table: Waits) -> Returns:
     host, work = timeline.host, timeline.work
     last = np.where(table.sync >= 0, table.sync, table.host)
     group = _wait_groups(timeline, known, table)
-    after, own = _fit(host.start[last], host.end[last], work.end, table.work, group)
+    device = table.kind == WaitKind.DEVICE
+    usual = np.where(device, UNBLOCKED_DEVICE, UNBLOCKED)
+    after, own = _fit(host.start[last], host.end[last], work.end, table.work, group, usual)
     first = np.where((table.sync >= 0) & table.blocks, table.copy, -1)
-    copy_after, copy_own = _fit(host.start[table.host], host.end[table.host], work.end, first, group)
+    copy_after, copy_own = _fit(host.start[table.host], host.end[table.host], work.end, first, group, usual)
     return Returns(after, own, copy_after, copy_own)
 
 
@@ -161,8 +165,6 @@ def _wait_groups(timeline: Timeline, known: Links, table: Waits) -> Ints:
     """Waits that behave alike: of one call and kind; copies by memory, direction and power of two of bytes."""
     kinds, copy = known.copies, np.maximum(table.copy, 0)
     is_copy = table.copy >= 0
-    if not len(timeline.work):
-        return np.zeros(len(table), np.int64)
     memory = np.where(is_copy, kinds.to_host[copy] + 2 * kinds.pageable[copy] + 4 * kinds.pinned[copy], 0)
     size = np.where(is_copy, np.log2(np.maximum(timeline.work.bytes[copy], 1)).astype(np.int64), 0)
     size = np.where(size <= 12, 0, size)  # small ones are all latency
@@ -172,16 +174,15 @@ def _wait_groups(timeline: Timeline, known: Links, table: Waits) -> Ints:
     return np.unique(key, return_inverse=True)[1].reshape(-1)
 
 
-def _fit(start: Ints, end: Ints, ends: Ints, target: Ints, group: Ints) -> tuple[Ints, Ints]:
-    if not len(ends):
-        return np.full(len(start), RETURN, np.int64), np.full(len(start), UNBLOCKED, np.int64)
+def _fit(start: Ints, end: Ints, ends: Ints, target: Ints, group: Ints, usual: Ints) -> tuple[Ints, Ints]:
     known = target >= 0
     done = np.where(known, ends[np.maximum(target, 0)], start)
     waited = known & (done > start + 2_000)
     free = known & (done <= start)
     count = int(group.max(initial=0)) + 1
     pooled = int(np.median((end - done)[waited])) if waited.sum() >= LEAST else RETURN
-    alone = int(np.median((end - start)[free])) if free.sum() >= LEAST else UNBLOCKED
     after = medians(group[waited], (end - done)[waited], np.full(count, pooled, np.int64), 3)
-    own = medians(group[free], (end - start)[free], np.full(count, alone, np.int64), 3)
+    unknown = np.zeros(count, np.int64)
+    unknown[group] = usual
+    own = medians(group[free], (end - start)[free], unknown, 3)
     return after[group], own[group]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from gapless.replay.steps import Steps, steps
 from gapless.replay.threads import active_threads
 from gapless.replay.waits import Links, Waits, links, waits
 from gapless.replay.weights import Edges, Weights, edges, host_clock, removed, weights
-from gapless.trace.timeline import Bools, Ints, Timeline
+from gapless.trace.timeline import Bools, Timeline
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,21 @@ class Model:
         time = self.program.run(*self._without(gone, to_a, to_b))
         return Outcome(self, change, of, gone, time)
 
-    def span(self, rows: Iterable[int]) -> int:
+    def span(self, rows: Iterable[int] = ()) -> int:
         """The span without the waits of these host rows, in nanoseconds; `replay` in short."""
-        gone = removed(self.graph.anchors, self.marked(rows))
-        time = self.program.run(*self._without(gone, *self._arranged))
-        return self.last(time) - self.timeline.span[0]
+        return self.runner()(rows)
+
+    def runner(self, change: Change = NOTHING) -> Callable[[Iterable[int]], int]:
+        """Gives the span under `change` without the waits of given host rows, as often as it is asked."""
+        of = self._unchanged if change == NOTHING else self._weights(change)
+        to_a, to_b = self._arranged if change == NOTHING else self.program.arranged(of.to_a, of.to_b)
+        start = self.timeline.span[0]
+
+        def span(rows: Iterable[int]) -> int:
+            gone = removed(self.graph.anchors, self.marked(rows))
+            return self.last(self.program.run(*self._without(gone, to_a, to_b))) - start
+
+        return span
 
     def marked(self, rows: Iterable[int]) -> Bools:
         """Which waits are meant by these host rows (of the copy or of its synchronize) and can be removed."""
@@ -152,9 +162,10 @@ def build(timeline: Timeline) -> Model | Refusal:
     blocking[table.copy[(table.copy >= 0) & table.blocks]] = True
     launches = fit_launches(timeline, known, before, blocking)
     order = device_order(timeline, known, before, launches)
+    crossed = crossings(timeline, known, order, launches)
+    order.released[crossed.work] = False  # another stream is the better explanation
     moments = anchors(timeline, known, table, fit_returns(timeline, known, table), launches, threads)
     peers = np.flatnonzero(collective_kernels(timeline))
-    crossed = crossings(timeline, known, order, launches)
     of = graph(timeline, known, moments, launches, order, crossed, peers)
     at = edges(timeline, of, order)
     removable = (table.work >= 0) & ~table.final

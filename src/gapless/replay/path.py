@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gapless.replay.host import LOADER
-from gapless.trace.timeline import Ints
+from gapless.replay.clock import Clock
+from gapless.replay.host import LOADER, loader_rows
+from gapless.trace.timeline import Bools, Ints
 
 if TYPE_CHECKING:
     from gapless.replay.outcome import Outcome
@@ -39,24 +40,26 @@ def critical_path(outcome: Outcome) -> Path:
     model, of = outcome.model, outcome.model.graph
     nodes, by_b = _walk(outcome)
     times = outcome.nodes
-    before = np.where(by_b, model.edges.b[nodes], model.edges.a[nodes])
-    took = times[nodes] - times[before]
-    moment = nodes < of.first_stretch
-    stretch = (nodes >= of.first_stretch) & (nodes < of.first_crossing)
-    device, peers = _device_part(outcome, nodes[stretch] - of.first_stretch, took[stretch], by_b[stretch])
-    late = np.zeros(len(nodes), bool)
-    late[moment] = (of.anchors.kind[nodes[moment] - 1] == LOADER) & by_b[moment]
-    collective = nodes >= of.first_collective
-    crossing = (nodes >= of.first_crossing) & ~collective
-    waiting = int(took[late].sum())
-    total_device = int(device.sum()) + int(took[crossing].sum())
-    total_peers = int(peers.sum()) + int(took[collective].sum())
-    loading = waiting + _loading(outcome, nodes[moment & ~by_b])
-    host = outcome.span - total_device - total_peers - loading
-    return Path(max(host, 0), total_device, loading, total_peers)
+    a, b = model.edges.a[nodes], model.edges.b[nodes]
+    moment, collective = nodes < of.first_stretch, nodes >= of.first_collective
+    stretch = ~moment & (nodes < of.first_crossing)
+    late = by_b & _own_clock(outcome)[nodes]
+    took = times[nodes] - times[np.where(by_b & ~late, b, a)]
+    device, peers, launch = _device_part(outcome, nodes[stretch], took[stretch], by_b[stretch])
+    on_device = int(device.sum() + took[~moment & ~stretch & ~collective].sum())
+    with_peers = int(peers.sum() + took[collective].sum())
+    # Host time up to a moment, and up to the launch that a stretch of work began with.
+    host = moment & (~by_b | late)
+    threads = [of.anchors.thread[nodes[host] - 1], _threads(outcome, launch)]
+    starts = [a[host], of.hangs[nodes[stretch][~by_b[stretch]] - of.first_stretch]]
+    ends = [of.anchors.arrive[nodes[host] - 1], model.launches.time[launch]]
+    left = np.concatenate([[0], of.anchors.leave])[np.minimum(np.concatenate(starts), of.first_stretch - 1)]
+    loading = _loading(outcome, np.concatenate(threads), left, np.concatenate(ends)) + int(took[late & moment].sum())
+    rest = outcome.span - on_device - with_peers - loading
+    return Path(max(rest, 0), on_device, loading, with_peers)
 
 
-def _walk(outcome: Outcome) -> tuple[Ints, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+def _walk(outcome: Outcome) -> tuple[Ints, Bools]:
     """The nodes of the path and whether each was set by its second edge.
 
     A loader that was late, or peers that were, were set by a clock of their own: their whole time counts, and
@@ -65,7 +68,8 @@ def _walk(outcome: Outcome) -> tuple[Ints, np.ndarray[tuple[int, ...], np.dtype[
     model = outcome.model
     program, time = model.program, outcome.time
     order = program.order
-    to_a, to_b = program.arranged(outcome.weights.to_a, outcome.weights.to_b)
+    _, to_b = program.arranged(outcome.weights.to_a, outcome.weights.to_b)
+    own_clock = _own_clock(outcome)
     position = max(model.tails, key=lambda tail: time[tail[0]] + tail[1])[0]
     nodes: list[int] = []
     second: list[bool] = []
@@ -73,56 +77,60 @@ def _walk(outcome: Outcome) -> tuple[Ints, np.ndarray[tuple[int, ...], np.dtype[
     while position:
         b = program.b[position]
         by_b = position not in gone and time[b] + to_b[position] >= time[position]
-        nodes.append(int(order[position]))
+        node = int(order[position])
+        nodes.append(node)
         second.append(by_b)
-        position = b if by_b and b else program.a[position]
+        position = b if by_b and not own_clock[node] else program.a[position]
     return np.array(nodes, np.int64), np.array(second, bool)
 
 
-def _device_part(outcome: Outcome, stretch: Ints, took: Ints, by_b: Ints) -> tuple[Ints, Ints]:
-    """Of the time that each stretch took on the path, what its device work and its collectives account for."""
+def _own_clock(outcome: Outcome) -> Bools:
+    """The nodes whose second edge is a fixed time: late batches and peers."""
+    of = outcome.model.graph
+    own = np.zeros(of.count, bool)
+    own[of.moments] = of.anchors.kind == LOADER
+    own[of.peers] = True
+    return own
+
+
+def _device_part(outcome: Outcome, nodes: Ints, took: Ints, by_b: Bools) -> tuple[Ints, Ints, Ints]:
+    """What device work and collectives account for in the time that each stretch took on the path; and, for
+    stretches that a launch set, the device row that was launched."""
     of, weights = outcome.model.graph, outcome.weights
-    length = weights.length[of.rows]
-    along = weights.chained.cumsum()
-    ends = np.append(of.stretches.begin[1:], len(of.rows))
-    critical = of.stretches.begin.copy()
-    lead = weights.own - along
-    best = np.maximum.reduceat(lead, of.stretches.begin)
-    at = np.flatnonzero(lead == best[of.stretches.of])
+    stretch, begin = nodes - of.first_stretch, of.stretches.begin
+    lead = weights.own - np.cumsum(weights.chained)
+    at = np.flatnonzero(lead == np.maximum.reduceat(lead, begin)[of.stretches.of])
+    critical = begin.copy()
     critical[of.stretches.of[at[::-1]]] = at[::-1]
-    first = np.where(by_b, of.stretches.begin[stretch], critical[stretch])
-    last = ends[stretch]
+    first = np.where(by_b, begin[stretch], critical[stretch])
+    last = np.append(begin[1:], len(of.rows))[stretch]
+    length = weights.length[of.rows]
+    peer = np.zeros(len(length), bool)
+    peer[of.collectives] = True
     total = np.concatenate([[0], np.cumsum(length)])
-    is_peer = np.zeros(len(weights.length), bool)
-    is_peer[of.collectives] = True
-    shared = np.concatenate([[0], np.cumsum(np.where(is_peer[of.rows], length, 0))])
+    shared = np.concatenate([[0], np.cumsum(np.where(peer[of.rows], length, 0))])
     peers = np.minimum(shared[last] - shared[first], took)
     device = np.minimum(total[last] - total[first], took) - peers
-    gaps = np.where(by_b, took - device - peers, 0)  # between kernels: the device's own
-    return device + gaps, peers
+    device = np.where(by_b, took - peers, device)  # between kernels: the device's own
+    return device, peers, of.rows[first[~by_b]]
 
 
-def _loading(outcome: Outcome, nodes: Ints) -> int:
-    """Host time on the path that was spent in a data loader of the same thread."""
-    from gapless.replay.host import loader_rows
+def _threads(outcome: Outcome, rows: Ints) -> Ints:
+    """The thread that launched each device operation, -1 where none is known."""
+    call = outcome.model.links.call[rows]
+    return np.where(call >= 0, outcome.model.timeline.host.thread[call], -1)
 
-    model = outcome.model
-    rows = loader_rows(model.timeline)
-    if outcome.change.input_free or not len(rows) or not len(nodes):
+
+def _loading(outcome: Outcome, threads: Ints, starts: Ints, ends: Ints) -> int:
+    """How much of these stretches of threads (recorded times) was spent in a data loader."""
+    timeline = outcome.model.timeline
+    rows = loader_rows(timeline)
+    if outcome.change.input_free:
         return 0
-    host, anchors = model.timeline.host, model.graph.anchors
     total = 0
-    left = np.concatenate([[0], anchors.leave])
-    for thread in np.unique(host.thread[rows]).tolist():
-        mine = rows[host.thread[rows] == thread]
-        ends = np.concatenate([[0], np.cumsum(host.end[mine] - host.start[mine])])
-        on = nodes[anchors.thread[nodes - 1] == thread]
-
-        def spent(times: Ints, starts: Ints = host.start[mine], stops: Ints = host.end[mine],
-                  ends: Ints = ends) -> Ints:  # fmt: skip
-            at = np.searchsorted(starts, times, side="right")
-            over = np.maximum(stops[np.maximum(at - 1, 0)] - times, 0)
-            return np.where(at > 0, ends[at] - over, 0)
-
-        total += int((spent(anchors.arrive[on - 1]) - spent(left[model.edges.a[on]])).clip(0).sum())
+    for thread in np.unique(timeline.host.thread[rows]).tolist():
+        mine, on = rows[timeline.host.thread[rows] == thread], threads == thread
+        loader = Clock.without(timeline.host.start[mine], timeline.host.end[mine])
+        begin, end = starts[on], np.maximum(ends[on], starts[on])
+        total += int((end - begin - loader.between(begin, end)).sum())
     return total

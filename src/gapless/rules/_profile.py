@@ -210,8 +210,10 @@ def mostly(spot: Spot) -> str:
     for cost in spot.costs:
         line = cost.site.line if spot.site is None else None
         place = f"{line.file.rpartition('/')[2]}:{line.line}" if line else cost.site.operator
-        if place:
+        if place or not cost.place:
             idle[place] = idle.get(place, 0) + cost.idle
+    if 2 * idle.pop("", 0) > spot.idle:
+        return "most of it between operators, in code that was not recorded" if idle else ""
     largest = sorted(idle, key=lambda place: -idle[place])[:3]
     alone = spot.site is not None and spot.site.line is None
     return f"most of it at {', '.join(largest)}" if largest and not alone else ""

@@ -39,7 +39,7 @@ class AllocatorChurn(Rule):
     ```
     Few sizes are soon all cached. Without a change to the code,
     `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` makes blocks of different sizes from one range of
-    addresses. A first step at the greatest length makes all later ones fit. Pinned buffers of your own are
+    addresses. A first step at the greatest length makes most later ones fit. Pinned buffers of your own are
     allocated once, before the loop.
 
     ## When it is fine

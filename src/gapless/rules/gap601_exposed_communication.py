@@ -146,7 +146,7 @@ def _evidence(profile: Profile, idle: int, found: list[Traffic]) -> Iterator[str
             "their fastest: waiting for other ranks, or sharing the links with others"
         )
     elif any(one.name in SYNCHRONIZING for one in found):
-        yield "a rank that comes late looks the same from here: the profiles of all ranks together tell"
+        yield "seen from one rank, waiting for one that comes late looks the same: all profiles together tell"
 
 
 def _listed(one: Traffic) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapless.trace.build import Builder
-from gapless.trace.events import Head
+from gapless.trace.events import Head, integer
 from gapless.trace.links import links
 from gapless.trace.timeline import (
     Facts,
@@ -21,6 +21,7 @@ from gapless.trace.timeline import (
     Memory,
     Syncs,
     Table,
+    Thread,
     Timeline,
     Work,
     concatenate,
@@ -53,9 +54,9 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
     builder.host, builder.work, builder.syncs, builder.memory = [], [], [], []
     host, work, syncs, memory = _together(builder, host, work, syncs, memory)
     _set_marks(host, builder.names)
-    threads = _in_order(host, memory, builder.threads)
-    host = host.take(order(host))
-    work = work.take(_by_start(work))
+    threads, numbers = _by_id(builder.threads)
+    host = replace(host, thread=numbers[host.thread])
+    host, work = host.take(order(host)), work.take(_by_start(work))
     syncs = syncs.take(np.argsort(syncs.start, kind="stable"))
     memory = memory.take(np.argsort(memory.time, kind="stable"))
     names = _renumbered(builder.names, host.name, work.name, syncs.kind)
@@ -64,14 +65,18 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         np.subtract(table.start, earliest, out=table.start)
         np.subtract(table.end, earliest, out=table.end)
     np.subtract(memory.time, earliest, out=memory.time)
+    flows = {
+        phase: [(key, time - earliest, int(numbers[thread])) for key, time, thread in found]
+        for phase, found in builder.flows.items()
+    }
     made = Timeline(
         host=host,
         work=work,
         syncs=syncs,
-        memory=memory,
-        links=links(host, names, threads.flows(builder.flows, earliest)),
+        memory=replace(memory, thread=numbers[memory.thread]),
+        links=links(host, names, flows),
         names=names,
-        threads=threads.threads,
+        threads=threads,
         stacks=_renumbered(builder.stacks, host.stack),
         groups=_renumbered(builder.groups, work.group),
     )
@@ -89,22 +94,74 @@ def order(host: Host) -> Ints:
     if threads * span >= 1 << 62:
         return np.lexsort((host.external, _depth(host.kind), -host.end, host.start, host.thread))
     key = host.thread.astype(np.int64) * span + (host.start - low)
+
+    def ties(part: Ints) -> tuple[Ints, ...]:
+        operator = host.kind[part] == HostKind.OPERATOR
+        number = np.where(operator, host.external[part], host.correlation[part])
+        return number, _depth(host.kind[part]), -host.end[part]
+
+    return _sorted(key, ties)
+
+
+def _by_start(work: Work) -> Ints:
+    return _sorted(work.start, lambda part: (work.correlation[part], work.end[part], work.stream[part]))
+
+
+def _sorted(key: Ints, ties: Callable[[Ints], tuple[Ints, ...]]) -> Ints:
+    """The order by `key`, and where that is the same by the last of `ties`, then the one before it."""
     rows = np.argsort(key, kind="stable")
     ordered = key[rows]
     tied = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(tied):
         places = np.union1d(tied, tied + 1)
         part = rows[places]
-        operator = np.where(host.kind[part] == HostKind.OPERATOR, host.external[part], 0)
-        rows[places] = part[np.lexsort((operator, _depth(host.kind[part]), -host.end[part], key[part]))]
+        rows[places] = part[np.lexsort((*ties(part), key[part]))]
     return rows
 
 
-def _depth(kind: NDArray[np.int8]) -> NDArray[np.int8]:
-    """How far inside something of this kind lies, where its times do not tell: calls are innermost."""
-    places = np.zeros(len(HostKind), np.int8)
-    places[HostKind.OPERATOR], places[HostKind.CALL] = 1, 2
-    return places[kind]
+_DEPTHS = {
+    HostKind.FRAME: 0,
+    HostKind.ANNOTATION: 1,
+    HostKind.OPERATOR: 2,
+    HostKind.CALL: 3,
+    HostKind.OVERHEAD: 4,
+}
+"""How far inside something of a kind lies, where its times do not tell."""
+
+
+def _depth(kind: NDArray[np.int8]) -> Ints:
+    return np.array([_DEPTHS[HostKind(number)] for number in range(len(HostKind))], np.int64)[kind]
+
+
+def _by_id(threads: Sequence[Thread]) -> tuple[tuple[Thread, ...], NDArray[np.int32]]:
+    """The threads by process and number, whatever order the file has them in, and the new number of each."""
+
+    def key(row: int) -> tuple[tuple[int, str], ...]:
+        parts = (threads[row].pid, threads[row].tid)
+        return tuple((integer(part), part) for part in parts)
+
+    order = sorted(range(len(threads)), key=key)
+    numbers = np.empty(len(threads), np.int32)
+    numbers[order] = np.arange(len(threads), dtype=np.int32)
+    return tuple(threads[row] for row in order), numbers
+
+
+def _renumbered(values: Sequence[str], *columns: NDArray[np.int32]) -> tuple[str, ...]:
+    """`values` as `columns` first refer to them, which are changed in place; without those that none does."""
+    never = sum(map(len, columns))
+    first = np.full(len(values), never, np.int64)
+    begin = never
+    for column in reversed(columns):
+        begin -= len(column)
+        rows = np.flatnonzero(column >= 0)[::-1]
+        first[column[rows]] = begin + rows  # of several assignments the last stands: the first row
+    order = np.argsort(first, kind="stable")
+    numbers = np.empty(len(values), np.int32)
+    numbers[order] = np.arange(len(values), dtype=np.int32)
+    for column in columns:
+        held = column >= 0
+        column[held] = numbers[column[held]]
+    return tuple(values[row] for row in order.tolist() if first[row] < never)
 
 
 def _joined(kind: type[T], tables: Sequence[T]) -> T:

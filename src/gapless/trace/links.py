@@ -17,15 +17,15 @@ _GRACE = 1000
 """Nanoseconds: files of whole microseconds round the start of an operator and of its flow apart."""
 
 
-def links(host: Host, names: Sequence[str], flows: Flows, earliest: int) -> Links:
+def links(host: Host, names: Sequence[str], flows: Flows) -> Links:
     """The links that the file holds, or where it holds none those that autograd's numbers give.
 
-    `flows` are the ends of its arrows: (id, time, thread) by the phase ``s`` or ``f``, with times that begin
-    `earliest` nanoseconds before those of `host`.
+    `flows` are the ends of its arrows: (id, time, thread) by the phase ``s`` or ``f``, times and threads as
+    in `host`.
     """
     if not len(host):
         return _none()
-    found = _by_flows(host, flows, earliest)
+    found = _by_flows(host, flows)
     if not len(found.forward):
         found = _by_sequence(host, names)
     backward, first = np.unique(_outermost(host, names, found.backward), return_index=True)
@@ -36,7 +36,7 @@ def _none() -> Links:
     return Links(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def _by_flows(host: Host, flows: Flows, earliest: int) -> Links:
+def _by_flows(host: Host, flows: Flows) -> Links:
     """The operators that start where an arrow does."""
     ends = {key: (time, thread) for key, time, thread in flows["f"]}
     pairs = [(start, ends[key]) for key, *start in flows["s"] if key in ends]
@@ -47,7 +47,7 @@ def _by_flows(host: Host, flows: Flows, earliest: int) -> Links:
     keys = host.thread[rows].astype(np.int64) * span + host.start[rows]
     sides = []
     for side in range(2):
-        time = np.array([pair[side][0] for pair in pairs], np.int64) - earliest
+        time = np.array([pair[side][0] for pair in pairs], np.int64)
         thread = np.array([pair[side][1] for pair in pairs], np.int64)
         wanted = thread * span + time
         # The outermost operator that starts right there, else the nearest that does.

@@ -94,7 +94,9 @@ def _without_calls(result: Ints, kind: NDArray[np.int8], start: Ints, end: Ints)
     call = kind == HostKind.CALL
     empty = call & (start == end)
     while True:
-        wrong = (result >= 0) & call[result] & (~call | empty[result])
+        # Above a call that gives way there may be what ended during the call.
+        closed = (end[result] < start) | ((end[result] == start) & (start[result] < start))
+        wrong = (result >= 0) & ((call[result] & (~call | empty[result])) | closed)
         if not wrong.any():
             return result
         result[wrong] = result[result[wrong]]

@@ -105,7 +105,7 @@ def test_the_sentence_names_the_greatest_cause():
 def test_a_profile_of_the_cpu_alone_is_refused_in_one_line():
     trace = Trace()
     trace.operator("aten::mm", 0, 10)
-    with pytest.raises(UnreadableInput, match="no GPU work.*ProfilerActivity.CUDA") as caught:
+    with pytest.raises(UnreadableInput, match=r"no GPU work.*ProfilerActivity\.CUDA") as caught:
         profile(trace.timeline())
     assert "\n" not in str(caught.value)
 
@@ -129,7 +129,13 @@ def test_saved_profiles_come_back_equal():
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{}", b"[1]", b'{"format": "gapless-session", "version": 1}', b'{"format": "gapless-profile", "version": 99}'],
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"format": "gapless-session", "version": 1}',
+        b'{"format": "gapless-profile", "version": 99}',
+    ],
 )
 def test_what_is_no_saved_profile(data):
     with pytest.raises(UnreadableInput):

@@ -55,7 +55,7 @@ def row_of(timeline, name, kind=HostKind.OPERATOR):
 def test_the_line_from_frames_or_from_call_stacks(dialect):
     timeline = training(dialect).timeline()
     place = Places(timeline).place(row_of(timeline, "aten::_local_scalar_dense"))
-    assert [(line.file, line.function) for line in place.stack][0] == ("/work/train.py", "train")
+    assert next((line.file, line.function) for line in place.stack) == ("/work/train.py", "train")
     assert place.operators[-1] == "aten::item"
 
 

@@ -98,7 +98,9 @@ def exposed(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
 
 
 def without(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> tuple[Ints, Ints]:
-    """What is left of some spans outside of others; both disjoint and in order."""
+    """What is left of some spans outside of others, nothing empty; both disjoint and in order."""
+    some = end > start
+    start, end = start[some], end[some]
     if not len(start) or not len(busy_start):
         return start, end
     times = np.concatenate([start, end, busy_start, busy_end])

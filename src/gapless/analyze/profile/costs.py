@@ -41,7 +41,7 @@ class _Calls:
 def costs(
     timeline: Timeline, steps: StepSpans, stretches: Iterable[Stretch], waits: HostWaits, places: Places
 ) -> tuple[Cost, ...]:
-    """What each place costs, those that leave the device idle longest first; their `idle` adds up to all of it."""
+    """What each place costs, those that leave the device idle longest first; together all of its idleness."""
     parts = list(stretches)
     calls = _calls(timeline, steps, waits)
     copies = dict(zip(waits.rows.tolist(), waits.copy.tolist(), strict=True))

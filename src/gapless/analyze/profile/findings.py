@@ -15,7 +15,7 @@ NOWHERE = 0.001
 
 
 def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
-    """What the rules find in these profiles, of the ranks of one run; the first is the one looked at closely."""
+    """What the rules find in these profiles, of the ranks of one run; the first is looked at closely."""
     if not profiles:
         return ()
     one = profiles[0]
@@ -105,7 +105,7 @@ def _of_waits(group: _Group, profile: Profile) -> Finding:
 
 
 def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:
-    """The numbers of a wait in words; that a long one cost nothing is worth as much as that a short one did."""
+    """The numbers of a wait in words: that a long one cost nothing is worth knowing, too."""
     steps = max(profile.steps.count, 1)
     per = (
         f"of each {duration(profile.steps.mean)} step" if steps > 1 else f"of {duration(profile.steps.total)}"
@@ -130,7 +130,7 @@ def _finding(rule: Rule, hit: Hit, profile: Profile) -> Finding:
         code=rule.code,
         name=rule.name,
         line=site.line if site else None,
-        place="" if site and site.line else (site.operator if site else ""),
+        place=_place(site, profile) if site and not site.line else "",
         frequency=_frequency(hit.calls, hit.steps, profile),
         remedy=hit.remedy,
         evidence=hit.evidence,
@@ -150,6 +150,12 @@ def _finding(rule: Rule, hit: Hit, profile: Profile) -> Finding:
         bytes=hit.bytes,
         sites=(site,) if site else (),
     )
+
+
+def _place(site: Site, profile: Profile) -> str:
+    """Where a site without a line is, in words."""
+    told = (cost.place for cost in profile.costs if cost.site == site and cost.place)
+    return next(told, site.operator)
 
 
 def _share(time: int, profile: Profile) -> float:

@@ -17,10 +17,10 @@ from gapless.model import Cause
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
 BETWEEN_KERNELS = 20_000
-"""Up to so many nanoseconds a queued operation may begin after the one before it for the device's own reasons."""
+"""Up to so many nanoseconds between two queued operations are the device's own doing."""
 
 LONG_CALL = 1_000_000
-"""A call of the driver that launches and takes longer than this does more than launching (it loads, it compiles)."""
+"""A call of the driver that takes more nanoseconds than this does more than launch."""
 
 HOST_BUSY = 250_000
 """Above so many nanoseconds without a launch the host does something else than launch."""
@@ -52,7 +52,7 @@ class _Gaps:
 def attribute(
     timeline: Timeline, device: int, steps: StepSpans, waits: HostWaits
 ) -> tuple[int, list[Stretch]]:
-    """All idleness of `device` in the steps, in nanoseconds, and what it is laid to; the parts add up to it."""
+    """All idleness of `device` in the steps, in nanoseconds, and what it is laid to, adding up to it."""
     gaps = _gaps(timeline, device, steps)
     total = int(gaps.spans.length.sum())
     every = gaps.spans._replace(row=np.arange(len(gaps.spans.start)))
@@ -166,8 +166,8 @@ def _late(
 ) -> list[Stretch]:
     """Time in which the host came late with its launch and nothing special was recorded.
 
-    The host is late because an earlier wait took its lead away, as far as that wait lasted; beyond, because it
-    launches slower than the device works, or does something else.
+    The host is late because an earlier wait took its lead away, as far as that wait lasted; beyond that,
+    because it launches slower than the device works, or does something else.
     """
     if not len(late.start):
         return []
@@ -192,8 +192,8 @@ def _late(
 def _owed(late: Spans, step: Ints, waits: Spans, step_of_wait: Ints, direct: Spans) -> list[Spans]:
     """The part of each late span that is owed to a wait, and the rest.
 
-    While the host waits the device works off what was queued: a wait that lasts B takes at most B of lead. What
-    comes late after it is owed to the last wait that still has some of its B left, in this step or the
+    While the host waits the device works off what was queued: a wait that lasts B takes at most B of lead.
+    What comes late after it is owed to the last wait that still has some of its B left, in this step or the
     one before. A wait through which the device was idle all the time took nothing.
     """
     lasted = waits.length.tolist()
@@ -230,7 +230,9 @@ def _owed(late: Spans, step: Ints, waits: Spans, step_of_wait: Ints, direct: Spa
             open_debts.pop()
             if not left:
                 break
-    return _parted(late, waits, np.array(owing, np.int64), np.array(amounts, np.int64), np.array(waiting, np.int64))
+    return _parted(
+        late, waits, np.array(owing, np.int64), np.array(amounts, np.int64), np.array(waiting, np.int64)
+    )
 
 
 def _parted(late: Spans, waits: Spans, owing: Ints, amounts: Ints, waiting: Ints) -> list[Spans]:

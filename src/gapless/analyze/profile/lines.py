@@ -149,8 +149,8 @@ class Place:
     """What surrounds a row of the host, innermost first.
 
     `operators` are the operators around it, `call` the built-in through which Python came there
-    (``Tensor.item``), `node` the autograd node where it runs in backward and `forward` the stack of the forward
-    operator that made that node. `annotations` are the user's own, without those that mark steps.
+    (``Tensor.item``), `node` the autograd node where it runs in backward and `forward` the stack of the
+    forward operator that made that node. `annotations` are the user's own, without those that mark steps.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Place:
 
     @property
     def outermost(self) -> str:
-        """The operator that the program called, or the row's own name where that tells more than a line does."""
+        """The operator that the program called, or the row's own name where that tells more than a line."""
         operators = [name for name in self.operators if not name.startswith("autograd::engine::")]
         if operators:
             return operators[-1]

@@ -6,24 +6,28 @@ from collections.abc import Sequence
 
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.headline import headline
+from gapless.analyze.profile.narrow import Read, narrow
 from gapless.analyze.ranks import summaries
 from gapless.model import Environment, Profile, RankSummary, Report, StepSummary
 
 LATE = 0.02
-"""A rank that reaches the collectives later than its peers by this share of a step is the one they wait for."""
+"""A rank that reaches collectives later than its peers by this share of a step is the one they wait for."""
 
 
-def report(profiles: Sequence[Profile], notes: Sequence[str] = ()) -> Report:
+def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> Report:
     """What the profiles of one run (one for each rank, at least one) say together.
+
+    `read` gives the text of the user's source files where they lie at hand: lines are told exactly with it.
 
     Where there are several ranks, the one that the others wait for is looked at closely, or else the slowest.
     """
     rows = summaries(profiles) if len(profiles) > 1 else ()
-    one = _focus(profiles, rows)
-    others = [other for other in profiles if other is not one]
+    chosen = _focus(profiles, rows)
+    others = [other for other in profiles if other is not chosen]
+    one = narrow(chosen, read) if read else chosen
     sentence = headline(one)
     if rows:
-        sentence = f"Rank {one.rank} of {len(profiles)}: {sentence[0].lower() if sentence[1:2].islower() else sentence[0]}{sentence[1:]}"
+        sentence = f"Rank {one.rank} of {len(profiles)}: {sentence}"
     waits = sum(cost.calls for cost in one.costs if cost.cause == "wait")
     count = one.steps.count
     return Report(

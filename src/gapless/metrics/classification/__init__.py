@@ -8,35 +8,38 @@ from gapless.metrics.classification.accuracy import (
     MulticlassAccuracy,
     MultilabelAccuracy,
 )
-from gapless.metrics.classification.precision import (
-    BinaryPrecision,
-    MulticlassPrecision,
-    MultilabelPrecision,
-    Precision,
+from gapless.metrics.classification.auroc import (
+    AUROC,
+    BinaryAUROC,
+    MulticlassAUROC,
+    MultilabelAUROC,
 )
-from gapless.metrics.classification.recall import (
-    BinaryRecall,
-    MulticlassRecall,
-    MultilabelRecall,
-    Recall,
+from gapless.metrics.classification.average_precision import (
+    AveragePrecision,
+    BinaryAveragePrecision,
+    MulticlassAveragePrecision,
+    MultilabelAveragePrecision,
 )
-from gapless.metrics.classification.specificity import (
-    BinarySpecificity,
-    MulticlassSpecificity,
-    MultilabelSpecificity,
-    Specificity,
+from gapless.metrics.classification.calibration_error import (
+    BinaryCalibrationError,
+    CalibrationError,
+    MulticlassCalibrationError,
 )
-from gapless.metrics.classification.negative_predictive_value import (
-    BinaryNegativePredictiveValue,
-    MulticlassNegativePredictiveValue,
-    MultilabelNegativePredictiveValue,
-    NegativePredictiveValue,
+from gapless.metrics.classification.cohen_kappa import (
+    BinaryCohenKappa,
+    CohenKappa,
+    MulticlassCohenKappa,
 )
-from gapless.metrics.classification.hamming import (
-    BinaryHammingDistance,
-    HammingDistance,
-    MulticlassHammingDistance,
-    MultilabelHammingDistance,
+from gapless.metrics.classification.confusion_matrix import (
+    BinaryConfusionMatrix,
+    ConfusionMatrix,
+    MulticlassConfusionMatrix,
+    MultilabelConfusionMatrix,
+)
+from gapless.metrics.classification.exact_match import (
+    ExactMatch,
+    MulticlassExactMatch,
+    MultilabelExactMatch,
 )
 from gapless.metrics.classification.f_beta import (
     BinaryF1Score,
@@ -48,6 +51,60 @@ from gapless.metrics.classification.f_beta import (
     MultilabelF1Score,
     MultilabelFBetaScore,
 )
+from gapless.metrics.classification.hamming import (
+    BinaryHammingDistance,
+    HammingDistance,
+    MulticlassHammingDistance,
+    MultilabelHammingDistance,
+)
+from gapless.metrics.classification.jaccard import (
+    BinaryJaccardIndex,
+    JaccardIndex,
+    MulticlassJaccardIndex,
+    MultilabelJaccardIndex,
+)
+from gapless.metrics.classification.matthews import (
+    BinaryMatthewsCorrCoef,
+    MatthewsCorrCoef,
+    MulticlassMatthewsCorrCoef,
+    MultilabelMatthewsCorrCoef,
+)
+from gapless.metrics.classification.negative_predictive_value import (
+    BinaryNegativePredictiveValue,
+    MulticlassNegativePredictiveValue,
+    MultilabelNegativePredictiveValue,
+    NegativePredictiveValue,
+)
+from gapless.metrics.classification.precision import (
+    BinaryPrecision,
+    MulticlassPrecision,
+    MultilabelPrecision,
+    Precision,
+)
+from gapless.metrics.classification.precision_recall_curve import (
+    BinaryPrecisionRecallCurve,
+    MulticlassPrecisionRecallCurve,
+    MultilabelPrecisionRecallCurve,
+    PrecisionRecallCurve,
+)
+from gapless.metrics.classification.recall import (
+    BinaryRecall,
+    MulticlassRecall,
+    MultilabelRecall,
+    Recall,
+)
+from gapless.metrics.classification.roc import (
+    ROC,
+    BinaryROC,
+    MulticlassROC,
+    MultilabelROC,
+)
+from gapless.metrics.classification.specificity import (
+    BinarySpecificity,
+    MulticlassSpecificity,
+    MultilabelSpecificity,
+    Specificity,
+)
 from gapless.metrics.classification.stat_scores import (
     BinaryStatScores,
     MulticlassStatScores,
@@ -56,39 +113,76 @@ from gapless.metrics.classification.stat_scores import (
 )
 
 __all__ = [
+    "AUROC",
+    "ROC",
     "Accuracy",
+    "AveragePrecision",
+    "BinaryAUROC",
     "BinaryAccuracy",
+    "BinaryAveragePrecision",
+    "BinaryCalibrationError",
+    "BinaryCohenKappa",
+    "BinaryConfusionMatrix",
     "BinaryF1Score",
     "BinaryFBetaScore",
     "BinaryHammingDistance",
+    "BinaryJaccardIndex",
+    "BinaryMatthewsCorrCoef",
     "BinaryNegativePredictiveValue",
     "BinaryPrecision",
+    "BinaryPrecisionRecallCurve",
+    "BinaryROC",
     "BinaryRecall",
     "BinarySpecificity",
     "BinaryStatScores",
+    "CalibrationError",
+    "CohenKappa",
+    "ConfusionMatrix",
+    "ExactMatch",
     "F1Score",
     "FBetaScore",
     "HammingDistance",
+    "JaccardIndex",
+    "MatthewsCorrCoef",
+    "MulticlassAUROC",
     "MulticlassAccuracy",
+    "MulticlassAveragePrecision",
+    "MulticlassCalibrationError",
+    "MulticlassCohenKappa",
+    "MulticlassConfusionMatrix",
+    "MulticlassExactMatch",
     "MulticlassF1Score",
     "MulticlassFBetaScore",
     "MulticlassHammingDistance",
+    "MulticlassJaccardIndex",
+    "MulticlassMatthewsCorrCoef",
     "MulticlassNegativePredictiveValue",
     "MulticlassPrecision",
+    "MulticlassPrecisionRecallCurve",
+    "MulticlassROC",
     "MulticlassRecall",
     "MulticlassSpecificity",
     "MulticlassStatScores",
+    "MultilabelAUROC",
     "MultilabelAccuracy",
+    "MultilabelAveragePrecision",
+    "MultilabelConfusionMatrix",
+    "MultilabelExactMatch",
     "MultilabelF1Score",
     "MultilabelFBetaScore",
     "MultilabelHammingDistance",
+    "MultilabelJaccardIndex",
+    "MultilabelMatthewsCorrCoef",
     "MultilabelNegativePredictiveValue",
     "MultilabelPrecision",
+    "MultilabelPrecisionRecallCurve",
+    "MultilabelROC",
     "MultilabelRecall",
     "MultilabelSpecificity",
     "MultilabelStatScores",
     "NegativePredictiveValue",
     "Precision",
+    "PrecisionRecallCurve",
     "Recall",
     "Specificity",
     "StatScores",

@@ -161,8 +161,9 @@ class MulticlassScore(CountMetric):
         elif multidim_average == "global":
             self.use("counted", MulticlassCounts(num_classes, top_k, ignore_index, validate_args))
         else:
-            self.use("counted", 
-                SamplewiseMulticlassCounts(num_classes, top_k, ignore_index, validate_args, capacity)
+            self.use(
+                "counted",
+                SamplewiseMulticlassCounts(num_classes, top_k, ignore_index, validate_args, capacity),
             )
 
 
@@ -218,7 +219,9 @@ def check_classes(num_classes: int | None, top_k: int, average: str | None) -> N
     if num_classes is not None:
         checks.integer_above("num_classes", num_classes, 1)
     if not isinstance(top_k, int) or top_k < 1:
-        raise ValueError(f"Expected argument `top_k` to be an integer larger than or equal to 1, but got {top_k}")
+        raise ValueError(
+            f"Expected argument `top_k` to be an integer larger than or equal to 1, but got {top_k}"
+        )
     if top_k > (num_classes or 1):
         raise ValueError(
             f"Expected argument `top_k` to be smaller or equal to `num_classes` but got {top_k} and {num_classes}"

@@ -39,7 +39,8 @@ class Whole:
         if self.ignore_index is not None:
             ignored = target == self.ignore_index
             agree = agree | ignored
-        return agree.flatten(1).all(1) if self.sides is None else agree.flatten(2).all(1)
+        shape = agree.shape[: 1 if self.sides is None else 2]
+        return agree.reshape(*shape, -1).all(1)
 
     def strange(self, batch: Batch) -> Tensor:
         """How many targets and labels are not what they may be."""

@@ -111,7 +111,11 @@ class MultilabelF1Score(FBeta, MultilabelScore):
 class FBetaScore(Task):
     """F-beta of a task."""
 
-    forms = {"binary": BinaryFBetaScore, "multiclass": MulticlassFBetaScore, "multilabel": MultilabelFBetaScore}
+    forms = {
+        "binary": BinaryFBetaScore,
+        "multiclass": MulticlassFBetaScore,
+        "multilabel": MultilabelFBetaScore,
+    }
     parameters = {"beta": 1.0, **TASK_PARAMETERS, "zero_division": 0}
 
 

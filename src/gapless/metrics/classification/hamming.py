@@ -45,5 +45,9 @@ class HammingDistance(Task):
     :class:`BinaryHammingDistance`, :class:`MulticlassHammingDistance` or :class:`MultilabelHammingDistance`, by task.
     """
 
-    forms = {"binary": BinaryHammingDistance, "multiclass": MulticlassHammingDistance, "multilabel": MultilabelHammingDistance}
+    forms = {
+        "binary": BinaryHammingDistance,
+        "multiclass": MulticlassHammingDistance,
+        "multilabel": MultilabelHammingDistance,
+    }
     parameters = TASK_PARAMETERS

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from gapless.metrics import checks
-from gapless.metrics.classification.counts import Counts
 from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore
+from gapless.metrics.classification.counts import Counts
 from gapless.metrics.divide import divide
 from gapless.metrics.tasks import Task
 

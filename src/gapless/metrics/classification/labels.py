@@ -66,11 +66,13 @@ def _check_scores(preds: Tensor, target: Tensor, classes: int | None) -> None:
         raise ValueError(start + "`preds` should be a float tensor.")
     if classes is not None and preds.shape[1] != classes:
         raise ValueError(
-            start + f"`preds.shape[1]` should be equal to number of classes, got {preds.shape[1]} and {classes}."
+            start
+            + f"`preds.shape[1]` should be equal to number of classes, got {preds.shape[1]} and {classes}."
         )
     if preds.shape[2:] != target.shape[1:]:
         raise ValueError(
-            start + "the shape of `preds` should be (N, C, ...), and the shape of `target` should be (N, ...)."
+            start
+            + "the shape of `preds` should be (N, C, ...), and the shape of `target` should be (N, ...)."
         )
 
 

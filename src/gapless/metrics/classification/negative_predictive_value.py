@@ -42,5 +42,9 @@ class NegativePredictiveValue(Task):
     :class:`BinaryNegativePredictiveValue`, :class:`MulticlassNegativePredictiveValue` or :class:`MultilabelNegativePredictiveValue`, by task.
     """
 
-    forms = {"binary": BinaryNegativePredictiveValue, "multiclass": MulticlassNegativePredictiveValue, "multilabel": MultilabelNegativePredictiveValue}
+    forms = {
+        "binary": BinaryNegativePredictiveValue,
+        "multiclass": MulticlassNegativePredictiveValue,
+        "multilabel": MultilabelNegativePredictiveValue,
+    }
     parameters = TASK_PARAMETERS

@@ -41,5 +41,9 @@ class Specificity(Task):
     :class:`BinarySpecificity`, :class:`MulticlassSpecificity` or :class:`MultilabelSpecificity`, by task.
     """
 
-    forms = {"binary": BinarySpecificity, "multiclass": MulticlassSpecificity, "multilabel": MultilabelSpecificity}
+    forms = {
+        "binary": BinarySpecificity,
+        "multiclass": MulticlassSpecificity,
+        "multilabel": MultilabelSpecificity,
+    }
     parameters = TASK_PARAMETERS

@@ -49,5 +49,9 @@ class MultilabelStatScores(StatScore, MultilabelScore):
 class StatScores(Task):
     """True and false positives and negatives, and support, of a task."""
 
-    forms = {"binary": BinaryStatScores, "multiclass": MulticlassStatScores, "multilabel": MultilabelStatScores}
+    forms = {
+        "binary": BinaryStatScores,
+        "multiclass": MulticlassStatScores,
+        "multilabel": MultilabelStatScores,
+    }
     parameters = TASK_PARAMETERS

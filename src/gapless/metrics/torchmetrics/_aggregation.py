@@ -39,7 +39,11 @@ class UnwaitedAggregator(BaseAggregator):
     def _cast_and_nan_check_input(
         self, x: float | Tensor, weight: float | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        x = as_tensor_without_waiting(x, dtype=self.dtype, device=self.device) if not isinstance(x, Tensor) else x
+        x = (
+            as_tensor_without_waiting(x, dtype=self.dtype, device=self.device)
+            if not isinstance(x, Tensor)
+            else x
+        )
         if weight is not None and not isinstance(weight, Tensor):
             weight = as_tensor_without_waiting(weight, dtype=self.dtype, device=self.device)
         known = neutral_value(self) is not None or isinstance(self, CatMetric)
@@ -55,7 +59,10 @@ class UnwaitedAggregator(BaseAggregator):
         if isinstance(self.nan_strategy, float):
             return x.masked_fill(nans, self.nan_strategy), weight.masked_fill(nans, 1)
         if isinstance(self, CatMetric):
-            return x, weight  # cut out and reported by compute: what is left has a size that depends on the data
+            return (
+                x,
+                weight,
+            )  # cut out and reported by compute: what is left has a size that depends on the data
         if self.nan_strategy in ("error", "warn"):
             report(NANS, nans, error=self.nan_strategy == "error")
         value = neutral_value(self)
@@ -73,7 +80,9 @@ def _numbers_filled_in(
 
     An `update` of the user's own usually places numbers on the device as TorchMetrics does, which waits.
     """
-    parameters = [one for one in inspect.signature(update).parameters.values() if one.name in ("value", "weight")]
+    parameters = [
+        one for one in inspect.signature(update).parameters.values() if one.name in ("value", "weight")
+    ]
     numbers = {one.name: one.default for one in parameters if type(one.default) in (int, float)}
     order = [one.name for one in parameters]
 
@@ -97,8 +106,16 @@ class UnwaitedMean(MeanMetric):
 
     def update(self, value: float | Tensor, weight: float | Tensor | None = None) -> None:
         own = type(self)._cast_and_nan_check_input is UnwaitedAggregator._cast_and_nan_check_input
-        value = as_tensor_without_waiting(value, dtype=self.dtype, device=self.device)
-        if weight is not None or not own or not value.is_floating_point() or isinstance(self.nan_strategy, float):
+        if not isinstance(value, Tensor):
+            value = as_tensor_without_waiting(value, dtype=self.dtype, device=self.device)
+        if (
+            weight is not None
+            or not own
+            or not value.is_floating_point()
+            or isinstance(self.nan_strategy, float)
+        ):
+            if weight is not None and not isinstance(weight, Tensor):
+                weight = as_tensor_without_waiting(weight, dtype=self.dtype, device=self.device)
             super().update(value, weight)
             return
         value = value.to(self.dtype)
@@ -118,15 +135,15 @@ class UnwaitedCat(CatMetric):
     """`CatMetric` that cuts out `nan` when it is computed: one wait there instead of two in each update."""
 
     def compute(self) -> Tensor:
-        kept: Any = super().compute()
+        kept = super().compute()
         cuts = self.nan_strategy in ("error", "warn", "ignore")
         if not cuts or not isinstance(kept, Tensor) or not kept.is_floating_point():
-            return kept  # type: ignore[no-any-return]
-        kept = torch.atleast_1d(kept)
+            return kept
+        kept = kept.reshape(1) if kept.dim() == 0 else kept
         clean = kept[~torch.isnan(kept)]
         if not self._is_synced:
             self.value = [clean] if clean.numel() else []  # type: ignore[assignment]
         counter = counter_of(self)
         if counter is not None and self.nan_strategy != "ignore":
             counter.note(Check(NANS, self.nan_strategy == "error"), kept.numel() - clean.numel())
-        return clean if clean.numel() else []  # type: ignore[return-value]
+        return clean if clean.numel() else []  # type: ignore[return-value]  # as TorchMetrics has it

@@ -1,4 +1,4 @@
-"""Checks that are counted on the device and reported later, so that they stay on and cost no wait in an update."""
+"""Checks that are counted on the device and reported later: they stay on and cost no wait in an update."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 Delivery = Literal["compute", "later", "off"]
-"""When checks are reported: with the next ``compute`` (which reads the counts: one wait), as soon as they have
-arrived by themselves (no wait; at the end of a later call), or never (nothing is counted)."""
+"""When checks are reported: with the next ``compute`` (which reads the counts: one wait), as soon as they
+have arrived by themselves (no wait; at the end of a later call), or never (nothing is counted)."""
 
 SLOTS = 8
 """Kinds of checks that one metric can tell apart; more share the last."""
@@ -21,7 +21,7 @@ SLOTS = 8
 
 @dataclass(frozen=True)
 class Check:
-    """One thing to look for: what is wrong, in words with ``{n}`` in it, and whether it is an error or a warning."""
+    """What is wrong, in words with ``{n}`` in it, and whether that is an error or worth a warning."""
 
     words: str
     error: bool = True
@@ -36,16 +36,16 @@ class _Copy:
     asked: bool
 
     def arrived(self) -> bool:
-        return self.event.query()
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
 
 
 @dataclass
 class Counter:
     """What one metric has counted since its last report.
 
-    `counts` holds an int64 tensor (SLOTS,) for each device that has counted. `owed` says that something was counted,
-    `waiting` that a check asked for by the metric's options was among it: that is worth a read. It is copied and
-    pickled with its metric; a copy under way is not.
+    `counts` holds an int64 tensor (SLOTS,) for each device that has counted. `owed` says that something was
+    counted, `waiting` that a check asked for by the metric's options was among it: that is worth a read. It
+    is copied and pickled with its metric; a copy under way is not.
     """
 
     delivery: Delivery = "compute"
@@ -85,8 +85,8 @@ class Counter:
         self.waiting = self.waiting or asked
 
     def found(self, values: Iterable[int]) -> list[tuple[Check, int]]:
-        """The checks of which `values`, counts in order of the slots, says that they failed, and how often."""
-        return [(check, n) for check, n in zip(self.kinds, values) if n]
+        """The checks that failed, and how often, by `values`: counts in order of the slots."""
+        return [(check, n) for check, n in zip(self.kinds, values, strict=False) if n]
 
     def clear(self) -> None:
         for counts in self.counts.values():
@@ -94,24 +94,26 @@ class Counter:
         self.waiting = self.owed = False
 
     def start_copies(self) -> None:
-        """Send the counts on their way to the host and begin anew. Waits never; at once where they are there."""
+        """Send the counts on a device on their way to the host. Waits never."""
         for counts in self.counts.values():
             if counts.device.type == "cuda":
                 host = torch.empty(SLOTS, dtype=torch.int64, pin_memory=True)
                 host.copy_(counts, non_blocking=True)
-                event = torch.cuda.Event()
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 event.record(torch.cuda.current_stream(counts.device))
                 self.copies.append(_Copy(host, event, self.waiting))
 
     def arrived(self, wait: bool = False) -> list[int]:
-        """Counts that have reached the host since the last call, summed up; `wait` for those that were asked for."""
+        """Counts that have reached the host since the last call, summed up; `wait` for those that were asked
+        for.
+        """
         total = [0] * SLOTS
         for copy in self.copies:
             if wait and copy.asked and not copy.arrived():
                 copy.event.synchronize()
         for copy in [copy for copy in self.copies if copy.arrived()]:
             self.copies.remove(copy)
-            total = [a + b for a, b in zip(total, copy.host.tolist())]
+            total = [a + b for a, b in zip(total, copy.host.tolist(), strict=True)]
         return total
 
 
@@ -119,7 +121,9 @@ _current = threading.local()
 
 
 def count_for(owner: Any) -> Any:
-    """From now on `report` counts for `owner`, a metric that has a counter, or for none. Returns the one before."""
+    """From now on `report` counts for `owner`, a metric that has a counter, or for none. Returns the one
+    before.
+    """
     outer = getattr(_current, "owner", None)
     _current.owner = owner
     return outer
@@ -128,7 +132,8 @@ def count_for(owner: Any) -> Any:
 def report(words: str, bad: Tensor, error: bool = True, asked: bool = True) -> None:
     """Count `bad` (a mask or a 0-dim integer) for the metric that is being updated.
 
-    What was not `asked` for, a check where TorchMetrics has none, is told when it has arrived and never waited for.
+    What was not `asked` for, a check where TorchMetrics has none, is told when it has arrived and never
+    waited for.
     """
     counter = counter_of(getattr(_current, "owner", None))
     if counter is not None and counter.delivery != "off":
@@ -162,7 +167,7 @@ def deliver(metrics: Iterable[Any]) -> None:
     found = [(metric, check, n) for metric, counter in members for check, n in counter.take_noted()]
     for device, counted in by_device.items():
         values = torch.stack([counter.counts[device] for _, counter in counted]).tolist()
-        for (metric, counter), row in zip(counted, values):
+        for (metric, counter), row in zip(counted, values, strict=True):
             found += [(metric, check, n) for check, n in counter.found(row)]
     for _, counter in read:
         counter.clear()

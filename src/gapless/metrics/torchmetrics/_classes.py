@@ -1,8 +1,8 @@
 """Classes that differ from TorchMetrics' and the user's in what waits, and objects moved to them and back.
 
-An object keeps its states, its name and its place among other objects: only its class is exchanged, for one whose
-order of resolution has a changed class right before each class of TorchMetrics. What a user has overridden stays
-before both, and its ``super()`` finds what was changed.
+An object keeps its states, its name and its place among other objects: only its class is exchanged, for one
+whose order of resolution has a changed class right before each class of TorchMetrics. What a user has
+overridden stays before both, and its ``super()`` finds what was changed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ def _part(cls: type) -> type | None:
             for name, value in vars(cls).items()
             if isinstance(value, types.FunctionType) and RELINKER.reaches(value) and name != "__init__"
         }
-        body = {**methods, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+        body = {
+            **methods,
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+        }
         _parts[cls] = type(cls)(cls.__name__, (cls,), body) if methods else None
     return _parts[cls]
 
@@ -84,7 +89,7 @@ def is_unwaited(thing: object) -> bool:
 
 
 def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | MetricCollection]]:
-    """Every metric and collection in `thing`, by path: a module's own, and those in dicts, lists and tuples."""
+    """Every metric and collection in `thing`, a module, dict, list or tuple, with its path."""
     if isinstance(thing, nn.Module):
         for name, module in thing.named_modules(prefix=path):
             if isinstance(module, (Metric, MetricCollection)):
@@ -98,10 +103,16 @@ def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | Metri
 
 
 def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
-    """Give `thing` the class `cls`. Says, if so, what was left alone because it had been replaced on the object."""
+    """Give `thing` the class `cls`. Says, if so, what was left alone because it had been replaced on the
+    object.
+    """
     if type(thing) is cls:
         return ""
-    own = [name for name in ("update", "compute") if isinstance(thing, Metric) and not _plainly_wrapped(thing, name)]
+    own = [
+        name
+        for name in ("update", "compute")
+        if isinstance(thing, Metric) and not _plainly_wrapped(thing, name)
+    ]
     object.__setattr__(thing, "__class__", cls)
     if isinstance(thing, Metric):
         wraps = {"update": thing._wrap_update, "compute": thing._wrap_compute}

@@ -9,7 +9,9 @@ from torch import Tensor
 
 
 def fill(value: bool | int | float | complex, device: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """A 0-dim tensor of `value` on `device`: a kernel with an argument, no copy. dtype as `torch.tensor` has it."""
+    """A 0-dim tensor of `value` on `device`: a kernel with an argument, no copy. dtype as `torch.tensor` has
+    it.
+    """
     return torch.full((), value, dtype=dtype, device=device)
 
 
@@ -27,12 +29,14 @@ def tensor_without_waiting(
 ) -> Tensor:
     """`torch.tensor`, but a number is filled in on the device and a list goes there through pinned memory."""
     if isinstance(data, Tensor) or not _on_device(device) or requires_grad:
-        return torch.tensor(data, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+        return torch.tensor(
+            data, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
+        )
     return _placed(data, device, dtype)
 
 
 def as_tensor_without_waiting(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
-    """`torch.as_tensor`, but a number is filled in on the device and a list goes there through pinned memory."""
+    """`torch.as_tensor`, but numbers and lists reach the device as in `tensor_without_waiting`."""
     if isinstance(data, Tensor) or not _on_device(device):
         return torch.as_tensor(data, dtype=dtype, device=device)
     return _placed(data, device, dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ class UnwaitedMetric(Metric):
         from gapless.metrics.torchmetrics._classes import waited_class
 
         if isinstance(incoming_state, waited_class(type(self))):
-            incoming_state = incoming_state.metric_state
+            incoming_state = cast(Metric, incoming_state).metric_state
         super().merge_state(incoming_state)
 
     def _sync_dist(
@@ -101,9 +101,12 @@ class UnwaitedMetric(Metric):
         if dist_sync_fn is not gather_all_tensors or not _sync.understands(self):
             super()._sync_dist(dist_sync_fn, process_group=process_group)
             return
-        gathered = _sync.gathered_before(self) or _sync.exchange([self], process_group or self.process_group)[0]
+        gathered = (
+            _sync.gathered_before(self) or _sync.exchange([self], process_group or self.process_group)[0]
+        )
         order = iter(gathered)
-        # one tensor after the other, in the order in which `_sync_dist` asks for them: all the rest is its own
+        # one tensor after the other, in the order in which `_sync_dist` asks for them: all the rest is its
+        # own
         super()._sync_dist(lambda _, group: next(order), process_group=process_group)
 
 
@@ -128,13 +131,15 @@ def _put_back(metric: Metric, before: dict[str, Any]) -> None:
 
 
 class UnwaitedCollection(MetricCollection):
-    """A collection that meets the other ranks once, reads the checks of all its metrics once, and groups once."""
+    """A collection that meets the other ranks once, reads the checks of all its metrics once, and groups
+    once.
+    """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         from gapless.metrics.torchmetrics._classes import waited_class
 
-        _, _, *state = super().__reduce_ex__(2)
-        return (_rebuild, (waited_class(type(self)),), *state)
+        made = cast("tuple[Any, ...]", super().__reduce_ex__(2))
+        return (_rebuild, (waited_class(type(self)),), *made[2:])
 
     def compute(self) -> dict[str, Any]:
         members = [metric for metric in self.modules() if isinstance(metric, UnwaitedMetric)]
@@ -183,11 +188,11 @@ def _equal_states(collection: MetricCollection) -> dict[tuple[int, int], bool]:
         return {}
     device = flags[0].device
     values = torch.stack([flag.to(device) for flag in flags]).tolist()
-    return {key: value for pair, value in zip(pairs, values) for key in (pair, pair[::-1])}
+    return {key: value for pair, value in zip(pairs, values, strict=True) for key in (pair, pair[::-1])}
 
 
 def _comparison(first: Any, second: Any) -> Tensor | None:
-    """A 0-dim bool tensor that says whether the states are the same; None where their form already differs."""
+    """A 0-dim bool tensor, whether the states are the same; None where their form already differs."""
     if not first._defaults or first._defaults.keys() != second._defaults.keys():
         return None
     flags: list[Tensor] = []
@@ -195,7 +200,7 @@ def _comparison(first: Any, second: Any) -> Tensor | None:
         a, b = getattr(first, name), getattr(second, name)
         if type(a) is not type(b):
             return None
-        for x, y in zip(a, b) if isinstance(a, list) else [(a, b)]:
+        for x, y in zip(a, b, strict=False) if isinstance(a, list) else [(a, b)]:
             if x.shape != y.shape or x.device != y.device:
                 return None
             flags.append(torch.isclose(x, y.to(x.dtype)).all())

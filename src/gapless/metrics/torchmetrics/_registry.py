@@ -59,7 +59,9 @@ def digest_of(function: Function) -> str:
 
 
 def known(replacement: Replacement) -> tuple[str, ...]:
-    """The digests of the source texts that `replacement` was written against, or read and found to do the same."""
+    """The digests of the source texts that `replacement` was written against, or read and found to do the
+    same.
+    """
     return DIGESTS.get(replacement.module, {}).get(replacement.name, ())
 
 
@@ -95,6 +97,10 @@ def table() -> Table:
     bad = [one for one, original in found if original is None or digest_of(original) not in known(one)]
     groups = {one.group for one in bad}
     return Table(
-        {original: (one.make(original), one.says) for one, original in found if original and one.group not in groups},
+        {
+            original: (one.make(original), one.says)
+            for one, original in found
+            if original and one.group not in groups
+        },
         tuple(sorted(f"{one.module}.{one.name}" for one in bad)),
     )

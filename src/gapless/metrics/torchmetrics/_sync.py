@@ -1,8 +1,8 @@
 """The states of one metric, or of a whole collection, from all ranks in one exchange.
 
-TorchMetrics gathers one state at a time: a barrier, a gather of its shape, a read of the shapes on the host and a
-gather of its values. Here all states travel as bytes in one buffer. What is done with them then, stacking and
-reducing, is TorchMetrics' own code on the same values, so results are the same to the last bit.
+TorchMetrics gathers one state at a time: a barrier, a gather of its shape, a read of the shapes on the host
+and a gather of its values. Here all states travel as bytes in one buffer. What is done with them then,
+stacking and reducing, is TorchMetrics' own code on the same values, so results are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def understands(metric: Metric) -> bool:
 
 
 def _states(metric: Metric) -> list[Tensor]:
-    """The metric's states in the order in which its `_sync_dist` asks for them, lists joined as it joins them."""
+    """The metric's states in the order in which its `_sync_dist` asks for them, lists joined as it joins
+    them.
+    """
     found = []
     for name in metric._reductions:
         state = getattr(metric, name)
@@ -70,8 +72,8 @@ def _states(metric: Metric) -> list[Tensor]:
 def announced(metric: Metric) -> bool:
     """Whether shapes can differ between ranks, so that they have to be told before the values are sent.
 
-    A tensor that is reduced has one shape everywhere, or the reduction would fail. Only classes of TorchMetrics
-    that keep the shape they began with are trusted in this.
+    A tensor that is reduced has one shape everywhere, or the reduction would fail. Only classes of
+    TorchMetrics that keep the shape they began with are trusted in this.
     """
     if any(reduction not in REDUCED for reduction in metric._reductions.values()):
         return True
@@ -90,7 +92,9 @@ def _changing_shape() -> tuple[type, ...]:
 
 
 def transport(group: Any, device: torch.device) -> torch.device:
-    """Where a buffer has to be for `group` to carry it: `device`, or the current GPU where the group has no other."""
+    """Where a buffer has to be for `group` to carry it: `device`, or the current GPU where the group has no
+    other.
+    """
     try:
         backends = str(dist.get_backend_config(group))
     except (AttributeError, RuntimeError):
@@ -98,28 +102,31 @@ def transport(group: Any, device: torch.device) -> torch.device:
     kinds = [part.partition(":")[0] for part in backends.split(",") if ":" in part]
     if not kinds or device.type in kinds:
         return device
-    return torch.device(kinds[0], torch.cuda.current_device()) if kinds[0] == "cuda" else torch.device(kinds[0])
+    return (
+        torch.device(kinds[0], torch.cuda.current_device()) if kinds[0] == "cuda" else torch.device(kinds[0])
+    )
 
 
 def exchange(metrics: Sequence[Metric], group: Any = None) -> list[list[list[Tensor]]]:
-    """The states of `metrics` from every rank of `group`: for each metric, for each state, one tensor per rank.
+    """The states of `metrics` from every rank of `group`: for each metric, for each state, one tensor per
+    rank.
 
-    One collective where all shapes are known, two (and one wait, for the shapes) where lists or states of other
-    kinds are among them; one more for each further kind of device the states are on.
+    One collective where all shapes are known, two (and one wait, for the shapes) where lists or states of
+    other kinds are among them; one more for each further kind of device the states are on.
     """
     group = dist.group.WORLD if group is None else group
     states = [_states(metric) for metric in metrics]
     flat = list(itertools.chain.from_iterable(states))
-    flags = [announced(metric) for metric, own in zip(metrics, states) for _ in own]
+    flags = [announced(metric) for metric, own in zip(metrics, states, strict=True) for _ in own]
     results: list[list[Tensor]] = [[] for _ in flat]
     with torch.no_grad():
         for kind in sorted({state.device.type for state in flat}):
             members = [i for i, state in enumerate(flat) if state.device.type == kind]
             found = _exchange_on([flat[i] for i in members], [flags[i] for i in members], group)
-            for i, ranks in zip(members, found):
+            for i, ranks in zip(members, found, strict=True):
                 results[i] = ranks
     rank = dist.get_rank(group)
-    for own, ranks in zip(flat, results):
+    for own, ranks in zip(flat, results, strict=True):
         ranks[rank] = own  # the gradient's way, where there is one
     order = iter(results)
     return [[next(order) for _ in own] for own in states]
@@ -133,20 +140,23 @@ def _exchange_on(states: list[Tensor], told_first: list[bool], group: Any) -> li
     ragged = [i for i, flag in enumerate(told_first) if flag]
     if ragged:
         for rank, told in enumerate(_forms([states[i] for i in ragged], device, group)):
-            for i, form in zip(ragged, told):
+            for i, form in zip(ragged, told, strict=True):
                 forms[rank][i] = form
     sizes = [sum(_bytes(form) for form in rank) for rank in forms]
     own = _packed(states, device, max(sizes))
     parts = _all_gather(own, world, group)
     home = states[0].device
-    return [list(ranks) for ranks in zip(*(_unpacked(part.to(home), form) for part, form in zip(parts, forms)))]
+    unpacked = [_unpacked(part.to(home), form) for part, form in zip(parts, forms, strict=True)]
+    return [list(ranks) for ranks in zip(*unpacked, strict=True)]
 
 
 Form = tuple[torch.dtype, tuple[int, ...]]
 
 
 def _forms(states: list[Tensor], device: torch.device, group: Any) -> list[list[Form]]:
-    """The dtype and shape of each of `states` on each rank. The one place that waits: shapes are for the host."""
+    """The dtype and shape of each of `states` on each rank. The one place that waits: shapes are for the
+    host.
+    """
     rows = [[DTYPES.index(s.dtype), s.dim(), *s.shape, *(0,) * (DIMS - s.dim())] for s in states]
     header = tensor_without_waiting(rows, dtype=torch.int64, device=device)
     told = torch.stack(_all_gather(header, dist.get_world_size(group), group)).tolist()
@@ -228,7 +238,7 @@ def _gather_for(members: list[Metric], group: Any) -> None:
         key = tuple(id(getattr(metric, name)) for name in metric._reductions)
         keys[id(metric)] = key
         leaders.setdefault(key, metric)
-    gathered = dict(zip(leaders, exchange(list(leaders.values()), group)))
+    gathered = dict(zip(leaders, exchange(list(leaders.values()), group), strict=True))
     for metric in members:
         metric.__dict__[_BEFORE] = [list(ranks) for ranks in gathered[keys[id(metric)]]]
 

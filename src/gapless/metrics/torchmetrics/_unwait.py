@@ -49,8 +49,8 @@ class Waits:
 class MetricChanges:
     """What was changed in one metric, and what of it still waits.
 
-    `path` is where it was found, empty for the metric itself. `waits` are counts for its class with options of the
-    same kind, None where none were made.
+    `path` is where it was found, empty for the metric itself. `waits` are counts for its class with options
+    of the same kind, None where none were made.
     """
 
     path: str
@@ -113,16 +113,17 @@ class Unwaited:
 def unwait(metrics: Any, *, checks: Delivery = "compute", stable_states: bool = False) -> Unwaited:
     """Make TorchMetrics objects wait less, in place; their values stay the same.
 
-    `metrics`: a metric, a collection, a module that has metrics in it, or a dict, list or tuple of such. Objects that
-    are unwaited already take the new options. What is not known is left as it is, and the result says so.
+    `metrics`: a metric, a collection, a module that has metrics in it, or a dict, list or tuple of such.
+    Objects that are unwaited already take the new options. What is not known is left as it is, and the result
+    says so.
 
-    `checks` says what happens with checks of values (``nan_strategy``, ``validate_args``), which are counted on the
-    device: ``"compute"`` reads and reports them at the end of each ``compute`` (one wait there; a ``forward`` does not
-    wait), ``"later"`` reports them when they have arrived by themselves, at the end of a later call, with no wait at
-    all; ``"off"`` counts nothing.
+    `checks` says what happens with checks of values (``nan_strategy``, ``validate_args``), which are counted
+    on the device: ``"compute"`` reads and reports them at the end of each ``compute`` (one wait there; a
+    ``forward`` does not wait), ``"later"`` reports them when they have arrived by themselves, at the end of a
+    later call, with no wait at all; ``"off"`` counts nothing.
 
-    `stable_states`: states keep their storages in ``update``, ``reset``, ``forward`` and ``compute``, as the replay of a
-    CUDA graph needs it. Costs one small copy for each state that TorchMetrics binds anew.
+    `stable_states`: states keep their storages in ``update``, ``reset``, ``forward`` and ``compute``, as the
+    replay of a CUDA graph needs it. Costs one small copy for each state that TorchMetrics binds anew.
 
     Raises:
         ValueError: `checks` is none of the three.
@@ -227,7 +228,9 @@ def _counts() -> dict[tuple[str, str], Waits]:
     with MEASURED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     names = ("update", "update_unwaited", "compute", "compute_unwaited")
-    return {(row["class"], row["options"]): Waits(*(int(row[name]) for name in names)) for row in reversed(rows)}
+    return {
+        (row["class"], row["options"]): Waits(*(int(row[name]) for name in names)) for row in reversed(rows)
+    }
 
 
 __all__ = ["MetricChanges", "Unwaited", "Waits", "is_unwaited", "options_of", "unwait"]

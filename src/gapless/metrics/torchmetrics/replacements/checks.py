@@ -1,4 +1,6 @@
-"""Checks of values: what is wrong with a batch is counted on the device. Checks of form are TorchMetrics' own."""
+"""Checks of values: what is wrong with a batch is counted on the device. Checks of form are TorchMetrics'
+own.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ Form = tuple[torch.dtype, torch.Size]
 def _form_checked(original: Function) -> Callable[..., dict[str, Any]]:
     """Run `original` on zeros of the same dtypes and shapes, which pass every check of values.
 
-    So its checks of form raise what they raise. Forms that have passed are remembered. Returns the arguments that
-    are not tensors, by name; tensors have to come first.
+    So its checks of form raise what they raise. Forms that have passed are remembered. Returns the arguments
+    that are not tensors, by name; tensors have to come first.
     """
     signature = inspect.signature(original)
 
@@ -33,14 +35,15 @@ def _form_checked(original: Function) -> Callable[..., dict[str, Any]]:
     def passed(names: tuple[str, ...], *given: Any) -> dict[str, Any]:
         values = [_zeros(*value) if type(value) is tuple else value for value in given]
         plain = len(values) - len(names)
-        bound = signature.bind(*values[:plain], **dict(zip(names, values[plain:])))
+        bound = signature.bind(*values[:plain], **dict(zip(names, values[plain:], strict=False)))
         bound.apply_defaults()
         original(*bound.args)
         return {name: value for name, value in bound.arguments.items() if not isinstance(value, Tensor)}
 
     def check(*args: Any, **kwargs: Any) -> dict[str, Any]:
         given = [
-            (value.dtype, value.shape) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())
+            (value.dtype, value.shape) if isinstance(value, Tensor) else value
+            for value in (*args, *kwargs.values())
         ]
         return passed(tuple(kwargs), *given)
 

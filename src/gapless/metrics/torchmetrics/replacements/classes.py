@@ -50,11 +50,13 @@ def _multiclass(original: Function) -> Function:
         keep = keep if keep is None else keep.flatten()
         if average == "micro":
             return _all_in_one(preds, target, num_classes, keep)
-        # in TorchMetrics' mapping of a pair to one number, so that labels out of range land where they do there
+        # in TorchMetrics' mapping of a pair to one number, so that labels out of range land where they do
+        # there
         pairs = target.long() * num_classes + preds.long()
         if num_classes <= SMALL:
             pairs = pairs if keep is None else pairs.masked_fill_(~keep, IGNORED)
-            return _of_matrix(count_checked(pairs, num_classes**2).view(num_classes, num_classes))
+            cells = count_checked(pairs, num_classes**2, marked=keep is not None)
+            return _of_matrix(cells.view(num_classes, num_classes))
         return _of_pairs(pairs, num_classes, keep)
 
     return update
@@ -75,7 +77,11 @@ def _of_pairs(pairs: Tensor, c: int, keep: Tensor | None) -> Counts:
     preds = pairs.remainder_(c)
     hit = preds == target
     outside = target.clamp(0, c - 1) != target
-    slots = [target + 1, preds.masked_fill(outside, -1).add_(c + 4), target.masked_fill(~hit, -1).add_(2 * c + 7)]
+    slots = [
+        target + 1,
+        preds.masked_fill(outside, -1).add_(c + 4),
+        target.masked_fill(~hit, -1).add_(2 * c + 7),
+    ]
     there, guessed, tp = tally(torch.cat(slots), 3 * (c + 3)).view(3, c + 3).unbind()
     report(OUT_OF_RANGE, there[0] + there[c + 1])
     there, guessed, tp = there[1 : c + 1], guessed[1 : c + 1], tp[1 : c + 1]
@@ -94,7 +100,9 @@ def _all_in_one(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor | 
 
 
 def _best_guess(scores: Tensor, target: Tensor, top_k: int) -> Tensor:
-    """The label to count (N, X): the target where it is among the `top_k` best scores (N, C, X), else the best."""
+    """The label to count (N, X): the target where it is among the `top_k` best scores (N, C, X), else the
+    best.
+    """
     best = torch.topk(scores, k=top_k, dim=1).indices
     return torch.where((best == target.unsqueeze(1)).any(1), target, best[:, 0])
 
@@ -122,6 +130,8 @@ def _counts(preds: Tensor, target: Tensor, num_classes: int, keep: Tensor) -> Co
     """Counts per class (C,) of labels (N,) that are in range where `keep` is."""
     c = num_classes
     labels = torch.cat([preds, preds + c, target + 2 * c])
-    tp, guessed, there = count(labels, 3 * c, torch.cat([keep & (preds == target), keep, keep])).view(3, c).unbind()
+    tp, guessed, there = (
+        count(labels, 3 * c, torch.cat([keep & (preds == target), keep, keep])).view(3, c).unbind()
+    )
     fp, fn = guessed - tp, there - tp
     return tp.clone(), fp, keep.sum() - (fp + fn + tp), fn

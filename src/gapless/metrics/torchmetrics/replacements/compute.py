@@ -29,7 +29,8 @@ def _average(original: Function) -> Function:
             return original(x, y, average, weights, *rest)  # type: ignore[no-any-return]
         if weights is None or average == "macro":
             return scores.mean()
-        return (scores * divide(weights, weights.sum())).sum()
+        shares: Tensor = divide(weights, weights.sum())
+        return (scores * shares).sum()
 
     return reduce
 
@@ -69,7 +70,11 @@ def _r2(original: Function) -> Function:
         multioutput: str = "uniform_average",
     ) -> Tensor:
         n = int(num_obs)  # the one look that is left: with fewer than two there is no score
-        if n < 2 or adjusted != 0 or multioutput not in ("raw_values", "uniform_average", "variance_weighted"):
+        if (
+            n < 2
+            or adjusted != 0
+            or multioutput not in ("raw_values", "uniform_average", "variance_weighted")
+        ):
             return original(sum_squared_obs, sum_obs, rss, n, adjusted, multioutput)  # type: ignore[no-any-return]
         tss = sum_squared_obs - sum_obs * (sum_obs / num_obs)
         some_rss = ~torch.isclose(rss, torch.zeros_like(rss), atol=1e-4)
@@ -86,7 +91,12 @@ def _r2(original: Function) -> Function:
 @instead_of("functional.regression.pearson:_pearson_corrcoef_compute", CHOICES)
 def _pearson(original: Function) -> Function:
     def compute(
-        max_abs_dev_x: Tensor, max_abs_dev_y: Tensor, var_x: Tensor, var_y: Tensor, corr_xy: Tensor, nb: Tensor
+        max_abs_dev_x: Tensor,
+        max_abs_dev_y: Tensor,
+        var_x: Tensor,
+        var_y: Tensor,
+        corr_xy: Tensor,
+        nb: Tensor,
     ) -> Tensor:
         given = (max_abs_dev_x, max_abs_dev_y, var_x, var_y, corr_xy, nb)
         if var_x.dtype == torch.float16:
@@ -110,7 +120,8 @@ def _matthews(original: Function) -> Function:
         cells = (confmat.sum(0) if confmat.dim() == 3 else confmat).float()
         there, guessed = cells.sum(-1), cells.sum(-2)
         total, right = cells.sum(), cells.trace()
-        # one addend after the other, as TorchMetrics adds them: the differences below are sensitive to the order
+        # one addend after the other, as TorchMetrics adds them: the differences below are sensitive to the
+        # order
         above = right * total - sum(there * guessed)
         below = (total**2 - sum(guessed * guessed)) * (total**2 - sum(there * there))
         if cells.numel() == 4:

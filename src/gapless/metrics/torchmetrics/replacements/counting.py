@@ -13,11 +13,13 @@ IGNORED = -(2**40)
 OUT_OF_RANGE = "{n} labels were outside the range of the classes"
 
 SPREAD_FROM = 16384
-"""So many values and more are counted in several sets of bins that are added up: fewer of them meet in one."""
+"""So many values and more are counted in several sets of bins that are added up: fewer of them meet in one.
+"""
 
 
 def count(values: Tensor, bins: int, keep: Tensor | None = None) -> Tensor:
-    """How often each of 0 … bins - 1 is among `values`, int64 (bins,). Others, and those not in `keep`, do not count.
+    """How often each of 0 … bins - 1 is among `values`, int64 (bins,). Others, and those not in `keep`, do
+    not count.
 
     `values`: integers of any shape; `keep`: a mask of that shape.
     """
@@ -32,13 +34,17 @@ def _sets(n: int, bins: int) -> int:
     return max(1, min(256, 65536 // bins)) if n >= SPREAD_FROM else 1
 
 
-def count_checked(values: Tensor, bins: int) -> Tensor:
-    """`count` of integers of any shape, with values out of range reported, save those that stand for ignored targets.
+def count_checked(values: Tensor, bins: int, marked: bool = True) -> Tensor:
+    """`count` of integers of any shape, with values out of range reported.
 
-    Ignored targets make values below IGNORED / 2, whatever has been added to them.
+    Where some are `marked` as ignored, they are below IGNORED / 2, whatever has been added, and are not
+    reported.
     """
     values = values.reshape(-1)
-    found = tally(values.clamp(-1, bins).add_(1).masked_fill_(values < IGNORED // 2, bins + 2), bins + 3)
+    index = values.clamp(-1, bins).add_(1)
+    if marked:
+        index.masked_fill_(values < IGNORED // 2, bins + 2)
+    found = tally(index, bins + 3)
     report(OUT_OF_RANGE, found[0] + found[bins + 1])
     return found[1 : bins + 1]
 

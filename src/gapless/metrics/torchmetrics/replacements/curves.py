@@ -1,6 +1,7 @@
 """Binned curves: each score finds its place among the thresholds, and places are counted.
 
-TorchMetrics compares each score with each threshold; here it is N·log(T) work and N + T memory for the same integers.
+TorchMetrics compares each score with each threshold; here it is N·log(T) work and N + T memory for the same
+integers.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ LOOPED_FROM = 50_000
 def above(scores: Tensor, column: Tensor | int, columns: int, thresholds: Tensor) -> Tensor:
     """For each threshold and column, how many scores are not below it: int64 (T, columns).
 
-    `scores` (N,) or (N, columns); `column`: the column of each, or `columns` for those that do not count. A `nan`
-    is above nothing. Thresholds need not be in order.
+    `scores` (N,) or (N, columns); `column`: the column of each, or `columns` for those that do not count. A
+    `nan` is above nothing. Thresholds need not be in order.
     """
     ordered, order = thresholds.sort()
     places = torch.searchsorted(ordered, scores.to(ordered.dtype).contiguous(), right=True)
@@ -108,7 +109,9 @@ def _multiclass_format(original: Function) -> Function:
             rows, target = kept(keep, rows, target)
             return original(rows, target, num_classes, None, None, average)  # type: ignore[no-any-return]
         rows, marked = mark(rows, target, keep)
-        rows, _, thresholds = original(rows, target.masked_fill(~keep, 0), num_classes, thresholds, None, None)
+        rows, _, thresholds = original(
+            rows, target.masked_fill(~keep, 0), num_classes, thresholds, None, None
+        )
         if average == "micro":
             hot = marked.unsqueeze(1) == torch.arange(num_classes, device=marked.device)
             return rows.flatten(), hot.long().masked_fill(~keep.unsqueeze(1), IGNORED).flatten(), thresholds

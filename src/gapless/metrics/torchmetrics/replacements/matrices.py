@@ -49,7 +49,9 @@ def _binary_format(original: Function) -> Function:
         ignore_index: int | None = None,
         convert_to_labels: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Predictions and targets (N,), targets marked; rows cut out only where they are to be kept as a list."""
+        """Predictions and targets (N,), targets marked; rows cut out only where they are to be kept as a
+        list.
+        """
         preds, target = preds.flatten(), target.flatten()
         if ignore_index is not None:
             keep = target != ignore_index
@@ -97,7 +99,9 @@ def _multiclass_update(original: Function) -> Function:
 @instead_of(f"{_MATRIX}:_multilabel_confusion_matrix_update", SAYS)
 def _multilabel_update(original: Function) -> Function:
     def update(preds: Tensor, target: Tensor, num_labels: int) -> Tensor:
-        """Targets that are ignored come as numbers so negative that no label's cell is met: they do not count."""
+        """Targets that are ignored come as numbers so negative that no label's cell is met: they do not
+        count.
+        """
         cells = (2 * target + preds) + 4 * torch.arange(num_labels, device=preds.device)
         cells = torch.where(cells < 0, IGNORED, cells.long())
         return count_checked(cells, 4 * num_labels).reshape(num_labels, 2, 2)

@@ -16,7 +16,9 @@ def _perplexity(original: Function) -> Function:
     check = original.__globals__["_check_shape_and_type_consistency"]
 
     def update(preds: Tensor, target: Tensor, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:
-        """Sum of negative log probabilities of the targets (…,) under scores (…, vocabulary), and their number."""
+        """Sum of negative log probabilities of the targets (…,) under scores (…, vocabulary), and their
+        number.
+        """
         check(preds, target)
         probs = torch.softmax(preds.reshape(-1, preds.shape[-1]), dim=1)
         target = target.reshape(-1)

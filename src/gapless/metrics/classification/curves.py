@@ -1,0 +1,181 @@
+"""Curves over all thresholds, and the areas under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.classification.scores import Problem, Rising, Thresholds, scored
+from gapless.metrics.divide import divide
+from gapless.metrics.metric import Metric
+
+Curve = tuple[Any, Any, Any]
+
+
+class ScoreMetric(Metric):
+    """A metric of scores, of whatever task.
+
+    Args:
+        thresholds: a number of evenly spaced thresholds, or the thresholds; with None every score is kept.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
+        capacity: without thresholds, the number of samples there is room for, in fixed storage.
+    """
+
+    is_differentiable = False
+    higher_is_better: bool | None = True
+    task = "binary"
+    average: str | None = None
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of scores and targets."""
+        self.observe(preds, target)
+
+    def value(self) -> Any:
+        return self.score(self.scored.rising(self.average == "micro"))
+
+    def score(self, rising: Rising) -> Any:
+        """The metric's value."""
+        raise NotImplementedError
+
+    def _begin(
+        self,
+        task: str,
+        classes: int,
+        thresholds: Thresholds,
+        ignore_index: int | None,
+        validate_args: bool,
+        options: dict[str, Any],
+    ) -> None:
+        logits, capacity = options.pop("logits", None), options.pop("capacity", None)
+        normalization = options.pop("normalization", "sigmoid")
+        Metric.__init__(self, **options)
+        self.task = task
+        self.ignore_index = ignore_index
+        self.validate_args = validate_args
+        problem = Problem(task, classes, ignore_index, normalization, logits)
+        statistic = scored(problem, thresholds, validate_args, capacity)
+        self.thresholds = thresholds
+        self.use("scored", statistic)
+
+    @property
+    def _single(self) -> bool:
+        """Whether there is one curve only."""
+        return self.task == "binary" or self.average == "micro"
+
+
+def roc_points(rising: Rising) -> tuple[Tensor, Tensor]:
+    """False and true positive rates, ``[K, P]`` of float32."""
+    fpr = divide(rising.fps, rising.negatives.unsqueeze(1))
+    tpr = divide(rising.tps, rising.positives.unsqueeze(1))
+    if rising.exact:
+        fpr, tpr = (torch.nn.functional.pad(one, (1, 0)) for one in (fpr, tpr))
+    return fpr, tpr
+
+
+def area(fpr: Tensor, tpr: Tensor) -> Tensor:
+    """``[K]``: the area under each curve."""
+    return torch.trapezoid(tpr.double(), fpr.double(), dim=1).float()
+
+
+def partial_area(fpr: Tensor, tpr: Tensor, most: float) -> Tensor:
+    """``[1]``: the area up to the false positive rate `most`, scaled so that chance is 0.5 and the best is 1."""
+    limit = fpr.new_full((1, 1), most)
+    stop = torch.searchsorted(fpr.contiguous(), limit, right=True).clamp(1, fpr.shape[1] - 1)
+    low, high = fpr.gather(1, stop - 1), fpr.gather(1, stop)
+    share = (limit - low) / (high - low)
+    edge = tpr.gather(1, stop - 1).lerp(tpr.gather(1, stop), share)
+    part = area(fpr.clamp(max=most), torch.where(fpr > most, edge, tpr))
+    least = 0.5 * most**2
+    scaled = 0.5 * (1 + (part - least) / (most - least))
+    return torch.where((fpr.sum() == 0) | (tpr.sum() == 0), area(fpr, tpr), scaled)
+
+
+def average_precision(rising: Rising, missing: float = 0.0) -> Tensor:
+    """``[K]``: precision, averaged over the steps of recall; `missing` where there are no positives."""
+    precision = divide(rising.tps, rising.tps + rising.fps)
+    recall = divide(rising.tps, rising.positives.unsqueeze(1))
+    steps = torch.diff(recall.double(), dim=1, prepend=recall.new_zeros((len(recall), 1)).double())
+    return (steps * precision).sum(1).float().masked_fill_(rising.positives == 0, missing)
+
+
+def over_classes(scores: Tensor, average: str | None, support: Tensor) -> Tensor:
+    """The average over classes, without those that have no score."""
+    if average in (None, "none"):
+        return scores
+    there = ~scores.isnan()
+    weights = there * (support.float() if average == "weighted" else torch.ones_like(scores))
+    return divide((scores.nan_to_num() * weights).sum(), weights.sum())
+
+
+def precision_recall(rising: Rising, missing: float) -> Curve:
+    """Per class: precision and recall from the lowest threshold up, ending in (1, 0), and the thresholds.
+
+    `missing` is the recall of a class without positives where every score is kept.
+    """
+    precision, recall = rising.tps / (rising.tps + rising.fps), rising.tps / rising.positives.unsqueeze(1)
+    if rising.exact:
+        return thinned(rising, precision, recall.masked_fill_(rising.positives.unsqueeze(1) == 0, missing))
+    ends = (torch.ones_like(precision[:, :1]), torch.zeros_like(recall[:, :1]))
+    both = (torch.cat((one.flip(1), end), 1) for one, end in zip((precision, recall), ends, strict=True))
+    return (*both, rising.thresholds.flip(0))
+
+
+def thinned(rising: Rising, precision: Tensor, recall: Tensor) -> Curve:
+    """The same where every score is kept: one point for each that differs, in lists, one entry per class."""
+    found: Curve = ([], [], [])
+    for i, there in enumerate(distinct(rising)):
+        found[0].append(torch.cat((precision[i][there].flip(0), precision.new_ones(1))))
+        found[1].append(torch.cat((recall[i][there].flip(0), recall.new_zeros(1))))
+        found[2].append(rising.thresholds[i][there].flip(0))
+    return found
+
+
+def receiver_operating(rising: Rising) -> Curve:
+    """Per class: false and true positive rates from the highest threshold down, and the thresholds."""
+    fpr, tpr = roc_points(rising)
+    if not rising.exact:
+        return fpr, tpr, rising.thresholds
+    found: Curve = ([], [], [])
+    start = rising.thresholds.new_ones(1)
+    for i, there in enumerate(distinct(rising)):
+        whole = torch.cat((there.new_ones(1), there))
+        found[0].append(fpr[i][whole])
+        found[1].append(tpr[i][whole])
+        found[2].append(torch.cat((start, rising.thresholds[i][there])))
+    return found
+
+
+def distinct(rising: Rising) -> Tensor:
+    """``[K, P]``: the last point of each score. **How many there are depends on the data.**"""
+    last = torch.ones_like(rising.thresholds, dtype=torch.bool)
+    last[:, :-1] = rising.thresholds[:, 1:] != rising.thresholds[:, :-1]
+    return last & ~rising.thresholds.isneginf()
+
+
+def mean_curve(curve: Curve, descending: bool, x: int) -> Curve:
+    """The mean over classes of curve values ``1 - x`` at every value ``x`` of any class."""
+    xs, ys, thresholds = curve[x], curve[1 - x], curve[2]
+    classes = len(xs)
+    if isinstance(thresholds, Tensor):
+        merged = thresholds.repeat(classes)
+        at = xs.flatten()
+    else:
+        merged, at = torch.cat(thresholds), torch.cat(xs)
+    merged, at = merged.sort(descending=descending).values, at.sort().values
+    total = torch.zeros_like(at)
+    for i in range(classes):
+        total = total + interpolated(at, xs[i], ys[i])
+    mean = total / classes
+    return (at, mean, merged) if x == 0 else (mean, at, merged)
+
+
+def interpolated(at: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
+    """Lines through ``(xs, ys)``, evaluated at `at`."""
+    slope = divide(ys[1:] - ys[:-1], xs[1:] - xs[:-1])
+    offset = ys[:-1] - slope * xs[:-1]
+    segment = torch.searchsorted(xs.nan_to_num(nan=torch.inf).sort().values, at, right=True).sub_(1).clamp_(0, len(slope) - 1)
+    return slope[segment] * at + offset[segment]
