@@ -541,10 +541,10 @@ def time_rows(rounds: int) -> list[list[object]]:
 
 
 METHOD = (
-    "each metric is built and updated three times on the emulated device (12 samples, 5 classes, 4 "
-    "labels); waits of the third update and of the compute after it. `best options`: `validate_args=False` or "
-    '`nan_strategy="disable"`. `unwait`: as it comes, with the checks on, which costs one wait in each compute '
-    "that has something to check. Not built: what needs a download or a package of its own"
+    "each metric is built and updated three times on the emulated device (12 samples, 5 classes, 4 labels); "
+    "waits of the third update and of the compute after it. `best options`: `validate_args=False` or "
+    '`nan_strategy="disable"`. `unwait`: as it comes, with the checks on, which costs one wait in each '
+    "compute that has something to check. Not built: what needs a download or a package of its own"
 )
 
 
@@ -560,9 +560,9 @@ def main() -> None:
     tables, measured, total = wait_tables()
     text = _sheet.header("Waits of TorchMetrics", "python benchmarks/torchmetrics_waits.py", METHOD)
     text += (
-        f"torchmetrics {torchmetrics.__version__}, {sum(1 for _ in cases())} cases. Of these, {total[4]} wait "
-        f"in update, with `unwait` {total[5]}. Waits of all updates: {total[0]}, with `unwait` {total[1]}; of "
-        f"all computes: {total[2]}, with `unwait` {total[3]}.\n\n{tables}"
+        f"torchmetrics {torchmetrics.__version__}, {sum(1 for _ in cases())} cases. Of these, {total[4]} "
+        f"wait in update, with `unwait` {total[5]}. Waits of all updates: {total[0]}, with `unwait` "
+        f"{total[1]}; of all computes: {total[2]}, with `unwait` {total[3]}.\n\n{tables}"
         "## Host time of an update: mean, macro accuracy, precision, recall, F1\n\n"
         "µs on the CPU, one thread, where nothing waits: the cost of the work alone.\n\n"
     )

@@ -14,7 +14,8 @@ from simulated_ranks import EPOCH, MS, simulated
 from gapless.analyze.ranks import group, remarks, runs, slow_rank, summaries
 from gapless.model import Profile
 from gapless.model.profile import Collectives, Split, Steps
-from gapless.rules._meetings import Meetings, by_group, match, meetings, numbers, rank_in_name
+from gapless.rules._meetings import Meetings, by_group, meetings, numbers, rank_in_name
+from gapless.rules._pairing import match
 
 change = msgspec.structs.replace
 

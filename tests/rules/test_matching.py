@@ -220,7 +220,8 @@ def test_the_wait_is_named(code: str, found: Site) -> None:
 def test_every_rule_but_the_catch_all_is_reached() -> None:
     from gapless.rules import all_rules
 
-    assert {code for code, _ in NAMED} == {rule.code for rule in all_rules()} - {"GAP100"}
+    of_waits = {rule.code for rule in all_rules() if "matches" in vars(type(rule))}
+    assert {code for code, _ in NAMED} == of_waits - {"GAP100"}
 
 
 # -- whose wait it is ------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from pathlib import PurePath
 
 from gapless.model import Profile, RankSummary
 from gapless.model.wording import count
-from gapless.rules._meetings import Pairs, Sequences, by_group, match, meetings, numbers, rank_in_name
+from gapless.rules._meetings import by_group, meetings, numbers, rank_in_name
+from gapless.rules._pairing import Pairs, Sequences, match
 from gapless.rules._straggler import late, straggler
 
 _EPOCH = 10**17

@@ -122,7 +122,9 @@ def _running_elsewhere(timeline: Timeline, known: Links, rows: Ints) -> Ints:
         source = mine[at]
         left = work.end[source] - work.start[rows]
         tail = np.maximum(NEAR, (work.end[source] - work.start[source]) // 5)
-        fits = (left > 0) & (left <= tail) & (work.start[source] < work.start[rows]) & (work.end[source] < when)
+        fits = (
+            (left > 0) & (left <= tail) & (work.start[source] < work.start[rows]) & (work.end[source] < when)
+        )
         fits &= (known.stream[rows] != stream) & (work.device[rows] == known.stream_device[stream])
         best[fits], when[fits] = source[fits], work.end[source[fits]]
     return best

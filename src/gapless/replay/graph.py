@@ -157,8 +157,10 @@ def _connect(
     at = np.full(count, -1, np.int64)
     at[crossings.work] = np.arange(crossing, crossing + len(crossings.work))
     chained = np.where(at[heads] >= 0, at[heads], chained)
-    return Graph(anchors, previous, launcher, rows, stretches, hangs, chained, crossings, collectives, node_of,
-                 collective + len(collectives))  # fmt: skip
+    total = collective + len(collectives)
+    return Graph(
+        anchors, previous, launcher, rows, stretches, hangs, chained, crossings, collectives, node_of, total
+    )
 
 
 def collective_kernels(timeline: Timeline) -> Bools:

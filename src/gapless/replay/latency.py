@@ -68,7 +68,7 @@ def previous_on_stream(stream: Ints) -> Ints:
 
 
 def fit_launches(timeline: Timeline, known: Links, before: Ints, blocking: Bools) -> Launches:
-    """Fits the latencies of launches; `blocking` marks work whose call blocks, `before` is the stream's order."""
+    """Fits the latencies of launches; `blocking` marks work whose call blocks, `before` is as in `Order`."""
     host, work = timeline.host, timeline.work
     linked = known.call >= 0
     call = np.maximum(known.call, 0)
@@ -120,7 +120,8 @@ def _groups(timeline: Timeline, known: Links, call: Ints) -> Ints:
     copy = kinds.to_host * 1 + kinds.to_device * 2 + kinds.pageable * 4 + kinds.pinned * 8
     large = (copy > 0) & (work.bytes > STAGED)
     key = ((timeline.host.name[call].astype(np.int64) * 4 + work.kind) * 16 + copy) * 2 + large
-    return np.unique(key, return_inverse=True)[1].reshape(-1)
+    groups: Ints = np.unique(key, return_inverse=True)[1].reshape(-1)
+    return groups
 
 
 def _gaps(timeline: Timeline, before: Ints, due: Ints, linked: Bools) -> Ints:
@@ -131,7 +132,8 @@ def _gaps(timeline: Timeline, before: Ints, due: Ints, linked: Bools) -> Ints:
     group = work.kind[previous].astype(np.int64) * 4 + work.kind
     queued = linked & (before >= 0) & (due < work.end[previous] - 2_000) & (between < 50_000)
     common = int(np.median(between[queued])) if queued.sum() >= LEAST else 1_000
-    return medians(group[queued], between[queued], np.full(16, common, np.int64))[group]
+    fitted: Ints = medians(group[queued], between[queued], np.full(16, common, np.int64))
+    return fitted[group]
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def fit_returns(timeline: Timeline, known: Links, table: Waits) -> Returns:
 
 
 def _wait_groups(timeline: Timeline, known: Links, table: Waits) -> Ints:
-    """Waits that behave alike: of one call and kind; copies by memory, direction and power of two of bytes."""
+    """Waits that behave alike: of one call and kind; copies by memory, direction and size."""
     kinds, copy = known.copies, np.maximum(table.copy, 0)
     is_copy = table.copy >= 0
     memory = np.where(is_copy, kinds.to_host[copy] + 2 * kinds.pageable[copy] + 4 * kinds.pinned[copy], 0)
@@ -171,7 +173,8 @@ def _wait_groups(timeline: Timeline, known: Links, table: Waits) -> Ints:
     name = timeline.host.name[table.host].astype(np.int64)
     key = ((name * 8 + table.kind) * 8 + memory) * 64 + size
     key = key * 4 + table.blocks + 2 * (table.sync >= 0)
-    return np.unique(key, return_inverse=True)[1].reshape(-1)
+    groups: Ints = np.unique(key, return_inverse=True)[1].reshape(-1)
+    return groups
 
 
 def _fit(start: Ints, end: Ints, ends: Ints, target: Ints, group: Ints, usual: Ints) -> tuple[Ints, Ints]:

@@ -102,3 +102,32 @@ def streams(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
         devices[distinct // len(names)],
         names[distinct % len(names)],
     )
+
+
+@dataclass(frozen=True)
+class Links:
+    """What ties the calls of a timeline to its device work; computed once and shared.
+
+    `call` is the launching call of each device operation (-1: none), `stream` the number of its stream.
+    `launched` orders operations by the time of their launch, `launches` are these times.
+    """
+
+    names: CallNames
+    copies: Copies
+    call: Ints
+    stream: Ints
+    stream_device: Ints
+    stream_id: Ints
+    launched: Ints
+    launches: Ints
+
+
+def links(timeline: Timeline) -> Links:
+    """Ties calls and device work together. Work without a call counts as launched when it began."""
+    call = launching_calls(timeline)
+    number, device, stream = streams(timeline)
+    time = timeline.work.start.copy()
+    linked = call >= 0
+    time[linked] = timeline.host.start[call[linked]]
+    order = np.argsort(time, kind="stable")
+    return Links(call_names(timeline), copies(timeline), call, number, device, stream, order, time[order])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,10 @@ from gapless.replay.steps import Steps, steps
 from gapless.replay.threads import active_threads
 from gapless.replay.waits import Links, Waits, links, waits
 from gapless.replay.weights import Edges, Weights, edges, host_clock, removed, weights
-from gapless.trace.timeline import Bools, Timeline
+from gapless.trace.timeline import Bools, Ints, Timeline
+
+MANY = 12
+"""From so many replays on they run together."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +66,42 @@ class Model:
 
     def span(self, rows: Iterable[int] = ()) -> int:
         """The span without the waits of these host rows, in nanoseconds; `replay` in short."""
-        return self.runner()(rows)
+        return self.spans()([self.marked(rows)])[0]
 
-    def runner(self, change: Change = NOTHING) -> Callable[[Iterable[int]], int]:
-        """Gives the span under `change` without the waits of given host rows, as often as it is asked."""
+    def spans(self, change: Change = NOTHING) -> Callable[[Sequence[Bools]], list[int]]:
+        """Gives the spans under `change` without each of some sets of waits, marked in `waits`."""
         of = self._unchanged if change == NOTHING else self._weights(change)
         to_a, to_b = self._arranged if change == NOTHING else self.program.arranged(of.to_a, of.to_b)
-        start = self.timeline.span[0]
+        start, anchors = self.timeline.span[0], self.graph.anchors
 
-        def span(rows: Iterable[int]) -> int:
-            gone = removed(self.graph.anchors, self.marked(rows))
-            return self.last(self.program.run(*self._without(gone, to_a, to_b))) - start
+        def run(sets: Sequence[Bools]) -> list[int]:
+            sets = [removed(anchors, marked) for marked in sets]
+            if len(sets) >= MANY:
+                return [end - start for part in _parts(sets) for end in self._many(part, to_a, to_b)]
+            runs = (self.program.run(*self._without(gone, to_a, to_b)) for gone in sets)
+            return [self.last(time) - start for time in runs]
 
-        return span
+        return run
 
     def marked(self, rows: Iterable[int]) -> Bools:
-        """Which waits are meant by these host rows (of the copy or of its synchronize) and can be removed."""
-        wanted = np.fromiter(rows, np.int64)
-        if not len(wanted):
-            return np.zeros(len(self.waits), bool)
-        found = np.isin(self.waits.host, wanted) | np.isin(self.waits.sync, wanted[wanted >= 0])
-        return found & self.removable
+        """Which waits are meant by these host rows (of a copy or of its synchronize) and can be removed."""
+        return self.meant(rows) & self.removable
+
+    def meant(self, rows: Iterable[int]) -> Bools:
+        """Which waits are meant by these host rows; rows that are no waits are passed over."""
+        found = np.zeros(len(self.waits), bool)
+        known = self._positions
+        found[[known[row] for row in rows if row in known]] = True
+        return found
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        positions = {row: i for i, row in enumerate(self.waits.sync.tolist()) if row >= 0}
+        positions.update((row, i) for i, row in enumerate(self.waits.host.tolist()))
+        return positions
 
     def pinned(self, rows: Iterable[int] | None = None) -> Change:
-        """Makes the copies from pageable host memory (of these host rows; None: all) pinned and unblocking."""
+        """The copies from pageable host memory (of these host rows; None: all) made pinned and not blocking."""
         copies = self.links.copies
         of_copy = self.waits.copy >= 0
         copy = self.waits.copy[of_copy]
@@ -129,23 +144,40 @@ class Model:
         return self._weights(NOTHING)
 
     @cached_property
-    def _arranged(self) -> tuple[list[int], list[int]]:
+    def _arranged(self) -> tuple[Ints, Ints]:
         return self.program.arranged(self._unchanged.to_a, self._unchanged.to_b)
 
     def _weights(self, change: Change) -> Weights:
         clock = host_clock(self.timeline, self.links, self.steps, change)
         return weights(self.timeline, self.graph, self.edges, self.launches, self.order, clock, change)
 
-    def _without(self, gone: Bools, to_a: list[int], to_b: list[int]) -> tuple[list[int], list[int]]:
+    def _without(self, gone: Bools, to_a: Ints, to_b: Ints) -> tuple[Ints, Ints]:
+        """The weights by position without these anchors."""
         if not gone.any():
             return to_a, to_b
         to_a, to_b = to_a.copy(), to_b.copy()
         rows = np.flatnonzero(gone)
-        saved = (self.graph.anchors.own - self.graph.anchors.bare)[rows]
-        for position, less in zip(self.program.place[rows + 1].tolist(), saved.tolist(), strict=True):
-            to_a[position] -= less
-            to_b[position] = NEVER
+        at = self.program.place[rows + 1]
+        to_a[at] -= (self.graph.anchors.own - self.graph.anchors.bare)[rows]
+        to_b[at] = NEVER
         return to_a, to_b
+
+    def _many(self, sets: list[Bools], to_a: Ints, to_b: Ints) -> list[int]:
+        """The end of everything without each of these sets of anchors."""
+        gone = np.stack(sets, axis=1)
+        rows = np.flatnonzero(gone.any(axis=1))
+        gone, at = gone[rows], self.program.place[rows + 1]
+        less = (self.graph.anchors.own - self.graph.anchors.bare)[rows]
+        a_there = to_a[at][:, None] - np.where(gone, less[:, None], 0)
+        b_there = np.where(gone, NEVER, to_b[at][:, None])
+        time = self.program.run_many(to_a, to_b, at, a_there, b_there)
+        ends: list[int] = np.max([time[position] + rest for position, rest in self.tails], axis=0).tolist()
+        return ends
+
+
+def _parts(sets: list[Bools], size: int = 64) -> Iterator[list[Bools]]:
+    for begin in range(0, len(sets), size):
+        yield sets[begin : begin + size]
 
 
 def build(timeline: Timeline) -> Model | Refusal:
@@ -169,5 +201,6 @@ def build(timeline: Timeline) -> Model | Refusal:
     of = graph(timeline, known, moments, launches, order, crossed, peers)
     at = edges(timeline, of, order)
     removable = (table.work >= 0) & ~table.final
-    return Model(timeline, table, removable, threads, steps(timeline, threads), known, launches, order, of, at,
-                 program(at.a, at.b, at.when))  # fmt: skip
+    marked = steps(timeline, threads)
+    ordered = program(at.a, at.b, at.when)
+    return Model(timeline, table, removable, threads, marked, known, launches, order, of, at, ordered)

@@ -19,7 +19,7 @@ Limiter = Literal["host", "device", "input", "peers"]
 
 @dataclass(frozen=True)
 class Path:
-    """Nanoseconds of the span that the host, the device, the input and collectives take, one after another."""
+    """Nanoseconds of the span that the host, the device, the input and collectives take one after another."""
 
     host: int
     device: int
@@ -54,7 +54,9 @@ def critical_path(outcome: Outcome) -> Path:
     starts = [a[host], of.hangs[nodes[stretch][~by_b[stretch]] - of.first_stretch]]
     ends = [of.anchors.arrive[nodes[host] - 1], model.launches.time[launch]]
     left = np.concatenate([[0], of.anchors.leave])[np.minimum(np.concatenate(starts), of.first_stretch - 1)]
-    loading = _loading(outcome, np.concatenate(threads), left, np.concatenate(ends)) + int(took[late & moment].sum())
+    loading = _loading(outcome, np.concatenate(threads), left, np.concatenate(ends)) + int(
+        took[late & moment].sum()
+    )
     rest = outcome.span - on_device - with_peers - loading
     return Path(max(rest, 0), on_device, loading, with_peers)
 

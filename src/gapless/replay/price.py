@@ -12,10 +12,11 @@ from gapless.replay.change import NOTHING, Change, without
 from gapless.replay.fidelity import Fidelity, fidelity
 from gapless.replay.model import Model
 from gapless.replay.path import Limiter
+from gapless.trace.timeline import Bools
 
 Removal = Literal["free", "deferrable", "shape"]
-"""How a wait can go: ``free`` (a pinned copy, an explicit synchronize left out), ``deferrable`` (a value for a
-log: read later), ``shape`` (the host needs the value to go on: only code that does not ask removes it, and
+"""How a wait can go: ``free`` (a pinned copy, an explicit synchronize left out), ``deferrable`` (a value for
+a log: read later), ``shape`` (the host needs the value to go on: only code that does not ask removes it, and
 nothing promises that it can be written)."""
 
 ENOUGH = 0.9
@@ -53,8 +54,8 @@ class Prices(Generic[K]):
     """The prices of groups of waits. They are never to be added up: waits stand in for one another.
 
     `span` is the unchanged replay's; `all` is what removing every group saves together (`least_all` if peers
-    do not come earlier). `shortest` is a short list of groups that saves at least nine tenths of `all`, in the
-    order in which to remove them, and `saved` what has been saved after each. `limiter` is what takes most
+    do not come earlier). `shortest` is a short list of groups that saves at least nine tenths of `all`, in
+    the order in which to remove them, and `saved` what has been saved after each. `limiter` is what takes most
     of the time now, `remains` what does once all groups are removed. Where `fidelity` is not trusted the
     prices are bounds.
     """
@@ -74,78 +75,80 @@ def prices(
     model: Model, groups: Mapping[K, Collection[int]], removal: Mapping[K, Removal] | None = None
 ) -> Prices[K]:
     """Prices every group: a key, and the host rows of its waits (other rows are passed over)."""
-    rows = {key: frozenset(int(row) for row in group) for key, group in groups.items()}
-    every = frozenset[int]().union(*rows.values())
+    marked = {key: model.marked(rows) for key, rows in groups.items()}
+    every = _union(marked.values(), model)
     now = model.replay()
-    after = model.replay(without(every))
+    after = model.replay(without(model.waits.host[every].tolist()))
     spans = _Spans(model, NOTHING)
-    alone, last = spans.alone(rows, every), spans.last(rows, every)
-    least_alone, least_last, least_all = alone, last, now.span - after.span
+    alone, last, whole = spans.prices(marked)
+    least_alone, least_last, least_all = alone, last, whole
     if len(model.graph.collectives):
-        held = _Spans(model, Change(collectives="end"))
-        least_alone, least_last = held.alone(rows, every), held.last(rows, every)
-        least_all = held.none - held.without(every)
+        least_alone, least_last, least_all = _Spans(model, Change(collectives="end")).prices(marked)
     each = {}
-    for key, group in rows.items():
-        marked = model.marked(group)
-        meant = np.isin(model.waits.host, list(group)) | np.isin(model.waits.sync, list(group))
+    for key, group in marked.items():
+        kept = int((model.meant(groups[key]) & ~group).sum())
         each[key] = Price(
-            alone[key], last[key], int(now.blocked[marked].sum()), min(alone[key], least_alone[key]),
-            min(last[key], least_last[key]), int(marked.sum()), int((meant & ~marked).sum()),
-            removal.get(key) if removal else None,
+            alone[key], last[key], int(now.blocked[group].sum()), min(alone[key], least_alone[key]),
+            min(last[key], least_last[key]), int(group.sum()), kept, removal.get(key) if removal else None,
         )  # fmt: skip
-    shortest, saved = _shortest(spans, rows, each, every)
+    shortest, saved = _shortest(spans, marked, each, whole)
     return Prices(
-        now.span, each, now.span - after.span, min(least_all, now.span - after.span), shortest, saved,
-        now.path.limiter, after.path.limiter, fidelity(model, now),
+        now.span, each, whole, min(least_all, whole), shortest, saved, now.path.limiter, after.path.limiter,
+        fidelity(model, now),
     )  # fmt: skip
+
+
+def _union(sets: Iterable[Bools], model: Model) -> Bools:
+    union = np.zeros(len(model.waits), bool)
+    for one in sets:
+        union |= one
+    return union
 
 
 class _Spans:
     """Spans of replays without sets of waits, each computed once."""
 
     def __init__(self, model: Model, change: Change) -> None:
-        self._runner = model.runner(change)
-        self._known: dict[frozenset[int], int] = {}
-        self.none = self.without(frozenset())
+        self._model = model
+        self._run = model.spans(change)
+        self._known: dict[bytes, int] = {}
 
-    def without(self, rows: Iterable[int]) -> int:
-        rows = frozenset(rows)
-        if rows not in self._known:
-            self._known[rows] = self._runner(rows)
-        return self._known[rows]
+    def of(self, sets: list[Bools]) -> list[int]:
+        """The span without each of these sets of waits."""
+        new = {one.tobytes(): one for one in sets if one.tobytes() not in self._known}
+        self._known.update(zip(new, self._run(list(new.values())), strict=True))
+        return [self._known[one.tobytes()] for one in sets]
 
-    def alone(self, rows: Mapping[K, frozenset[int]], every: frozenset[int]) -> dict[K, int]:
-        return {key: self.none - self.without(group) for key, group in rows.items()}
+    def saved(self, sets: Iterable[Bools]) -> int:
+        """What removing all of these sets saves."""
+        with_all, rest = self.of([np.zeros(len(self._model.waits), bool), _union(sets, self._model)])
+        return with_all - rest
 
-    def last(self, rows: Mapping[K, frozenset[int]], every: frozenset[int]) -> dict[K, int]:
-        least = self.without(every)
-        shared = _shared(rows.values())
-        return {key: self.without(every - (group - shared)) - least for key, group in rows.items()}
-
-
-def _shared(groups: Iterable[frozenset[int]]) -> frozenset[int]:
-    """The rows in more than one group: without the others they are gone already."""
-    seen: set[int] = set()
-    twice: set[int] = set()
-    for group in groups:
-        twice |= seen & group
-        seen |= group
-    return frozenset(twice)
+    def prices(self, groups: Mapping[K, Bools]) -> tuple[dict[K, int], dict[K, int], int]:
+        """What each group saves alone, what it saves last, and what all save together."""
+        every = _union(groups.values(), self._model)
+        shared = np.sum(list(groups.values()), axis=0) > 1 if groups else every
+        sets = [every & False, every]
+        sets += groups.values()
+        # What is in two groups is gone already when either is removed last.
+        sets += [every & ~(group & ~shared) for group in groups.values()]
+        none, least, *rest = self.of(sets)
+        alone = {key: none - span for key, span in zip(groups, rest[: len(groups)], strict=True)}
+        last = {key: span - least for key, span in zip(groups, rest[len(groups) :], strict=True)}
+        return alone, last, none - least
 
 
 def _shortest(
-    spans: _Spans, rows: Mapping[K, frozenset[int]], each: Mapping[K, Price], every: frozenset[int]
+    spans: _Spans, groups: Mapping[K, Bools], each: Mapping[K, Price], whole: int
 ) -> tuple[tuple[K, ...], tuple[int, ...]]:
     """A short list of groups that saves enough, by leaving out what is missed least."""
-    whole = spans.none - spans.without(every)
     if whole <= 0:
         return (), ()
 
     def saved(keys: Iterable[K]) -> int:
-        return spans.none - spans.without(frozenset[int]().union(*(rows[key] for key in keys)))
+        return spans.saved(groups[key] for key in keys)
 
-    candidates = sorted(rows, key=lambda key: (each[key].last, each[key].alone, each[key].blocked))
+    candidates = sorted(groups, key=lambda key: (each[key].last, each[key].alone, each[key].blocked))
     low, high = 0, len(candidates) - 1  # how many of the least missed can go: more never save more
     while low < high:
         middle = (low + high + 1) // 2

@@ -8,6 +8,7 @@ integer nanoseconds, and so a replay is one pass.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,21 +41,40 @@ class Program:
         """How many edges are left out."""
         return int(self.cut_a.sum() + self.cut_b.sum())
 
-    def arranged(self, to_a: Ints, to_b: Ints) -> tuple[list[int], list[int]]:
+    def arranged(self, to_a: Ints, to_b: Ints) -> tuple[Ints, Ints]:
         """Weights given by node, by position."""
         to_a, to_b = np.where(self.cut_a, NEVER, to_a), np.where(self.cut_b, NEVER, to_b)
-        return to_a[self.order].tolist(), to_b[self.order].tolist()
+        return to_a[self.order], to_b[self.order]
 
-    def run(self, to_a: list[int], to_b: list[int]) -> list[int]:
+    def run(self, to_a: Ints, to_b: Ints) -> list[int]:
         """The time of every node, by position; weights by position as well."""
         time: list[int] = [0]
         push = time.append
-        edges = zip(self.a, to_a, self.b, to_b, strict=True)
+        edges = zip(self.a, to_a.tolist(), self.b, to_b.tolist(), strict=True)
         next(edges)
         for a, after_a, b, after_b in edges:
             x = time[a] + after_a
             y = time[b] + after_b
             push(x if x > y else y)
+        return time
+
+    def run_many(self, to_a: Ints, to_b: Ints, at: Ints, a_there: Ints, b_there: Ints) -> Ints:
+        """Times of many runs at once, nodes by runs. At the positions `at` each run has weights of its own:
+        `a_there` and `b_there`, positions by runs."""
+        time = np.zeros((len(self.a), a_there.shape[1]), np.int64)
+        rows: list[Any] = list(time)
+        weights_a: list[Any] = list(to_a)
+        weights_b: list[Any] = list(to_b)
+        for position, row_a, row_b in zip(at.tolist(), a_there, b_there, strict=True):
+            weights_a[position], weights_b[position] = row_a, row_b
+        x, y = np.empty_like(time[0]), np.empty_like(time[0])
+        add, maximum = np.add, np.maximum
+        edges = zip(rows, self.a, weights_a, self.b, weights_b, strict=True)
+        next(edges)
+        for row, a, after_a, b, after_b in edges:
+            add(rows[a], after_a, x)
+            add(rows[b], after_b, y)
+            maximum(x, y, row)
         return time
 
 
@@ -110,7 +130,8 @@ class Stretches:
             return own, chained
         along = self._along(chained)
         total = np.add.reduceat(chained, self.begin)
-        return np.maximum.reduceat(own - along, self.begin) + total, total
+        reach: Ints = np.maximum.reduceat(own - along, self.begin) + total
+        return reach, total
 
     def unfold(self, own: Ints, chained: Ints, node: Ints, before: Ints) -> Ints:
         """The end of each operation, from the times of the node its stretch hangs on and the one before."""
@@ -131,7 +152,8 @@ class Stretches:
 
 def segmented_maximum(values: Ints, of: NDArray[np.int64]) -> Ints:
     """The running maximum within each run of equal `of`."""
-    result, step = values.copy(), 1
+    result: Ints = values.copy()
+    step = 1
     size = np.bincount(of).max(initial=0)
     while step < size:
         same = of[step:] == of[:-step]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from gapless.model import Cost, Profile, Site
 from gapless.model.wording import duration, percent
-from gapless.rules._meetings import Meeting, Meetings, median, numbers
+from gapless.rules._meetings import Meeting, Meetings, numbers
+from gapless.rules._pairing import median
 
 MATTERS = 0.03
 """The part of a step that peers have to lose before a rank is called slow; less is noise between GPUs."""

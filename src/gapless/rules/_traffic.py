@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from gapless.model import Profile
 from gapless.model.profile import Collectives
-from gapless.rules._meetings import SYNCHRONIZING, median
+from gapless.rules._meetings import SYNCHRONIZING
+from gapless.rules._pairing import median
 
 _REPEATS = 3
 """How often the same collective must be seen to know how fast it can be."""

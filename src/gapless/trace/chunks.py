@@ -12,12 +12,13 @@ from gapless.trace import refusal
 from gapless.trace.events import Event
 from gapless.trace.repair import BETWEEN, ERRORS, Damage, Format, closed, salvage
 
-CHUNK = 8 << 20
+CHUNK = 1 << 20
 _WINDOW = 1 << 16
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb"\s*\]\s*,?\s*\[\s*(?=\{)")
 _PHASE = re.compile(rb'"ph"\s*:')
 _EXACT = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
+_BRACKET, _COMMA = b"],"
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
 _MOST_HEAD = 64 << 20
 """A file whose events have not begun after this many bytes is not a trace."""
@@ -73,32 +74,46 @@ class _Reader:
         self._form = Format()
 
     def events(self) -> Iterator[list[Event]]:
-        buffer = self.begin()
+        left = self.begin()
         while True:
-            searched = 0
-            while True:
-                more = self._read()
-                buffer += more
-                cut = _cut(buffer, searched) if more else len(buffer)
-                if cut >= 0:
-                    break
-                if len(buffer) > _MOST_EVENT:
-                    cut = len(buffer)
-                    break
-                searched = max(0, len(buffer) - _WINDOW)
-            found, tail, left = self._decode(buffer[:cut], not more)
-            buffer = buffer[cut:]
+            # One bracket before and room for one after: the pieces are decoded where they lie.
+            buffer = bytearray(b"[")
+            buffer += left
+            more = self._read() if len(left) < self._size else b" "
+            buffer += more
+            last = not more
+            cut = len(buffer) if last else self._enough(buffer)
+            if cut < 0:
+                last, cut = True, len(buffer)
+            found, tail, again = self._decode(buffer, cut, last)
+            left = bytes(memoryview(buffer)[cut:])
+            del buffer
             yield found
             if tail is not None:
-                following = self._following(tail + buffer)
+                following = self._following(tail + left)
                 if following is None:
                     return
-                buffer = following
-            elif not more:
+                left = following
+            elif last:
                 self._rest.truncated = True
                 return
             else:
-                buffer = left + buffer
+                left = again + left
+
+    def _enough(self, buffer: bytearray) -> int:
+        """Read on until an event ends in `buffer`, and where the last one does; -1 at the end of the file."""
+        searched = 1
+        while True:
+            cut = _cut(buffer, searched)
+            if cut >= 0:
+                return cut
+            if len(buffer) > _MOST_EVENT:
+                return len(buffer)
+            searched = max(1, len(buffer) - _WINDOW)
+            more = self._read()
+            if not more:
+                return -1
+            buffer += more
 
     def begin(self) -> bytes:
         """Read up to the first event; what was read from there on.
@@ -127,21 +142,30 @@ class _Reader:
         self._rest.size += len(more)
         return more
 
-    def _decode(self, data: bytes, last: bool) -> tuple[list[Event], bytes | None, bytes]:
-        """The events in `data`, what follows their list where it ends here, and what to read again."""
-        text = b"[" + (data if last else data.rstrip().removesuffix(b",") + b"]")
+    def _decode(self, buffer: bytearray, cut: int, last: bool) -> tuple[list[Event], bytes | None, bytes]:
+        """The events in `buffer` up to `cut`, what follows their list if it ends, and what to read again."""
+        comma = -1 if last else buffer.rfind(b",", 0, cut)
         many = self._form.many
-        try:
-            return many.decode(text), (b"]" if last else None), b""
-        except ERRORS as error:
-            end = closed(error)
-        if end >= 0:
+        with memoryview(buffer) as view:
             try:
-                # The list ends inside: what follows is the tail of the file.
-                return many.decode(text[:end]), b"]" + data[end - 1 :], b""
-            except ERRORS:
-                pass
-        result = salvage(data, last, self._rest.damage, self._form)
+                if bytes(view[comma + 1 : cut]).strip() and not last:
+                    raise OverflowError  # no event has ended in all this
+                if comma < 0:
+                    return many.decode(view[:cut]), b"]", b""
+                view[comma] = _BRACKET
+                return many.decode(view[: comma + 1]), None, b""
+            except ERRORS as error:
+                end = closed(error)
+            finally:
+                if comma >= 0:
+                    view[comma] = _COMMA
+            if end >= 0:
+                try:
+                    # The list ends inside: what follows is the tail of the file.
+                    return many.decode(view[:end]), b"]" + bytes(view[end:cut]), b""
+                except ERRORS:
+                    pass
+            result = salvage(bytes(view[1:cut]), last, self._rest.damage, self._form)
         return result.events, result.tail, result.left
 
     def _following(self, tail: bytes) -> bytes | None:
@@ -171,7 +195,7 @@ def _opening(buffer: bytes, searched: int) -> int:
     return found.end() if found else -1
 
 
-def _cut(buffer: bytes, searched: int) -> int:
+def _cut(buffer: bytearray, searched: int) -> int:
     """Where the last event begins, most likely: after the last ``},`` that a ``{`` follows; -1 if nowhere."""
     window = _WINDOW
     while True:

@@ -77,10 +77,14 @@ class Source:
         self.trouble = ""
         while len(self._start) < 4 and (more := self._take(_PIECE)):
             self._start += more
+        self._plain = not self._start.startswith((_GZIP, _ZSTD, _ZIP))
         self._pieces = self._decompressed()
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, `size` of them or a little more; none at the end."""
+        if self._plain:
+            start, self._start = self._start, b""
+            return start or self._take(size)
         parts: list[bytes] = []
         length = 0
         while length < size and (more := next(self._pieces, None)) is not None:

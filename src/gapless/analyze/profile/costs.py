@@ -52,14 +52,14 @@ def costs(
     codes = _with_copies(timeline, rows, codes, copies)
     _, first = np.unique(codes, return_index=True)
     sites = _Sites(timeline, rows, first, codes, found, places, copies)
-    sums: dict[tuple[Cause, Site, str], Cost] = {}
+    sums: dict[tuple[Cause, Site, str], tuple[Cost, set[int]]] = {}
     for part in parts:
         for cost in _idle(part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
-            _add(sums, cost)
+            _add(sums, *cost)
     for call in calls:
         for cost in _blocked(timeline, call, codes[np.searchsorted(rows, call.rows)], steps, sites):
-            _add(sums, cost)
-    return _bounded(sums.values())
+            _add(sums, *cost)
+    return _bounded(list(sums.values()))
 
 
 class _Sites:
@@ -149,7 +149,7 @@ def _step(steps: StepSpans, time: Ints) -> Ints:
     return np.where(inside, at, -1)
 
 
-def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[Cost]:
+def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[tuple[Cost, set[int]]]:
     spans: Spans = part.spans
     known, back = np.unique(codes, return_inverse=True)
     back = back.reshape(-1)
@@ -160,21 +160,23 @@ def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterab
     for position, code in enumerate(known.tolist()):
         site, place = sites.of(part.cause, code)
         at = longest[position]
-        yield Cost(
-            cause=part.cause,
-            site=site,
-            place=place,
-            idle=int(total[position]),
-            stretches=int(count[position]),
-            steps=int(in_steps[position]),
-            start=int(spans.start[at]),
-            end=int(spans.end[at]),
+        yield (
+            Cost(
+                cause=part.cause,
+                site=site,
+                place=place,
+                idle=int(total[position]),
+                stretches=int(count[position]),
+                start=int(spans.start[at]),
+                end=int(spans.end[at]),
+            ),
+            in_steps[position],
         )
 
 
 def _blocked(
     timeline: Timeline, calls: _Calls, codes: Ints, steps: StepSpans, sites: _Sites
-) -> Iterable[Cost]:
+) -> Iterable[tuple[Cost, set[int]]]:
     start, end = timeline.host.start[calls.rows], timeline.host.end[calls.rows]
     known, back = np.unique(codes, return_inverse=True)
     back = back.reshape(-1)
@@ -191,25 +193,29 @@ def _blocked(
     for position, code in enumerate(known.tolist()):
         site, place = sites.of(calls.cause, code)
         at = longest[position]
-        yield Cost(
-            cause=calls.cause,
-            site=site,
-            place=place,
-            calls=int(count[position]),
-            blocked=int(total[position]),
-            bytes=int(volume[position]),
-            steps=int(in_steps[position]),
-            start=int(start[at]),
-            end=int(end[at]),
+        yield (
+            Cost(
+                cause=calls.cause,
+                site=site,
+                place=place,
+                calls=int(count[position]),
+                blocked=int(total[position]),
+                bytes=int(volume[position]),
+                start=int(start[at]),
+                end=int(end[at]),
+            ),
+            in_steps[position],
         )
 
 
-def _distinct(groups: Ints, steps: Ints, count: int) -> Ints:
-    """In how many steps each group occurs."""
-    if not len(groups):
-        return np.zeros(count, np.int64)
-    pairs = np.unique(groups * (int(steps.max()) + 2) + steps + 1)
-    return np.bincount(pairs // (int(steps.max()) + 2), minlength=count)
+def _distinct(groups: Ints, steps: Ints, count: int) -> list[set[int]]:
+    """The steps in which each group occurs."""
+    found: list[set[int]] = [set() for _ in range(count)]
+    if len(groups):
+        width = int(steps.max()) + 2
+        for pair in np.unique(groups * width + steps + 1).tolist():
+            found[pair // width].add(pair % width)
+    return found
 
 
 def _longest(groups: Ints, length: Ints, count: int) -> Ints:
@@ -219,53 +225,44 @@ def _longest(groups: Ints, length: Ints, count: int) -> Ints:
     return order[ends] if len(order) else order
 
 
-def _add(sums: dict[tuple[Cause, Site, str], Cost], cost: Cost) -> None:
+def _add(sums: dict[tuple[Cause, Site, str], tuple[Cost, set[int]]], cost: Cost, in_steps: set[int]) -> None:
     """Chains of names may differ and the site be the same; the calls of a wait join its idleness."""
     place = "" if cost.site.stack else cost.place
     key = (cost.cause, cost.site, place)
-    have = sums.get(key)
-    if have is None:
-        sums[key] = cost
+    if key not in sums:
+        sums[key] = cost, in_steps
         return
-    longer = cost.idle > have.idle
-    sums[key] = msgspec.structs.replace(
-        have,
-        idle=have.idle + cost.idle,
-        stretches=have.stretches + cost.stretches,
-        calls=have.calls + cost.calls,
-        blocked=have.blocked + cost.blocked,
-        bytes=have.bytes + cost.bytes,
-        steps=max(have.steps, cost.steps),
-        start=cost.start if longer else have.start,
-        end=cost.end if longer else have.end,
+    have, steps = sums[key]
+    steps |= in_steps
+    sums[key] = _together(have, cost, have if have.idle >= cost.idle else cost), steps
+
+
+def _together(one: Cost, other: Cost, longest: Cost) -> Cost:
+    return msgspec.structs.replace(
+        one,
+        idle=one.idle + other.idle,
+        stretches=one.stretches + other.stretches,
+        calls=one.calls + other.calls,
+        blocked=one.blocked + other.blocked,
+        bytes=one.bytes + other.bytes,
+        start=longest.start,
+        end=longest.end,
     )
 
 
-def _bounded(found: Iterable[Cost]) -> tuple[Cost, ...]:
+def _bounded(found: list[tuple[Cost, set[int]]]) -> tuple[Cost, ...]:
     """The costs in order, the small ones of each cause as one."""
-    ordered = sorted(found, key=lambda cost: (-cost.idle, -cost.blocked, cost.start))
     kept: list[Cost] = []
     seen: dict[Cause, int] = {}
-    small: dict[Cause, Cost] = {}
-    for cost in ordered:
+    small: dict[Cause, tuple[Cost, set[int]]] = {}
+    for cost, in_steps in sorted(found, key=lambda one: (-one[0].idle, -one[0].blocked, one[0].start)):
         seen[cost.cause] = seen.get(cost.cause, 0) + 1
         if seen[cost.cause] <= MOST:
-            kept.append(cost)
-            continue
-        have = small.get(cost.cause) or Cost(
-            cause=cost.cause,
-            site=Site(operator="", mechanism=cost.site.mechanism),
-            place="elsewhere",
-            start=cost.start,
-            end=cost.end,
-        )
-        small[cost.cause] = msgspec.structs.replace(
-            have,
-            idle=have.idle + cost.idle,
-            stretches=have.stretches + cost.stretches,
-            calls=have.calls + cost.calls,
-            blocked=have.blocked + cost.blocked,
-            bytes=have.bytes + cost.bytes,
-            steps=max(have.steps, cost.steps),
-        )
-    return tuple(kept) + tuple(small.values())
+            kept.append(msgspec.structs.replace(cost, steps=len(in_steps)))
+        elif cost.cause in small:
+            have, steps = small[cost.cause]
+            small[cost.cause] = _together(have, cost, have), steps | in_steps
+        else:
+            site = Site(operator="", mechanism=cost.site.mechanism)
+            small[cost.cause] = msgspec.structs.replace(cost, site=site, place="elsewhere"), in_steps
+    return (*kept, *(msgspec.structs.replace(cost, steps=len(steps)) for cost, steps in small.values()))

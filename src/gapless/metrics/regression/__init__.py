@@ -1,0 +1,32 @@
+"""Metrics of predicted numbers."""
+
+from __future__ import annotations
+
+from gapless.metrics.regression.correlation import ConcordanceCorrCoef, CosineSimilarity, PearsonCorrCoef
+from gapless.metrics.regression.errors import (
+    LogCoshError,
+    MeanAbsoluteError,
+    MeanAbsolutePercentageError,
+    MeanSquaredError,
+    MeanSquaredLogError,
+    MinkowskiDistance,
+    SymmetricMeanAbsolutePercentageError,
+    WeightedMeanAbsolutePercentageError,
+)
+from gapless.metrics.regression.variance import ExplainedVariance, R2Score
+
+__all__ = [
+    "ConcordanceCorrCoef",
+    "CosineSimilarity",
+    "ExplainedVariance",
+    "LogCoshError",
+    "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
+    "MeanSquaredError",
+    "MeanSquaredLogError",
+    "MinkowskiDistance",
+    "PearsonCorrCoef",
+    "R2Score",
+    "SymmetricMeanAbsolutePercentageError",
+    "WeightedMeanAbsolutePercentageError",
+]

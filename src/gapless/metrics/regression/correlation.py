@@ -1,0 +1,173 @@
+"""How predictions and targets go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.batch import Batch
+from gapless.metrics.metric import Metric
+from gapless.metrics.regression.errors import check_outputs, pair
+from gapless.metrics.rows import Rows
+from gapless.metrics.statistic import Slot, State, Statistic
+
+SUMS = ("mean_x", "mean_y", "square_x", "square_y", "product")
+
+
+class Comoments(Statistic):
+    """Means, squared deviations and their product, of predictions (x) and targets (y), in float64.
+
+    Deviations are taken from each batch's own mean and joined by Chan's formula, so that nothing cancels out where
+    means are large beside the deviations.
+    """
+
+    def __init__(self, outputs: int) -> None:
+        self.outputs = outputs
+        self.shape = () if outputs == 1 else (outputs,)
+        slots = {name: Slot(self.shape, torch.float64, reduction="fold") for name in ("seen", *SUMS)}
+        super().__init__((outputs,), slots, checked=False)
+
+    def count(self, batch: Batch) -> None:
+        preds, target = batch.derive(pair)
+        if preds.dim() > 2 or (self.outputs == 1 and preds.dim() != 1 and preds.shape[-1] != 1):
+            raise ValueError(
+                f"Expected argument `num_outputs` to match the second dimension of input, but got {self.outputs}"
+                f" and {tuple(preds.shape)}."
+            )
+        if self.outputs > 1 and (preds.dim() != 2 or preds.shape[1] != self.outputs):
+            raise ValueError(
+                f"Expected argument `num_outputs` to match the second dimension of input, but got {self.outputs}"
+                f" and {tuple(preds.shape)}."
+            )
+        if not preds.numel():
+            return
+        wide = self.state["seen"].dtype
+        x, y = (one.to(wide).reshape(-1, *self.shape) for one in (preds, target))
+        mean_x, mean_y = x.mean(0), y.mean(0)
+        x, y = x - mean_x, y - mean_y
+        found = {
+            "seen": torch.full(self.shape, float(len(x)), dtype=wide, device=self.device),
+            "mean_x": mean_x,
+            "mean_y": mean_y,
+            "square_x": (x * x).sum(0),
+            "square_y": (y * y).sum(0),
+            "product": (x * y).sum(0),
+        }
+        self.merge_folded(self.state, found)
+
+    def merge_folded(self, into: State, other: State) -> None:
+        seen = into["seen"] + other["seen"]
+        share = other["seen"] / seen.clamp(min=1)
+        joined = into["seen"] * share
+        dx, dy = other["mean_x"] - into["mean_x"], other["mean_y"] - into["mean_y"]
+        into["square_x"].add_(other["square_x"] + dx * dx * joined)
+        into["square_y"].add_(other["square_y"] + dy * dy * joined)
+        into["product"].add_(other["product"] + dx * dy * joined)
+        into["mean_x"].add_(dx * share)
+        into["mean_y"].add_(dy * share)
+        into["seen"].copy_(seen)
+
+
+class Correlation(Metric):
+    """A metric of means and deviations of predictions and targets."""
+
+    is_differentiable = True
+    higher_is_better: bool | None = None
+
+    def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_outputs = check_outputs(num_outputs)
+        self.use("comoments", Comoments(num_outputs))
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch ``(N,)`` or ``(N, num_outputs)``."""
+        self.observe(preds, target)
+
+
+class PearsonCorrCoef(Correlation):
+    """Pearson's correlation, for each of `num_outputs` outputs. NaN where predictions or targets do not vary."""
+
+    def value(self) -> Tensor:
+        state = self.comoments.state
+        root = (state["square_x"] * state["square_y"]).sqrt()
+        return (state["product"] / root).clamp(-1.0, 1.0).to(self.dtype)
+
+
+class ConcordanceCorrCoef(Correlation):
+    """Lin's concordance, for each of `num_outputs` outputs: the correlation with the line where both are equal."""
+
+    higher_is_better: bool | None = True
+
+    def value(self) -> Tensor:
+        state = self.comoments.state
+        seen = state["seen"] - 1
+        apart = (state["mean_x"] - state["mean_y"]) ** 2
+        spread = (state["square_x"] + state["square_y"]) / seen
+        concordance = 2 * state["product"] / seen / (spread + apart)
+        flat = (state["square_x"] == 0) | (state["square_y"] == 0)
+        return concordance.masked_fill(flat, torch.nan).to(self.dtype)
+
+
+def similarities(batch: Batch) -> Tensor:
+    """The cosine of the angle between each prediction and its target, ``(N,)``."""
+    preds, target = batch.derive(pair)
+    if preds.dim() != 2:
+        raise ValueError(
+            f"Expected input to cosine similarity to be 2D tensors of shape `[N,D]`, but got {tuple(preds.shape)}"
+        )
+    return (preds * target).sum(-1) / (preds.norm(dim=-1) * target.norm(dim=-1))
+
+
+class SimilaritySum(Statistic):
+    """The sum of similarities and their number."""
+
+    def __init__(self) -> None:
+        super().__init__((), {"sum": Slot(dtype=torch.float64), "seen": Slot()}, checked=False)
+
+    def count(self, batch: Batch) -> None:
+        found = batch.derive(similarities)
+        self.state["sum"].add_(found.sum(dtype=self.state["sum"].dtype))
+        self.state["seen"].add_(found.shape[0])
+
+
+class SimilarityRows(Rows):
+    """Every similarity."""
+
+    def __init__(self, capacity: int | None) -> None:
+        super().__init__((), ("similarity",), capacity)
+
+    def count(self, batch: Batch) -> None:
+        self.append(similarity=batch.derive(similarities))
+
+
+class CosineSimilarity(Metric):
+    """The cosine of the angle between predictions and targets.
+
+    Args:
+        reduction: ``"sum"``, ``"mean"``, or ``"none"`` or None for every one of them.
+        capacity: for ``"none"``, the number of samples there is room for, in fixed storage.
+    """
+
+    is_differentiable = True
+    higher_is_better = True
+
+    def __init__(self, reduction: str | None = "sum", capacity: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        checks.one_of("reduction", reduction, ("sum", "mean", "none", None))
+        self.reduction = reduction
+        each = reduction in ("none", None)
+        self.use("similar", SimilarityRows(capacity) if each else SimilaritySum())
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of vectors ``(N, D)``."""
+        self.observe(preds, target)
+
+    def value(self) -> Tensor:
+        if self.reduction in ("none", None):
+            return torch.clone(self.similar.known("similarity"))
+        state = self.similar.state
+        total: Tensor = state["sum"] if self.reduction == "sum" else state["sum"] / state["seen"]
+        return total.to(self.dtype, copy=True)

@@ -1,0 +1,207 @@
+"""Means of what predictions miss targets by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.batch import Batch
+from gapless.metrics.metric import Metric
+from gapless.metrics.statistic import Slot, Statistic
+
+SMALLEST = 1.17e-06
+"""What the divisor of a relative error is raised to, as in TorchMetrics and scikit-learn."""
+
+
+def pair(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Predictions and targets of the same shape, float32 or wider; raises RuntimeError for other shapes."""
+    preds, target = batch.args
+    if preds.shape != target.shape:
+        raise RuntimeError(
+            "Predictions and targets are expected to have the same shape, "
+            f"but got {preds.shape} and {target.shape}."
+        )
+    return widened(preds), widened(target)
+
+
+def widened(value: Tensor) -> Tensor:
+    """`value` in a floating-point type of 32 bits or more."""
+    return value if value.dtype in (torch.float32, torch.float64) else value.float()
+
+
+def difference(batch: Batch) -> Tensor:
+    """Predictions minus targets."""
+    preds, target = batch.derive(pair)
+    missed: Tensor = preds - target
+    return missed
+
+
+def squared(batch: Batch) -> Tensor:
+    return torch.square(batch.derive(difference))
+
+
+def absolute(batch: Batch) -> Tensor:
+    return torch.abs(batch.derive(difference))
+
+
+def squared_log(batch: Batch) -> Tensor:
+    preds, target = batch.derive(pair)
+    return (preds.log1p() - target.log1p()).square()
+
+
+def relative(batch: Batch) -> Tensor:
+    target = batch.derive(pair)[1]
+    return batch.derive(absolute) / target.abs().clamp(min=SMALLEST)
+
+
+def relative_to_both(batch: Batch) -> Tensor:
+    preds, target = batch.derive(pair)
+    return 2 * batch.derive(absolute) / (preds.abs() + target.abs()).clamp(min=SMALLEST)
+
+
+def size_of_target(batch: Batch) -> Tensor:
+    return torch.abs(batch.derive(pair)[1])
+
+
+def log_cosh(batch: Batch) -> Tensor:
+    missed = batch.derive(difference)
+    return torch.logaddexp(missed, -missed) - torch.log(torch.tensor(2.0, dtype=missed.dtype, device="cpu")).item()
+
+
+def power(batch: Batch, p: float) -> Tensor:
+    return torch.pow(batch.derive(absolute), p)
+
+
+class Errors(Statistic):
+    """The sum of an error over all elements, or over the samples for each of several outputs."""
+
+    def __init__(self, error: Callable[..., Tensor], outputs: int = 1, config: tuple[Any, ...] = ()) -> None:
+        self.error = error
+        self.config = config
+        self.outputs = outputs
+        shape = () if outputs == 1 else (outputs,)
+        slots = {"sum": Slot(shape, torch.float64), "seen": Slot()}
+        super().__init__((error, outputs, config), slots, checked=False)
+
+    def count(self, batch: Batch) -> None:
+        error, total = batch.derive(self.error, *self.config), self.state["sum"]
+        if self.outputs == 1:
+            total.add_(error.sum(dtype=total.dtype))
+            self.state["seen"].add_(error.numel())
+        else:
+            total.add_(error.sum(0, dtype=total.dtype))
+            self.state["seen"].add_(error.shape[0])
+
+
+class MeanError(Metric):
+    """The mean of an error."""
+
+    is_differentiable = True
+    higher_is_better: bool | None = False
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of predictions and targets of the same shape."""
+        self.observe(preds, target)
+
+    def value(self) -> Tensor:
+        return self._mean().to(self.dtype)
+
+    def _mean(self) -> Tensor:
+        state = self.errors.state
+        mean: Tensor = state["sum"] / state["seen"]
+        return mean
+
+
+def check_outputs(num_outputs: int) -> int:
+    """`num_outputs`; raises ValueError unless it is a positive integer."""
+    if not (isinstance(num_outputs, int) and num_outputs > 0):
+        raise ValueError(f"Expected num_outputs to be a positive integer but got {num_outputs}")
+    return num_outputs
+
+
+class MeanSquaredError(MeanError):
+    """The mean squared error, or with ``squared=False`` its root; for `num_outputs` outputs one of each."""
+
+    def __init__(self, squared: bool = True, num_outputs: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(squared, bool):
+            raise ValueError(f"Expected argument `squared` to be a boolean but got {squared}")
+        self.squared = squared
+        self.num_outputs = check_outputs(num_outputs)
+        self.use("errors", Errors(globals()["squared"], num_outputs))
+
+    def value(self) -> Tensor:
+        mean = self._mean()
+        return (mean if self.squared else mean.sqrt()).to(self.dtype)
+
+
+class MeanAbsoluteError(MeanError):
+    """The mean absolute error; for `num_outputs` outputs one of each."""
+
+    def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_outputs = check_outputs(num_outputs)
+        self.use("errors", Errors(absolute, num_outputs))
+
+
+class MeanSquaredLogError(MeanError):
+    """The mean squared difference of logarithms of 1 plus the value."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use("errors", Errors(squared_log))
+
+
+class MeanAbsolutePercentageError(MeanError):
+    """The mean absolute error in shares of the target (1 is 100 %)."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use("errors", Errors(relative))
+
+
+class SymmetricMeanAbsolutePercentageError(MeanError):
+    """The mean absolute error in shares of the mean of target and prediction."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use("errors", Errors(relative_to_both))
+
+
+class WeightedMeanAbsolutePercentageError(MeanError):
+    """The sum of absolute errors in shares of the sum of absolute targets."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use("errors", Errors(absolute))
+        self.use("targets", Errors(size_of_target))
+
+    def value(self) -> Tensor:
+        whole = self.targets.state["sum"].clamp(min=SMALLEST)
+        return (self.errors.state["sum"] / whole).to(self.dtype)
+
+
+class LogCoshError(MeanError):
+    """The mean logarithm of the hyperbolic cosine of the error; for `num_outputs` outputs one of each."""
+
+    def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_outputs = check_outputs(num_outputs)
+        self.use("errors", Errors(log_cosh, num_outputs))
+
+
+class MinkowskiDistance(MeanError):
+    """The root of order `p` of the sum of absolute errors to the power of `p`."""
+
+    def __init__(self, p: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not (isinstance(p, (float, int)) and p >= 1):
+            raise ValueError(f"Argument ``p`` must be a float or int greater than 1, but got {p}")
+        self.p = p
+        self.use("errors", Errors(power, config=(float(p),)))
+
+    def value(self) -> Tensor:
+        return self.errors.state["sum"].pow(1.0 / self.p).to(self.dtype)
