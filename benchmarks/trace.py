@@ -1,0 +1,223 @@
+"""What reading and explaining a saved profile costs: time and memory, beside a bare decode and another reader.
+
+A real profile, repeated with shifted times and numbers, gives files of 1, 5 and 20 times its size. Every
+measurement runs in a process of its own; the programs take turns, so that what else the machine does hits all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _sheet
+
+NUMBERS = re.compile(
+    rb'"(ts|correlation|External id|external id|id|Ev Idx|Python id|Python parent id)":\s*(\d+)(\.\d+)?'
+)
+OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+CLOSING = re.compile(rb"\]\s*[,}]")
+
+BARE = """
+import gc, sys, time
+import msgspec
+from gapless.trace.events import TraceEvent
+
+class Document(msgspec.Struct, gc=False):
+    traceEvents: list[TraceEvent]
+
+gc.disable()
+began = time.perf_counter(), time.process_time()
+with open(sys.argv[1], "rb") as file:
+    document = msgspec.json.decode(file.read(), type=Document)
+"""
+READ = """
+import sys, time
+from gapless.trace.read import read
+
+began = time.perf_counter(), time.process_time()
+timeline = read(sys.argv[1])
+"""
+HTA = """
+import os, sys, time
+from hta.trace_analysis import TraceAnalysis
+
+began = time.perf_counter(), time.process_time()
+TraceAnalysis(trace_files={0: os.path.abspath(sys.argv[1])}, trace_dir=os.path.dirname(sys.argv[1]))
+"""
+REPORT = """
+import json, os, resource
+print(json.dumps({
+    "wall": time.perf_counter() - began[0],
+    "cpu": time.process_time() - began[1],
+    "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+}), file=sys.__stdout__)
+"""
+Run = Callable[[Path], dict[str, float]]
+
+
+def repeated(source: Path, copies: int, target: Path) -> int:
+    """Write the profile `source` `copies` times over into `target`; the number of its events."""
+    data = gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
+    opening = OPENING.search(data)
+    events = json.loads(data)["traceEvents"]
+    assert opening is not None
+    last = [found for found in CLOSING.finditer(data, opening.end())]
+    # The list of events ends at the first bracket that leaves as many events as there are.
+    end = next(one.start() for one in last if _events(data[opening.end() : one.start()]) == len(events))
+    body = data[opening.end() : end].strip()
+    times = [float(event["ts"]) for event in events if "ts" in event]
+    longer = int(max(times) - min(times)) + 10_000_000
+    more = max(int(found[2]) for found in NUMBERS.finditer(body) if found[1] != b"ts") + 1
+    with open(target, "wb") as file:
+        file.write(data[: opening.end()] + b"\n")
+        for copy in range(copies):
+            file.write(b",\n" if copy else b"")
+            file.write(_shifted(body, copy * longer, copy * more))
+        file.write(b"\n" + data[end:])
+    return len(events) * copies
+
+
+def _events(text: bytes) -> int:
+    try:
+        return len(json.loads(b"[" + text + b"]"))
+    except ValueError:
+        return -1
+
+
+def _shifted(body: bytes, time: int, number: int) -> bytes:
+    def shift(found: re.Match[bytes]) -> bytes:
+        by = time if found[1] == b"ts" else number
+        return b'"%s": %d%s' % (found[1], int(found[2]) + by, found[3] or b"")
+
+    return NUMBERS.sub(shift, body) if number else body
+
+
+def inside(program: str, python: str = sys.executable) -> Run:
+    """Measures what `program` does after its imports."""
+
+    def run(path: Path) -> dict[str, float]:
+        words = [python, "-c", program + REPORT, str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tempfile.gettempdir())
+        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    return run
+
+
+def command(path: Path) -> dict[str, float]:
+    """Measures ``gapless trace -f json`` from the start of the process to its end, its workers included."""
+    words = [sys.executable, "-m", "gapless", "trace", "-q", "-f", "json", str(path)]
+    began = time.perf_counter()
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.read().decode()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"gapless trace failed: {said}")
+    wall = time.perf_counter() - began
+    return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss / 1024}
+
+
+def measured(programs: dict[str, Run], path: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Medians over `rounds` of every program, in turn."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
+    for _ in range(rounds):
+        for name, run in programs.items():
+            found[name].append(run(path))
+    keys = ("wall", "cpu", "peak")
+    return {n: {k: statistics.median(one[k] for one in runs) for k in keys} for n, runs in found.items()}
+
+
+def rows(found: dict[str, dict[str, float]], size: float) -> list[list[object]]:
+    bare = found["bare decode"]
+    table: list[list[object]] = []
+    for name, one in found.items():
+        slower = found.get("HTA 0.5.0, load", {}).get("wall", 0.0) / one["wall"]
+        table.append(
+            [
+                name,
+                f"{one['wall']:.2f}",
+                f"{one['cpu']:.2f}",
+                f"{one['peak']:.0f}",
+                f"{one['peak'] / size:.2f}",
+                f"{one['wall'] / bare['wall']:.2f}",
+                f"{slower:.1f}" if slower and not name.startswith("HTA") else "",
+            ]
+        )
+    return table
+
+
+COLUMNS = ["", "wall, s", "CPU, s", "peak, MB", "peak / file", "wall / bare decode", "HTA's wall / this"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trace", type=Path, help="a real profile with many events, plain or gzip")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--peers", metavar="PYTHON", help="an interpreter that has HolisticTraceAnalysis 0.5.0"
+    )
+    parser.add_argument("--growth", type=int, nargs="*", default=[1, 5, 20])
+    options = parser.parse_args()
+    programs: dict[str, Run] = {"bare decode": inside(BARE), "gapless, read": inside(READ)}
+    programs["gapless trace -f json"] = command
+    if options.peers:
+        programs["HTA 0.5.0, load"] = inside(HTA, options.peers)
+    text = _sheet.header(
+        "Reading and explaining a profile",
+        "python benchmarks/trace.py " + " ".join(_shown(options)),
+        "a real profile repeated with shifted times and numbers; every run in a fresh process, the programs in "
+        f"turn, medians of {options.rounds}; `bare decode` is msgspec into the same typed structs, the whole "
+        "file at once; the command is measured from the start of its process to the end, the others after "
+        "their imports; peak is the largest resident set of the process",
+    )
+    growth: list[list[object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for copies in options.growth:
+            path = Path(folder) / f"{copies}.json"
+            events = repeated(options.trace, copies, path)
+            size = path.stat().st_size / (1 << 20)
+            part = programs if copies <= 5 else {k: v for k, v in programs.items() if "gapless" in k}
+            found = measured(part, path, options.rounds if copies <= 5 else min(options.rounds, 3))
+            if "bare decode" in found:
+                text += f"## {size:.0f} MB, {events:,} events\n\n"
+                text += _sheet.table(COLUMNS, rows(found, size)) + "\n"
+            growth.append(_growth(found, events, size))
+            path.unlink()
+    text += "## Cost as files grow\n\n"
+    columns = ["file, MB", "events", "read, CPU µs per event", "peak / file"]
+    columns += ["command, CPU µs per event", "peak / file"]
+    text += _sheet.table(columns, growth)
+    text += "\nTraceLens is not measured: it is not on the Python package index.\n"
+    print(_sheet.write("trace", text).read_text())
+
+
+def _growth(found: dict[str, dict[str, Any]], events: int, size: float) -> list[object]:
+    row: list[object] = [f"{size:.0f}", f"{events:,}"]
+    for name in ("gapless, read", "gapless trace -f json"):
+        row += [f"{found[name]['cpu'] / events * 1e6:.2f}", f"{found[name]['peak'] / size:.2f}"]
+    return row
+
+
+def _shown(options: argparse.Namespace) -> list[str]:
+    """The command line, without the paths of this machine."""
+    words = [options.trace.name, f"--rounds {options.rounds}"]
+    return words + (["--peers PYTHON"] if options.peers else [])
+
+
+if __name__ == "__main__":
+    main()
