@@ -122,7 +122,9 @@ def test_ctrl_c_ends_all_of_it_at_once(
     process = start(str(script), cwd=tmp_path)
     begun = [Path(path).with_suffix(".begun") for path in paths[:2]]
     until = time.monotonic() + 60
-    while not all(mark.exists() and mark.read_text() for mark in begun) and time.monotonic() < until:
+    while not all(mark.exists() and mark.read_text() for mark in begun):
+        assert process.poll() is None, finish(process).stderr
+        assert time.monotonic() < until
         os.sched_yield()
     children = [int(mark.read_text()) for mark in begun]
     if whole_group:

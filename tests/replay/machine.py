@@ -11,8 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from gapless.trace.timeline import Timeline
+import numpy as np
 from tracing import Trace
+
+from gapless.trace.timeline import Timeline
 
 LAUNCH, CALL, GAP, RETURN, UNBLOCKED, COPY = 6, 5, 1, 5, 4, 3
 """From a launch to its work, the length of its call, between kernels, from work to host, a call with nothing
@@ -44,6 +46,9 @@ class Machine:
     starts: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     places: dict[int, float] = field(default_factory=dict)
     """Where each step's waiting call began, by its position in the program."""
+
+    def __post_init__(self) -> None:
+        self.trace.operator("aten::empty", 0, 1)  # where the profile begins
 
     def run(self, steps: Collection[Step]) -> float:
         """Runs these and the profiler's stop; returns when everything has ended."""
@@ -108,26 +113,14 @@ def profiled(steps: Collection[Step]) -> tuple[Timeline, dict[int, int]]:
     machine = Machine()
     machine.run(steps)
     timeline = machine.trace.timeline()
-    first = machine.places[0] if machine.places else 0
     rows = {}
     for position, step in enumerate(steps):
         if step.verb in ("sync", "read", "send", "device"):
-            begin = round((machine.places[position] - _origin(machine)) * 1000)
-            rows[position] = next(
-                row for row in range(len(timeline.host)) if timeline.host.start[row] == begin
-            )
-    del first
+            begins = timeline.host.start == round(machine.places[position] * 1000)
+            (rows[position],) = np.flatnonzero(begins).tolist()
     return timeline, rows
 
 
-def _origin(machine: Machine) -> float:
-    """When the first event of the profile begins: the profile's zero."""
-    times = [event["ts"] for event in machine.trace.events if event.get("ph") == "X"]
-    return round(min(times) - machine.trace.time(0), 3)
-
-
-def takes(steps: Collection[Step], without: Collection[int] = ()) -> float:
-    """How long the machine takes for a program, from its first event on."""
-    machine = Machine(without)
-    end = machine.run(steps)
-    return end - _origin(machine)
+def takes(steps: Collection[Step], without: Collection[int] = ()) -> int:
+    """How long the machine takes for a program, in nanoseconds."""
+    return round(Machine(without).run(steps) * 1000)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from gapless.metrics import classification, regression, segmentation, text, wrappers
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import Reading
+from gapless.metrics.regression import *  # noqa: F403
+from gapless.metrics.segmentation import *  # noqa: F403
+from gapless.metrics.text import *  # noqa: F403
+from gapless.metrics.wrappers import *  # noqa: F403
 
-__all__ = [
+__all__ = [  # noqa: PLE0604
     "CatMetric",
     "MaxMetric",
     "MeanMetric",
@@ -17,4 +22,9 @@ __all__ = [
     "MinMetric",
     "Reading",
     "SumMetric",
+    *classification.__all__,
+    *regression.__all__,
+    *segmentation.__all__,
+    *text.__all__,
+    *wrappers.__all__,
 ]

@@ -91,10 +91,10 @@ class MetricCollection(nn.ModuleDict):
         metric.__dict__["_ledger"] = self._ledger
 
     def _distinct(self, except_for: Metric | None = None) -> list[Statistic]:
-        """Every statistic once."""
+        """Every statistic that is updated here, once."""
         found: dict[int, Statistic] = {}
         for member in self._members():
-            if member is not except_for:
+            if member is not except_for and not member.direct:
                 found.update((id(part), part) for part in member._parts)
         return list(found.values())
 
@@ -125,10 +125,11 @@ class MetricCollection(nn.ModuleDict):
         return plan
 
     def _named_parts(self) -> list[Watched]:
-        return [
-            (part, tuple(n for n, m in super(MetricCollection, self).items() if part in m._parts))
-            for part in self._distinct()
-        ]
+        found: dict[int, tuple[Statistic, list[str]]] = {}
+        for name, member in self._modules.items():
+            for part in member._parts if isinstance(member, Metric) else ():
+                found.setdefault(id(part), (part, []))[1].append(name)
+        return [(part, tuple(names)) for part, names in found.values()]
 
     # What users call.
 
@@ -332,6 +333,9 @@ class MetricCollection(nn.ModuleDict):
             return device
         for part in self._distinct():
             part.to(accelerator)
+        for member in self._members():
+            if member.direct:
+                member._follow(args, member.device)
         return accelerator
 
 

@@ -133,7 +133,8 @@ def _gaps(timeline: Timeline, before: Ints, due: Ints, linked: Bools) -> Ints:
     queued = linked & (before >= 0) & (due < work.end[previous] - 2_000) & (between < 50_000)
     common = int(np.median(between[queued])) if queued.sum() >= LEAST else 1_000
     fitted: Ints = medians(group[queued], between[queued], np.full(16, common, np.int64))
-    return fitted[group]
+    gap: Ints = fitted[group]
+    return gap
 
 
 @dataclass(frozen=True)

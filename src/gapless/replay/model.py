@@ -101,7 +101,7 @@ class Model:
         return positions
 
     def pinned(self, rows: Iterable[int] | None = None) -> Change:
-        """The copies from pageable host memory (of these host rows; None: all) made pinned and not blocking."""
+        """Makes pinned and unblocking the copies from pageable host memory (of these rows; None: all)."""
         copies = self.links.copies
         of_copy = self.waits.copy >= 0
         copy = self.waits.copy[of_copy]

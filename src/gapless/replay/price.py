@@ -55,8 +55,8 @@ class Prices(Generic[K]):
 
     `span` is the unchanged replay's; `all` is what removing every group saves together (`least_all` if peers
     do not come earlier). `shortest` is a short list of groups that saves at least nine tenths of `all`, in
-    the order in which to remove them, and `saved` what has been saved after each. `limiter` is what takes most
-    of the time now, `remains` what does once all groups are removed. Where `fidelity` is not trusted the
+    the order in which to remove them, and `saved` what has been saved after each. `limiter` is what takes
+    most of the time now, `remains` what does once all groups are removed. Where `fidelity` is not trusted the
     prices are bounds.
     """
 

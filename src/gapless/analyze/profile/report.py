@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.headline import headline
 from gapless.analyze.profile.narrow import Read, narrow
-from gapless.analyze.ranks import summaries
+from gapless.analyze.ranks import remarks, slow_rank, summaries
 from gapless.model import Environment, Profile, RankSummary, Report, StepSummary
-
-LATE = 0.02
-"""A rank that reaches collectives later than its peers by this share of a step is the one they wait for."""
 
 
 def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> Report:
@@ -22,8 +19,10 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
     Where there are several ranks, the one that the others wait for is looked at closely, or else the slowest.
     """
     rows = summaries(profiles) if len(profiles) > 1 else ()
-    chosen = _focus(profiles, rows)
-    others = [other for other in profiles if other is not chosen]
+    at = _focus(profiles, rows)
+    chosen = profiles[at]
+    others = [*profiles[:at], *profiles[at + 1 :]]
+    said = remarks(profiles) if rows else ()
     one = narrow(chosen, read) if read else chosen
     sentence = headline(one)
     if rows:
@@ -41,19 +40,15 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
             source=one.steps.source,
         ),
         findings=findings([one, *others]),
-        notes=tuple(dict.fromkeys([*notes, *one.notes])),
+        notes=tuple(dict.fromkeys([*notes, *said, *one.notes])),
         profile=one,
         ranks=rows,
     )
 
 
-def _focus(profiles: Sequence[Profile], rows: Sequence[RankSummary]) -> Profile:
-    """The profile to look at: that of the rank which comes latest, else of the one with the longest steps."""
+def _focus(profiles: Sequence[Profile], rows: Sequence[RankSummary]) -> int:
+    """The position of the profile to look at: of the rank the others wait for, else of the longest steps."""
     if not rows:
-        return profiles[0]
-    latest = max(rows, key=lambda row: row.late)
-    chosen = latest if latest.late >= LATE * latest.step else max(rows, key=lambda row: row.step)
-    for profile in profiles:
-        if profile.path == chosen.path and profile.rank in (chosen.rank, -1):
-            return profile
-    return profiles[0]
+        return 0
+    slow = slow_rank(profiles)
+    return slow if slow >= 0 else max(range(len(profiles)), key=lambda at: profiles[at].steps.mean)

@@ -86,9 +86,11 @@ def announced(metric: Metric) -> bool:
 
 
 def _changing_shape() -> tuple[type, ...]:
-    from torchmetrics.regression import ConcordanceCorrCoef, PearsonCorrCoef
+    """Classes whose states take the shape of the data with the first update: a rank with none has another."""
+    from torchmetrics import regression
 
-    return (ConcordanceCorrCoef, PearsonCorrCoef)
+    names = ("ConcordanceCorrCoef", "ExplainedVariance", "PearsonCorrCoef", "R2Score", "RelativeSquaredError")
+    return tuple(getattr(regression, name) for name in names if hasattr(regression, name))
 
 
 def transport(group: Any, device: torch.device) -> torch.device:

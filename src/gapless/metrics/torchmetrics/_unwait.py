@@ -26,7 +26,7 @@ from gapless.metrics.torchmetrics._classes import (
     waited_class,
 )
 from gapless.metrics.torchmetrics._registry import table
-from gapless.metrics.torchmetrics._relink import in_library
+from gapless.metrics.torchmetrics._relink import SCALARS, in_library
 
 MEASURED = Path(__file__).with_name("measured.tsv")
 """Waits of each class, counted by ``benchmarks/torchmetrics_waits.py``."""
@@ -166,7 +166,8 @@ def _changes(path: str, thing: Metric | MetricCollection, own: str) -> MetricCha
         _aggregator(thing, changed, left)
     methods = changed_methods(cls)
     for name in ("update", "compute"):
-        changed += [f"{name}: {text}" for text in sorted(methods.get(name, ()))]
+        told = {SCALARS} if isinstance(thing, BaseAggregator) else set()  # it has said so of itself
+        changed += [f"{name}: {text}" for text in sorted(methods.get(name, frozenset()) - told)]
     _of_its_own(cls, own, left)
     _syncing(thing, changed, left)
     return MetricChanges(path, cls.__name__, tuple(changed), tuple(left), _measured(thing))

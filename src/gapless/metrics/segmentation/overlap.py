@@ -1,0 +1,225 @@
+"""How masks of classes lie over each other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.batch import Batch
+from gapless.metrics.divide import divide
+from gapless.metrics.metric import Metric
+from gapless.metrics.statistic import Slot, Statistic
+
+FORMATS = ("one-hot", "index", "mixed")
+
+
+class Masks(NamedTuple):
+    """How masks are given: one channel per class (``"one-hot"``), class indices (``"index"``), or one of each."""
+
+    classes: int
+    background: bool
+    format: str
+
+    @property
+    def counted(self) -> int:
+        """Classes that count."""
+        return self.classes if self.background or self.classes == 1 else self.classes - 1
+
+
+def overlaps(batch: Batch, masks: Masks) -> tuple[Tensor, Tensor, Tensor]:
+    """Per sample and class, in pixels: in both, in the prediction, in the target. ``[N, C]`` of int64 each."""
+    preds, target = (channels(one, masks, batch) for one in batch.args)
+    if preds.shape != target.shape:
+        raise RuntimeError(
+            "Predictions and targets are expected to have the same shape, "
+            f"but got {batch.args[0].shape} and {batch.args[1].shape}."
+        )
+    if preds.dim() < 3:
+        raise ValueError(f"Expected both `preds` and `target` to have at least 3 dimensions, but got {preds.dim()}.")
+    if masks.counted != masks.classes:
+        preds, target = preds[:, 1:], target[:, 1:]
+    found = (one.flatten(2).sum(2) for one in (preds & target, preds, target))
+    return tuple(found)  # type: ignore[return-value]
+
+
+def channels(mask: Tensor, masks: Masks, batch: Batch) -> Tensor:
+    """``(N, C, ...)`` of bool."""
+    indices = masks.format == "index" or (
+        masks.format == "mixed" and mask.dim() < max(one.dim() for one in batch.args)
+    )
+    if not indices and not mask.is_floating_point():
+        return mask if mask.dtype == torch.bool else mask != 0
+    index = mask if indices else mask.argmax(1)
+    classes = torch.arange(masks.classes, device=mask.device).reshape(-1, *[1] * (index.dim() - 1))
+    return index.unsqueeze(1) == classes
+
+
+def strange_pixels(batch: Batch, masks: Masks) -> Tensor | None:
+    """How many indices are no class; None where there are no indices."""
+    found = None
+    for one in batch.args:
+        indices = masks.format == "index" or (
+            masks.format == "mixed" and one.dim() < max(other.dim() for other in batch.args)
+        )
+        if indices:
+            strange = ((one < 0) | (one >= masks.classes)).sum()
+            found = strange if found is None else found + strange
+    return found
+
+
+class Overlapping(Statistic):
+    """Per class: sums over samples of a score, of whether it was there, and of the pixels in it."""
+
+    def __init__(self, masks: Masks, average: str | None) -> None:
+        self.masks = masks
+        self.average = average
+        classes = (masks.counted,)
+        per_class = average in ("iou", "none", None)
+        scores = classes if per_class else ()
+        slots = {
+            "score": Slot(scores, torch.float64),
+            "there": Slot(scores),
+            "both": Slot(classes),
+            "either": Slot(classes),
+            "support": Slot(classes),
+            "strange": Slot(),
+        }
+        super().__init__((masks, average), slots)
+
+    def count(self, batch: Batch) -> None:
+        both, in_preds, in_target = batch.derive(overlaps, self.masks)
+        score = (
+            divide(both, in_preds + in_target - both, torch.nan)
+            if self.average == "iou"
+            else dice(both, in_preds + in_target, in_target, self.average)
+        )
+        state = self.state
+        state["score"].add_(score.nansum(0, dtype=state["score"].dtype))
+        state["there"].add_((~score.isnan()).sum(0))
+        if self.average != "iou":
+            state["both"].add_(both.sum(0))
+            state["either"].add_((in_preds + in_target).sum(0))
+            state["support"].add_(in_target.sum(0))
+        strange = batch.derive(strange_pixels, self.masks)
+        if strange is not None:
+            state["strange"].add_(strange)
+
+    def faults(self) -> Tensor:
+        return self.state["strange"]
+
+    def forget_faults(self) -> None:
+        self.state["strange"].zero_()
+        self.state["clean"].zero_()
+
+    def complaint(self, count: int) -> str:
+        return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
+
+
+def dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> Tensor:
+    """Dice's coefficient over the last dimension, the classes; NaN where there is nothing."""
+    if average == "micro":
+        return divide(2 * both.sum(-1), either.sum(-1), torch.nan)
+    score = divide(2 * both, either, torch.nan)
+    if average == "macro":
+        return score.nanmean(-1)
+    if average == "weighted":
+        weights = divide(support, support.sum(-1, keepdim=True), torch.nan)
+        return (score * weights).nansum(-1).masked_fill(score.isnan().all(-1), torch.nan)
+    return score
+
+
+class MaskMetric(Metric):
+    """A metric of masks."""
+
+    is_differentiable = False
+    higher_is_better = True
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
+        self.observe(preds, target)
+
+    def _check(self, num_classes: Any, include_background: Any, input_format: Any) -> None:
+        if not isinstance(num_classes, int) or num_classes <= 0:
+            raise ValueError(
+                f"Expected argument `num_classes` must be a positive integer, but got {num_classes}."
+            )
+        if not isinstance(include_background, bool):
+            raise ValueError(
+                f"Expected argument `include_background` must be a boolean, but got {include_background}."
+            )
+        checks.one_of("input_format", input_format, FORMATS)
+        self.num_classes = num_classes
+        self.include_background = include_background
+        self.input_format = input_format
+
+
+class MeanIoU(MaskMetric):
+    """Intersection over union, averaged over the samples in which a class occurs, and over classes.
+
+    Args:
+        num_classes: how many classes there are.
+        include_background: whether class 0 counts.
+        per_class: whether to give one value per class, -1 for one that never occurs.
+        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for one of
+            each.
+    """
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        include_background: bool = True,
+        per_class: bool = False,
+        input_format: str = "one-hot",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._check(num_classes, include_background, input_format)
+        if not isinstance(per_class, bool):
+            raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
+        self.per_class = per_class
+        self.use("overlapping", Overlapping(Masks(self.num_classes, include_background, input_format), "iou"))
+
+    def value(self) -> Tensor:
+        score, there = self.overlapping.state["score"], self.overlapping.state["there"]
+        if self.per_class:
+            return divide(score, there, -1.0).to(self.dtype)
+        return torch.div(score.sum(), there.sum()).to(self.dtype)
+
+
+class DiceScore(MaskMetric):
+    """Dice's coefficient.
+
+    Args:
+        num_classes: how many classes there are.
+        include_background: whether class 0 counts.
+        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per class.
+        aggregation_level: ``"samplewise"`` for the mean over samples, ``"global"`` to count all pixels as one sample.
+        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for one of
+            each.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        include_background: bool = True,
+        average: str | None = "macro",
+        aggregation_level: str = "samplewise",
+        input_format: str = "one-hot",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._check(num_classes, include_background, input_format)
+        checks.one_of("average", average, checks.AVERAGES)
+        checks.one_of("aggregation_level", aggregation_level, ("samplewise", "global"))
+        self.average = average
+        self.aggregation_level = aggregation_level
+        self.use("overlapping", Overlapping(Masks(num_classes, include_background, input_format), average))
+
+    def value(self) -> Tensor:
+        state = self.overlapping.state
+        if self.aggregation_level == "global":
+            return dice(state["both"], state["either"], state["support"], self.average).to(self.dtype)
+        return torch.div(state["score"], state["there"]).to(self.dtype)

@@ -1,0 +1,116 @@
+"""The host never waits, with every check on; where a result's length depends on the data, ``compute`` alone does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from metrics.samples import SAMPLES, Sample
+
+import gapless
+import gapless.metrics as metrics
+
+BASES = {"Metric", "MetricCollection", "Reading"}
+WRAPPERS = {"BootStrapper", "ClasswiseWrapper", "MetricTracker", "MinMaxMetric", "Running"}
+
+
+def test_every_metric_has_a_sample():
+    assert {sample.name for sample in SAMPLES} | BASES | WRAPPERS == set(metrics.__all__)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=[sample.label for sample in SAMPLES])
+def test_nothing_waits(sample: Sample):
+    with gapless.emulate() as seen:
+        metric = sample.make().to("cuda")
+        for seed in range(2):
+            metric.update(*sample.data(seed, "cuda"))
+        metric.reset()
+        if not sample.may_wait:
+            metric(*sample.data(2, "cuda"))
+            metric.compute()
+            reading = metric.read()
+        metric.update(*sample.data(3, "cuda"))
+        assert seen.waits == 0, seen.session.sites
+        if not sample.may_wait:
+            reading.result()
+        metric.check()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: metrics.Running(metrics.MulticlassAccuracy(4), 3),
+        lambda: metrics.MinMaxMetric(metrics.MulticlassAccuracy(4)),
+        lambda: metrics.ClasswiseWrapper(metrics.MulticlassAccuracy(4, average="none")),
+        lambda: metrics.BootStrapper(metrics.MulticlassAccuracy(4), 3),
+        lambda: metrics.MetricCollection(
+            {
+                "accuracy": metrics.MulticlassAccuracy(4),
+                "table": metrics.ClasswiseWrapper(metrics.MulticlassRecall(4, average="none")),
+                "auroc": metrics.MulticlassAUROC(4, thresholds=20),
+                "running": metrics.Running(metrics.MulticlassF1Score(4), 2),
+            }
+        ),
+    ],
+    ids=["Running", "MinMax", "Classwise", "BootStrapper", "MetricCollection"],
+)
+def test_wrappers_do_not_wait(make):
+    random = torch.Generator().manual_seed(0)
+    with gapless.emulate() as seen:
+        metric = make().to("cuda")
+        for _ in range(4):
+            preds = torch.randn(8, 4, generator=random).pin_memory().to("cuda", non_blocking=True)
+            target = torch.randint(0, 4, (8,), generator=random).pin_memory().to("cuda", non_blocking=True)
+            metric(preds, target)
+            metric.update(preds, target)
+        metric.compute()
+        metric.read()
+        metric.reset()
+        assert seen.waits == 0, seen.session.sites
+
+
+def test_numbers_and_host_tensors_do_not_wait():
+    with gapless.emulate() as seen:
+        metric = metrics.MeanMetric().to("cuda")
+        on_device = torch.ones(3, device="cuda")
+        for value, weight in [
+            (1.5, 1.0),
+            (1.5, 2),
+            (on_device, 0.5),
+            (2.0, on_device),
+            (torch.ones(3), 1.0),
+            (torch.tensor(3.0), 2.0),
+            (on_device, torch.tensor(2.0)),
+            ([1.0, 2.0], 1.0),
+            (float("nan"), 1.0) if False else (0.0, 1.0),
+        ]:
+            metric.update(value, weight)
+        metric(on_device.half())
+        assert seen.waits == 0
+
+
+def test_a_metric_follows_its_first_batch_to_the_device():
+    with gapless.emulate() as seen:
+        metric = metrics.MulticlassAccuracy(3)
+        metric.update(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
+        collection = metrics.MetricCollection(metrics.MulticlassRecall(3), metrics.MulticlassAUROC(3, thresholds=5))
+        collection(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
+        assert (metric.device.type, collection.device.type, seen.waits) == ("cuda", "cuda", 0)
+        assert metric.read().result().item() == 1
+
+
+def test_readings_wait_only_when_asked():
+    with gapless.emulate() as seen:
+        metric = metrics.MeanMetric().to("cuda")
+        metric.update(torch.ones(4, device="cuda"))
+        reading = metric.read()
+        assert seen.waits == 0
+        assert reading.result().item() == 1
+        told = []
+        collection = metrics.MetricCollection({"mean": metrics.MeanMetric()}).to("cuda")
+        collection.every(2, lambda update, result: told.append((update, result["mean"].item())), reset=True)
+        before = seen.waits
+        for i in range(7):
+            collection.update(torch.full((2,), float(i), device="cuda"))
+        assert seen.waits == before
+        collection._watchers[0].finish()
+        assert told == [(2, 0.5), (4, 2.5), (6, 4.5)]

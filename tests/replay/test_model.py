@@ -1,0 +1,218 @@
+"""What depends on what: streams, threads, graphs, input, collectives."""
+
+from __future__ import annotations
+
+import pytest
+from tracing import Trace
+
+from gapless.replay.change import NOTHING, Change, halved, without
+from gapless.replay.fidelity import fidelity
+from gapless.replay.model import Model, Refusal, build
+
+
+def model(trace: Trace) -> Model:
+    found = build(trace.timeline())
+    assert isinstance(found, Model)
+    return found
+
+
+def micro(nanoseconds: int) -> float:
+    return nanoseconds / 1000
+
+
+def test_refusals_say_why() -> None:
+    trace = Trace()
+    trace.operator("aten::mm", 0, 100)
+    assert build(trace.timeline()) == Refusal("the profile shows no work on a device")
+    trace.kernel("gemm", 10, 20)
+    assert isinstance(build(trace.timeline()), Refusal)
+
+
+def test_a_stream_waits_for_another() -> None:
+    """A copy's stream is waited for by the kernels' stream: halving the copy moves the kernel."""
+    trace = Trace()
+    trace.copy("HtoD (Pinned -> Device)", 0, 5, copy=(6, 1000), bytes=1 << 24, stream=20)
+    trace.call("cudaEventRecord", 10, 1)
+    trace.call("cudaStreamWaitEvent", 15, 1)
+    trace.launch("gemm", 20, kernel=(1008, 100), stream=7)
+    trace.wait(30, 1083, stream=False)
+    found = model(trace)
+    assert found.graph.crossings.work.tolist() == [1]
+    assert found.replay().work_start.tolist() == [6_000, 1_008_000]
+    assert found.replay(halved([0])).work_start[1] == 508_000
+    assert micro(found.replay(halved([0])).span) == pytest.approx(613, abs=1)
+
+
+def test_work_on_another_stream_does_not_hold_up_what_does_not_wait_for_it() -> None:
+    trace = Trace()
+    trace.copy("HtoD (Pinned -> Device)", 0, 5, copy=(6, 1000), bytes=1 << 24, stream=20)
+    trace.launch("gemm", 20, kernel=(26, 2000), stream=7)
+    trace.wait(30, 2001, stream=False)
+    found = model(trace)
+    assert len(found.graph.crossings.work) == 0
+    assert found.replay(halved([0])).span == found.replay().span
+
+
+def backward(trace: Trace, begin: float, read: bool) -> float:
+    """A step: forward on the main thread, backward on its own; returns when the main thread goes on."""
+    now = begin
+    trace.operator("aten::mm", now, 20)
+    trace.launch("forward", now + 5, kernel=(now + 11, 10))
+    length = 400 if read else 5
+    if read:
+        trace.launch("busy", now + 12, kernel=(now + 22, 385))
+        trace.wait(now + 18, length)
+    now += 18 + length
+    trace.operator("aten::ones_like", now, 20)
+    now += 20 + 100
+    trace.operator("autograd::engine::evaluate_function: MmBackward0", now, 300, thread=77)
+    trace.launch("grad", now + 290, kernel=(now + 296, 50), thread=77)
+    return now + 300 + 200
+
+
+def test_threads_hand_over() -> None:
+    trace = Trace()
+    now = 0.0
+    for _ in range(3):
+        now = backward(trace, now, read=True)
+    trace.operator("aten::add", now, 10)
+    trace.wait(now + 20, 20, stream=False)
+    found = model(trace)
+    waits = found.waits.host[found.removable].tolist()
+    now_span, after = found.replay(), found.replay(without(waits))
+    assert micro(now_span.span) == pytest.approx(found.recorded / 1000, abs=5)
+    # The main thread, and so backward on its own thread, begin earlier by all that was waited.
+    assert micro(now_span.span - after.span) == pytest.approx(3 * 400, abs=30)
+
+
+def test_threads_that_run_at_once_do_not_wait_for_each_other() -> None:
+    trace = Trace()
+    for n in range(20):
+        trace.launch("a", 100 * n, 90, kernel=(100 * n + 91, 10))
+        trace.launch("b", 100 * n + 50, 90, kernel=(100 * n + 141, 10), thread=77, stream=9)
+    found = model(trace)
+    assert not (found.graph.anchors.kind == 1).any()
+
+
+def test_a_graph_follows_its_head() -> None:
+    trace = Trace()
+    trace.launch("before", 0, kernel=(6, 500))
+    number = trace.call("cudaGraphLaunch", 10, 20)
+    for begin in (507, 560, 580):
+        trace.kernel("node", begin, 10, correlation=number)
+    trace.kernel("branch", 540, 30, correlation=number, stream=9)
+    trace.wait(40, 560, stream=False)
+    found = model(trace)
+    moved = found.replay(halved([0]))
+    assert found.replay().work_start.tolist() == [6_000, 507_000, 540_000, 560_000, 580_000]
+    assert (found.replay().work_start[1:] - moved.work_start[1:]).tolist() == [250_000] * 4
+
+
+def loader(name: str, length: float) -> Trace:
+    trace = Trace()
+    now = 0.0
+    for _ in range(4):
+        trace.annotation(f"enumerate(DataLoader)#{name}.__next__", now, length)
+        now += length + 10
+        trace.launch("gemm", now, kernel=(now + 6, 3000))
+        trace.copy("DtoH (Device -> Pageable)", now + 10, 3002, copy=(now + 3007, 2), bytes=4)
+        trace.wait(now + 3012, 4)
+        now += 3020
+    trace.wait(now, 20, stream=False)
+    return trace
+
+
+def test_late_batches_stay_late_and_can_be_made_free() -> None:
+    found = model(loader("_MultiProcessingDataLoaderIter", 5000))
+    waits = found.waits.host[found.removable].tolist()
+    now = found.replay()
+    assert micro(now.span) == pytest.approx(found.recorded / 1000, abs=20)
+    # The workers' batches come when they come: only the last wait is off the path.
+    assert micro(now.span - found.span(waits)) < 100
+    free = found.replay(Change(input_free=True))
+    assert micro(now.span - free.span) == pytest.approx(4 * 5000, abs=100)
+    assert now.path.limiter == "input"
+    assert free.path.limiter == "device"
+
+
+def test_loading_in_the_main_process_is_host_work() -> None:
+    found = model(loader("_SingleProcessDataLoaderIter", 5000))
+    waits = found.waits.host[found.removable].tolist()
+    now = found.replay()
+    assert micro(now.span - found.span(waits)) == pytest.approx(3 * 3000 + 3000, abs=3200)
+    assert micro(now.span - found.replay(Change(input_free=True)).span) == pytest.approx(20_000, abs=50)
+
+
+def collective(peers: str) -> int:
+    trace = Trace()
+    trace.launch("gemm", 0, kernel=(6, 1000))
+    trace.copy("DtoH (Device -> Pageable)", 10, 1002, copy=(1007, 2), bytes=4)
+    trace.wait(1013, 4)
+    trace.launch("ncclDevKernel_AllReduce", 3000, kernel=(3006, 500))
+    trace.launch("gemm", 3010, kernel=(3507, 1000))
+    trace.launch("ncclDevKernel_AllReduce", 3020, kernel=(4508, 50))
+    trace.wait(3030, 1533, stream=False)
+    found = model(trace)
+    change = Change(collectives="end") if peers == "end" else NOTHING
+    return found.replay(change).span - found.replay(change | halved([0])).span
+
+
+def test_peers_come_earlier_or_when_they_came() -> None:
+    assert micro(collective("duration")) == pytest.approx(500, abs=1)
+    assert collective("end") == 0
+
+
+def test_launches_of_a_step_in_one_graph() -> None:
+    trace = Trace()
+    trace.step(1, 0, 1000)
+    for n in range(100):
+        trace.launch("small", 10 * n, kernel=(10 * n + 6, 2))
+    trace.wait(1010, 20, stream=False)
+    found = model(trace)
+    graphed = found.replay(Change(graphed=True))
+    assert micro(graphed.span) == pytest.approx(100 * 3 + 40, abs=60)
+    assert len(found.steps.start) == 1
+    assert found.replay().steps.tolist() == [1_000_000]
+    assert graphed.steps[0] < 50_000
+
+
+def test_changes_add_up_in_any_order() -> None:
+    one, two = without([1, 2]) | halved([4]), Change(input_free=True) | halved([4, 5])
+    assert one | two == two | one
+    assert (one | two).scaled == {4: 0.25, 5: 0.5}
+    assert NOTHING | one == one
+    assert without([1]).removes_only
+    assert not one.removes_only
+
+
+def test_work_from_before_the_window_is_kept() -> None:
+    """The first kernel was behind work that the profile does not show; nothing makes it begin earlier."""
+    trace = Trace()
+    trace.launch("late", 0, kernel=(50_000, 10))
+    trace.copy("DtoH (Device -> Pageable)", 10, 50_020, copy=(50_012, 2), bytes=4)
+    trace.wait(50_032, 4)
+    trace.launch("next", 50_050, kernel=(50_056, 10))
+    trace.wait(50_060, 20, stream=False)
+    found = model(trace)
+    waits = found.waits.host[found.removable].tolist()
+    assert micro(found.replay().span - found.span(waits)) < 100
+
+
+def test_short_profiles_are_not_trusted() -> None:
+    trace = Trace()
+    trace.launch("gemm", 0, kernel=(6, 100))
+    trace.wait(10, 101, stream=False)
+    seen = fidelity(model(trace))
+    assert not seen.trusted
+    assert seen.reason == "the profile holds only 1 device operations"
+
+
+def test_a_wait_that_its_work_does_not_explain_makes_prices_bounds() -> None:
+    trace = Trace()
+    for n in range(60):
+        trace.launch("gemm", 1000 * n, kernel=(1000 * n + 6, 10))
+        trace.wait(1000 * n + 100, 800)
+    seen = fidelity(model(trace))
+    assert seen.explained < 0.1
+    assert not seen.trusted
+    assert "blocked time" in seen.reason
