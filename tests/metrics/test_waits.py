@@ -17,22 +17,30 @@ def test_every_metric_has_a_sample():
     assert {sample.name for sample in SAMPLES} | BASES | WRAPPERS == set(metrics.__all__)
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=[sample.label for sample in SAMPLES])
-def test_nothing_waits(sample: Sample):
+@pytest.mark.parametrize("name", sorted({sample.name for sample in SAMPLES}))
+def test_nothing_waits(name: str):
     with gapless.emulate() as seen:
-        metric = sample.make().to("cuda")
-        for seed in range(2):
-            metric.update(*sample.data(seed, "cuda"))
-        metric.reset()
-        if not sample.may_wait:
-            metric(*sample.data(2, "cuda"))
-            metric.compute()
-            reading = metric.read()
-        metric.update(*sample.data(3, "cuda"))
-        assert seen.waits == 0, seen.session.sites
-        if not sample.may_wait:
-            reading.result()
-        metric.check()
+        for sample in SAMPLES:
+            if sample.name == name:
+                before = seen.waits
+                reading = use(sample)
+                assert seen.waits == before, (sample.label, seen.session.sites)
+                if reading is not None:
+                    reading.result()
+
+
+def use(sample: Sample) -> metrics.Reading | None:
+    """Everything a loop does with a metric; ``compute`` only where it is not to wait."""
+    metric, reading = sample.make().to("cuda"), None
+    for seed in range(2):
+        metric.update(*sample.data(seed, "cuda"))
+    metric.reset()
+    if not sample.may_wait:
+        metric(*sample.data(2, "cuda"))
+        metric.compute()
+        reading = metric.read()
+    metric.update(*sample.data(3, "cuda"))
+    return reading
 
 
 @pytest.mark.parametrize(
@@ -81,7 +89,6 @@ def test_numbers_and_host_tensors_do_not_wait():
             (torch.tensor(3.0), 2.0),
             (on_device, torch.tensor(2.0)),
             ([1.0, 2.0], 1.0),
-            (float("nan"), 1.0) if False else (0.0, 1.0),
         ]:
             metric.update(value, weight)
         metric(on_device.half())

@@ -59,7 +59,7 @@ def wait(idle: int, blocked: int, line: int) -> Finding:
         frequency=Frequency(when="every-step", waits=1),
         remedy="pin it",
         evidence=("seen so",),
-        loss=Loss(idle=idle, share=idle / (4 * MS), blocked=blocked, calls=5),
+        loss=Loss(idle=idle, share=idle / (4 * MS), blocked=blocked, working=blocked, calls=5),
         library_stack=site.library_frames,
         sites=(site,),
     )

@@ -1,4 +1,4 @@
-"""A small machine: one host thread, some streams, the rules of CUDA. It runs programs and writes their profile.
+"""A small machine: one host thread, some streams, the rules of CUDA. It runs programs and profiles them.
 
 What the replay predicts from the profile of a program is compared with what the machine does when the
 program itself is changed. Times are microseconds.
@@ -24,7 +24,7 @@ Verb = Literal["host", "launch", "sync", "read", "send", "device"]
 
 
 class Step(NamedTuple):
-    """Host work, a kernel, a synchronize, a copy to the host (pageable), one to the device, or a wait for all.
+    """Host work, a kernel, a synchronize, a pageable copy to the host or to the device, or a wait for all.
 
     `length` is that of the host work or of the kernel.
     """

@@ -112,3 +112,12 @@ def test_without_device_work_nothing_is_known_of_what_is_waited_for() -> None:
     trace.wait(0, 10)
     _, table = found(trace)
     assert table.work.tolist() == [-1]
+
+
+def test_a_second_synchronize_is_a_wait_of_its_own() -> None:
+    trace = Trace()
+    trace.copy("DtoH (Device -> Pageable)", 20, 100, copy=(111, 2), bytes=4)
+    trace.wait(122, 4)
+    trace.wait(128, 4)
+    _, table = found(trace)
+    assert table.kind.tolist() == [WaitKind.COPY, WaitKind.STREAM]

@@ -47,6 +47,8 @@ def cli() -> None:
       gapless check train.py --epochs 1     run it unmodified, report each wait
       gapless check -o run.gapless.json train.py
       gapless show run.gapless.json --all   the same run again, everything unfolded
+      gapless trace trace.json.gz           explain a saved profile, or those of all ranks
+      gapless compare before.json after.json
       gapless rule GAP112                   what a finding means, what to write instead
     """
 

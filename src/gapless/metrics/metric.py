@@ -331,7 +331,7 @@ class Metric(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         missing = args[2]
         for name, part in self.statistics():
-            found = {slot: state_dict.get(f"{prefix}{name}.{slot}") for slot in part.saved_names()}
+            found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
             if all(value is not None for value in found.values()):
                 part.load(found)
                 self._ledger.updated_once(False)

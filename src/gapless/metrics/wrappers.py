@@ -221,31 +221,42 @@ class ClasswiseWrapper(Transparent):
         return {f"{before or ''}{name}{behind or ''}": one for name, one in zip(names, values, strict=True)}
 
 
-class MinMaxMetric(Transparent):
-    """A metric's value with the smallest and the largest that ``compute`` has given since the last reset."""
+class Extremes(Statistic):
+    """The smallest and the largest value that was given out."""
 
-    low: Tensor
-    high: Tensor
+    def __init__(self) -> None:
+        slots = {
+            "low": Slot((), torch.float64, torch.inf, "min"),
+            "high": Slot((), torch.float64, -torch.inf, "max"),
+        }
+        super().__init__((), slots, checked=False)
+
+    def take(self, value: Tensor) -> None:
+        """Note a value of no dimension."""
+        for name, function in (("low", torch.minimum), ("high", torch.maximum)):
+            held = self.state[name]
+            function(held, value.to(held.dtype), out=held)
+
+
+class MinMaxMetric(Transparent):
+    """A metric's value with the smallest and the largest that were given out since the last reset."""
 
     def __init__(self, base_metric: Metric, **kwargs: Any) -> None:
         super().__init__(check_metric(base_metric, "base metric"), **kwargs)
-        self.register_buffer("low", torch.tensor(torch.inf), persistent=False)
-        self.register_buffer("high", torch.tensor(-torch.inf), persistent=False)
+        self.__dict__["extremes"] = Extremes()
 
     def value(self) -> dict[str, Tensor]:
         raw = self.inner.value()
         if not isinstance(raw, Tensor) or raw.numel() != 1:
-            raise RuntimeError(f"Returned value from base metric should be a scalar (int, float or tensor), but got {raw}")
-        if self.low.device != raw.device:
-            self.low, self.high = (torch.full_like(raw, end) for end in (torch.inf, -torch.inf))
-        self.low.copy_(torch.minimum(self.low, raw.reshape(())))
-        self.high.copy_(torch.maximum(self.high, raw.reshape(())))
-        return {"raw": raw, "max": self.high.clone(), "min": self.low.clone()}
+            raise RuntimeError(f"Returned value from base metric should be a scalar, but got {raw}")
+        self.extremes.to(raw.device)
+        self.extremes.take(raw.reshape(()))
+        low, high = (self.extremes.state[name].to(raw.dtype, copy=True) for name in ("low", "high"))
+        return {"raw": raw, "max": high, "min": low}
 
     def reset(self) -> None:
         super().reset()
-        self.low.fill_(torch.inf)
-        self.high.fill_(-torch.inf)
+        self.extremes.reset()
 
 
 class BootStrapper(Metric):

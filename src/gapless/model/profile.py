@@ -152,7 +152,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Idleness of the device that has one cause at one place, and the host's share in it.
 
     `idle` nanoseconds of the device in `stretches` stretches of the steps. For calls: `calls` of them, in
-    which the host spent `blocked`. `steps` says in how many steps either happens. `start` and `end` are the
+    which the host spent `blocked`, `working` of it while the device computed or copied. `steps` says in how many steps either happens. `start` and `end` are the
     longest stretch (or, where there is no idleness, the longest call): where to look in a viewer. Outside
     the steps nothing counts.
     """
@@ -164,6 +164,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     stretches: int = 0
     calls: int = 0
     blocked: int = 0
+    working: int = 0
     bytes: int = 0
     steps: int = 0
     start: int = 0

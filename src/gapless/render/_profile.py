@@ -124,8 +124,9 @@ def _numbers(canvas: Canvas, profile: Profile) -> None:
     launches = profile.launches
     if launches.count:
         per = max(profile.steps.count, 1)
+        each = "" if profile.steps.source == "span" else " a step"
         parts.append(
-            f"{three_digits(launches.count / per)} launches a step, {three_digits(launches.depth)} queued"
+            f"{three_digits(launches.count / per)} launches{each}, queue {three_digits(launches.depth)} deep"
         )
     memory = profile.memory
     if memory.peak_allocated >= 0:
@@ -258,7 +259,9 @@ def _free(canvas: Canvas, one: Finding, report: Report) -> None:
     canvas.hanging(Text("  "), Text(where))
     waits = count(one.loss.calls, "wait")
     each = "" if steps < 2 else " a step"
-    text = f"the host waits {duration(one.loss.blocked / steps)}{each} ({waits} in all) while the GPU works; "
+    working = one.loss.working >= 0.8 * one.loss.blocked
+    meanwhile = "while the GPU works" if working else "for something that the profile does not show"
+    text = f"the host waits {duration(one.loss.blocked / steps)}{each} ({waits} in all) {meanwhile}; "
     text += f"the GPU idles {duration(one.loss.idle / steps)} because of it"
     canvas.hanging(Text("  "), Text(text, style="dim"))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gapless.replay.links import STAGED
+from gapless.replay.targets import LONG
 from gapless.replay.waits import Links, WaitKind, Waits
 from gapless.trace.timeline import Bools, Ints, Timeline
 
@@ -182,7 +183,7 @@ def _fit(start: Ints, end: Ints, ends: Ints, target: Ints, group: Ints, usual: I
     known = target >= 0
     done = np.where(known, ends[np.maximum(target, 0)], start)
     waited = known & (done > start + 2_000)
-    free = known & (done <= start)
+    free = known & (done <= start) & (end - start <= LONG)  # longer: it waited for something unseen
     count = int(group.max(initial=0)) + 1
     pooled = int(np.median((end - done)[waited])) if waited.sum() >= LEAST else RETURN
     after = medians(group[waited], (end - done)[waited], np.full(count, pooled, np.int64), 3)

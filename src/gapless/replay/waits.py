@@ -109,6 +109,7 @@ def _adjacent(timeline: Timeline, known: Links, copy: Ints, rows: Ints) -> Bools
     launching = np.unique(known.call[known.call >= 0])
     between = np.searchsorted(launching, rows) - np.searchsorted(launching, call, side="right")
     soon: Bools = (host.start[rows] - host.end[call] <= PAIR) & (between == 0)
+    soon[1:] &= rows[:-1] <= call[1:]  # a second synchronize is a wait of its own
     return soon
 
 

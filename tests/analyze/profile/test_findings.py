@@ -38,7 +38,10 @@ def made(*costs: Cost, step: int = 100 * MS, steps: int = 4, **more: object) -> 
 
 def wait(idle: int, blocked: int, *stack: SourceLine, calls: int = 4, steps: int = 4) -> Cost:
     site = Site(operator="aten::_local_scalar_dense", mechanism="read", call="Tensor.item", stack=stack)
-    return Cost(cause="wait", site=site, idle=idle, blocked=blocked, calls=calls, steps=steps)
+    working = blocked - idle
+    return Cost(
+        cause="wait", site=site, idle=idle, blocked=blocked, working=working, calls=calls, steps=steps
+    )
 
 
 def test_a_wait_with_its_numbers():

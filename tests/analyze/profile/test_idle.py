@@ -178,6 +178,17 @@ def test_waits_of_threads_that_launch_nothing_hold_nothing_up():
     assert "wait" not in causes(trace)
 
 
+def test_a_wait_for_what_came_before_the_recording():
+    trace = Trace()
+    trace.step(1, 0, 1000)
+    trace.operator("aten::copy_", 5, 500)
+    trace.copy("DtoH (Device -> Pageable)", 10, 480, copy=(485, 3))
+    trace.launch("next", 520, 5, kernel=(530, 470))
+    found = causes(trace)
+    assert found["unknown"] == 477  # all of the call but the 3 µs of the copy
+    assert "wait" not in found
+
+
 def test_the_last_synchronization_is_the_profilers_own():
     trace = Trace()
     step(trace, 1000)

@@ -12,7 +12,7 @@ from gapless.analyze.profile import waits as waiting
 from gapless.analyze.profile.idle import Stretch, loading_rows
 from gapless.analyze.profile.lines import Place, Places
 from gapless.analyze.profile.spans import Spans
-from gapless.analyze.profile.steps import StepSpans
+from gapless.analyze.profile.steps import StepSpans, compute_busy, covered
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause, Cost, Site, Stack
 from gapless.trace.timeline import Bools, Ints, Timeline
@@ -39,7 +39,12 @@ class _Calls:
 
 
 def costs(
-    timeline: Timeline, steps: StepSpans, stretches: Iterable[Stretch], waits: HostWaits, places: Places
+    timeline: Timeline,
+    device: int,
+    steps: StepSpans,
+    stretches: Iterable[Stretch],
+    waits: HostWaits,
+    places: Places,
 ) -> tuple[Cost, ...]:
     """What each place costs, those that leave the device idle longest first; together all of its idleness."""
     parts = list(stretches)
@@ -57,7 +62,7 @@ def costs(
         for cost in _idle(part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
             _add(sums, *cost)
     for call in calls:
-        for cost in _blocked(timeline, call, codes[np.searchsorted(rows, call.rows)], steps, sites):
+        for cost in _blocked(timeline, device, call, codes[np.searchsorted(rows, call.rows)], steps, sites):
             _add(sums, *cost)
     return _bounded(list(sums.values()))
 
@@ -175,7 +180,7 @@ def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterab
 
 
 def _blocked(
-    timeline: Timeline, calls: _Calls, codes: Ints, steps: StepSpans, sites: _Sites
+    timeline: Timeline, device: int, calls: _Calls, codes: Ints, steps: StepSpans, sites: _Sites
 ) -> Iterable[tuple[Cost, set[int]]]:
     start, end = timeline.host.start[calls.rows], timeline.host.end[calls.rows]
     known, back = np.unique(codes, return_inverse=True)
@@ -187,6 +192,7 @@ def _blocked(
         if len(timeline.work)
         else np.zeros(len(codes), np.int64)
     )
+    working = np.bincount(back, weights=covered(*compute_busy(timeline, device), start, end))
     volume = np.bincount(back, weights=np.where(calls.counts, moved, 0), minlength=len(known))
     in_steps = _distinct(back, _step(steps, start), len(known))
     longest = _longest(back, end - start, len(known))
@@ -200,6 +206,7 @@ def _blocked(
                 place=place,
                 calls=int(count[position]),
                 blocked=int(total[position]),
+                working=int(working[position]),
                 bytes=int(volume[position]),
                 start=int(start[at]),
                 end=int(end[at]),
@@ -244,6 +251,7 @@ def _together(one: Cost, other: Cost, longest: Cost) -> Cost:
         stretches=one.stretches + other.stretches,
         calls=one.calls + other.calls,
         blocked=one.blocked + other.blocked,
+        working=one.working + other.working,
         bytes=one.bytes + other.bytes,
         start=longest.start,
         end=longest.end,

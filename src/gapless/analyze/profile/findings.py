@@ -13,6 +13,9 @@ from gapless.rules._places import deciding_frame
 NOWHERE = 0.001
 """Idleness below this share of the steps is next to none."""
 
+NEARLY = 0.8
+"""From this part on a wait is called one for a device at work."""
+
 
 def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
     """What the rules find in these profiles, of the ranks of one run; the first is looked at closely."""
@@ -82,6 +85,7 @@ def _of_waits(group: _Group, profile: Profile) -> Finding:
         idle=sum(cost.idle for cost in costs),
         share=_share(sum(cost.idle for cost in costs), profile),
         blocked=sum(cost.blocked for cost in costs),
+        working=sum(cost.working for cost in costs),
         calls=sum(cost.calls for cost in costs),
         start=longest.start,
         end=longest.end,
@@ -118,7 +122,10 @@ def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:
         each = " a step" if steps > 1 else ""
         blocked = f"the host is held up {duration(loss.blocked / steps)}{each}, {waits} in all"
         if loss.blocked > 20 * loss.idle and _share(loss.blocked, profile) >= 10 * NOWHERE:
-            blocked += ", nearly all of it while the GPU works: shortening the wait alone gains little"
+            if loss.working >= NEARLY * loss.blocked:
+                blocked += ", nearly all of it while the GPU works: shortening the wait alone gains little"
+            else:
+                blocked += ", for something that the profile does not show"
         told.append(blocked)
     return tuple(told)
 

@@ -61,13 +61,14 @@ def attribute(
     found.append(Stretch("communication", intersect(every, communication)[0]))
     left = subtract(every, communication)
 
-    late = left.keep(~gaps.queued[left.row])
-    found += _held_by_device(left.keep(gaps.queued[left.row]))
+    held, late = _launched(timeline, gaps, left)
+    found += _held_by_device(held)
     threads = _launching_threads(timeline, device)
     wait_spans = _calls(timeline, waits.rows, threads)
     for cause, spans in (
         ("profiler", _overhead(timeline)),
         ("allocator", _calls(timeline, allocator_calls(timeline), threads)),
+        ("unknown", _calls(timeline, waits.earlier, threads)),
         ("wait", wait_spans),
         ("input", _loading(timeline)),
         ("graph", _long_calls(timeline, threads)),
@@ -152,6 +153,17 @@ def _long_calls(timeline: Timeline, threads: Bools) -> Spans:
         return EMPTY
     long = host.end - host.start >= LONG_CALL
     return _calls(timeline, np.flatnonzero((host.kind == HostKind.CALL) & (long | graph[host.name])), threads)
+
+
+def _launched(timeline: Timeline, gaps: _Gaps, left: Spans) -> tuple[Spans, Spans]:
+    """What had been launched when the idleness began, or long ago within it, and what had not."""
+    launch = gaps.launch[left.row]
+    begun = np.where(launch >= 0, timeline.host.end[np.maximum(launch, 0)], left.end)
+    held_from = np.where(gaps.queued[left.row], left.start, begun + BETWEEN_KERNELS)
+    held_from = np.clip(held_from, left.start, left.end)
+    held = Spans(held_from, left.end, left.row)
+    late = Spans(left.start, held_from, left.row)
+    return held.keep(held.end > held.start), late.keep(late.end > late.start)
 
 
 def _held_by_device(queued: Spans) -> list[Stretch]:

@@ -167,7 +167,9 @@ class Place:
         operators = [name for name in self.operators if not name.startswith("autograd::engine::")]
         if operators:
             return operators[-1]
-        return "" if _marks_step(self.name) or source_line(self.name) else self.name
+        if _marks_step(self.name) or source_line(self.name):
+            return ""
+        return _built_in(self.name) or self.name
 
     @property
     def described(self) -> str:

@@ -65,7 +65,7 @@ def profile(timeline: Timeline) -> Profile:
         lines=hot_lines(timeline, steps, device, places),
         launches=launches(timeline, steps, device),
         memory=memory_use(timeline, steps, device),
-        costs=costs(timeline, steps, stretches, waits, places),
+        costs=costs(timeline, device, steps, stretches, waits, places),
         collectives=collectives(timeline, device),
         recording=recording(timeline, steps),
         notes=timeline.notes + steps.notes,

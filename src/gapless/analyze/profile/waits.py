@@ -45,12 +45,14 @@ class HostWaits:
 
     `copy` is the copy on the device that the call made or (for a synchronization right after one in the same
     operator) followed, else -1. `counts` is False for a copy whose synchronization follows: the two are one
-    wait, and only the second is counted.
+    wait, and only the second is counted. `earlier` are the rows of waits before which nothing was launched:
+    what they wait for began before the recording, and they are not among the others.
     """
 
     rows: Ints
     copy: Ints
     counts: Bools
+    earlier: Ints
 
 
 def find_waits(timeline: Timeline) -> HostWaits:
@@ -104,7 +106,13 @@ def _paired(timeline: Timeline, copying: Ints, made: Ints, waiting_copy: Bools, 
     copy = np.concatenate([made[waiting_copy], sync_copy])
     counts = np.concatenate([counts_copy[waiting_copy], np.ones(len(sync_rows), bool)])
     order = np.argsort(rows, kind="stable")
-    return HostWaits(rows[order], copy[order].astype(np.int64), counts[order])
+    rows, copy, counts = rows[order], copy[order].astype(np.int64), counts[order]
+    host = timeline.host
+    calls = np.flatnonzero((host.kind == HostKind.CALL) & (host.correlation > 0))
+    calls = calls[launched(timeline, calls) >= 0]
+    begun = int(host.start[calls].min()) if len(calls) else 0
+    inside = host.start[rows] > begun
+    return HostWaits(rows[inside], copy[inside], counts[inside], rows[~inside])
 
 
 def launched(timeline: Timeline, rows: Ints) -> Ints:

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ SLOTS = 8
 """Kinds of checks that one metric can tell apart; more share the last."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """What is wrong, in words with ``{n}`` in it, and whether that is an error or worth a warning."""
 
     words: str

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ _STAT = "functional.classification.stat_scores"
 _MATRIX = "functional.classification.confusion_matrix"
 _CURVE = "functional.classification.precision_recall_curve"
 
-Form = tuple[torch.dtype, torch.Size]
+FORMS = 4096
+"""Forms of inputs that a check remembers."""
 
 
 def _form_checked(original: Function) -> Callable[..., dict[str, Any]]:
@@ -31,8 +31,9 @@ def _form_checked(original: Function) -> Callable[..., dict[str, Any]]:
     """
     signature = inspect.signature(original)
 
-    @lru_cache(maxsize=4096)
-    def passed(names: tuple[str, ...], *given: Any) -> dict[str, Any]:
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def run(names: tuple[str, ...], given: list[Any]) -> dict[str, Any]:
         values = [_zeros(*value) if type(value) is tuple else value for value in given]
         plain = len(values) - len(names)
         bound = signature.bind(*values[:plain], **dict(zip(names, values[plain:], strict=False)))
@@ -45,7 +46,14 @@ def _form_checked(original: Function) -> Callable[..., dict[str, Any]]:
             (value.dtype, value.shape) if isinstance(value, Tensor) else value
             for value in (*args, *kwargs.values())
         ]
-        return passed(tuple(kwargs), *given)
+        key = (*given, *kwargs)
+        found = known.get(key)
+        if found is None:
+            found = run(tuple(kwargs), given)
+            if len(known) >= FORMS:
+                known.clear()
+            known[key] = found
+        return found
 
     return check
 
