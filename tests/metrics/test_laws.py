@@ -1,4 +1,4 @@
-"""What holds for every metric: storage stays, parts make the whole, copies are apart, checkpoints come back."""
+"""What holds for every metric: storage stays, copies are apart, checkpoints come back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ def of(name: str) -> list[Sample]:
 
 
 def storages(metric: Any) -> dict[str, int]:
-    parts = {id(part): part for module in metric.modules() if isinstance(module, metrics.Metric) for part in module._parts}
+    parts = {
+        id(part): part
+        for module in metric.modules()
+        if isinstance(module, metrics.Metric)
+        for part in module._parts
+    }
     return {
         f"{key}.{name}": value.untyped_storage().data_ptr()
         for key, part in parts.items()
@@ -162,7 +167,8 @@ def test_results_are_the_same_in_every_run(deterministic):
                 for metric in (first, second):
                     metric.update(*sample.data(5))
                 assert all(
-                    torch.equal(a, b) for a, b in zip(flat(first.compute()), flat(second.compute()), strict=True)
+                    torch.equal(a, b)
+                    for a, b in zip(flat(first.compute()), flat(second.compute()), strict=True)
                 )
     finally:
         torch.use_deterministic_algorithms(before)

@@ -710,6 +710,24 @@ def test_stable_states_keep_their_storages(make: Callable[[], Any], inputs: tupl
     same(plain.compute(), metric.compute())
 
 
+@pytest.mark.parametrize("make", [MeanMetric, lambda: tc.MulticlassAccuracy(3)])
+def test_a_compiled_program_can_update(make: Callable[[], Any]) -> None:
+    values = []
+    for change in (lambda metric: None, unwait):
+        metric = make()
+        change(metric)
+        inputs = [torch.tensor([0.0, 1.0, 1.0])] if make is MeanMetric else [torch.tensor([0, 1, 2])] * 2
+
+        def step(metric: Any = metric, inputs: list[Tensor] = inputs) -> None:
+            metric.update(*inputs)
+
+        compiled = torch.compile(step, backend="eager")
+        for _ in range(2):
+            compiled()
+        values.append(metric.compute())
+    same(*values)
+
+
 # -- the versions the replacements were written for ------------------------------------------------------
 
 

@@ -33,7 +33,11 @@ def reference(sample: Sample) -> Any:
     """TorchMetrics' metric of that name and these options."""
     home = next(home for home in HOMES if hasattr(home, sample.name))
     keeps = sample.name not in ("R2Score", "ExplainedVariance")
-    options = {k: v for k, v in sample.options.items() if k not in ("logits", "capacity") and (keeps or k not in OURS)}
+    options = {
+        k: v
+        for k, v in sample.options.items()
+        if k not in ("logits", "capacity") and (keeps or k not in OURS)
+    }
     return getattr(home, sample.name)(**options)
 
 
@@ -45,7 +49,9 @@ def flat(value: Any) -> list[Tensor]:
 
 def same(ours: Any, theirs: Any) -> bool:
     pairs = list(zip(flat(ours), flat(theirs), strict=True))
-    return all(a.shape == b.shape and torch.allclose(a.double(), b.double(), 1e-4, 1e-5, True) for a, b in pairs)
+    return all(
+        a.shape == b.shape and torch.allclose(a.double(), b.double(), 1e-4, 1e-5, True) for a, b in pairs
+    )
 
 
 @pytest.mark.parametrize("name", sorted({sample.name for sample in SAMPLES}))
@@ -89,7 +95,9 @@ def test_as_scikit_learn(seed: int, dtype: torch.dtype):
         ),
     }
     for name, value in expected.items():
-        torch.testing.assert_close(found[name].double(), torch.as_tensor(value).double(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            found[name].double(), torch.as_tensor(value).double(), rtol=1e-5, atol=1e-6
+        )
 
 
 @settings(max_examples=20, deadline=None)
@@ -101,7 +109,10 @@ def test_areas_as_scikit_learn(seed: int, ties: bool):
     target = torch.randint(0, 2, (40,), generator=random)
     target[:2] = torch.tensor([0, 1])
     for capacity in (None, 64):
-        roc, precision = metrics.BinaryAUROC(capacity=capacity), metrics.BinaryAveragePrecision(capacity=capacity)
+        roc, precision = (
+            metrics.BinaryAUROC(capacity=capacity),
+            metrics.BinaryAveragePrecision(capacity=capacity),
+        )
         partial = metrics.BinaryAUROC(max_fpr=0.4, capacity=capacity)
         for metric in (roc, precision, partial):
             metric.update(scores[:15], target[:15])
@@ -153,7 +164,9 @@ def test_logits_can_be_told_from_probabilities():
     logits, target = torch.tensor([0.2, 0.9]), torch.tensor([1, 1])
     assert metrics.BinaryAccuracy()(logits, target).item() == 0.5
     assert metrics.BinaryAccuracy(logits=True)(logits, target).item() == 1.0
-    assert metrics.BinaryAccuracy(threshold=0.1, logits=False)(torch.tensor([-3.0, 2.0]), target).item() == 0.5
+    assert (
+        metrics.BinaryAccuracy(threshold=0.1, logits=False)(torch.tensor([-3.0, 2.0]), target).item() == 0.5
+    )
 
 
 def test_metrics_with_other_options_are_not_taken_for_one_another():

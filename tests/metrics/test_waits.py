@@ -1,4 +1,6 @@
-"""The host never waits, with every check on; where a result's length depends on the data, ``compute`` alone does."""
+"""The host never waits, with every check on; where a result's length depends on the data, ``compute`` alone
+does.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def test_a_metric_follows_its_first_batch_to_the_device():
     with gapless.emulate() as seen:
         metric = metrics.MulticlassAccuracy(3)
         metric.update(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
-        collection = metrics.MetricCollection(metrics.MulticlassRecall(3), metrics.MulticlassAUROC(3, thresholds=5))
+        collection = metrics.MetricCollection(
+            metrics.MulticlassRecall(3), metrics.MulticlassAUROC(3, thresholds=5)
+        )
         collection(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
         assert (metric.device.type, collection.device.type, seen.waits) == ("cuda", "cuda", 0)
         assert metric.read().result().item() == 1

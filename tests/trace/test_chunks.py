@@ -27,9 +27,9 @@ class Slow:
         return self._data.read(size)
 
 
-def names(data: bytes, first: int, then: int) -> tuple[list[str], Rest]:
+def names(data: bytes, first: int, then: int, size: int = 1 << 20) -> tuple[list[str], Rest]:
     rest = Rest()
-    found = [event.name for some in events(Slow(data, first, then), rest, "here") for event in some]
+    found = [event.name for some in events(Slow(data, first, then), rest, "here", size) for event in some]
     return found, rest
 
 
@@ -58,7 +58,10 @@ def test_a_file_may_be_cut_at_any_byte() -> None:
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_pieces_of_any_size(size: int) -> None:
     data = awkward().text()
-    assert names(data, 0, size)[0] == names(data, 0, len(data))[0]
+    whole = names(data, 0, len(data))[0]
+    assert names(data, 0, size)[0] == whole
+    for first in range(100, len(data), 37):  # more than was asked for, to begin with
+        assert names(data, first, size, size=1)[0] == whole
 
 
 @settings(deadline=None, max_examples=40)

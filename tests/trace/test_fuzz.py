@@ -41,7 +41,7 @@ def attempt(data: bytes, chunk: int = 1 << 20) -> None:
         assert_sound(timeline)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(dialect=dialects, data=st.data(), chunk=chunks)
 def test_bytes_changed(dialect: Dialect, data: st.DataObject, chunk: int) -> None:
     text = bytearray(TEXTS[dialect])
@@ -68,7 +68,7 @@ def test_bytes_changed(dialect: Dialect, data: st.DataObject, chunk: int) -> Non
     attempt(bytes(text), chunk)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_values_changed(data: st.DataObject) -> None:
     document: dict[str, Any] = copy.deepcopy(DOCUMENT)

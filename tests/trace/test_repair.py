@@ -237,7 +237,7 @@ def test_cut_anywhere() -> None:
     whole = read_bytes(data)
     opened = data.index(b"[", data.index(b'"traceEvents"'))
     counts = []
-    for stop in range(0, len(data), 7):
+    for stop in range(0, len(data), 23):
         if stop <= opened:
             with pytest.raises(UnreadableInput):
                 read_bytes(data[:stop], "x.json")
@@ -331,7 +331,7 @@ def test_no_byte_is_looked_at_without_end(piece: bytes, monkeypatch: pytest.Monk
     monkeypatch.setattr(repair.json, "JSONDecoder", Scanner)
     data = three()
     at = data.index(b'"hit"')
-    for size in (30_000, 300_000):
+    for size in (10_000, 100_000):
         broken = data[:at] + piece * (size // len(piece)) + data[at:]
         looked = 0
         read_bytes(broken)

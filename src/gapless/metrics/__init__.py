@@ -13,7 +13,7 @@ from gapless.metrics.segmentation import *  # noqa: F403
 from gapless.metrics.text import *  # noqa: F403
 from gapless.metrics.wrappers import *  # noqa: F403
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "CatMetric",
     "MaxMetric",
     "MeanMetric",

@@ -34,8 +34,7 @@ class Aggregate(Statistic):
         self.state["clean"].zero_()
 
     def complaint(self, count: int) -> str:
-        done = "" if self.nan == "error" else ", which were removed"
-        return f"Encountered {count} `nan` value{'s' * (count != 1)} in the input{done}"
+        return nan_complaint(self.nan, count)
 
     def number(self, value: float) -> float | None:
         """`value`, a Python number, after the strategy for NaN; None where it is removed."""
@@ -51,6 +50,12 @@ class Aggregate(Statistic):
         nans = value.isnan()
         self.state["nans"].add_(nans.sum())
         return value.masked_fill(nans, float(self.nan) if isinstance(self.nan, float) else fill)
+
+
+def nan_complaint(nan: Nan, count: int) -> str:
+    """What to say about `count` NaNs."""
+    removed = "" if nan == "error" else ", which were removed"
+    return f"Encountered {count} `nan` value{'s' * (count != 1)} in the input{removed}"
 
 
 def plain(value: Any) -> Any:
@@ -159,30 +164,30 @@ class WeightedTotal(Aggregate):
         self.state["weight"].add_(weight.sum(dtype=dtype))
 
 
-class Values(Aggregate, Rows):
+class Values(Rows):
     """Every value, in order."""
 
     def __init__(self, nan: Nan, capacity: int | None) -> None:
         self.nan = nan
         self.severity = "error" if nan == "error" else "warn"
-        slots = {} if nan == "disable" else {"nans": Slot()}
-        Rows.__init__(self, (nan,), ("value",), capacity, nan in ("error", "warn"), slots)
+        checked = nan in ("error", "warn") or capacity is not None
+        super().__init__((nan,), {"value": None}, capacity, checked)
 
-    def faults(self) -> Tensor | None:
-        return Aggregate.faults(self)
+    def complaint(self, count: int) -> str:
+        return nan_complaint(self.nan, count) + self.full()
 
     def count(self, batch: Batch) -> None:
         value = batch.args[0]
         if not isinstance(value, Tensor):
-            number = self.number(value)
-            if number is None:
-                return
-            value = torch.full((1,), number, dtype=torch.float64, device=self.device)
-        elif value.numel() == 0:
+            value = torch.full((1,), value, dtype=torch.float64, device=self.device)
+        if value.numel() == 0:
             return
-        else:
-            value = self.values(value if value.dim() else value.reshape(1), math.nan)
-        self.append(value=value)
+        if self.nan != "disable" and value.is_floating_point():
+            nans = value.isnan()
+            if self.nan in ("error", "warn"):
+                self.state["strange"].add_(nans.sum())
+            value = value.masked_fill(nans, self.nan) if isinstance(self.nan, float) else value
+        self.append(value=value if value.dim() else value.reshape(1))
 
 
 class Aggregator(Metric):
@@ -201,9 +206,12 @@ class MeanMetric(Aggregator):
     """The weighted mean of all values.
 
     Args:
-        nan_strategy: what becomes of NaN: ``"error"`` and ``"warn"`` remove it and tell with the next reading (on
-            the CPU at once), ``"ignore"`` removes it, ``"disable"`` lets it through, a float takes its place.
+        nan_strategy: what becomes of NaN: ``"error"`` and ``"warn"`` remove it and tell with the next reading
+            (on the CPU at once), ``"ignore"`` removes it, ``"disable"`` lets it through, a float takes its
+            place.
     """
+
+    weighted: WeightedTotal
 
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
         super().__init__(nan_strategy, **kwargs)
@@ -221,6 +229,8 @@ class MeanMetric(Aggregator):
 class SumMetric(Aggregator):
     """The sum of all values; `nan_strategy` as in :class:`MeanMetric`."""
 
+    total: Total
+
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
         super().__init__(nan_strategy, **kwargs)
         self.use("total", Total(nan_strategy))
@@ -235,6 +245,8 @@ class SumMetric(Aggregator):
 
 class MaxMetric(Aggregator):
     """The largest value; `nan_strategy` as in :class:`MeanMetric`."""
+
+    extreme: Extreme
 
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
         super().__init__(nan_strategy, **kwargs)
@@ -251,6 +263,8 @@ class MaxMetric(Aggregator):
 class MinMetric(Aggregator):
     """The smallest value; `nan_strategy` as in :class:`MeanMetric`."""
 
+    extreme: Extreme
+
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
         super().__init__(nan_strategy, **kwargs)
         self.use("extreme", Extreme(nan_strategy, largest=False))
@@ -266,10 +280,12 @@ class MinMetric(Aggregator):
 class CatMetric(Aggregator):
     """All values, one after the other.
 
-    With ``nan_strategy`` ``"warn"`` or ``"ignore"`` the length of the result depends on the data, and ``compute``
-    waits for the device to learn it. With `capacity` there is room for that many rows and the storage never
-    changes; rows beyond it are counted and told with the next reading.
+    With ``nan_strategy`` ``"warn"`` or ``"ignore"`` the length of the result depends on the data, and
+    ``compute`` waits for the device to learn it. With `capacity` there is room for that many rows and the
+    storage never changes; rows beyond it are counted and told with the next reading.
     """
+
+    values: Values
 
     def __init__(self, nan_strategy: Nan = "warn", capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(nan_strategy, **kwargs)

@@ -14,8 +14,8 @@ Derivation = Callable[..., Any]
 class Batch:
     """The arguments of one update, shared by every statistic that reads them.
 
-    What several statistics need (the labels of logits, say) is derived once: :meth:`derive` keeps it under the
-    function and its configuration until the update is over.
+    What several statistics need (the labels of logits, say) is derived once: :meth:`derive` keeps it under
+    the function and its configuration until the update is over.
     """
 
     __slots__ = ("_derived", "args")
@@ -35,8 +35,8 @@ class Batch:
 def admit(value: Any, device: torch.device) -> Any:
     """`value` as an update may use it on `device` without waiting.
 
-    Tensors come without their graph. A tensor of the host travels through pinned memory; one with no dimension
-    becomes a Python number, which operators take as a kernel's argument.
+    Tensors come without their graph. A tensor of the host travels through pinned memory; one with no
+    dimension becomes a Python number, which operators take as a kernel's argument.
     """
     if not isinstance(value, Tensor):
         if isinstance(value, (list, tuple)):

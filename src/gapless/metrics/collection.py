@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -102,8 +102,20 @@ class MetricCollection(nn.ModuleDict):
         return [module for module in self._modules.values() if isinstance(module, Metric)]
 
     def forget_plan(self) -> None:
-        """Work out anew, at the next update, which statistics there are."""
+        """Work out anew which statistics there are.
+
+        Plans for the calls to expect are made here and not in the first update, so that a compiled one is
+        compiled once.
+        """
         self._plans = {}
+        needed: list[str] = []
+        for member in self._members():
+            parameters = inspect.signature(member.update).parameters.values()
+            ordinary = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+            needed += [p.name for p in ordinary if p.name not in needed]
+        for given, names in ((1, ()), (2, ()), (3, ()), (0, tuple(needed))):
+            with suppress(TypeError):
+                self._make_plan(given, names)
 
     def _make_plan(self, given: int, names: tuple[str, ...]) -> Plan:
         groups: dict[Sources, list[Watched]] = {}
@@ -121,8 +133,9 @@ class MetricCollection(nn.ModuleDict):
         plain = tuple(range(given))
         routes = [(None if sources == plain else sources, parts) for sources, parts in groups.items()]
         first = routes[0][1][0][0] if routes else None
-        plan = self._plans[(given, *names)] = Plan(routes, direct, first)
-        return plan
+        call: tuple[int | str, ...] = (given, *names)
+        self._plans[call] = Plan(routes, direct, first)
+        return self._plans[call]
 
     def _named_parts(self) -> list[Watched]:
         found: dict[int, tuple[Statistic, list[str]]] = {}
@@ -209,8 +222,8 @@ class MetricCollection(nn.ModuleDict):
     def every(self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False) -> Every:
         """Call ``callback(update, values)`` for every so many updates, once the values have arrived.
 
-        Nothing waits for them: they are looked for at each update, and come in order. With `reset` each reading
-        starts afresh after the one before.
+        Nothing waits for them: they are looked for at each update, and come in order. With `reset` each
+        reading starts afresh after the one before.
         """
         watcher = Every(updates, callback, reset)
         self._watchers.append(watcher)
@@ -253,8 +266,9 @@ class MetricCollection(nn.ModuleDict):
     def compute_groups(self) -> dict[int, list[str]]:
         """Names of members that share statistics."""
         found: dict[tuple[int, ...], list[str]] = {}
-        for name, member in super().items():
-            found.setdefault(tuple(id(part) for part in member._parts) or (id(member),), []).append(name)
+        for name, member in self._modules.items():
+            parts = member._parts if isinstance(member, Metric) else []
+            found.setdefault(tuple(id(part) for part in parts), []).append(name)
         return dict(enumerate(found.values()))
 
     # Names.
@@ -341,7 +355,7 @@ class MetricCollection(nn.ModuleDict):
 
 def named(metrics: Any, additional: Sequence[Any]) -> Iterator[tuple[str, Metric]]:
     """Members and their names, nested collections taken apart."""
-    if isinstance(metrics, Mapping) and not isinstance(metrics, MetricCollection):
+    if isinstance(metrics, Mapping):
         if additional:
             raise ValueError(
                 f"Received extra metrics {additional}, which need names beside a mapping: {metrics}."

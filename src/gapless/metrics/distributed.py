@@ -21,10 +21,10 @@ def available() -> bool:
 
 
 def reduce(statistics: Sequence[Statistic], group: Any = None) -> list[State]:
-    """The states of `statistics` over the processes of `group` (a group, a one-dimensional mesh, or None for all).
+    """The states of `statistics` over the processes of `group`: a group, a one-dimensional mesh, or all.
 
-    Local states stay as they are. Every process takes part, with data or without. The values travel on a device the
-    group's backend can reach, wherever the states live.
+    Local states stay as they are. Every process takes part, with data or without. The values travel on a
+    device the group's backend can reach, wherever the states live.
     """
     group = as_group(group)
     carrier = carrier_device(group)

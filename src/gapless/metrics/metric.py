@@ -47,18 +47,19 @@ class Ledger:
 class Metric(nn.Module):
     """A number (or several) over a stream of batches.
 
-    A subclass declares its statistics with :meth:`use`, passes what its ``update`` is given to :meth:`observe`,
-    and says in :meth:`value` how the result follows from the statistics' states.
+    A subclass declares its statistics with :meth:`use`, passes what its ``update`` is given to
+    :meth:`observe`, and says in :meth:`value` how the result follows from the statistics' states.
 
     Args:
         compute_on_cpu: accepted and of no effect; states stay where the inputs are.
         dist_sync_on_step: whether the batch value of ``forward`` is taken over all processes.
-        process_group: the processes to reduce over, as a group or a one-dimensional ``DeviceMesh``; None for all.
+        process_group: the processes to reduce over, as a group or a one-dimensional ``DeviceMesh``; None for
+            all.
         dist_sync_fn: accepted and of no effect; states are reduced, not gathered.
         distributed_available_fn: says whether there are other processes; None to ask ``torch.distributed``.
         sync_on_compute: whether ``compute`` reduces over all processes.
-        compute_with_cache: whether ``compute`` may return the last value reduced over processes again, so that it
-            is no collective where nothing was updated.
+        compute_with_cache: whether ``compute`` may return the last value reduced over processes again, so
+            that it is no collective where nothing was updated.
     """
 
     higher_is_better: bool | None = None
@@ -68,6 +69,15 @@ class Metric(nn.Module):
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
 
     _ledger: Ledger
+    _parts: list[Statistic]
+    _names: list[str]
+    _lender: Any
+    _local: list[State] | None
+    _persistent: bool
+    _dtype: torch.dtype
+    sync_on_compute: bool
+    dist_sync_on_step: bool
+    compute_with_cache: bool
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -92,7 +102,8 @@ class Metric(nn.Module):
         self.dist_sync_fn = options.pop("dist_sync_fn", None)
         if self.dist_sync_fn is not None and not callable(self.dist_sync_fn):
             raise ValueError(
-                f"Expected keyword argument `dist_sync_fn` to be a callable function but got {self.dist_sync_fn}"
+                "Expected keyword argument `dist_sync_fn` to be a callable function "
+                f"but got {self.dist_sync_fn}"
             )
         available: Callable[[], bool] | None = options.pop("distributed_available_fn", None)
         self.distributed_available_fn = available or distributed.available
@@ -147,7 +158,7 @@ class Metric(nn.Module):
         """
         if not self._ledger.updated and not torch.compiler.is_compiling():
             warnings.warn(
-                f"`compute` of {type(self).__name__} was called before `update`: the result is that of no data",
+                f"`compute` of {type(self).__name__} was called before `update`: a result of no data",
                 UserWarning,
                 stacklevel=2,
             )
@@ -181,7 +192,7 @@ class Metric(nn.Module):
         self._ledger.start_again()
 
     def read(self) -> Reading:
-        """Start to bring the result to the host and return at once: see :class:`~gapless.metrics.reading.Reading`.
+        """Start to bring the result to the host and return at once, with a :class:`~.reading.Reading`.
 
         Bad values that updates met come with it.
         """
@@ -224,7 +235,9 @@ class Metric(nn.Module):
 
     @property
     def update_count(self) -> int:
-        """Updates since the last reset that Python ran; those in a compiled function or a CUDA graph are not counted."""
+        """Updates since the last reset that Python ran; those in a compiled function or a CUDA graph are not
+        counted.
+        """
         return self._ledger.count
 
     @property

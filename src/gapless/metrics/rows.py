@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from gapless.metrics import distributed
 from gapless.metrics.batch import moved
 from gapless.metrics.statistic import Slot, State, Statistic
 
+Column = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype of a row."""
 FIRST = 256
 """Rows there is room for at first, where no capacity is given."""
 
@@ -26,15 +29,18 @@ class RowState(dict[str, Tensor]):
 class Rows(Statistic):
     """Rows of several columns.
 
-    Without a capacity the host counts the rows (their number is a shape, so nothing is read) and storage doubles
-    when it is full. With one, the device counts: storage is fixed, rows beyond it fall away and are counted as
-    faults, and what is read has the length of the capacity with a mask of what is there.
+    Without a capacity the host counts the rows (their number is a shape, so nothing is read) and storage
+    doubles when it is full. With one, the device counts: storage is fixed, rows beyond it fall away and are
+    counted as faults, and what is read has the length of the capacity with a mask of what is there.
+
+    `columns` says what a row is; None where only the first row will tell. The slot ``"strange"`` is for what
+    a subclass finds wrong with the rows.
     """
 
     def __init__(
         self,
         config: tuple[Any, ...],
-        columns: tuple[str, ...],
+        columns: Mapping[str, Column | None],
         capacity: int | None = None,
         checked: bool = True,
         slots: dict[str, Slot] | None = None,
@@ -46,7 +52,7 @@ class Rows(Statistic):
         self.columns = columns
         self.capacity = capacity
         fixed = {"length": Slot(), "start": Slot()} if capacity is not None else {}
-        super().__init__((*config, capacity), {**(slots or {}), **fixed}, checked)
+        super().__init__((*config, capacity), {"strange": Slot(), **(slots or {}), **fixed}, checked)
 
     def append(self, **columns: Tensor) -> None:
         """Add rows: for each column a tensor ``(n, ...)`` with the same `n`."""
@@ -83,18 +89,26 @@ class Rows(Statistic):
         position = torch.arange(self.capacity, device=self.device)
         return (position >= self.state["start"]) & (position < self.state["length"])
 
-    def faults(self) -> Tensor | None:
-        if self.capacity is None:
-            return None
-        return (self.state["length"] - self.capacity).clamp(min=0)
+    def faults(self) -> Tensor:
+        strange = self.state["strange"]
+        return (
+            strange
+            if self.capacity is None
+            else strange + (self.state["length"] - self.capacity).clamp(min=0)
+        )
 
     def forget_faults(self) -> None:
+        self.state["strange"].zero_()
+        self.state["clean"].zero_()
         if self.capacity is not None:
             self.state["length"].clamp_(max=self.capacity)
-            self.state["clean"].zero_()
+
+    def full(self) -> str:
+        """What to add to a complaint where rows may have been left out."""
+        return "" if self.capacity is None else f", or rows beyond the capacity of {self.capacity}, left out"
 
     def complaint(self, count: int) -> str:
-        return f"{count} rows did not fit into the capacity of {self.capacity} and were left out"
+        return f"Left out {count} row{'s' * (count != 1)} beyond the capacity of {self.capacity}"
 
     def reset(self) -> None:
         super().reset()
@@ -180,9 +194,17 @@ class Rows(Statistic):
         return torch.cat([part[:n] for part, n in zip(rows, lengths, strict=True)]).to(self.device)
 
     def _rows(self) -> RowState:
-        if not isinstance(self.state, RowState):
-            self.state = RowState(self.state)
+        assert isinstance(self.state, RowState)
         return self.state
+
+    def _allocate(self) -> State:
+        state = RowState(super()._allocate())
+        for name, column in self.columns.items():
+            if self.capacity is not None and column is not None:
+                with torch.inference_mode(False):
+                    shape = (self.capacity + 1, *column[0])
+                    state[name] = torch.zeros(shape, dtype=column[1], device=self.device)
+        return state
 
     def _room(self, state: RowState, name: str, like: Tensor, rows: int) -> None:
         held = state.get(name)

@@ -1,4 +1,4 @@
-"""What metrics are computed from: sums (or extremes, or rows) over the updates, kept in place on the device."""
+"""What metrics are computed from: sums or extremes over the updates, kept in place on the device."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ State = dict[str, Tensor]
 class Slot:
     """One tensor of a statistic's state.
 
-    `reduction` says how the same slot of two states becomes one: ``"sum"``, ``"max"``, ``"min"``, or ``"fold"``
-    where the statistic's own :meth:`Statistic.merge_folded` knows.
+    `reduction` says how the same slot of two states becomes one: ``"sum"``, ``"max"``, ``"min"``, or
+    ``"fold"`` where the statistic's own :meth:`Statistic.merge_folded` knows.
     """
 
     shape: tuple[int, ...] = ()
@@ -42,13 +42,16 @@ class Statistic:
     """State that one or more metrics are computed from.
 
     A subclass passes its configuration and its slots to ``__init__`` and adds a batch to ``self.state`` in
-    :meth:`count`, with in-place operations and without reading a value. Two statistics with the same `key` are
-    the same statistic: a collection keeps one of them.
+    :meth:`count`, with in-place operations and without reading a value. Two statistics with the same `key`
+    are the same statistic: a collection keeps one of them.
     """
 
     severity = "error"
     constants: Mapping[str, int | Tensor] = MappingProxyType({})
-    """What operators need as tensors of the device: integers, or tensors of the host. Each is an attribute."""
+    """What operators need as tensors of the device: integers, or tensors of the host.
+
+    Each is an attribute.
+    """
 
     def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
         self.key = (type(self), *config)
@@ -67,7 +70,9 @@ class Statistic:
         raise NotImplementedError
 
     def faults(self) -> Tensor | None:
-        """How many bad values ``self.state`` has met, as a tensor of no dimension; None where none are looked for."""
+        """How many bad values ``self.state`` has met, as a tensor of no dimension; None where none are looked
+        for.
+        """
         return None
 
     def forget_faults(self) -> None:
@@ -97,7 +102,7 @@ class Statistic:
             self.state["clean"].add_(faults == 0)
 
     def fault_state(self) -> Tensor | None:
-        """``[bad values, updates before the first of them]`` on the device, or None where nothing is checked."""
+        """``[bad values, updates before the first of them]`` on the device; None where nothing is checked."""
         faults = self.faults() if self.checked else None
         return None if faults is None else torch.stack((faults, self.state["clean"]))
 

@@ -11,20 +11,20 @@ from gapless.metrics.metric import Metric
 class Task(Metric):
     """``Name(task="multiclass", num_classes=10, …)`` makes the metric of that task.
 
-    A subclass lists the forms by task and the parameters with their defaults, in order.
+    A subclass lists the forms by task and the arguments with their defaults, in order.
     """
 
     forms: ClassVar[dict[str, type[Metric]]] = {}
-    parameters: ClassVar[dict[str, Any]] = {}
+    arguments: ClassVar[dict[str, Any]] = {}
 
     def __new__(cls, task: str, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(cls.parameters, args, strict=False))
-        if len(args) > len(cls.parameters):
-            raise TypeError(f"{cls.__name__} takes at most {1 + len(cls.parameters)} positional arguments")
+        given = dict(zip(cls.arguments, args, strict=False))
+        if len(args) > len(cls.arguments):
+            raise TypeError(f"{cls.__name__} takes at most {1 + len(cls.arguments)} positional arguments")
         for name in given:
             if name in kwargs:
                 raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
-        options = {**cls.parameters, **given, **kwargs}
+        options = {**cls.arguments, **given, **kwargs}
         return cls._make(cls._form(task), options)
 
     @classmethod
@@ -42,7 +42,7 @@ class Task(Metric):
                 if name == "num_classes" and options.get("average") == "micro" and options[name] is None:
                     continue
                 raise ValueError(f"`{name}` is expected to be `int` but `{type(options[name])}` was passed.")
-        return form(**{k: v for k, v in options.items() if k in taken or k not in cls.parameters})
+        return form(**{k: v for k, v in options.items() if k in taken or k not in cls.arguments})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -50,7 +50,7 @@ class Task(Metric):
         cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 kinds("task", kinds.POSITIONAL_OR_KEYWORD),
-                *(kinds(name, kinds.POSITIONAL_OR_KEYWORD, default=d) for name, d in cls.parameters.items()),
+                *(kinds(name, kinds.POSITIONAL_OR_KEYWORD, default=d) for name, d in cls.arguments.items()),
                 kinds("kwargs", kinds.VAR_KEYWORD),
             ]
         )

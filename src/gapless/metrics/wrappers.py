@@ -20,7 +20,9 @@ from gapless.metrics.statistic import REDUCE, Slot, State, Statistic
 def check_metric(metric: Any, name: str) -> Metric:
     """`metric`; raises ValueError unless it is one of this package."""
     if not isinstance(metric, Metric):
-        raise ValueError(f"Expected {name} to be an instance of `gapless.metrics.Metric` but received {metric}")
+        raise ValueError(
+            f"Expected {name} to be an instance of `gapless.metrics.Metric` but received {metric}"
+        )
     return metric
 
 
@@ -29,11 +31,13 @@ OWN = ("next", "faults", "clean")
 
 
 class Window(Statistic):
-    """The states of the last updates of another statistic, one row each; the device counts which comes next."""
+    """The states of the last updates of another statistic, one row each; the device knows the next."""
 
     def __init__(self, inner: Statistic, window: int) -> None:
         if isinstance(inner, Rows):
-            raise ValueError("A statistic that keeps every row has no fixed size and cannot run over a window")
+            raise ValueError(
+                "A statistic that keeps every row has no fixed size and cannot run over a window"
+            )
         self.inner = inner
         self.window = window
         slots = {
@@ -69,7 +73,10 @@ class Window(Statistic):
 
     def joined(self) -> State:
         """The state of all batches in the window."""
-        rows = [{name: self.state[name][i] for name in self.inner.slots if name != "clean"} for i in range(self.window)]
+        rows = [
+            {name: self.state[name][i] for name in self.inner.slots if name != "clean"}
+            for i in range(self.window)
+        ]
         start = {name: value.clone() for name, value in rows[0].items()}
         for row in rows[1:]:
             for name, slot in self.inner.slots.items():
@@ -91,6 +98,7 @@ class Running(Metric):
     """Another metric over the last `window` updates. ``forward`` gives the value of the batch."""
 
     direct = True
+    base_metric: Metric
 
     def __init__(self, base_metric: Metric, window: int = 5) -> None:
         super().__init__()
@@ -109,19 +117,22 @@ class Running(Metric):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.base_metric.reset()
         self.base_metric.update(*args, **kwargs)
-        for window in self._parts:
+        for window in self._windows():
             window.to(window.inner.device)
             window.push()
         self._ledger.updated_once(torch.compiler.is_compiling())
         return self.base_metric.value()
 
     def value(self) -> Any:
-        inner = [window.inner for window in self._parts]
-        before = swap(inner, [window.joined() for window in self._parts])
+        inner = [window.inner for window in self._windows()]
+        before = swap(inner, [window.joined() for window in self._windows()])
         try:
             return self.base_metric.value()
         finally:
             swap(inner, before)
+
+    def _windows(self) -> list[Window]:
+        return [part for part in self._parts if isinstance(part, Window)]
 
     def reset(self) -> None:
         super().reset()
@@ -154,6 +165,8 @@ class RunningSum(Running):
 
 class Transparent(Metric):
     """A wrapper whose statistics are those of the metric inside, so that a collection shares them."""
+
+    inner: Metric
 
     def __init__(self, inner: Metric, **options: Any) -> None:
         super().__init__(**options)
@@ -202,11 +215,17 @@ class ClasswiseWrapper(Transparent):
         postfix: str | None = None,
     ) -> None:
         check_metric(metric, "argument `metric`")
-        if labels is not None and not (isinstance(labels, list) and all(isinstance(one, str) for one in labels)):
-            raise ValueError(f"Expected argument `labels` to either be `None` or a list of strings but got {labels}")
+        if labels is not None and not (
+            isinstance(labels, list) and all(isinstance(one, str) for one in labels)
+        ):
+            raise ValueError(
+                f"Expected argument `labels` to either be `None` or a list of strings but got {labels}"
+            )
         for name, affix in (("prefix", prefix), ("postfix", postfix)):
             if affix is not None and not isinstance(affix, str):
-                raise ValueError(f"Expected argument `{name}` to either be `None` or a string but got {affix}")
+                raise ValueError(
+                    f"Expected argument `{name}` to either be `None` or a string but got {affix}"
+                )
         super().__init__(metric)
         self.labels = labels
         self.prefix = prefix
@@ -241,6 +260,8 @@ class Extremes(Statistic):
 class MinMaxMetric(Transparent):
     """A metric's value with the smallest and the largest that were given out since the last reset."""
 
+    extremes: Extremes
+
     def __init__(self, base_metric: Metric, **kwargs: Any) -> None:
         super().__init__(check_metric(base_metric, "base metric"), **kwargs)
         self.__dict__["extremes"] = Extremes()
@@ -262,8 +283,8 @@ class MinMaxMetric(Transparent):
 class BootStrapper(Metric):
     """The spread of a metric over samples drawn with replacement from what it was given.
 
-    Each of `num_bootstraps` copies sees every batch with its rows drawn anew, on the device; ``"poisson"`` and
-    ``"multinomial"`` both draw as many rows as there are, so that no size depends on the draw.
+    Each of `num_bootstraps` copies sees every batch with its rows drawn anew, on the device; ``"poisson"``
+    and ``"multinomial"`` both draw as many rows as there are, so that no size depends on the draw.
 
     Args:
         base_metric: the metric.
@@ -305,7 +326,7 @@ class BootStrapper(Metric):
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if not given:
             raise ValueError("None of the input contained tensors, so could not determine the sampling size")
-        for metric in self.metrics:
+        for metric in self._several():
             rows = torch.randint(len(given[0]), (len(given[0]),), device=given[0].device)
             metric.update(
                 *(value.index_select(0, rows) if isinstance(value, Tensor) else value for value in args),
@@ -331,20 +352,18 @@ class BootStrapper(Metric):
 
 
 class MetricTracker(nn.ModuleList):
-    """A metric, or a collection, once per epoch (or whatever :meth:`increment` begins), with the best of them.
+    """A metric or a collection, once per epoch (or whatever :meth:`increment` begins), and the best of them.
 
     Args:
         metric: what to track.
         maximize: whether larger is better, for all or in a list for each; None to ask the metrics.
     """
 
-    def __init__(
-        self, metric: Metric | MetricCollection, maximize: bool | list[bool] | None = None
-    ) -> None:
+    def __init__(self, metric: Metric | MetricCollection, maximize: bool | list[bool] | None = None) -> None:
         super().__init__()
         if not isinstance(metric, (Metric, MetricCollection)):
             raise TypeError(
-                f"Metric arg need to be an instance of a gapless `Metric` or `MetricCollection` but got {metric}"
+                f"Expected argument `metric` to be a `Metric` or a `MetricCollection` but got {metric}"
             )
         self._base_metric = metric
         self.maximize = self._direction(metric, maximize)
@@ -369,9 +388,13 @@ class MetricTracker(nn.ModuleList):
             if not all(isinstance(one, bool) for one in maximize):
                 raise ValueError("Argument `maximize` is list but not type of bool.")
             if not several:
-                raise ValueError("Argument `maximize` should be a single bool when `metric` is a single Metric")
+                raise ValueError(
+                    "Argument `maximize` should be a single bool when `metric` is a single Metric"
+                )
             if len(maximize) != len(metric):
-                raise ValueError("The len of argument `maximize` should match the length of the metric collection")
+                raise ValueError(
+                    "The len of argument `maximize` should match the length of the metric collection"
+                )
         return maximize
 
     @property
@@ -399,7 +422,7 @@ class MetricTracker(nn.ModuleList):
     def compute_all(self) -> Any:
         """All results, stacked, on the device; a list of them where they cannot be stacked."""
         self._now("compute_all")
-        results = [metric.compute() for metric in self]
+        results = [metric.compute() for metric in self._all()]
         if isinstance(results[0], dict):
             return {name: torch.stack([one[name] for one in results]) for name in results[0]}
         return torch.stack(results) if isinstance(results[0], Tensor) else results
@@ -410,7 +433,7 @@ class MetricTracker(nn.ModuleList):
 
     def reset_all(self) -> None:
         """Reset all of them."""
-        for metric in self:
+        for metric in self._all():
             metric.reset()
 
     def best_metric(self, return_step: bool = False) -> Any:
@@ -430,6 +453,9 @@ class MetricTracker(nn.ModuleList):
             return None, None
         best = values.max(0) if maximize else values.min(0)
         return best.values.item(), int(best.indices.item())
+
+    def _all(self) -> list[Any]:
+        return list(self)
 
     def _now(self, method: str) -> Any:
         if not self._begun:

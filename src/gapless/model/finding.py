@@ -37,8 +37,8 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a finding of a profile goes with: nanoseconds over all steps.
 
     `idle` of the device, which is the finding's rank among others; `share` is its part of the steps' time.
-    `blocked` of the host in `calls` calls: what other tools rank by; the device was `working` for that part of
-    it. `start` and `end` are where to look in a
+    `blocked` of the host in `calls` calls: what other tools rank by; the device was `working` for that part
+    of it. `start` and `end` are where to look in a
     viewer, since the trace's first event. `rank` is the rank it was seen on, -1 where there is one only.
     """
 

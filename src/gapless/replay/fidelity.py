@@ -25,8 +25,9 @@ class Fidelity:
     """The unchanged replay against the profile it was made from.
 
     `span_error` is signed and `drift` the 95th percentile of how far device operations begin from where they
-    began; both are shares of the span. `explained` is the share of the blocked time that ends with the work
-    waited for (1 where nothing was blocked). `wait_error` is the median relative error of the derived
+    began; both are shares of the span. `explained` is the share of the `blocked` nanoseconds that end with
+    the work waited for (1 where nothing was blocked); short calls that had nothing to wait for are no part
+    of these. `wait_error` is the median relative error of the derived
     lengths of the `waits` waits that had something to wait for and took 50 µs or more (-1: there are none),
     `blocked_error` the sum of all errors as a share of all blocked time. `reasons` say what is too far off.
     """
@@ -34,6 +35,7 @@ class Fidelity:
     span_error: float
     drift: float
     explained: float
+    blocked: int
     wait_error: float
     waits: int
     blocked_error: float
@@ -60,33 +62,37 @@ def fidelity(model: Model, outcome: Outcome | None = None) -> Fidelity:
     error = np.abs(derived - recorded)
     held = work.end[anchors.work[of_wait]] > anchors.arrive[of_wait]
     counted = (held & (recorded >= SHORT)) | (derived - anchors.own[of_wait] >= SHORT)
-    blocked = int(model.waits.blocked.sum())
+    explained, blocked = _explained(model, of_wait, held)
+    total = int(model.waits.blocked.sum())
     found = Fidelity(
         span_error=(outcome.span - model.recorded) / span,
         drift=float(np.percentile(np.abs(outcome.work_start - work.start), 95)) / span,
-        explained=int(_explained(model, of_wait).sum()) / blocked if blocked else 1.0,
+        explained=explained / blocked if blocked else 1.0,
+        blocked=blocked,
         wait_error=_median((error / np.maximum(np.maximum(recorded, derived), 1))[counted]),
         waits=int(counted.sum()),
-        blocked_error=int(error.sum()) / blocked if blocked else 0.0,
+        blocked_error=int(error.sum()) / total if total else 0.0,
         reasons=(),
     )
-    return Fidelity(**{**found.__dict__, "reasons": _reasons(model, found, blocked, span)})
+    return Fidelity(**{**found.__dict__, "reasons": _reasons(model, found, total, span)})
 
 
 def _median(values: Ints) -> float:
     return float(np.median(values)) if len(values) else -1.0
 
 
-def _explained(model: Model, of_wait: Bools) -> Ints:
-    """The part of each wait that what it waits for accounts for, by the profile's own times."""
-    anchors, work = model.graph.anchors, model.timeline.work
-    arrive = anchors.arrive[of_wait]
+def _explained(model: Model, of_wait: Bools, held: Bools) -> tuple[int, int]:
+    """The blocked time that what is waited for accounts for, by the profile's own times; and all of it."""
+    anchors, work, table = model.graph.anchors, model.timeline.work, model.waits
+    wait, arrive = anchors.wait[of_wait], anchors.arrive[of_wait]
     due = work.end[anchors.work[of_wait]] + anchors.after[of_wait] - arrive
-    explained: Ints = np.minimum(np.maximum(due, anchors.own[of_wait]), anchors.leave[of_wait] - arrive)
-    return explained
+    part = np.minimum(np.maximum(due, anchors.own[of_wait]), anchors.leave[of_wait] - arrive)
+    counted = table.blocked >= SHORT
+    counted[wait[held]] = True
+    return int(part[counted[wait]].sum()), int(table.blocked[counted].sum())
 
 
-def _reasons(model: Model, found: Fidelity, blocked: int, span: int) -> tuple[str, ...]:
+def _reasons(model: Model, found: Fidelity, total: int, span: int) -> tuple[str, ...]:
     reasons = []
     count = len(model.timeline.work)
     if count < LEAST_WORK:
@@ -97,8 +103,8 @@ def _reasons(model: Model, found: Fidelity, blocked: int, span: int) -> tuple[st
         reasons.append(f"the unchanged replay takes {found.span_error:+.1%} of the recorded time")
     if found.drift > DRIFT:
         reasons.append(f"device work begins up to {found.drift:.1%} of the profile from where it began")
-    if found.explained < EXPLAINED and (1 - found.explained) * blocked > SMALL * span:
+    if found.explained < EXPLAINED and (1 - found.explained) * found.blocked > SMALL * span:
         reasons.append(f"only {found.explained:.0%} of the blocked time ends with work that was waited for")
-    if found.blocked_error > BLOCKED and found.blocked_error * blocked > SMALL * span:
+    if found.blocked_error > BLOCKED and found.blocked_error * total > SMALL * span:
         reasons.append(f"the lengths of the waits are {found.blocked_error:.0%} off")
     return tuple(reasons)

@@ -15,8 +15,9 @@ DEPTH = 1022
 """Operations that CUDA queues per stream before a launch blocks."""
 EVERY = 64
 """A launch in so many is checked against it."""
-LATE = 1_000_000
-"""Nanoseconds: a data loader with workers that takes longer had no batch ready."""
+LATE, LATE_SHARE = 1_000_000, 0.02
+"""Nanoseconds, and a share of the time since the batch before: a data loader with workers that takes longer
+than both had no batch ready. What is shorter is the host's own work of taking a batch over."""
 KEPT = 6_000
 """Nanoseconds: the most that the call of a copy takes when it no longer blocks."""
 
@@ -161,9 +162,12 @@ def _loader_anchors(timeline: Timeline, threads: list[int]) -> Anchors:
     workers = timeline.names_where(lambda name: "MultiProcessing" in name)
     length = host.end[rows] - host.start[rows]
     many = workers[host.name[rows]]
-    prompt = many & (length <= LATE)
+    same = np.concatenate([[False], host.thread[rows[1:]] == host.thread[rows[:-1]]])[: len(rows)]
+    since = np.where(same, host.start[rows] - np.roll(host.start[rows], 1), host.start[rows])
+    late = many & (length > np.maximum(LATE, LATE_SHARE * since))
+    prompt = many & ~late
     own = int(np.median(length[prompt])) if prompt.any() else LATE // 10
-    rows = rows[many & (length > LATE)]
+    rows = rows[late]
     none = np.full(len(rows), -1, np.int64)
     return Anchors(
         none * 0 + LOADER, host.thread[rows].astype(np.int64), host.start[rows], host.end[rows],

@@ -72,9 +72,9 @@ class Program:
         edges = zip(rows, self.a, weights_a, self.b, weights_b, strict=True)
         next(edges)
         for row, a, after_a, b, after_b in edges:
-            add(rows[a], after_a, x)
-            add(rows[b], after_b, y)
-            maximum(x, y, row)
+            add(rows[a], after_a, out=x)
+            add(rows[b], after_b, out=y)
+            maximum(x, y, out=row)
         return time
 
 

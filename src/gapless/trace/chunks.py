@@ -79,9 +79,11 @@ class _Reader:
             # One bracket before and room for one after: the pieces are decoded where they lie.
             buffer = bytearray(b"[")
             buffer += left
-            more = self._read() if len(left) < self._size else b" "
-            buffer += more
-            last = not more
+            last = False
+            if len(left) < self._size:
+                more = self._read()
+                buffer += more
+                last = not more
             cut = len(buffer) if last else self._enough(buffer)
             if cut < 0:
                 last, cut = True, len(buffer)

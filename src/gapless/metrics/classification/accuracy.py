@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
     BinaryScore,
@@ -39,7 +41,11 @@ class MultilabelAccuracy(AccuracyScore, MultilabelScore):
 
 
 class Accuracy(Task):
-    """Accuracy of a task: :class:`BinaryAccuracy`, :class:`MulticlassAccuracy`, :class:`MultilabelAccuracy`."""
+    """Accuracy of a task."""
 
-    forms = {"binary": BinaryAccuracy, "multiclass": MulticlassAccuracy, "multilabel": MultilabelAccuracy}
-    parameters = TASK_PARAMETERS
+    forms: ClassVar = {
+        "binary": BinaryAccuracy,
+        "multiclass": MulticlassAccuracy,
+        "multilabel": MultilabelAccuracy,
+    }
+    arguments: ClassVar = TASK_PARAMETERS

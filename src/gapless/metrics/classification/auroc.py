@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -86,8 +86,8 @@ class MultilabelAUROC(RocArea):
 class AUROC(Task):
     """The area under the receiver operating characteristic, of a task."""
 
-    forms = {"binary": BinaryAUROC, "multiclass": MulticlassAUROC, "multilabel": MultilabelAUROC}
-    parameters = {
+    forms: ClassVar = {"binary": BinaryAUROC, "multiclass": MulticlassAUROC, "multilabel": MultilabelAUROC}
+    arguments: ClassVar = {
         "thresholds": None,
         "num_classes": None,
         "num_labels": None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -79,12 +79,12 @@ class MultilabelAveragePrecision(PrecisionArea):
 class AveragePrecision(Task):
     """Average precision, of a task."""
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryAveragePrecision,
         "multiclass": MulticlassAveragePrecision,
         "multilabel": MultilabelAveragePrecision,
     }
-    parameters = {
+    arguments: ClassVar = {
         "thresholds": None,
         "num_classes": None,
         "num_labels": None,

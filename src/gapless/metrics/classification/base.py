@@ -64,6 +64,7 @@ class CountMetric(Score, Metric):
     is_differentiable = False
     higher_is_better: bool | None = True
     full_state_update = False
+    counted: Any
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of predictions and targets."""
@@ -95,12 +96,13 @@ class BinaryScore(CountMetric):
 
     Args:
         threshold: above which a probability is a positive prediction.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further dimensions.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further
+            dimensions.
         ignore_index: a target that does not count.
         validate_args: whether arguments, shapes and values are checked; values are counted on the device.
         zero_division: the value where nothing is to be divided by.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
-            logits.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
+            for logits.
         capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
@@ -129,8 +131,10 @@ class MulticlassScore(CountMetric):
     Args:
         num_classes: how many classes there are; may be None where `average` is ``"micro"``.
         top_k: a prediction is right where the target is among so many largest scores.
-        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per class.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further dimensions.
+        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
+            class.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further
+            dimensions.
         ignore_index: a target that does not count.
         validate_args: whether arguments, shapes and values are checked; values are counted on the device.
         zero_division: the value where nothing is to be divided by.
@@ -173,13 +177,15 @@ class MultilabelScore(CountMetric):
     Args:
         num_labels: how many labels there are.
         threshold: above which a probability is a positive prediction.
-        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per label.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further dimensions.
+        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
+            label.
+        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample over the further
+            dimensions.
         ignore_index: a target that does not count.
         validate_args: whether arguments, shapes and values are checked; values are counted on the device.
         zero_division: the value where nothing is to be divided by.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
-            logits.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
+            for logits.
         capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
@@ -224,7 +230,8 @@ def check_classes(num_classes: int | None, top_k: int, average: str | None) -> N
         )
     if top_k > (num_classes or 1):
         raise ValueError(
-            f"Expected argument `top_k` to be smaller or equal to `num_classes` but got {top_k} and {num_classes}"
+            "Expected argument `top_k` to be smaller or equal to `num_classes` "
+            f"but got {top_k} and {num_classes}"
         )
     checks.one_of("average", average, checks.AVERAGES)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -75,7 +75,8 @@ class Calibration(Metric):
 
     Args:
         n_bins: how many bins of equal width.
-        norm: ``"l1"`` for the mean distance, ``"l2"`` for the root of the mean square, ``"max"`` for the largest.
+        norm: ``"l1"`` for the mean distance, ``"l2"`` for the root of the mean square, ``"max"`` for the
+            largest.
         ignore_index: a target that does not count.
         validate_args: whether arguments, shapes and values are checked; values are counted on the device.
         logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
@@ -84,6 +85,7 @@ class Calibration(Metric):
     is_differentiable = False
     higher_is_better = False
     norm = "l1"
+    confidences: Confidences
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of scores and targets."""
@@ -159,8 +161,8 @@ class MulticlassCalibrationError(Calibration):
 class CalibrationError(Task):
     """The calibration error of a task, binary or multiclass."""
 
-    forms = {"binary": BinaryCalibrationError, "multiclass": MulticlassCalibrationError}
-    parameters = {
+    forms: ClassVar = {"binary": BinaryCalibrationError, "multiclass": MulticlassCalibrationError}
+    arguments: ClassVar = {
         "n_bins": 15,
         "norm": "l1",
         "num_classes": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from gapless.metrics.tasks import Task
 
 
 class Kappa(Confusion):
-    """Cohen's kappa; disagreements weigh alike, or by their distance (``"linear"``) or its square (``"quadratic"``)."""
+    """Cohen's kappa; disagreements weigh alike, or by their distance (``"linear"``) or its square
+    (``"quadratic"``).
+    """
 
     weights: str | None = None
 
@@ -68,8 +70,8 @@ class MulticlassCohenKappa(Kappa, MulticlassConfusion):
 class CohenKappa(Task):
     """Cohen's kappa of a task."""
 
-    forms = {"binary": BinaryCohenKappa, "multiclass": MulticlassCohenKappa}
-    parameters = {
+    forms: ClassVar = {"binary": BinaryCohenKappa, "multiclass": MulticlassCohenKappa}
+    arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,
         "weights": None,

@@ -19,7 +19,9 @@ NORMALIZATIONS = ("true", "pred", "all", "none", None)
 
 
 class ConfusionCounts(Statistic):
-    """A table of targets by predictions, with a place behind it for what is no class, and one for what is ignored."""
+    """A table of targets by predictions, with a place behind it for what is no class, and one for what is
+    ignored.
+    """
 
     one: Tensor
     nowhere: Tensor
@@ -66,6 +68,7 @@ class Confusion(Metric):
     is_differentiable = False
     higher_is_better: bool | None = True
     task = "binary"
+    confused: Any
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of predictions and targets."""
@@ -103,8 +106,8 @@ class BinaryConfusion(Confusion):
         threshold: above which a probability is a positive prediction.
         ignore_index: a target that does not count.
         validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
-            logits.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
+            for logits.
     """
 
     def __init__(
@@ -150,8 +153,8 @@ class MultilabelConfusion(Confusion):
         threshold: above which a probability is a positive prediction.
         ignore_index: a target that does not count.
         validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
-            logits.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
+            for logits.
     """
 
     task = "multilabel"

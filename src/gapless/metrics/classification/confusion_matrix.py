@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -82,12 +82,12 @@ class MultilabelConfusionMatrix(Matrix, MultilabelConfusion):
 class ConfusionMatrix(Task):
     """The confusion matrix of a task."""
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryConfusionMatrix,
         "multiclass": MulticlassConfusionMatrix,
         "multilabel": MultilabelConfusionMatrix,
     }
-    parameters = {
+    arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,
         "num_labels": None,

@@ -25,8 +25,8 @@ class Counts(NamedTuple):
 class Classes:
     """How class indices become positions in a table, with places of their own for what does not count.
 
-    Position 0 holds what lies below the classes, 1 to C the classes, C + 1 what lies above them, C + 2 what is
-    ignored.
+    Position 0 holds what lies below the classes, 1 to C the classes, C + 1 what lies above them, C + 2 what
+    is ignored.
     """
 
     def __init__(self, classes: int, top_k: int, ignore_index: int | None) -> None:
@@ -110,7 +110,8 @@ class SamplewiseMulticlassCounts(Rows):
     ) -> None:
         self.layout = Classes(classes, top_k, ignore_index)
         self.constants = {"one": 1, "nowhere": classes + 1}
-        super().__init__((classes, top_k, ignore_index), ("table",), capacity, checked, {"strange": Slot()})
+        column = ((3, self.layout.width), torch.int64)
+        super().__init__((classes, top_k, ignore_index), {"table": column}, capacity, checked)
 
     one: Tensor
     nowhere: Tensor
@@ -123,15 +124,9 @@ class SamplewiseMulticlassCounts(Rows):
         self.state["strange"].add_(self.layout.strange(table))
         self.append(table=table)
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
-        return f"Detected {count} value{'s' * (count != 1)} {COMPLAINT}: 0 to {self.layout.classes - 1}"
+        values = f"{count} value{'s' * (count != 1)}"
+        return f"Detected {values} {COMPLAINT}: 0 to {self.layout.classes - 1}{self.full()}"
 
     def counts(self) -> Counts:
         """``(N, C)`` each."""
@@ -175,7 +170,7 @@ class Sides:
         """``[rows, N, ...]`` of bool: hits, false alarms, positives, negatives, what is ignored."""
         target = batch.args[1]
         positive, negative = target == 1, target == 0
-        ignored = ()
+        ignored: tuple[Tensor, ...] = ()
         if self.ignore_index is not None:
             ignored = (target == self.ignore_index,)
             positive = positive & False if self.ignore_index == 1 else positive
@@ -245,7 +240,8 @@ class SamplewiseBinaryCounts(Rows):
         self.sides = sides
         self.labels = labels
         config = (sides.threshold, sides.ignore_index, sides.logits, labels)
-        super().__init__(config, ("table",), capacity, checked, {"strange": Slot()})
+        shape = (sides.rows,) if labels is None else (labels, sides.rows)
+        super().__init__(config, {"table": (shape, torch.int64)}, capacity, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
@@ -262,15 +258,8 @@ class SamplewiseBinaryCounts(Rows):
             self.state["strange"].add_(strange)
         self.append(table=table)
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
-        return self.sides.complaint(count)
+        return self.sides.complaint(count) + self.full()
 
     def counts(self) -> Counts:
         """``(N,)`` or ``(N, L)`` each."""

@@ -29,6 +29,7 @@ class ScoreMetric(Metric):
     higher_is_better: bool | None = True
     task = "binary"
     average: str | None = None
+    scored: Any
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of scores and targets."""
@@ -82,7 +83,7 @@ def area(fpr: Tensor, tpr: Tensor) -> Tensor:
 
 
 def partial_area(fpr: Tensor, tpr: Tensor, most: float) -> Tensor:
-    """``[1]``: the area up to the false positive rate `most`, scaled so that chance is 0.5 and the best is 1."""
+    """``[1]``: the area up to the false positive rate `most`, scaled: chance is 0.5 and the best is 1."""
     limit = fpr.new_full((1, 1), most)
     stop = torch.searchsorted(fpr.contiguous(), limit, right=True).clamp(1, fpr.shape[1] - 1)
     low, high = fpr.gather(1, stop - 1), fpr.gather(1, stop)
@@ -120,8 +121,10 @@ def precision_recall(rising: Rising, missing: float) -> Curve:
     if rising.exact:
         return thinned(rising, precision, recall.masked_fill_(rising.positives.unsqueeze(1) == 0, missing))
     ends = (torch.ones_like(precision[:, :1]), torch.zeros_like(recall[:, :1]))
-    both = (torch.cat((one.flip(1), end), 1) for one, end in zip((precision, recall), ends, strict=True))
-    return (*both, rising.thresholds.flip(0))
+    precision, recall = (
+        torch.cat((one.flip(1), end), 1) for one, end in zip((precision, recall), ends, strict=True)
+    )
+    return precision, recall, rising.thresholds.flip(0)
 
 
 def thinned(rising: Rising, precision: Tensor, recall: Tensor) -> Curve:
@@ -177,5 +180,9 @@ def interpolated(at: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
     """Lines through ``(xs, ys)``, evaluated at `at`."""
     slope = divide(ys[1:] - ys[:-1], xs[1:] - xs[:-1])
     offset = ys[:-1] - slope * xs[:-1]
-    segment = torch.searchsorted(xs.nan_to_num(nan=torch.inf).sort().values, at, right=True).sub_(1).clamp_(0, len(slope) - 1)
+    segment = (
+        torch.searchsorted(xs.nan_to_num(nan=torch.inf).sort().values, at, right=True)
+        .sub_(1)
+        .clamp_(0, len(slope) - 1)
+    )
     return slope[segment] * at + offset[segment]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -96,7 +96,7 @@ class SampleMatches(Rows):
     def __init__(self, whole: Whole, checked: bool, capacity: int | None) -> None:
         self.whole = whole
         config = (whole.classes, whole.sides, whole.ignore_index)
-        super().__init__(config, ("share",), capacity, checked, {"strange": Slot()})
+        super().__init__(config, {"share": ((), torch.float32)}, capacity, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
@@ -105,19 +105,14 @@ class SampleMatches(Rows):
         right = self.whole.right(batch)
         self.append(share=right.float() if right.dim() == 1 else right.float().mean(1))
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
-        return self.whole.complaint(count)
+        return self.whole.complaint(count) + self.full()
 
 
 class ExactMatching(Metric):
     """What both tasks have in common."""
+
+    matches: Any
 
     is_differentiable = False
     higher_is_better: bool | None = True
@@ -180,8 +175,8 @@ class MultilabelExactMatch(ExactMatching):
         multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample.
         ignore_index: a target that counts as right.
         validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1] for
-            logits.
+        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
+            for logits.
         capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
@@ -208,8 +203,8 @@ class MultilabelExactMatch(ExactMatching):
 class ExactMatch(Task):
     """Exact matches of a task, multiclass or multilabel."""
 
-    forms = {"multiclass": MulticlassExactMatch, "multilabel": MultilabelExactMatch}
-    parameters = {
+    forms: ClassVar = {"multiclass": MulticlassExactMatch, "multilabel": MultilabelExactMatch}
+    arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,
         "num_labels": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
@@ -111,16 +111,20 @@ class MultilabelF1Score(FBeta, MultilabelScore):
 class FBetaScore(Task):
     """F-beta of a task."""
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryFBetaScore,
         "multiclass": MulticlassFBetaScore,
         "multilabel": MultilabelFBetaScore,
     }
-    parameters = {"beta": 1.0, **TASK_PARAMETERS, "zero_division": 0}
+    arguments: ClassVar = {"beta": 1.0, **TASK_PARAMETERS, "zero_division": 0}
 
 
 class F1Score(Task):
     """The harmonic mean of precision and recall of a task."""
 
-    forms = {"binary": BinaryF1Score, "multiclass": MulticlassF1Score, "multilabel": MultilabelF1Score}
-    parameters = {**TASK_PARAMETERS, "zero_division": 0}
+    forms: ClassVar = {
+        "binary": BinaryF1Score,
+        "multiclass": MulticlassF1Score,
+        "multilabel": MultilabelF1Score,
+    }
+    arguments: ClassVar = {**TASK_PARAMETERS, "zero_division": 0}

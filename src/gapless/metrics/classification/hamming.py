@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
     BinaryScore,
@@ -42,12 +44,13 @@ class MultilabelHammingDistance(HammingDistanceScore, MultilabelScore):
 class HammingDistance(Task):
     """The share of predictions that are wrong.
 
-    :class:`BinaryHammingDistance`, :class:`MulticlassHammingDistance` or :class:`MultilabelHammingDistance`, by task.
+    :class:`BinaryHammingDistance`, :class:`MulticlassHammingDistance` or :class:`MultilabelHammingDistance`,
+    by task.
     """
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryHammingDistance,
         "multiclass": MulticlassHammingDistance,
         "multilabel": MultilabelHammingDistance,
     }
-    parameters = TASK_PARAMETERS
+    arguments: ClassVar = TASK_PARAMETERS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -107,12 +107,12 @@ class MultilabelJaccardIndex(Jaccard, MultilabelScore):
 class JaccardIndex(Task):
     """Intersection over union of a task."""
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryJaccardIndex,
         "multiclass": MulticlassJaccardIndex,
         "multilabel": MultilabelJaccardIndex,
     }
-    parameters = {
+    arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,
         "num_labels": None,

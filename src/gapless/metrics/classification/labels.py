@@ -53,8 +53,8 @@ def check_multiclass(batch: Batch, classes: int | None, samplewise: bool) -> Non
         least, what = 2, "When `preds` and `target` have the same shape, the shape of `preds`"
     else:
         raise ValueError(
-            "Either `preds` and `target` both should have the (same) shape (N, ...), or `target` should be (N, ...)"
-            f" and `preds` should be (N, C, ...), but got {tuple(preds.shape)} and {tuple(target.shape)}."
+            "Either `preds` and `target` both should have the (same) shape (N, ...), or `target` should be "
+            f"(N, ...) and `preds` should be (N, C, ...), got {tuple(preds.shape)} and {tuple(target.shape)}."
         )
     if samplewise and preds.dim() < least:
         raise ValueError(f"{what} should be at least {least}D when multidim_average is set to `samplewise`")
@@ -69,7 +69,7 @@ def _check_scores(preds: Tensor, target: Tensor, classes: int | None) -> None:
             start
             + f"`preds.shape[1]` should be equal to number of classes, got {preds.shape[1]} and {classes}."
         )
-    if preds.shape[2:] != target.shape[1:]:
+    if preds.shape[:1] + preds.shape[2:] != target.shape:
         raise ValueError(
             start
             + "the shape of `preds` should be (N, C, ...), and the shape of `target` should be (N, ...)."
@@ -100,7 +100,7 @@ def best_of(batch: Batch, top_k: int) -> Tensor:
 
 
 def probabilities(scores: Tensor, logits: bool | None) -> Tensor:
-    """`scores` after a sigmoid where they are logits; with None, a batch with a value outside [0, 1] is logits."""
+    """`scores` after a sigmoid if they are logits; with None, values outside [0, 1] tell that they are."""
     if logits is not None:
         return scores.sigmoid() if logits else scores
     outside = (scores.clamp(0, 1) != scores).any()

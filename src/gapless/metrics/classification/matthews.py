@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -30,8 +32,8 @@ class Matthews(Confusion):
 def degenerate(seen: Tensor, score: Tensor, spread: Tensor) -> Tensor:
     """The score of a 2 by 2 matrix, with limits where a row or a column is empty.
 
-    All right is 1, all wrong is -1. Elsewhere a small number takes the place of what is missing, so that the sign
-    says whether more was right or wrong.
+    All right is 1, all wrong is -1. Elsewhere a small number takes the place of what is missing, so that the
+    sign says whether more was right or wrong.
     """
     tn, fp, fn, tp = seen.flatten().unbind()
     small = torch.finfo(torch.float32).eps
@@ -70,12 +72,12 @@ class MultilabelMatthewsCorrCoef(Matthews, MultilabelConfusion):
 class MatthewsCorrCoef(Task):
     """Matthews' correlation coefficient of a task."""
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryMatthewsCorrCoef,
         "multiclass": MulticlassMatthewsCorrCoef,
         "multilabel": MultilabelMatthewsCorrCoef,
     }
-    parameters = {
+    arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,
         "num_labels": None,

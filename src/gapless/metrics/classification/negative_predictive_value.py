@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
     BinaryScore,
@@ -39,12 +41,13 @@ class MultilabelNegativePredictiveValue(NegativePredictiveValueScore, Multilabel
 class NegativePredictiveValue(Task):
     """The share of negative predictions that are right.
 
-    :class:`BinaryNegativePredictiveValue`, :class:`MulticlassNegativePredictiveValue` or :class:`MultilabelNegativePredictiveValue`, by task.
+    :class:`BinaryNegativePredictiveValue`, :class:`MulticlassNegativePredictiveValue` or
+    :class:`MultilabelNegativePredictiveValue`, by task.
     """
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryNegativePredictiveValue,
         "multiclass": MulticlassNegativePredictiveValue,
         "multilabel": MultilabelNegativePredictiveValue,
     }
-    parameters = TASK_PARAMETERS
+    arguments: ClassVar = TASK_PARAMETERS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
     BinaryScore,
@@ -41,5 +43,9 @@ class Precision(Task):
     :class:`BinaryPrecision`, :class:`MulticlassPrecision` or :class:`MultilabelPrecision`, by task.
     """
 
-    forms = {"binary": BinaryPrecision, "multiclass": MulticlassPrecision, "multilabel": MultilabelPrecision}
-    parameters = TASK_PARAMETERS
+    forms: ClassVar = {
+        "binary": BinaryPrecision,
+        "multiclass": MulticlassPrecision,
+        "multilabel": MultilabelPrecision,
+    }
+    arguments: ClassVar = TASK_PARAMETERS

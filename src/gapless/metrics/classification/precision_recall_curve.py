@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from gapless.metrics import checks
 from gapless.metrics.classification.curves import Curve, ScoreMetric, mean_curve, precision_recall
@@ -14,7 +14,8 @@ from gapless.metrics.tasks import Task
 class PrecisionRecall(ScoreMetric):
     """Precision, recall and thresholds, from the lowest threshold up.
 
-    Without thresholds the number of points depends on the data, and ``compute`` waits for the device to learn it.
+    Without thresholds the number of points depends on the data, and ``compute`` waits for the device to learn
+    it.
     """
 
     higher_is_better: bool | None = None
@@ -80,12 +81,12 @@ class MultilabelPrecisionRecallCurve(PrecisionRecall):
 class PrecisionRecallCurve(Task):
     """Precision over recall."""
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryPrecisionRecallCurve,
         "multiclass": MulticlassPrecisionRecallCurve,
         "multilabel": MultilabelPrecisionRecallCurve,
     }
-    parameters = {
+    arguments: ClassVar = {
         "thresholds": None,
         "num_classes": None,
         "num_labels": None,

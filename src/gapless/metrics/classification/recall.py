@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
     BinaryScore,
@@ -41,5 +43,5 @@ class Recall(Task):
     :class:`BinaryRecall`, :class:`MulticlassRecall` or :class:`MultilabelRecall`, by task.
     """
 
-    forms = {"binary": BinaryRecall, "multiclass": MulticlassRecall, "multilabel": MultilabelRecall}
-    parameters = TASK_PARAMETERS
+    forms: ClassVar = {"binary": BinaryRecall, "multiclass": MulticlassRecall, "multilabel": MultilabelRecall}
+    arguments: ClassVar = TASK_PARAMETERS

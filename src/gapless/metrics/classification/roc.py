@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from gapless.metrics import checks
 from gapless.metrics.classification.curves import Curve, ScoreMetric, mean_curve, receiver_operating
@@ -13,7 +13,8 @@ from gapless.metrics.tasks import Task
 class Roc(ScoreMetric):
     """False positive rates, true positive rates and thresholds, from the highest threshold down.
 
-    Without thresholds the number of points depends on the data, and ``compute`` waits for the device to learn it.
+    Without thresholds the number of points depends on the data, and ``compute`` waits for the device to learn
+    it.
     """
 
     higher_is_better: bool | None = None
@@ -41,7 +42,9 @@ class BinaryROC(Roc):
 
 
 class MulticlassROC(Roc):
-    __doc__ = f"""The receiver operating characteristic. One curve per class, or their ``"macro"`` or ``"micro"`` average.
+    __doc__ = f"""The receiver operating characteristic.
+
+One curve per class, or their ``"macro"`` or ``"micro"`` average.
 {ScoreMetric.__doc__}"""
 
     def __init__(
@@ -79,8 +82,8 @@ class MultilabelROC(Roc):
 class ROC(Task):
     """The receiver operating characteristic."""
 
-    forms = {"binary": BinaryROC, "multiclass": MulticlassROC, "multilabel": MultilabelROC}
-    parameters = {
+    forms: ClassVar = {"binary": BinaryROC, "multiclass": MulticlassROC, "multilabel": MultilabelROC}
+    arguments: ClassVar = {
         "thresholds": None,
         "num_classes": None,
         "num_labels": None,

@@ -21,8 +21,8 @@ class Rising(NamedTuple):
     """What lies at or above each threshold, from the highest threshold down.
 
     `tps` and `fps` are ``[K, P]`` of int64, `positives` and `negatives` ``[K]``; `thresholds` is ``[P]`` or
-    ``[K, P]``. `exact` says that every score has a point of its own; those of equal scores repeat the last one
-    above.
+    ``[K, P]``. `exact` says that every score has a point of its own; those of equal scores repeat the last
+    one above.
     """
 
     tps: Tensor
@@ -34,7 +34,7 @@ class Rising(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is scored: `task`, the number of classes or labels (1 for binary), and how scores are to be read."""
+    """What is scored: the task, the number of classes or labels (1 for binary), and how to read scores."""
 
     task: str
     classes: int
@@ -72,7 +72,7 @@ class Problem(NamedTuple):
         return labels.probabilities(preds, self.logits) if self.normalization else preds
 
     def marks(self, batch: Batch) -> Tensor:
-        """``[N, K]`` of int64: 1 where positive, 0 where negative, -1 where ignored, -2 where no such target."""
+        """``[N, K]`` of int64: 1 where positive, 0 where negative, -1 where ignored, -2 for no such target."""
         target = batch.derive(labels.target_classes)
         if self.task == "multiclass":
             target = target.reshape(-1, 1)
@@ -97,7 +97,7 @@ def rowwise(value: Tensor) -> Tensor:
 
 
 def batch_probabilities(scores: Tensor, logits: bool | None) -> Tensor:
-    """``[N, C]`` after a softmax where they are logits; with None, values outside [0, 1] tell that they are."""
+    """``[N, C]`` after a softmax if they are logits; with None, values outside [0, 1] tell that they are."""
     if logits is not None:
         return scores.softmax(1) if logits else scores
     outside = (scores.clamp(0, 1) != scores).any()
@@ -176,7 +176,9 @@ class KeptScores(Rows):
 
     def __init__(self, problem: Problem, checked: bool, capacity: int | None) -> None:
         self.problem = problem
-        super().__init__((problem,), ("score", "mark"), capacity, checked, {"strange": Slot()})
+        shape = (problem.classes,)
+        columns = {"score": (shape, torch.float32), "mark": (shape, torch.int8)}
+        super().__init__((problem,), columns, capacity, checked)
 
     def count(self, batch: Batch) -> None:
         if self.checked:
@@ -187,18 +189,8 @@ class KeptScores(Rows):
             self.state["strange"].add_(strange.sum())
         self.append(score=batch.derive(problem_scores, self.problem), mark=marks.to(torch.int8))
 
-    def faults(self) -> Tensor:
-        left_out = super().faults()
-        return self.state["strange"] if left_out is None else self.state["strange"] + left_out
-
-    def forget_faults(self) -> None:
-        super().forget_faults()
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
-        full = "" if self.capacity is None else f", or rows beyond the capacity of {self.capacity}"
-        return self.problem.complaint(count) + full
+        return self.problem.complaint(count) + self.full()
 
     def rising(self, micro: bool) -> Rising:
         """At every score there is, in a form whose size does not depend on the data."""
@@ -224,7 +216,7 @@ def carried(values: Tensor, last: Tensor) -> Tensor:
 
 
 def check_thresholds(thresholds: Thresholds) -> None:
-    """Raises ValueError unless `thresholds` is None, an integer above 1, a list of floats or a row of them."""
+    """Raises ValueError unless `thresholds` is None, an integer above 1, or a row of floats."""
     if thresholds is not None and not isinstance(thresholds, (list, int, Tensor)):
         raise ValueError(
             "Expected argument `thresholds` to either be an integer, list of floats or tensor of floats,"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
     BinaryScore,
@@ -41,9 +43,9 @@ class Specificity(Task):
     :class:`BinarySpecificity`, :class:`MulticlassSpecificity` or :class:`MultilabelSpecificity`, by task.
     """
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinarySpecificity,
         "multiclass": MulticlassSpecificity,
         "multilabel": MultilabelSpecificity,
     }
-    parameters = TASK_PARAMETERS
+    arguments: ClassVar = TASK_PARAMETERS

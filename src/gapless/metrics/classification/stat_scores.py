@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -49,9 +51,9 @@ class MultilabelStatScores(StatScore, MultilabelScore):
 class StatScores(Task):
     """True and false positives and negatives, and support, of a task."""
 
-    forms = {
+    forms: ClassVar = {
         "binary": BinaryStatScores,
         "multiclass": MulticlassStatScores,
         "multilabel": MultilabelStatScores,
     }
-    parameters = TASK_PARAMETERS
+    arguments: ClassVar = TASK_PARAMETERS

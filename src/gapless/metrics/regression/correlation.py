@@ -20,8 +20,8 @@ SUMS = ("mean_x", "mean_y", "square_x", "square_y", "product")
 class Comoments(Statistic):
     """Means, squared deviations and their product, of predictions (x) and targets (y), in float64.
 
-    Deviations are taken from each batch's own mean and joined by Chan's formula, so that nothing cancels out where
-    means are large beside the deviations.
+    Deviations are taken from each batch's own mean and joined by Chan's formula, so that nothing cancels out
+    where means are large beside the deviations.
     """
 
     def __init__(self, outputs: int) -> None:
@@ -32,15 +32,11 @@ class Comoments(Statistic):
 
     def count(self, batch: Batch) -> None:
         preds, target = batch.derive(pair)
-        if preds.dim() > 2 or (self.outputs == 1 and preds.dim() != 1 and preds.shape[-1] != 1):
+        columns = preds.shape[1] if preds.dim() == 2 else 1
+        if preds.dim() > 2 or columns != self.outputs:
             raise ValueError(
-                f"Expected argument `num_outputs` to match the second dimension of input, but got {self.outputs}"
-                f" and {tuple(preds.shape)}."
-            )
-        if self.outputs > 1 and (preds.dim() != 2 or preds.shape[1] != self.outputs):
-            raise ValueError(
-                f"Expected argument `num_outputs` to match the second dimension of input, but got {self.outputs}"
-                f" and {tuple(preds.shape)}."
+                "Expected argument `num_outputs` to match the second dimension of input, "
+                f"but got {self.outputs} and {tuple(preds.shape)}."
             )
         if not preds.numel():
             return
@@ -76,6 +72,7 @@ class Correlation(Metric):
 
     is_differentiable = True
     higher_is_better: bool | None = None
+    comoments: Comoments
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -88,7 +85,10 @@ class Correlation(Metric):
 
 
 class PearsonCorrCoef(Correlation):
-    """Pearson's correlation, for each of `num_outputs` outputs. NaN where predictions or targets do not vary."""
+    """Pearson's correlation, for each of `num_outputs` outputs.
+
+    NaN where predictions or targets do not vary.
+    """
 
     def value(self) -> Tensor:
         state = self.comoments.state
@@ -97,7 +97,7 @@ class PearsonCorrCoef(Correlation):
 
 
 class ConcordanceCorrCoef(Correlation):
-    """Lin's concordance, for each of `num_outputs` outputs: the correlation with the line where both are equal."""
+    """Lin's concordance, for each of `num_outputs` outputs: correlation with the line of equal values."""
 
     higher_is_better: bool | None = True
 
@@ -116,7 +116,8 @@ def similarities(batch: Batch) -> Tensor:
     preds, target = batch.derive(pair)
     if preds.dim() != 2:
         raise ValueError(
-            f"Expected input to cosine similarity to be 2D tensors of shape `[N,D]`, but got {tuple(preds.shape)}"
+            "Expected input to cosine similarity to be 2D tensors of shape `[N,D]`, "
+            f"but got {tuple(preds.shape)}"
         )
     return (preds * target).sum(-1) / (preds.norm(dim=-1) * target.norm(dim=-1))
 
@@ -137,7 +138,7 @@ class SimilarityRows(Rows):
     """Every similarity."""
 
     def __init__(self, capacity: int | None) -> None:
-        super().__init__((), ("similarity",), capacity)
+        super().__init__((), {"similarity": ((), torch.float32)}, capacity)
 
     def count(self, batch: Batch) -> None:
         self.append(similarity=batch.derive(similarities))
@@ -153,6 +154,7 @@ class CosineSimilarity(Metric):
 
     is_differentiable = True
     higher_is_better = True
+    similar: Any
 
     def __init__(self, reduction: str | None = "sum", capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -68,7 +68,10 @@ def size_of_target(batch: Batch) -> Tensor:
 
 def log_cosh(batch: Batch) -> Tensor:
     missed = batch.derive(difference)
-    return torch.logaddexp(missed, -missed) - torch.log(torch.tensor(2.0, dtype=missed.dtype, device="cpu")).item()
+    return (
+        torch.logaddexp(missed, -missed)
+        - torch.log(torch.tensor(2.0, dtype=missed.dtype, device="cpu")).item()
+    )
 
 
 def power(batch: Batch, p: float) -> Tensor:
@@ -101,6 +104,8 @@ class MeanError(Metric):
 
     is_differentiable = True
     higher_is_better: bool | None = False
+    errors: Errors
+    targets: Errors
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of predictions and targets of the same shape."""

@@ -46,6 +46,11 @@ class ErrorMoments(Statistic):
             self.state[name].add_(value.sum(0).reshape(shape))
         self.state["seen"].add_(target.shape[0])
 
+    def load(self, saved: dict[str, Tensor]) -> None:
+        if self.outputs is None and saved["target"].dim():
+            self._fix(len(saved["target"]))
+        super().load(saved)
+
     def _fix(self, outputs: int) -> None:
         self.outputs = outputs
         if outputs != 1:
@@ -60,6 +65,7 @@ class ExplainedShare(Metric):
 
     is_differentiable = True
     higher_is_better: bool | None = True
+    moments: ErrorMoments
 
     def __init__(self, multioutput: str, num_outputs: int | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -86,9 +92,11 @@ class R2Score(ExplainedShare):
     """R²: 1 minus the squared errors in shares of the targets' spread. NaN below two samples.
 
     Args:
-        adjusted: the number of independent regressors to adjust for; no adjustment where there are too few samples.
+        adjusted: the number of independent regressors to adjust for; no adjustment where there are too few
+            samples.
         multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
-        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first batch.
+        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
+            batch.
     """
 
     def __init__(
@@ -121,7 +129,8 @@ class ExplainedVariance(ExplainedShare):
 
     Args:
         multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
-        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first batch.
+        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
+            batch.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ FORMATS = ("one-hot", "index", "mixed")
 
 
 class Masks(NamedTuple):
-    """How masks are given: one channel per class (``"one-hot"``), class indices (``"index"``), or one of each."""
+    """How masks are given: one channel per class (``"one-hot"``), class indices (``"index"``), or each."""
 
     classes: int
     background: bool
@@ -30,7 +30,10 @@ class Masks(NamedTuple):
 
 
 def overlaps(batch: Batch, masks: Masks) -> tuple[Tensor, Tensor, Tensor]:
-    """Per sample and class, in pixels: in both, in the prediction, in the target. ``[N, C]`` of int64 each."""
+    """Per sample and class, in pixels: in both, in the prediction, in the target.
+
+    ``[N, C]`` of int64 each.
+    """
     preds, target = (channels(one, masks, batch) for one in batch.args)
     if preds.shape != target.shape:
         raise RuntimeError(
@@ -38,7 +41,9 @@ def overlaps(batch: Batch, masks: Masks) -> tuple[Tensor, Tensor, Tensor]:
             f"but got {batch.args[0].shape} and {batch.args[1].shape}."
         )
     if preds.dim() < 3:
-        raise ValueError(f"Expected both `preds` and `target` to have at least 3 dimensions, but got {preds.dim()}.")
+        raise ValueError(
+            f"Expected both `preds` and `target` to have at least 3 dimensions, but got {preds.dim()}."
+        )
     if masks.counted != masks.classes:
         preds, target = preds[:, 1:], target[:, 1:]
     found = (one.flatten(2).sum(2) for one in (preds & target, preds, target))
@@ -136,6 +141,7 @@ class MaskMetric(Metric):
 
     is_differentiable = False
     higher_is_better = True
+    overlapping: Overlapping
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
@@ -163,8 +169,8 @@ class MeanIoU(MaskMetric):
         num_classes: how many classes there are.
         include_background: whether class 0 counts.
         per_class: whether to give one value per class, -1 for one that never occurs.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for one of
-            each.
+        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
+            one of each.
     """
 
     def __init__(
@@ -195,10 +201,12 @@ class DiceScore(MaskMetric):
     Args:
         num_classes: how many classes there are.
         include_background: whether class 0 counts.
-        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per class.
-        aggregation_level: ``"samplewise"`` for the mean over samples, ``"global"`` to count all pixels as one sample.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for one of
-            each.
+        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
+            class.
+        aggregation_level: ``"samplewise"`` for the mean over samples, ``"global"`` to count all pixels as one
+            sample.
+        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
+            one of each.
     """
 
     def __init__(

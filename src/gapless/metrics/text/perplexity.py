@@ -21,7 +21,8 @@ def check_tokens(preds: Tensor, target: Tensor) -> None:
         )
     if target.dim() != 2:
         raise ValueError(
-            f"Input tensor `target` is expected to have 2 dimensions, [batch_size, seq_len], but got {target.dim()}."
+            "Input tensor `target` is expected to have 2 dimensions, [batch_size, seq_len],"
+            f" but got {target.dim()}."
         )
     if preds.shape[:2] != target.shape:
         raise ValueError(
@@ -29,9 +30,13 @@ def check_tokens(preds: Tensor, target: Tensor) -> None:
             f" [batch_size, seq_len], but got {preds.shape[:2]} and {target.shape}."
         )
     if not preds.is_floating_point():
-        raise TypeError(f"Input tensor `preds` is expected to be of floating point type but got {preds.dtype}.")
+        raise TypeError(
+            f"Input tensor `preds` is expected to be of floating point type but got {preds.dtype}."
+        )
     if target.dtype != torch.int64:
-        raise TypeError(f"Input tensor `target` is expected to be of a type {torch.int64} but got {target.dtype}.")
+        raise TypeError(
+            f"Input tensor `target` is expected to be of a type {torch.int64} but got {target.dtype}."
+        )
 
 
 class Surprise(Statistic):
@@ -79,6 +84,7 @@ class Perplexity(Metric):
 
     is_differentiable = True
     higher_is_better = False
+    surprise: Surprise
 
     def __init__(self, ignore_index: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

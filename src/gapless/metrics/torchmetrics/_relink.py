@@ -127,6 +127,7 @@ class Relinker:
         if known is not None:
             return known
         linked = dict(names)
+        linked.pop("__name__", None)  # by this name a compiler would look the originals up in their module
         self._globals[id(names)] = linked
         self._kept.append(names)  # so that the id stays this module's
         for name, value in names.items():

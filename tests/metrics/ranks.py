@@ -1,0 +1,122 @@
+"""What `test_distributed` runs in each process; writes what it saw as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import gapless.metrics as metrics
+
+SPLIT = {2: ((0, 7), (7, 24)), 3: ((0, 7), (7, 7), (7, 24))}
+"""Which rows each rank sees, by the number of ranks; with three, one of them sees none."""
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    return torch.randn(24, 4, generator=random), torch.randint(0, 4, (24,), generator=random)
+
+
+def make() -> metrics.MetricCollection:
+    return metrics.MetricCollection(
+        {
+            "accuracy": metrics.MulticlassAccuracy(4),
+            "f1": metrics.MulticlassF1Score(4, average="weighted"),
+            "auroc": metrics.MulticlassAUROC(4, thresholds=20),
+            "exact": metrics.MulticlassAUROC(4),
+            "fixed": metrics.MulticlassAUROC(4, capacity=32),
+            "matrix": metrics.MulticlassConfusionMatrix(4),
+        }
+    )
+
+
+def others() -> dict[str, metrics.Metric]:
+    return {
+        "mean": metrics.MeanMetric(),
+        "max": metrics.MaxMetric(),
+        "min": metrics.MinMetric(),
+        "cat": metrics.CatMetric(),
+        "pearson": metrics.PearsonCorrCoef(),
+        "mse": metrics.MeanSquaredError(),
+    }
+
+
+def feed(
+    collection: metrics.MetricCollection, more: dict[str, metrics.Metric], start: int, stop: int
+) -> None:
+    preds, target = data()
+    for low in range(start, stop, 5):
+        rows = slice(low, min(low + 5, stop))
+        collection.update(preds[rows], target[rows])
+        for metric in more.values():
+            several = isinstance(metric, (metrics.PearsonCorrCoef, metrics.MeanSquaredError))
+            metric.update(preds[rows, 0], *([target[rows].float()] if several else []))
+
+
+def numbers(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.tolist() for name, value in found.items()}
+
+
+def results(collection: metrics.MetricCollection, more: dict[str, metrics.Metric]) -> dict[str, Any]:
+    return numbers({**collection.compute(), **{name: metric.compute() for name, metric in more.items()}})
+
+
+def count_collectives(calls: list[str]) -> None:
+    for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "barrier", "all_gather_object"):
+        original = getattr(dist, name)
+
+        def counted(*args: Any, _name: str = name, _original: Any = original, **kwargs: Any) -> Any:
+            calls.append(_name)
+            return _original(*args, **kwargs)
+
+        setattr(dist, name, counted)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    calls: list[str] = []
+    count_collectives(calls)
+    collection, more = make(), others()
+    start, stop = SPLIT[ranks][rank]
+    feed(collection, more, start, stop)
+    seen: dict[str, Any] = {"all": results(collection, more)}
+    before = len(calls)
+    collection.compute()
+    seen["cached"] = len(calls) - before
+    plain = metrics.MetricCollection(
+        {"accuracy": metrics.MulticlassAccuracy(4), "recall": metrics.MulticlassRecall(4, top_k=2)}
+    )
+    plain.add_metrics({"error": metrics.MulticlassCalibrationError(4)})
+    plain.update(*data())
+    calls.clear()
+    plain.compute()
+    seen["collectives"] = list(calls)
+    local = metrics.MeanMetric(sync_on_compute=False)
+    local.update(float(rank))
+    seen["local"] = local.compute().item()
+    with local.sync_context():
+        seen["inside"] = local.value().item()
+    seen["after"] = local.compute().item()
+    step = metrics.MeanMetric(dist_sync_on_step=True)
+    seen["step"] = step(float(rank)).item()
+    alone = metrics.SumMetric(process_group=dist.new_group([0]))
+    if rank == 0:
+        alone.update(5.0)
+        seen["group"] = alone.compute().item()
+    collection.reset()
+    feed(collection, {}, start, stop)
+    seen["again"] = numbers(collection.compute())
+    dist.destroy_process_group()
+    Path(sys.argv[1], f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Several processes see what one would have seen, with one collective per kind of reduction."""
+
+from __future__ import annotations
+
+import json
+import socket
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import finish, start
+from metrics.ranks import feed, make, others, results
+
+HERE = Path(__file__).parent
+
+
+def run(ranks: int, folder: Path) -> list[dict[str, Any]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    processes = [
+        start(
+            str(HERE / "ranks.py"),
+            str(folder),
+            cwd=folder,
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            WORLD_SIZE=str(ranks),
+            RANK=str(rank),
+        )
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        done = finish(process)
+        assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks(ranks, tmp_path):
+    seen = run(ranks, tmp_path)
+    collection, more = make(), others()
+    feed(collection, more, 0, 24)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = results(collection, more)
+    middle = sum(range(ranks)) / ranks
+    for rank, found in enumerate(seen):
+        for name, value in whole.items():
+            torch.testing.assert_close(torch.tensor(found["all"][name]), torch.tensor(value), msg=name)
+        assert found["again"]["accuracy"] == pytest.approx(whole["accuracy"])
+        assert found["cached"] == 0
+        assert found["collectives"] == ["all_reduce"]
+        assert (found["local"], found["inside"], found["after"]) == (rank, middle, rank)
+        assert found["step"] == middle
+    assert seen[0]["group"] == 5.0

@@ -1,0 +1,181 @@
+"""Bad values are counted where they are and told later; on the CPU, at once."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import gapless
+import gapless.metrics as metrics
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "kind", [metrics.MeanMetric, metrics.SumMetric, metrics.MaxMetric, metrics.MinMetric]
+)
+@pytest.mark.parametrize("value", [NAN, torch.tensor(NAN), torch.tensor([1.0, NAN])])
+def test_nan_on_the_cpu(kind: Any, value: Any):
+    with pytest.raises(RuntimeError, match="Encountered 1 `nan` value in the input"):
+        kind(nan_strategy="error").update(value)
+    with pytest.warns(UserWarning, match="Encountered 1 `nan` value in the input, which were removed"):
+        kind(nan_strategy="warn").update(value)
+    for strategy in ("ignore", "disable", 2.0):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            metric = kind(nan_strategy=strategy)
+            metric.update(value)
+            nothing_left = strategy == "ignore" and torch.as_tensor(value).numel() == 1
+            empty_mean = nothing_left and kind is metrics.MeanMetric
+            assert metric.compute().isnan().item() == (strategy == "disable" or empty_mean)
+
+
+@pytest.mark.parametrize("strategy", [None, "mean", 3, True])
+def test_other_strategies_are_refused(strategy):
+    with pytest.raises(ValueError, match="nan_strategy"):
+        metrics.MeanMetric(nan_strategy=strategy)
+
+
+def test_nan_on_the_device_comes_with_the_reading():
+    with gapless.emulate() as seen:
+        loss = metrics.MeanMetric(nan_strategy="error").to("cuda")
+        clean, bad = torch.ones(4, device="cuda"), torch.full((3,), NAN, device="cuda")
+        for value in (clean, clean, bad, clean):
+            loss.update(value)
+        reading = loss.read()
+        assert seen.waits == 0
+        with pytest.raises(RuntimeError, match=r"MeanMetric: Encountered 3 `nan` values .*first in update 3"):
+            reading.result()
+        assert reading.result().item() == 1
+        assert loss.read().result().item() == 1
+        loss.update(bad)
+        with pytest.raises(RuntimeError, match=r"first in update 1\b"):
+            loss.check()
+        loss.check()
+
+
+def test_a_collection_names_the_metrics():
+    with gapless.emulate() as seen:
+        collection = metrics.MetricCollection(
+            {
+                "loss": metrics.MeanMetric(),
+                "top1": metrics.MulticlassAccuracy(3),
+                "f1": metrics.MulticlassF1Score(3, validate_args=False),
+            }
+        ).to("cuda")
+        zero, wrong = (torch.full((2,), float(i), device="cuda") for i in (0, 7))
+        collection.update(value=zero, preds=torch.eye(3, device="cuda")[:2], target=zero.long())
+        collection.update(value=zero, preds=torch.eye(3, device="cuda")[:2], target=wrong.long())
+        reading = collection.read()
+        assert seen.waits == 0
+        with pytest.raises(
+            RuntimeError, match=r"^f1, top1: Detected 2 values .* 0 to 2 \(first in update 2\)"
+        ):
+            reading.result()
+
+
+CASES = [
+    (lambda: metrics.MulticlassAccuracy(3), [0, 1, 2], [0, 1, 5]),
+    (lambda: metrics.MulticlassAccuracy(3, ignore_index=-100), [0, 1, 2], [0, 1, -1]),
+    (lambda: metrics.MulticlassAccuracy(3), [0, 1, -2], [0, 1, 2]),
+    (lambda: metrics.MulticlassConfusionMatrix(3), [0, 1, 2], [0, 1, 3]),
+    (lambda: metrics.MulticlassExactMatch(3), [0, 1, 2], [0, 1, 3]),
+    (lambda: metrics.BinaryAccuracy(), [0, 1, 1], [0, 1, 2]),
+    (lambda: metrics.BinaryAccuracy(ignore_index=-1), [0, 1, 3], [0, 1, -1]),
+    (lambda: metrics.BinaryAUROC(thresholds=5), [0.1, 0.2, 0.3], [0, 1, 4]),
+    (lambda: metrics.BinaryAUROC(), [0.1, 0.2, 0.3], [0, 1, 4]),
+    (lambda: metrics.BinaryCalibrationError(), [0.1, 0.2, 0.3], [0, 1, 4]),
+]
+
+
+@pytest.mark.parametrize(("make", "preds", "target"), CASES)
+def test_values_out_of_range(make: Any, preds: list[float], target: list[int]):
+    metric = make()
+    with pytest.raises(RuntimeError, match=r"Detected 1 (value|pair)"):
+        metric.update(torch.tensor(preds), torch.tensor(target))
+    metric.check()
+    metric.update(torch.tensor(preds[:2]), torch.tensor(target[:2]))
+
+
+def test_without_checks_nothing_is_told_and_nothing_written_elsewhere():
+    metric = metrics.MulticlassAccuracy(3, validate_args=False)
+    metric.update(torch.tensor([0, 1, 2]), torch.tensor([0, 10**6, -(10**6)]))
+    metric.check()
+    assert metric.counted.counts().tp.tolist() == [1, 0, 0]
+
+
+def test_perplexity_of_tokens_outside_the_vocabulary():
+    with pytest.raises(RuntimeError, match="1 token in `target` outside"):
+        metrics.Perplexity().update(torch.randn(1, 2, 5), torch.tensor([[1, 5]]))
+
+
+def test_rows_beyond_the_capacity_are_counted():
+    metric = metrics.CatMetric(nan_strategy="error", capacity=4)
+    with pytest.raises(RuntimeError, match=r"2 .*, or rows beyond the capacity of 4"):
+        metric.update(torch.arange(6.0))
+    assert metric.compute().tolist() == [0, 1, 2, 3]
+
+
+SHAPES = [
+    (metrics.MulticlassAccuracy(3), (4, 3), (5,), ValueError),
+    (metrics.MulticlassAccuracy(3), (4, 2), (4,), ValueError),
+    (metrics.MulticlassAccuracy(3), (4,), (4, 2, 2), ValueError),
+    (metrics.BinaryAccuracy(), (4,), (3,), RuntimeError),
+    (metrics.MultilabelAccuracy(3), (4, 2), (4, 2), ValueError),
+    (metrics.BinaryAUROC(), (4,), (3,), RuntimeError),
+    (metrics.MeanSquaredError(), (4,), (3,), RuntimeError),
+    (metrics.PearsonCorrCoef(), (4, 2), (4, 2), ValueError),
+    (metrics.CosineSimilarity(), (4,), (4,), ValueError),
+    (metrics.Perplexity(), (4, 5), (4,), ValueError),
+    (metrics.MeanIoU(3, input_format="index"), (2, 4, 4), (2, 4, 5), RuntimeError),
+]
+
+
+@pytest.mark.parametrize(("metric", "preds", "target", "error"), SHAPES)
+def test_shapes_that_do_not_fit(metric: Any, preds: tuple[int, ...], target: tuple[int, ...], error: type):
+    with pytest.raises(error, match=r"shape|dimension|number of|2D|num_outputs"):
+        metric.update(torch.rand(preds), torch.zeros(target, dtype=torch.long))
+
+
+OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("BinaryAccuracy", {"threshold": 2}, "threshold"),
+    ("BinaryAccuracy", {"multidim_average": "all"}, "multidim_average"),
+    ("BinaryAccuracy", {"ignore_index": "a"}, "ignore_index"),
+    ("BinaryAccuracy", {"unknown": 1}, "Unexpected keyword arguments: `unknown`"),
+    ("MulticlassAccuracy", {"num_classes": 1}, "num_classes"),
+    ("MulticlassAccuracy", {"num_classes": None}, "num_classes"),
+    ("MulticlassAccuracy", {"num_classes": 3, "top_k": 4}, "top_k"),
+    ("MulticlassAccuracy", {"num_classes": 3, "average": "mean"}, "average"),
+    ("MultilabelAccuracy", {"num_labels": 1}, "num_labels"),
+    ("MulticlassFBetaScore", {"beta": -1.0, "num_classes": 3}, "beta"),
+    ("MulticlassF1Score", {"num_classes": 3, "zero_division": 2}, "zero_division"),
+    ("MulticlassConfusionMatrix", {"num_classes": 3, "normalize": "x"}, "normalize"),
+    ("MulticlassCohenKappa", {"num_classes": 3, "weights": "x"}, "weight"),
+    ("BinaryAUROC", {"thresholds": 1}, "thresholds"),
+    ("BinaryAUROC", {"thresholds": [2.0]}, "thresholds"),
+    ("BinaryAUROC", {"max_fpr": 2.0}, "max_fpr"),
+    ("BinaryCalibrationError", {"n_bins": 0}, "n_bins"),
+    ("BinaryCalibrationError", {"norm": "l3"}, "norm"),
+    ("Accuracy", {"task": "regression"}, "binary.*multiclass.*multilabel"),
+    ("Accuracy", {"task": "multiclass", "average": "macro"}, "num_classes"),
+    ("MeanSquaredError", {"num_outputs": 0}, "num_outputs"),
+    ("MinkowskiDistance", {"p": 0.5}, "p"),
+    ("R2Score", {"adjusted": -1}, "adjusted"),
+    ("R2Score", {"multioutput": "x"}, "multioutput"),
+    ("CosineSimilarity", {"reduction": "max"}, "reduction"),
+    ("Perplexity", {"ignore_index": 0.5}, "ignore_index"),
+    ("MeanIoU", {"num_classes": 0}, "num_classes"),
+    ("DiceScore", {"num_classes": 3, "input_format": "x"}, "input_format"),
+    ("MeanMetric", {"sync_on_compute": 1}, "sync_on_compute"),
+    ("CatMetric", {"capacity": 0}, "capacity"),
+    ("RunningMean", {"window": 0}, "window"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "words"), OPTIONS)
+def test_constructors_refuse(name: str, options: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words):
+        getattr(metrics, name)(**options)

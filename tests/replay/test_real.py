@@ -1,0 +1,80 @@
+"""Real profiles: the unchanged replay meets them, and prices keep their laws."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from gapless.replay.fidelity import fidelity
+from gapless.replay.model import Model, build
+from gapless.replay.price import Prices, prices
+from gapless.trace.timeline import HostKind, Timeline
+
+Real = Callable[[str], Timeline]
+
+
+def model(timeline: Timeline) -> Model:
+    found = build(timeline)
+    assert isinstance(found, Model)
+    return found
+
+
+def priced(found: Model) -> Prices[str]:
+    """The waits priced by the outermost operator around them."""
+    timeline = found.timeline
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for row in found.waits.host.tolist():
+        around = [r for r in timeline.chain(row) if timeline.host.kind[r] == HostKind.OPERATOR]
+        groups[timeline.names[timeline.host.name[around[-1]]] if around else ""].append(row)
+    return prices(found, groups)
+
+
+@pytest.mark.parametrize(
+    "ending", ["d242", "faff", "c14b", "41e7", "eeda", "5c94", "fa7b", "26e8", "8d5b", "776d", "cec1", "7ad4"]
+)
+def test_the_unchanged_replay_meets_the_profile(real: Real, ending: str) -> None:
+    found = model(real(ending))
+    seen = fidelity(found)
+    assert seen.trusted, seen.reason
+    assert abs(seen.span_error) < 0.005
+    assert seen.drift < 0.01
+    assert seen.explained > 0.95
+    assert seen.wait_error < 0.1
+    assert found.program.cut <= 1
+
+
+@pytest.mark.parametrize("ending", ["d242", "c14b", "eeda", "26e8", "faff"])
+def test_prices_of_real_profiles_keep_the_laws(real: Real, ending: str) -> None:
+    found = model(real(ending))
+    all_prices = priced(found)
+    for price in all_prices.each.values():
+        assert 0 <= price.alone <= min(price.blocked, all_prices.all)
+        assert 0 <= price.last <= all_prices.all
+        assert price.least_alone <= price.alone
+        assert price.least_last <= price.last
+    assert 0 <= all_prices.least_all <= all_prices.all
+    if all_prices.all:
+        assert all_prices.saved[-1] >= 0.9 * all_prices.all
+
+
+def test_waits_stand_in_for_one_another(real: Real) -> None:
+    """Removing what one call does saves little, removing what all do saves the time of ten steps."""
+    found = model(real("d242"))
+    each = prices(found, {row: [row] for row in found.waits.host.tolist()})
+    assert each.all > 290_000_000
+    assert sum(price.alone for price in each.each.values()) < 0.3 * each.all
+
+
+def test_blocking_amd_copies_are_no_host_work(real: Real) -> None:
+    """The copies' own calls wait here; a replay that keeps their lengths finds nothing to save."""
+    found = model(real("faff"))
+    assert found.replay().span - found.span(found.waits.host.tolist()) > 150_000_000
+
+
+def test_work_from_before_the_window_saves_next_to_nothing(real: Real) -> None:
+    found = model(real("776d"))
+    saved = found.replay().span - found.span(found.waits.host.tolist())
+    assert found.waits.blocked.sum() > 0.9 * found.recorded
+    assert saved < 0.01 * found.recorded
