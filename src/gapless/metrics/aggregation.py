@@ -60,8 +60,8 @@ def nan_complaint(nan: Nan, count: int) -> str:
 
 def plain(value: Any) -> Any:
     """A tensor of the CPU with no dimension as a number; reading it costs no wait."""
-    if isinstance(value, Tensor) and value.dim() == 0 and not torch.compiler.is_compiling():
-        return value.item() if value.device.type == "cpu" else value
+    if isinstance(value, Tensor) and value.dim() == 0 and value.device.type == "cpu":
+        return value if torch.compiler.is_compiling() else value.item()
     return value
 
 
@@ -116,18 +116,18 @@ class WeightedTotal(Aggregate):
         super().__init__(nan, {"sum": Slot(dtype=torch.float64), "weight": Slot(dtype=torch.float64)})
 
     def count(self, batch: Batch) -> None:
-        value, weight = (*batch.args, 1.0)[:2]
-        value, weight = plain(value), plain(weight)
-        weight = 1.0 if weight is None else weight
-        if isinstance(value, Tensor):
-            if isinstance(weight, Tensor):
-                self._add_weighted(value, weight.broadcast_to(value.shape))
-            else:
-                self._add_tensor(value, weight)
-        elif isinstance(weight, Tensor):
-            self._add_weighted(torch.full_like(weight, value, dtype=self.state["sum"].dtype), weight)
-        else:
+        args = batch.args
+        value, weight = plain(args[0]), plain(args[1]) if len(args) > 1 else 1.0
+        if weight is None:
+            weight = 1.0
+        if not isinstance(value, Tensor) and not isinstance(weight, Tensor):
             self._add_numbers(value, weight)
+        elif not isinstance(value, Tensor):
+            self._add_weighted(torch.full_like(weight, value, dtype=self.state["sum"].dtype), weight)
+        elif isinstance(weight, Tensor):
+            self._add_weighted(value, weight.broadcast_to(value.shape))
+        else:
+            self._add_tensor(value, weight)
 
     def _add_numbers(self, value: float, weight: float) -> None:
         if self.nan != "disable" and (value != value or weight != weight):

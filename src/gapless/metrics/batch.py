@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ class Batch:
 
     __slots__ = ("_derived", "args")
 
-    def __init__(self, args: Iterable[Any], device: torch.device) -> None:
-        self.args = tuple([admit(value, device) for value in args])
+    def __init__(self, args: Sequence[Any], device: torch.device) -> None:
+        self.args = args if ready(args, device) else tuple([admit(value, device) for value in args])
         self._derived: dict[Any, Any] = {}
 
     def derive(self, function: Derivation, *config: Any) -> Any:
@@ -30,6 +30,17 @@ class Batch:
         if key not in self._derived:
             self._derived[key] = function(self, *config)
         return self._derived[key]
+
+
+def ready(args: Sequence[Any], device: torch.device) -> bool:
+    """Whether all of `args` may be used on `device` as they are."""
+    for value in args:
+        if isinstance(value, Tensor):
+            if value.requires_grad or value.device != device:
+                return False
+        elif isinstance(value, (list, tuple)):
+            return False
+    return True
 
 
 def admit(value: Any, device: torch.device) -> Any:
@@ -65,7 +76,7 @@ def moved(value: Tensor, device: torch.device) -> Tensor:
     return to_device(value, device) if value.device.type == "cpu" else value.to(device)
 
 
-def device_of(args: tuple[Any, ...]) -> torch.device | None:
+def device_of(args: Sequence[Any]) -> torch.device | None:
     """The accelerator that holds one of `args`, if any does."""
     for value in args:
         if isinstance(value, Tensor) and value.device.type != "cpu":

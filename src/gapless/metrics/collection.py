@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gapless.metrics import distributed
-from gapless.metrics.batch import Batch, device_of
+from gapless.metrics.batch import Batch, device_of, ready
 from gapless.metrics.faults import deliver, deliver_on_host
 from gapless.metrics.metric import Ledger, Metric, swap
 from gapless.metrics.reading import Every, Reading
@@ -152,7 +152,7 @@ class MetricCollection(nn.ModuleDict):
         if plan is None:
             plan = self._make_plan(len(args), tuple(kwargs))
         device = plan.first.device if plan.first is not None else self.device
-        if device.type == "cpu":
+        if device.type == "cpu" and not ready((*args, *kwargs.values()), device):
             device = self._follow((*args, *kwargs.values()), device)
         compiling = torch.compiler.is_compiling()
         at_once = device.type == "cpu" and not compiling

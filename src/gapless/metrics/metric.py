@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics import distributed
-from gapless.metrics.batch import Batch, device_of
+from gapless.metrics.batch import Batch, device_of, ready
 from gapless.metrics.faults import deliver, deliver_on_host
 from gapless.metrics.statistic import State, Statistic
 
@@ -33,7 +33,8 @@ class Ledger:
     def updated_once(self, compiling: bool) -> None:
         """There was an update; in a compiled function its number is not known."""
         self.updated = True
-        self.computed.clear()
+        if self.computed:
+            self.computed.clear()
         if not compiling:
             self.count += 1
 
@@ -130,11 +131,13 @@ class Metric(nn.Module):
             self._take_back()
         parts = own["_parts"]
         device = parts[0].device
-        if device.type == "cpu":
+        on_host = device.type == "cpu"
+        if on_host and not ready(args, device):
             device = self._follow(args, device)
+            on_host = device.type == "cpu"
         batch = Batch(args, device)
         compiling = torch.compiler.is_compiling()
-        at_once = device.type == "cpu" and not compiling
+        at_once = on_host and not compiling
         own["_ledger"].updated_once(compiling)
         for part in parts:
             part.count(batch)

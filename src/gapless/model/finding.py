@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from gapless.model.event import Site
+from gapless.model.profile import Price
 from gapless.model.source import SourceLine, Stack
 
 When = Literal["every-step", "some-steps", "first-step", "set-up", "evaluation", "after", "no-steps"]
@@ -57,10 +58,10 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `line` is the line to change; None where a profile does not say (`place` then tells what is known:
     ``aten::index in ProfilerStep``) or where the finding is of the whole run. `evidence` are sentences with
-    the numbers of a profile, and `loss` what the device lost. `library_stack` are the frames below the line
-    where the wait sits in a library, innermost first. `backward` says that the waits happen in backward
-    of that line.
-    `sites` are the distinct sites that were grouped into this finding.
+    the numbers of a profile, `loss` what the device lost and `price` what removing the waits would save.
+    `library_stack` are the frames below the line where the wait sits in a library, innermost first.
+    `backward` says that the waits happen in backward of that line. `sites` are the distinct sites that were
+    grouped into this finding.
     """
 
     code: str
@@ -71,6 +72,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     place: str = ""
     evidence: tuple[str, ...] = ()
     loss: Loss | None = None
+    price: Price | None = None
     operators: tuple[str, ...] = ()
     library_stack: Stack = ()
     backward: bool = False

@@ -172,6 +172,66 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     end: int = 0
 
 
+class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a group of waits costs, by replaying the profile without it: nanoseconds of its whole span.
+
+    `costs` are positions in `Profile.costs`. `alone` is saved when nothing else changes, `last` when all
+    other priced waits are gone already; `least_alone` and `least_last` where the peers of collectives do not
+    come earlier as well. Prices are never added up: waits stand in for one another. `blocked` is the host's
+    time in them, `waits` how many are removed, `kept` how many cannot be. `removal` says how they can go:
+    ``free`` (a pinned copy, a synchronization left out), ``deferrable`` (a value that can be read later) or
+    ``shape`` (the host needs the value to go on: only another way to compute it removes the wait).
+    docs/price.md explains.
+    """
+
+    costs: tuple[int, ...] = ()
+    alone: int = 0
+    last: int = 0
+    least_alone: int = 0
+    least_last: int = 0
+    blocked: int = 0
+    waits: int = 0
+    kept: int = 0
+    removal: Literal["free", "deferrable", "shape"] = "shape"
+
+
+class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the user asked to leave out, how many waits that is, and what it saves (`least`: see `Price`)."""
+
+    what: tuple[str, ...]
+    waits: int = 0
+    saved: int = 0
+    least: int = 0
+
+
+class Prices(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What removing waits would save, in nanoseconds of the replayed `span`.
+
+    `all` is what removing every priced wait saves together. `shortest` are positions in `each`: few groups
+    that save nine tenths of that, in order, and `saved` is what has been saved after each. `limiter` is what
+    takes most of the time (``host``, ``device``, ``input``, ``peers``), `remains` what does without all the
+    waits. `reasons` say where the unchanged replay is too far from the profile: the prices are bounds then.
+    `refused` says why there are no prices at all. `span_error`, `drift`, `explained` and `wait_error` are
+    the replay's fidelity (docs/price.md).
+    """
+
+    span: int = 0
+    all: int = 0
+    least_all: int = 0
+    each: tuple[Price, ...] = ()
+    shortest: tuple[int, ...] = ()
+    saved: tuple[int, ...] = ()
+    asked: Asked | None = None
+    limiter: str = ""
+    remains: str = ""
+    reasons: tuple[str, ...] = ()
+    refused: str = ""
+    span_error: float = 0.0
+    drift: float = 0.0
+    explained: float = 1.0
+    wait_error: float = -1.0
+
+
 class Collectives(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The communication kernels of one process group and name, in order: what ranks are matched by.
 
@@ -205,9 +265,10 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One trace, summed up. All times are nanoseconds, totals over all steps.
 
-    `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to it.
-    `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines them,
-    -1 where they are unknown. `device` is the number of the GPU that was looked at, the busiest.
+    `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to
+    it. `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines
+    them, -1 where they are unknown. `prices` are None where none were asked for. `device` is the number of
+    the GPU that was looked at, the busiest.
     """
 
     path: str = ""
@@ -235,6 +296,7 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     costs: tuple[Cost, ...] = ()
     collectives: tuple[Collectives, ...] = ()
     recording: Recording = Recording()
+    prices: Prices | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -189,6 +189,15 @@ def test_a_wait_for_what_came_before_the_recording():
     assert "wait" not in found
 
 
+def test_the_first_copy_to_the_device_waits_for_itself():
+    trace = Trace()
+    trace.step(1, 0, 1000)
+    trace.operator("aten::copy_", 5, 500)
+    trace.copy("HtoD (Pageable -> Device)", 10, 480, copy=(430, 58))
+    trace.launch("next", 520, 5, kernel=(530, 470))
+    assert causes(trace)["wait"] >= 420
+
+
 def test_the_last_synchronization_is_the_profilers_own():
     trace = Trace()
     step(trace, 1000)

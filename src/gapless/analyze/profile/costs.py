@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -45,8 +45,11 @@ def costs(
     stretches: Iterable[Stretch],
     waits: HostWaits,
     places: Places,
-) -> tuple[Cost, ...]:
-    """What each place costs, those that leave the device idle longest first; together all of its idleness."""
+) -> tuple[tuple[Cost, ...], tuple[Ints, ...]]:
+    """What each place costs, those that leave the device idle longest first; together all of its idleness.
+
+    The second part are the host rows of the calls of each cost (none for causes that are no calls).
+    """
     parts = list(stretches)
     calls = _calls(timeline, steps, waits)
     copies = dict(zip(waits.rows.tolist(), waits.copy.tolist(), strict=True))
@@ -57,14 +60,45 @@ def costs(
     codes = _with_copies(timeline, rows, codes, copies)
     _, first = np.unique(codes, return_index=True)
     sites = _Sites(timeline, rows, first, codes, found, places, copies)
-    sums: dict[tuple[Cause, Site, str], tuple[Cost, set[int]]] = {}
+    sums: dict[tuple[Cause, Site, str], _Sum] = {}
     for part in parts:
-        for cost in _idle(part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
-            _add(sums, *cost)
+        for one in _idle(part, codes[np.searchsorted(rows, part.spans.row)], steps, sites):
+            _add(sums, one)
     for call in calls:
-        for cost in _blocked(timeline, device, call, codes[np.searchsorted(rows, call.rows)], steps, sites):
-            _add(sums, *cost)
-    return _bounded(list(sums.values()))
+        for one in _blocked(timeline, device, call, codes[np.searchsorted(rows, call.rows)], steps, sites):
+            _add(sums, one)
+    bounded = _bounded(list(sums.values()))
+    made = tuple(msgspec.structs.replace(one.cost, steps=len(one.steps)) for one in bounded)
+    return made, tuple(one.calls() for one in bounded)
+
+
+@dataclass
+class _Sum:
+    """A cost that is still growing, the steps it occurs in and the host rows of its calls."""
+
+    cost: Cost
+    steps: set[int]
+    rows: list[Ints] = field(default_factory=list)
+
+    def add(self, other: _Sum) -> None:
+        one, more = self.cost, other.cost
+        longest = one if one.idle >= more.idle else more
+        self.cost = msgspec.structs.replace(
+            one,
+            idle=one.idle + more.idle,
+            stretches=one.stretches + more.stretches,
+            calls=one.calls + more.calls,
+            blocked=one.blocked + more.blocked,
+            working=one.working + more.working,
+            bytes=one.bytes + more.bytes,
+            start=longest.start,
+            end=longest.end,
+        )
+        self.steps |= other.steps
+        self.rows += other.rows
+
+    def calls(self) -> Ints:
+        return np.concatenate([np.empty(0, np.int64), *self.rows])
 
 
 class _Sites:
@@ -154,7 +188,7 @@ def _step(steps: StepSpans, time: Ints) -> Ints:
     return np.where(inside, at, -1)
 
 
-def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[tuple[Cost, set[int]]]:
+def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[_Sum]:
     spans: Spans = part.spans
     known, back = np.unique(codes, return_inverse=True)
     back = back.reshape(-1)
@@ -165,23 +199,21 @@ def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterab
     for position, code in enumerate(known.tolist()):
         site, place = sites.of(part.cause, code)
         at = longest[position]
-        yield (
-            Cost(
-                cause=part.cause,
-                site=site,
-                place=place,
-                idle=int(total[position]),
-                stretches=int(count[position]),
-                start=int(spans.start[at]),
-                end=int(spans.end[at]),
-            ),
-            in_steps[position],
+        cost = Cost(
+            cause=part.cause,
+            site=site,
+            place=place,
+            idle=int(total[position]),
+            stretches=int(count[position]),
+            start=int(spans.start[at]),
+            end=int(spans.end[at]),
         )
+        yield _Sum(cost, in_steps[position])
 
 
 def _blocked(
     timeline: Timeline, device: int, calls: _Calls, codes: Ints, steps: StepSpans, sites: _Sites
-) -> Iterable[tuple[Cost, set[int]]]:
+) -> Iterable[_Sum]:
     start, end = timeline.host.start[calls.rows], timeline.host.end[calls.rows]
     known, back = np.unique(codes, return_inverse=True)
     back = back.reshape(-1)
@@ -196,23 +228,22 @@ def _blocked(
     volume = np.bincount(back, weights=np.where(calls.counts, moved, 0), minlength=len(known))
     in_steps = _distinct(back, _step(steps, start), len(known))
     longest = _longest(back, end - start, len(known))
+    members = np.split(calls.rows[np.argsort(back, kind="stable")], np.cumsum(np.bincount(back))[:-1])
     for position, code in enumerate(known.tolist()):
         site, place = sites.of(calls.cause, code)
         at = longest[position]
-        yield (
-            Cost(
-                cause=calls.cause,
-                site=site,
-                place=place,
-                calls=int(count[position]),
-                blocked=int(total[position]),
-                working=int(working[position]),
-                bytes=int(volume[position]),
-                start=int(start[at]),
-                end=int(end[at]),
-            ),
-            in_steps[position],
+        cost = Cost(
+            cause=calls.cause,
+            site=site,
+            place=place,
+            calls=int(count[position]),
+            blocked=int(total[position]),
+            working=int(working[position]),
+            bytes=int(volume[position]),
+            start=int(start[at]),
+            end=int(end[at]),
         )
+        yield _Sum(cost, in_steps[position], [members[position]])
 
 
 def _distinct(groups: Ints, steps: Ints, count: int) -> list[set[int]]:
@@ -232,45 +263,29 @@ def _longest(groups: Ints, length: Ints, count: int) -> Ints:
     return order[ends] if len(order) else order
 
 
-def _add(sums: dict[tuple[Cause, Site, str], tuple[Cost, set[int]]], cost: Cost, in_steps: set[int]) -> None:
+def _add(sums: dict[tuple[Cause, Site, str], _Sum], one: _Sum) -> None:
     """Chains of names may differ and the site be the same; the calls of a wait join its idleness."""
-    place = "" if cost.site.stack else cost.place
-    key = (cost.cause, cost.site, place)
-    if key not in sums:
-        sums[key] = cost, in_steps
-        return
-    have, steps = sums[key]
-    steps |= in_steps
-    sums[key] = _together(have, cost, have if have.idle >= cost.idle else cost), steps
+    key = (one.cost.cause, one.cost.site, "" if one.cost.site.stack else one.cost.place)
+    if key in sums:
+        sums[key].add(one)
+    else:
+        sums[key] = one
 
 
-def _together(one: Cost, other: Cost, longest: Cost) -> Cost:
-    return msgspec.structs.replace(
-        one,
-        idle=one.idle + other.idle,
-        stretches=one.stretches + other.stretches,
-        calls=one.calls + other.calls,
-        blocked=one.blocked + other.blocked,
-        working=one.working + other.working,
-        bytes=one.bytes + other.bytes,
-        start=longest.start,
-        end=longest.end,
-    )
-
-
-def _bounded(found: list[tuple[Cost, set[int]]]) -> tuple[Cost, ...]:
+def _bounded(found: list[_Sum]) -> list[_Sum]:
     """The costs in order, the small ones of each cause as one."""
-    kept: list[Cost] = []
+    kept: list[_Sum] = []
     seen: dict[Cause, int] = {}
-    small: dict[Cause, tuple[Cost, set[int]]] = {}
-    for cost, in_steps in sorted(found, key=lambda one: (-one[0].idle, -one[0].blocked, one[0].start)):
-        seen[cost.cause] = seen.get(cost.cause, 0) + 1
-        if seen[cost.cause] <= MOST:
-            kept.append(msgspec.structs.replace(cost, steps=len(in_steps)))
-        elif cost.cause in small:
-            have, steps = small[cost.cause]
-            small[cost.cause] = _together(have, cost, have), steps | in_steps
+    small: dict[Cause, _Sum] = {}
+    for one in sorted(found, key=lambda one: (-one.cost.idle, -one.cost.blocked, one.cost.start)):
+        cause = one.cost.cause
+        seen[cause] = seen.get(cause, 0) + 1
+        if seen[cause] <= MOST:
+            kept.append(one)
+        elif cause in small:
+            small[cause].add(one)
         else:
-            site = Site(operator="", mechanism=cost.site.mechanism)
-            small[cost.cause] = msgspec.structs.replace(cost, site=site, place="elsewhere"), in_steps
-    return (*kept, *(msgspec.structs.replace(cost, steps=len(steps)) for cost, steps in small.values()))
+            site = Site(operator="", mechanism=one.cost.site.mechanism)
+            one.cost = msgspec.structs.replace(one.cost, site=site, place="elsewhere")
+            small[cause] = one
+    return [*kept, *small.values()]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from gapless.model import Cost, Finding, Frequency, Hit, Loss, Profile, Rule, Site, SourceLine, When
+from gapless.analyze.profile.grouping import WaitGroup, wait_groups
+from gapless.model import Finding, Frequency, Hit, Loss, Profile, Rule, Site, SourceLine, When
+from gapless.model.profile import Price
 from gapless.model.wording import count, duration, percent
-from gapless.rules import all_rules, match
-from gapless.rules._places import deciding_frame
+from gapless.rules import all_rules
 
 NOWHERE = 0.001
 """Idleness below this share of the steps is next to none."""
@@ -22,7 +22,7 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
     if not profiles:
         return ()
     one = profiles[0]
-    found = [*_waits(one)]
+    found = [_of_waits(group, one) for group in wait_groups(one.costs)]
     for rule in all_rules():
         found += [_finding(rule, hit, one) for hit in rule.find(one)]
         if len(profiles) > 1:
@@ -36,49 +36,8 @@ def _weight(one: Finding) -> tuple[object, ...]:
     return (-loss.idle, -loss.blocked, one.code, line.file, line.line, one.place)
 
 
-@dataclass
-class _Group:
-    """Waits that are one finding: one rule, one place, one remedy."""
-
-    rule: Rule
-    remedy: str
-    line: SourceLine | None
-    place: str
-    backward: bool
-    costs: list[Cost] = field(default_factory=list)
-
-
-def _waits(profile: Profile) -> Iterable[Finding]:
-    groups: dict[tuple[object, ...], _Group] = {}
-    for cost in profile.costs:
-        if cost.cause != "wait":
-            continue
-        group = _group(cost)
-        key = (
-            group.rule.code,
-            group.line,
-            deciding_frame(cost.site),
-            group.place,
-            group.backward,
-            group.remedy,
-        )
-        groups.setdefault(key, group).costs.append(cost)
-    for group in groups.values():
-        yield _of_waits(group, profile)
-
-
-def _group(cost: Cost) -> _Group:
-    site = cost.site
-    if not site.operator:  # the rest of many places
-        return _Group(match(Site(operator="", mechanism="values")), "", None, cost.place, False)
-    rule = match(site)
-    backward = site.in_backward and bool(site.forward)
-    line = site.line
-    return _Group(rule, rule.remedy(site), line, "" if line else cost.place or site.operator, backward)
-
-
-def _of_waits(group: _Group, profile: Profile) -> Finding:
-    costs = group.costs
+def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
+    costs = [profile.costs[position] for position in group.costs]
     sites = tuple(cost.site for cost in costs)
     longest = max(costs, key=lambda cost: (cost.idle, cost.blocked))
     loss = Loss(
@@ -99,6 +58,7 @@ def _of_waits(group: _Group, profile: Profile) -> Finding:
         remedy=group.remedy,
         evidence=_told(loss, profile),
         loss=loss,
+        price=_price(group, profile),
         operators=tuple(dict.fromkeys(site.operator for site in sites)),
         library_stack=sites[0].library_frames,
         backward=group.backward,
@@ -106,6 +66,12 @@ def _of_waits(group: _Group, profile: Profile) -> Finding:
         bytes=sum(cost.bytes for cost in costs),
         sites=sites,
     )
+
+
+def _price(group: WaitGroup, profile: Profile) -> Price | None:
+    if profile.prices is None:
+        return None
+    return next((one for one in profile.prices.each if one.costs == tuple(group.costs)), None)
 
 
 def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gapless.analyze.profile.communication import collectives
 from gapless.analyze.profile.costs import costs
@@ -13,6 +13,7 @@ from gapless.analyze.profile.launches import launches
 from gapless.analyze.profile.lines import Places
 from gapless.analyze.profile.memory import memory_use
 from gapless.analyze.profile.phases import phases
+from gapless.analyze.profile.pricing import price
 from gapless.analyze.profile.recording import recording
 from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
 from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, find_steps, main_device
@@ -23,8 +24,11 @@ from gapless.trace.read import read
 from gapless.trace.timeline import Timeline
 
 
-def profile(timeline: Timeline) -> Profile:
+def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = ()) -> Profile:
     """What `timeline` says of the device that was busiest.
+
+    With `priced` it is replayed without its waits, and without those that are `asked` for (see
+    `gapless.analyze.profile.pricing`).
 
     Raises:
         UnreadableInput: the profile has no work of a device.
@@ -41,6 +45,7 @@ def profile(timeline: Timeline) -> Profile:
     waits = find_waits(timeline)
     places = Places(timeline)
     idle, stretches = attribute(timeline, device, steps, waits)
+    summed, rows = costs(timeline, device, steps, stretches, waits, places)
     low, high = timeline.span
     return Profile(
         path=facts.path,
@@ -65,20 +70,26 @@ def profile(timeline: Timeline) -> Profile:
         lines=hot_lines(timeline, steps, device, places),
         launches=launches(timeline, steps, device),
         memory=memory_use(timeline, steps, device),
-        costs=costs(timeline, device, steps, stretches, waits, places),
+        costs=summed,
         collectives=collectives(timeline, device),
         recording=recording(timeline, steps),
+        prices=price(timeline, summed, rows, asked) if priced or asked else None,
         notes=timeline.notes + steps.notes,
     )
 
 
-def of_file(path: str, progress: Callable[[int], None] | None = None) -> Profile:
+def of_file(
+    path: str,
+    progress: Callable[[int], None] | None = None,
+    priced: bool = False,
+    asked: Sequence[str] = (),
+) -> Profile:
     """The profile of the trace in `path`; `progress` is told the bytes read.
 
     Raises:
         UnreadableInput: the file cannot be read, is no trace or has no work of a device.
     """
-    return profile(read(path, progress))
+    return profile(read(path, progress), priced, asked)
 
 
 def _steps(timeline: Timeline, device: int, steps: StepSpans) -> Steps:

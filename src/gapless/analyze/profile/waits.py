@@ -111,7 +111,11 @@ def _paired(timeline: Timeline, copying: Ints, made: Ints, waiting_copy: Bools, 
     calls = np.flatnonzero((host.kind == HostKind.CALL) & (host.correlation > 0))
     calls = calls[launched(timeline, calls) >= 0]
     begun = int(host.start[calls].min()) if len(calls) else 0
+    # A copy to the device waits for its own staging, whatever ran before.
+    to_device = timeline.names_where(lambda name: "HtoD" in name or "HostToDevice" in name)
     inside = host.start[rows] > begun
+    if len(timeline.work):
+        inside |= (copy >= 0) & to_device[timeline.work.name[np.maximum(copy, 0)]]
     return HostWaits(rows[inside], copy[inside], counts[inside], rows[~inside])
 
 

@@ -63,7 +63,11 @@ class Classes:
 
     def strange(self, table: Tensor) -> Tensor:
         """How many targets and predictions are no class."""
-        return table[..., :2, :: self.classes + 1].sum()
+        return self.edges(table).sum()
+
+    def edges(self, table: Tensor) -> Tensor:
+        """The places below and above the classes, of targets and predictions."""
+        return table[..., :2, :: self.classes + 1]
 
 
 COMPLAINT = "in `preds` or `target` outside the expected values"

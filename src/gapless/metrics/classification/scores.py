@@ -72,7 +72,7 @@ class Problem(NamedTuple):
         return labels.probabilities(preds, self.logits) if self.normalization else preds
 
     def marks(self, batch: Batch) -> Tensor:
-        """``[N, K]`` of int64: 1 where positive, 0 where negative, -1 where ignored, -2 for no such target."""
+        """``[N, K]`` of int64: 1 where positive, 0 where negative, -1 where ignored, -2 for no target."""
         target = batch.derive(labels.target_classes)
         if self.task == "multiclass":
             target = target.reshape(-1, 1)

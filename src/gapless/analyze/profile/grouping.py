@@ -1,0 +1,45 @@
+"""Which waits of a profile are one finding: one rule, one place, one remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gapless.model import Cost, Rule, Site, SourceLine
+from gapless.rules import match
+from gapless.rules._places import deciding_frame
+
+
+@dataclass
+class WaitGroup:
+    """Waits that are one finding; `costs` are positions in `Profile.costs`."""
+
+    rule: Rule
+    remedy: str
+    line: SourceLine | None
+    place: str
+    backward: bool
+    costs: list[int] = field(default_factory=list)
+
+
+def wait_groups(costs: Sequence[Cost]) -> list[WaitGroup]:
+    """The waits among `costs`, gathered."""
+    groups: dict[tuple[object, ...], WaitGroup] = {}
+    for position, cost in enumerate(costs):
+        if cost.cause != "wait":
+            continue
+        group = _group(cost)
+        decides = deciding_frame(cost.site)
+        key = (group.rule.code, group.line, decides, group.place, group.backward, group.remedy)
+        groups.setdefault(key, group).costs.append(position)
+    return list(groups.values())
+
+
+def _group(cost: Cost) -> WaitGroup:
+    site = cost.site
+    if not site.operator:  # the rest of many places
+        return WaitGroup(match(Site(operator="", mechanism="values")), "", None, cost.place, False)
+    rule = match(site)
+    backward = site.in_backward and bool(site.forward)
+    line = site.line
+    return WaitGroup(rule, rule.remedy(site), line, "" if line else cost.place or site.operator, backward)

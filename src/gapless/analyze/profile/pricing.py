@@ -1,0 +1,134 @@
+"""What the waits of a profile cost: the timeline replayed without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gapless.analyze.profile.grouping import WaitGroup, wait_groups
+from gapless.errors import UsageError
+from gapless.model import Cost, Site
+from gapless.model.profile import Asked, Price, Prices
+from gapless.replay.change import Change, without
+from gapless.replay.model import Model, Refusal, build
+from gapless.replay.price import Removal, prices
+from gapless.trace.timeline import Ints, Timeline
+
+_BY_MECHANISM: dict[str, Removal] = {
+    "h2d": "free",
+    "explicit": "free",
+    "free": "free",
+    "d2h": "deferrable",
+    "read": "deferrable",
+    "status": "deferrable",
+}
+
+
+def price(
+    timeline: Timeline, costs: Sequence[Cost], rows: Sequence[Ints], asked: Sequence[str] = ()
+) -> Prices:
+    """The prices of all waits among `costs`; `rows` are the host rows of each cost's calls.
+
+    `asked` are rules (``GAP112``, ``GAP11``), lines (``model.py:42``), files or libraries to leave out
+    together.
+
+    Raises:
+        UsageError: one of `asked` is in none of the waits.
+    """
+    model = build(timeline)
+    groups = wait_groups(costs)
+    if isinstance(model, Refusal):
+        return Prices(refused=model.reason)
+    members = {number: _rows(group.costs, rows) for number, group in enumerate(groups)}
+    removal = {number: _removal(group, costs) for number, group in enumerate(groups)}
+    found = prices(model, members, removal)
+    each = tuple(
+        Price(
+            costs=tuple(group.costs),
+            alone=found.each[number].alone,
+            last=found.each[number].last,
+            least_alone=found.each[number].least_alone,
+            least_last=found.each[number].least_last,
+            blocked=found.each[number].blocked,
+            waits=found.each[number].waits,
+            kept=found.each[number].kept,
+            removal=removal[number],
+        )
+        for number, group in enumerate(groups)
+    )
+    fit = found.fidelity
+    return Prices(
+        span=found.span,
+        all=found.all,
+        least_all=found.least_all,
+        each=each,
+        shortest=found.shortest,
+        saved=found.saved,
+        asked=_asked(model, groups, costs, rows, asked) if asked else None,
+        limiter=found.limiter,
+        remains=found.remains,
+        reasons=() if fit.trusted else fit.reasons,
+        span_error=fit.span_error,
+        drift=fit.drift,
+        explained=fit.explained,
+        wait_error=fit.wait_error,
+    )
+
+
+def _rows(positions: Sequence[int], rows: Sequence[Ints]) -> list[int]:
+    return [row for position in positions for row in rows[position].tolist()]
+
+
+def _removal(group: WaitGroup, costs: Sequence[Cost]) -> Removal:
+    """How the waits of a group can go: the hardest of its sites decides."""
+    kinds = {_of_site(costs[position].site) for position in group.costs}
+    for kind in ("shape", "deferrable"):
+        if kind in kinds:
+            return kind
+    return "free"
+
+
+def _of_site(site: Site) -> Removal:
+    if site.call.endswith("__bool__"):
+        return "shape"  # the program branches on it
+    return _BY_MECHANISM.get(site.mechanism, "shape")
+
+
+def _asked(
+    model: Model,
+    groups: Sequence[WaitGroup],
+    costs: Sequence[Cost],
+    rows: Sequence[Ints],
+    asked: Sequence[str],
+) -> Asked:
+    chosen: set[int] = set()
+    for what in asked:
+        meant = {
+            position for group in groups for position in group.costs if _is(what, group, costs[position].site)
+        }
+        if not meant:
+            raise UsageError(f"nothing to leave out: no wait of this profile is {what!r}")
+        chosen |= meant
+    gone = _rows(sorted(chosen), rows)
+    saved = [
+        model.replay(change).span - model.replay(change | without(gone)).span
+        for change in (Change(), Change(collectives="end"))
+    ]
+    return Asked(what=tuple(asked), waits=int(np.sum(model.marked(gone))), saved=saved[0], least=min(saved))
+
+
+def _is(what: str, group: WaitGroup, site: Site) -> bool:
+    """Whether a wait is meant by a rule's code, a line, a file or a library."""
+    if what.upper().startswith("GAP"):
+        return group.rule.code.startswith(what.upper())
+    return any(
+        _names(what, frame.where) or _names(what, frame.file) or frame.library == what
+        for frame in (*site.stack, *site.forward)
+    )
+
+
+def _names(what: str, where: str) -> bool:
+    """Whether `where` ends in `what` at a folder's bound."""
+    path = where.replace("\\", "/")
+    return path == what or path.endswith("/" + what)
