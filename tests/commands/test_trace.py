@@ -223,3 +223,22 @@ def test_every_real_trace_is_read(capsys):
         status, out, err = run(capsys, "--all", path)
         assert status == 0 or "no GPU work" in err, path
         assert max(map(len, out.splitlines()), default=0) < 200
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the folder of public traces is absent")
+def test_what_would_it_take_without(capsys):
+    path = next(TRACES.glob("*asdf_True-41e7*"))
+    status, out, _ = run(capsys, "--without", "GAP112", path)
+    assert status == 0
+    assert "\nWithout GAP112 (" in out
+    status, out, err = run(capsys, "--without", "GAP128", path)
+    assert (status, out) == (2, "")
+    assert "nothing to leave out" in err
+    assert run(capsys, "--without", "GAP112", path, path.parent)[0] == 2
+
+
+def test_prices_can_be_left_out(capsys, trace):
+    _, out, _ = run(capsys, "-f", "json", "--no-prices", trace)
+    assert json.loads(out)["profile"]["prices"] is None
+    _, out, _ = run(capsys, "-f", "json", trace)
+    assert json.loads(out)["profile"]["prices"] is not None

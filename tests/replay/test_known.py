@@ -20,19 +20,12 @@ def modelled(steps: Sequence[Step]) -> tuple[Model, dict[int, int]]:
     return model, rows
 
 
-def predicted(steps: Sequence[Step], without: Sequence[int]) -> int:
-    model, rows = modelled(steps)
-    return model.span([rows[position] for position in without])
-
-
 DEEP = [Step("launch", 500)] * 20
 LAUNCH_BOUND = [Step("launch", 2)] * 20
 READ = Step("read")
 
 
 def test_one_wait_among_deep_queues_is_free() -> None:
-    steps = [*DEEP, Step("sync"), *DEEP, *DEEP]
-    steps[20] = Step("read")
     model, rows = modelled([*DEEP, READ, Step("host", 10), *DEEP])
     price = prices(model, {"read": [rows[20]]}).each["read"]
     assert price.blocked > 9_900_000

@@ -18,6 +18,9 @@ from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile, Report
 from gapless.render import renderer
 
+MOST_PRICED = 8
+"""With more traces than this none is replayed: of a thousand ranks one is looked at."""
+
 
 @dataclass(frozen=True)
 class Wishes:
@@ -33,6 +36,8 @@ class Wishes:
     where: Literal["processes", "ray"]
     fail_on: tuple[str, ...]
     max_idle: float | None
+    without: tuple[str, ...]
+    prices: bool
 
 
 @click.command("trace")
@@ -62,6 +67,15 @@ class Wishes:
     type=click.FloatRange(0, 100),
     help="Exit with 1 if the GPU idles for more of the steps.",
 )
+@click.option(
+    "--without",
+    metavar="WHAT",
+    multiple=True,
+    help="What would it take without these waits? A rule (GAP112), a line (model.py:42), a file, a library.",
+)
+@click.option(
+    "--prices/--no-prices", default=True, help="Replay the trace to price each wait, or do not (faster)."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("traces", metavar="TRACE...", nargs=-1)
 def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
@@ -76,6 +90,7 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
       gapless trace trace.json.gz
       gapless trace --all ./log/                    all ranks of a run, with kernels and lines
       gapless trace -f json trace.json.gz | jq .findings[0]
+      gapless trace --without GAP112 --without model.py:42 trace.json.gz
       gapless trace --max-idle 20 trace.json.gz     a gate for continuous integration
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read.
@@ -122,13 +137,16 @@ def _profiles(
     skipped: list[str] = []
     paths = find(traces, skipped)
     notes = [f"left out of the folder, being no traces: {', '.join(skipped)}"] if skipped else []
+    if wishes.without and len(paths) > 1:
+        raise UsageError(f"--without asks of one trace, and these are {len(paths)}")
+    one = partial(of_file, priced=wishes.prices and len(paths) <= MOST_PRICED, asked=wishes.without)
     with reading(len(paths), quiet=wishes.quiet) as told:
         if len(paths) == 1:
             from gapless.trace.sources import size
 
-            results = analyze_many(paths, partial(of_file, progress=told.within(size(paths[0]))))
+            results = analyze_many(paths, partial(one, progress=told.within(size(paths[0]))))
         else:
-            results = analyze_many(paths, of_file, wishes.jobs, wishes.where, told.files)
+            results = analyze_many(paths, one, wishes.jobs, wishes.where, told.files)
     profiles = [one for one in results if isinstance(one, Profile)]
     failures = [one for one in results if isinstance(one, UnreadableInput)]
     return profiles, failures, notes

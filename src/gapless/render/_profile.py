@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from gapless.model import Finding, Profile, RankSummary, Report
+from gapless.model.profile import Asked, Prices
 from gapless.model.wording import count, duration, percent, size, three_digits
+from gapless.render import _words as words
 from gapless.render._canvas import Canvas
 from gapless.render._finding import finding
 from gapless.render._style import Style
@@ -33,6 +35,12 @@ _PARTS = (
     ("host", "host operators"),
     ("other", "other"),
 )
+_LIMITS = {
+    "host": "the host's own work is the limit",
+    "device": "the GPU's own work is the limit",
+    "input": "the data loader is the limit",
+    "peers": "the other ranks are the limit",
+}
 _CAUSES = {
     "wait": "host waits",
     "input": "no input",
@@ -50,6 +58,8 @@ def render(report: Report, profile: Profile, style: Style) -> str:
     """`report` as text; `profile` is its own."""
     canvas = Canvas(style)
     canvas.wrapped(Text(report.sentence + ".", style="bold"))
+    if profile.prices is not None and profile.prices.asked is not None:
+        _asked(canvas, profile.prices, profile.prices.asked)
     canvas.wrapped(Text(_what(profile, style), style="dim"))
     _split(canvas, profile)
     _idle(canvas, profile)
@@ -214,10 +224,12 @@ def _findings(canvas: Canvas, report: Report) -> None:
     shown = [one for one in report.findings if canvas.style.unfold or matters(one)]
     if not canvas.style.unfold:
         shown = shown[:_MANY]
+    prices = report.profile.prices if report.profile else None
+    span = prices.span if prices and not prices.reasons else 0
     advised: dict[str, Finding] = {}
     for one in shown:
         canvas.blank()
-        finding(canvas, one, _weight(one, report), advised.setdefault(one.remedy, one))
+        finding(canvas, one, _weight(one, report), advised.setdefault(one.remedy, one), span)
     rest = [one for one in report.findings if one not in shown]
     for one in rest:
         if _long_and_free(one, report):
@@ -235,7 +247,57 @@ def _findings(canvas: Canvas, report: Report) -> None:
             else " that cost it nothing"
         )
         canvas.wrapped(Text(f"… and {count(len(rest), 'finding')}{least}: {named}", style="dim"))
+    if prices is not None:
+        _prices(canvas, report, prices)
     _closing(canvas, report, folded=bool(rest))
+
+
+def _prices(canvas: Canvas, report: Report, prices: Prices) -> None:
+    """What all waits together cost, and the few that matter, in the order to remove them."""
+    if prices.reasons:
+        canvas.blank()
+        canvas.wrapped(Text(f"prices are bounds: {'; '.join(prices.reasons)}", style="dim"))
+        return
+    if prices.refused or not prices.span or prices.all < _MATTERS * prices.span:
+        return
+    canvas.blank()
+    told = f"Without all waits {duration(prices.span)} would be {duration(prices.span - prices.all)}, "
+    told += f"{percent(prices.all / prices.span)} less; then {_LIMITS.get(prices.remains, prices.remains)}."
+    if len(prices.shortest) < 2:
+        canvas.wrapped(Text(told, style="bold"))
+        return
+    canvas.wrapped(Text.assemble((told, "bold"), " Most of it in this order, saved so far:"))
+    places = {one.price.costs: one for one in report.findings if one.price is not None}
+    for number, (position, saved) in enumerate(zip(prices.shortest, prices.saved, strict=True), 1):
+        one = places.get(prices.each[position].costs)
+        if one is not None:
+            lead = Text(f"  {number:>2}  {duration(saved):>8}  ", style="dim")
+            canvas.hanging(lead, Text(f"{one.code} {_in_short(canvas, one)}"))
+
+
+def _in_short(canvas: Canvas, one: Finding) -> str:
+    """The line that decides to wait, a library's or the user's."""
+    decides = deciding_frame(one.sites[0]) if one.sites else None
+    if decides is not None:
+        return f"{short_path(decides)} {decides.function}"
+    return f"{canvas.style.path(one.line.file)}:{one.line.line}" if one.line else one.place
+
+
+def _where(canvas: Canvas, one: Finding) -> str:
+    """The user's line and the library's that decides, in one."""
+    decides = deciding_frame(one.sites[0]) if one.sites else None
+    where = f"{canvas.style.path(one.line.file)}:{one.line.line}" if one.line else one.place
+    return where if decides is None else f"{where} through {short_path(decides)} {decides.function}"
+
+
+def _asked(canvas: Canvas, prices: Prices, asked: Asked) -> None:
+    """The answer to ``--without``."""
+    what = " and ".join(asked.what)
+    told = f"Without {what} ({count(asked.waits, 'wait')}) {duration(prices.span)} would be "
+    told += f"{duration(prices.span - asked.saved)}, {percent(asked.saved / prices.span)} less"
+    if asked.least < asked.saved:
+        told += f" ({duration(asked.saved - asked.least)} of it only if the peers come earlier, too)"
+    canvas.wrapped(Text(("At best: " if prices.reasons else "") + told + ".", style="bold"))
 
 
 def _long_and_free(one: Finding, report: Report) -> bool:
@@ -252,17 +314,16 @@ def _free(canvas: Canvas, one: Finding, report: Report) -> None:
     canvas.blank()
     title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
     canvas.spread(title, Text(f"long, and costs the GPU {percent(one.loss.share)}", style="dim"))
-    decides = deciding_frame(one.sites[0]) if one.sites else None
-    where = f"{canvas.style.path(one.line.file)}:{one.line.line}" if one.line else one.place
-    if decides is not None:
-        where += f" through {short_path(decides)} {decides.function}"
-    canvas.hanging(Text("  "), Text(where))
+    canvas.hanging(Text("  "), Text(_where(canvas, one)))
     waits = count(one.loss.calls, "wait")
     each = "" if steps < 2 else " a step"
     working = one.loss.working >= 0.8 * one.loss.blocked
     meanwhile = "while the GPU works" if working else "for something that the profile does not show"
     text = f"the host waits {duration(one.loss.blocked / steps)}{each} ({waits} in all) {meanwhile}; "
     text += f"the GPU idles {duration(one.loss.idle / steps)} because of it"
+    prices = report.profile.prices if report.profile else None
+    if one.price is not None and prices and prices.span and not prices.reasons:
+        text += f"; it saves {'; '.join(words.price(one.price, prices.span))}"
     canvas.hanging(Text("  "), Text(text, style="dim"))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary
-from gapless.model.wording import count, number
+from gapless.model.profile import Price
+from gapless.model.wording import count, duration, number, percent
 
 WHEN = {
     "every-step": "every step",
@@ -68,6 +69,20 @@ def size(nbytes: int) -> str:
     """Bytes as people write them: ``512 B``, ``1.5 MB`` (powers of 1000)."""
     power = min(4, (len(str(nbytes)) - 1) // 3)
     return f"{nbytes / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def price(one: Price, span: int) -> list[str]:
+    """What removing the waits saves; `span` is what it is a part of, 0 where the replay is not trusted."""
+    if not span:
+        most = max(one.alone, one.last)
+        return [f"at most {duration(most)}: the replay is not close enough to say more"]
+    told = f"{duration(one.alone)} alone, {percent(one.alone / span)} of the trace"
+    if one.last - one.alone >= 0.005 * span:
+        told += f"; {duration(one.last)} once all other waits are gone, {percent(one.last / span)}"
+    rows = [told]
+    if one.kept:
+        rows.append(f"{count(one.kept, 'more wait')} here cannot be priced")
+    return rows
 
 
 def ending(report: Report) -> list[str]:

@@ -1,0 +1,83 @@
+"""Prices on findings: from the replay of the timeline."""
+
+from __future__ import annotations
+
+import pytest
+from tracing import Trace, training
+
+from gapless.analyze.profile.findings import findings
+from gapless.analyze.profile.profile import profile
+from gapless.errors import UsageError
+
+
+def waiting(waits: bool = True) -> Trace:
+    """Kernels of 300 µs, with 200 µs of work on the host before each launch and a wait after it."""
+    trace = Trace()
+    now = device = 0.0
+    for number in range(60):
+        trace.operator("aten::mm", now + 200, 10)
+        device = max(device, now + 205)
+        trace.launch("gemm", now + 201, 5, kernel=(device + 3, 300))
+        device += 303
+        now += 212
+        if waits and number < 59:
+            trace.operator("aten::item", now, device - now + 6)
+            trace.operator("aten::_local_scalar_dense", now + 1, device - now + 4)
+            trace.copy("DtoH (Device -> Pageable)", now + 2, device - now + 1, copy=(device, 1))
+            trace.wait(device + 3.5, 1)
+            now = device + 7
+    trace.frame("/work/train.py(3): train", 0, now)
+    return trace
+
+
+def test_a_wait_that_hides_the_hosts_work_is_worth_it():
+    found = profile(waiting().timeline(), priced=True)
+    one = next(one for one in findings([found]) if one.code == "GAP101")
+    assert found.prices is not None
+    assert found.prices.reasons == ()
+    # Device and host alternate, 300 and some 215 µs; without the waits the device alone is the limit.
+    assert one.price.alone == pytest.approx(59 * 210_000, rel=0.1)
+    assert one.price.alone == one.price.last == found.prices.all
+    assert found.prices.remains == "device"
+    assert one.price.removal == "deferrable"
+    assert one.price.alone <= one.price.blocked
+
+
+def test_no_price_is_made_unless_asked_for():
+    found = profile(waiting().timeline())
+    assert found.prices is None
+    assert all(one.price is None for one in findings([found]))
+
+
+@pytest.mark.parametrize("what", ["GAP101", "gap10", "train.py:3", "/work/train.py", "work/train.py"])
+def test_leaving_out_what_was_asked_for(what):
+    found = profile(waiting().timeline(), asked=[what])
+    assert found.prices.asked.waits == 59
+    assert found.prices.asked.saved == found.prices.all
+
+
+@pytest.mark.parametrize("what", ["GAP112", "rain.py:3", "torch", "train.py:4"])
+def test_what_is_not_there_cannot_be_left_out(what):
+    with pytest.raises(UsageError, match="nothing to leave out"):
+        profile(waiting().timeline(), asked=[what])
+
+
+def test_too_little_to_replay_is_refused_in_words():
+    found = profile(training(steps=1).timeline(), priced=True)
+    assert found.prices is not None
+    assert found.prices.refused or found.prices.reasons
+
+
+def test_the_study_of_real_traces(public_profile, public_trace):
+    timeline = public_trace("TraceLens-h100-google_owlv2-large-patch14-ensemble-1016001-d242")
+    found = profile(timeline, priced=True)
+    box = next(
+        one
+        for one in findings([found])
+        if one.price and any(frame.function == "box_predictor" for frame in one.library_stack)
+    )
+    # Long and worth nothing alone; with the copies gone, too, it is most of what can be saved.
+    assert box.price.blocked > 350e6
+    assert box.price.alone < 5e6
+    assert box.price.last > 250e6
+    assert found.prices.all == pytest.approx(305e6, rel=0.05)

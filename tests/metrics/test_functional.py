@@ -1,0 +1,62 @@
+"""Functions of one batch: TorchMetrics' names, order of arguments and values; no wait."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics.functional
+import torchmetrics.functional.segmentation
+import torchmetrics.functional.text
+from metrics.samples import SAMPLES
+from metrics.test_values import same
+
+import gapless
+from gapless.metrics import functional
+
+HOMES = [
+    torchmetrics.functional.classification,
+    torchmetrics.functional.regression,
+    torchmetrics.functional.segmentation,
+    torchmetrics.functional.text,
+    torchmetrics.functional,
+]
+
+
+def theirs(name: str) -> Any:
+    return next(getattr(home, name) for home in HOMES if hasattr(home, name))
+
+
+@pytest.mark.parametrize("name", functional.__all__)
+def test_arguments_are_torchmetrics(name):
+    ours = [one for one in inspect.signature(getattr(functional, name)).parameters if one != "kwargs"]
+    reference = list(inspect.signature(theirs(name)).parameters)
+    assert [one.replace("targets", "target") for one in reference] == ours[: len(reference)]
+    assert ours[len(reference) :] in ([], ["zero_division"])
+
+
+@pytest.mark.parametrize("name", functional.__all__)
+def test_values_are_torchmetrics(name):
+    ours = getattr(functional, name)
+    for sample in SAMPLES:
+        options = {k: v for k, v in sample.options.items() if k != "capacity"}
+        known = inspect.signature(theirs(name)).parameters
+        if functional.function_name(sample.name) == name and set(options) <= set(known):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                expected = theirs(name)(*sample.data(4), **options)
+                assert same(ours(*sample.data(4), **options), expected), sample.label
+
+
+def test_functions_do_not_wait():
+    with gapless.emulate() as seen:
+        logits, target = torch.rand(6, 3, device="cuda"), torch.zeros(6, dtype=torch.long, device="cuda")
+        functional.multiclass_accuracy(logits, target, 3)
+        functional.accuracy(logits, target, "multiclass", num_classes=3)
+        functional.mean_squared_error(logits, logits)
+        functional.pearson_corrcoef(logits, logits)
+        functional.multiclass_auroc(logits, target, 3)
+        assert seen.waits == 0
