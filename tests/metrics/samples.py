@@ -215,6 +215,8 @@ def others() -> list[Sample]:
     for form in ("one-hot", "index", "mixed"):
         options: dict[str, Any] = {"num_classes": CLASSES, "input_format": form}
         found.append(Sample("MeanIoU", {**options, "per_class": True}, masks(form)))
+        if form != "index":
+            found.append(Sample("MeanIoU", {"input_format": form}, masks(form)))
         found.append(Sample("DiceScore", {**options, "include_background": False}, masks(form)))
     return found
 

@@ -13,21 +13,35 @@ from typing import Any
 
 from torch import Tensor
 
-from gapless.metrics import classification, regression, segmentation, text
-from gapless.metrics.classification.base import CountMetric
+from gapless.metrics import checks, classification, regression, text
+from gapless.metrics.batch import Batch
+from gapless.metrics.classification.f_beta import FBeta
+from gapless.metrics.classification.negative_predictive_value import NegativePredictiveValueScore
+from gapless.metrics.classification.precision import PrecisionScore
+from gapless.metrics.classification.recall import RecallScore
+from gapless.metrics.divide import divide
 from gapless.metrics.metric import Metric
+from gapless.metrics.segmentation.overlap import Masks, check_masks, dice, overlaps
 from gapless.metrics.tasks import Task
 
 BEFORE = (("average", "top_k"), ("normalize", "ignore_index"), ("weights", "ignore_index"))
 """Arguments that come earlier in a function than in its class, and before which."""
 BY_INPUT = ("PearsonCorrCoef", "ConcordanceCorrCoef", "LogCoshError")
 """Metrics whose function takes the number of outputs from its input."""
+DIVIDING = (FBeta, PrecisionScore, RecallScore, NegativePredictiveValueScore)
+"""Metrics whose function says what a division by zero gives."""
 Parameter = inspect.Parameter
 
 
 def function_name(metric: str) -> str:
     """``"MulticlassF1Score"`` as ``"multiclass_f1_score"``."""
-    for word, spelled in (("AUROC", "Auroc"), ("ROC", "Roc"), ("IoU", "Iou"), ("FBeta", "Fbeta"), ("Corr", "_corr")):
+    for word, spelled in (
+        ("AUROC", "Auroc"),
+        ("ROC", "Roc"),
+        ("IoU", "Iou"),
+        ("FBeta", "Fbeta"),
+        ("Corr", "_corr"),
+    ):
         metric = metric.replace(word, spelled)
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", metric).lower()
     return words.replace("_corr_coef", "_corrcoef").replace("__", "_")
@@ -39,7 +53,13 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
         found = [Parameter("task", Parameter.POSITIONAL_OR_KEYWORD)]
         arguments = dict(metric.arguments)
         if metric.__name__ in ("ROC", "PrecisionRecallCurve"):
-            arguments = {"thresholds": None, "num_classes": None, "num_labels": None, "average": None, **arguments}
+            arguments = {
+                "thresholds": None,
+                "num_classes": None,
+                "num_labels": None,
+                "average": None,
+                **arguments,
+            }
         if metric.__name__ == "ExactMatch":
             arguments = {"num_classes": None, "num_labels": None, **arguments}
         found += [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in arguments.items()]
@@ -51,8 +71,8 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
         names = [one.name for one in found]
         if name in names and other in names and names.index(name) > names.index(other):
             found.insert(names.index(other), found.pop(names.index(name)))
-    extra = issubclass(metric, CountMetric) and "zero_division" not in [one.name for one in found]
-    if extra:
+    form = metric.forms["binary"] if issubclass(metric, Task) and "binary" in metric.forms else metric
+    if issubclass(form, DIVIDING) and "zero_division" not in [one.name for one in found]:
         found.append(Parameter("zero_division", Parameter.POSITIONAL_OR_KEYWORD, default=0))
     return found
 
@@ -78,7 +98,9 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
         return of_batch(metric, options, preds, target)
 
     compute.__name__ = compute.__qualname__ = function_name(metric.__name__)
-    compute.__doc__ = f"{(metric.__doc__ or '').strip().splitlines()[0]} See :class:`~gapless.metrics.{metric.__name__}`."
+    compute.__doc__ = (
+        f"{(metric.__doc__ or '').strip().splitlines()[0]} See :class:`~gapless.metrics.{metric.__name__}`."
+    )
     compute.__signature__ = signature  # type: ignore[attr-defined]
     return compute
 
@@ -91,8 +113,45 @@ def of_batch(metric: type[Metric], options: dict[str, Any], preds: Tensor, targe
     return made.value()
 
 
-__all__ = []
-for _room in (classification, regression, segmentation, text):
+def mean_iou(
+    preds: Tensor,
+    target: Tensor,
+    num_classes: int | None = None,
+    include_background: bool = True,
+    per_class: bool = False,
+    input_format: str = "one-hot",
+) -> Tensor:
+    """Intersection over union per sample, ``[N]``, or per sample and class, -1 for a class that does not occur."""
+    num_classes = check_masks(num_classes, include_background, input_format, preds, target)
+    masks = Masks(num_classes, include_background, input_format)
+    both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)
+    union = in_preds + in_target - both
+    scores = divide(both, union, -1.0 if per_class else 0.0)
+    return scores if per_class else scores.sum(-1) / (union > 0).sum(-1)
+
+
+def dice_score(
+    preds: Tensor,
+    target: Tensor,
+    num_classes: int,
+    include_background: bool = True,
+    average: str | None = "macro",
+    input_format: str = "one-hot",
+    aggregation_level: str = "samplewise",
+) -> Tensor:
+    """Dice's coefficient per sample, or of all pixels as one sample where the level is ``"global"``."""
+    check_masks(num_classes, include_background, input_format, preds, target)
+    checks.one_of("average", average, checks.AVERAGES)
+    checks.one_of("aggregation_level", aggregation_level, ("samplewise", "global"))
+    masks = Masks(num_classes, include_background, input_format)
+    both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)
+    if aggregation_level == "global":
+        both, in_preds, in_target = (one.sum(0, keepdim=True) for one in (both, in_preds, in_target))
+    return dice(both, in_preds + in_target, in_target, average)
+
+
+__all__ = ["dice_score", "mean_iou"]
+for _room in (classification, regression, text):
     for _name in _room.__all__:
         globals()[function_name(_name)] = function_of(getattr(_room, _name))
         __all__ += [function_name(_name)]

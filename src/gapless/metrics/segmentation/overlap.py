@@ -147,26 +147,33 @@ class MaskMetric(Metric):
         """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
         self.observe(preds, target)
 
-    def _check(self, num_classes: Any, include_background: Any, input_format: Any) -> None:
-        if not isinstance(num_classes, int) or num_classes <= 0:
-            raise ValueError(
-                f"Expected argument `num_classes` must be a positive integer, but got {num_classes}."
-            )
-        if not isinstance(include_background, bool):
-            raise ValueError(
-                f"Expected argument `include_background` must be a boolean, but got {include_background}."
-            )
-        checks.one_of("input_format", input_format, FORMATS)
-        self.num_classes = num_classes
-        self.include_background = include_background
-        self.input_format = input_format
+
+def check_masks(
+    num_classes: Any, include_background: Any, input_format: Any, preds: Any = None, target: Any = None
+) -> int:
+    """The number of classes, which masks of one channel per class tell where it is None.
+
+    Raises ValueError for what is not possible.
+    """
+    if not isinstance(include_background, bool):
+        raise ValueError(
+            f"Expected argument `include_background` must be a boolean, but got {include_background}."
+        )
+    checks.one_of("input_format", input_format, FORMATS)
+    if num_classes is None and preds is not None and input_format != "index":
+        num_classes = (preds if preds.dim() >= target.dim() else target).shape[1]
+    if not isinstance(num_classes, int) or num_classes <= 0:
+        raise ValueError(
+            f"Expected argument `num_classes` must be a positive integer, but got {num_classes}."
+        )
+    return num_classes
 
 
 class MeanIoU(MaskMetric):
     """Intersection over union, averaged over the samples in which a class occurs, and over classes.
 
     Args:
-        num_classes: how many classes there are.
+        num_classes: how many classes there are; None to see it in the first batch, which needs a channel per class.
         include_background: whether class 0 counts.
         per_class: whether to give one value per class, -1 for one that never occurs.
         input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
@@ -182,11 +189,31 @@ class MeanIoU(MaskMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._check(num_classes, include_background, input_format)
+        if num_classes is not None or input_format == "index":
+            check_masks(num_classes, include_background, input_format)
         if not isinstance(per_class, bool):
             raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
+        self.num_classes = num_classes
+        self.include_background = include_background
         self.per_class = per_class
-        self.use("overlapping", Overlapping(Masks(self.num_classes, include_background, input_format), "iou"))
+        self.input_format = input_format
+        self.direct = num_classes is None
+        if num_classes is not None:
+            self._count_classes(num_classes)
+
+    def _count_classes(self, classes: int) -> None:
+        self.num_classes = classes
+        masks = Masks(classes, self.include_background, self.input_format)
+        self.use("overlapping", Overlapping(masks, "iou"))
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
+        if not self._parts:
+            with preds.device:
+                self._count_classes(
+                    check_masks(None, self.include_background, self.input_format, preds, target)
+                )
+        self.observe(preds, target)
 
     def value(self) -> Tensor:
         score, there = self.overlapping.state["score"], self.overlapping.state["there"]
@@ -219,7 +246,9 @@ class DiceScore(MaskMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._check(num_classes, include_background, input_format)
+        self.num_classes = check_masks(num_classes, include_background, input_format)
+        self.include_background = include_background
+        self.input_format = input_format
         checks.one_of("average", average, checks.AVERAGES)
         checks.one_of("aggregation_level", aggregation_level, ("samplewise", "global"))
         self.average = average
