@@ -206,6 +206,13 @@ class MeanIoU(MaskMetric):
         masks = Masks(classes, self.include_background, self.input_format)
         self.use("overlapping", Overlapping(masks, "iou"))
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        saved = state_dict.get(f"{prefix}overlapping.both")
+        if not self._parts and saved is not None:
+            hidden = 0 if self.include_background else 1
+            self._count_classes(len(saved) + hidden)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
         if not self._parts:
