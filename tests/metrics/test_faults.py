@@ -19,9 +19,9 @@ NAN = float("nan")
 )
 @pytest.mark.parametrize("value", [NAN, torch.tensor(NAN), torch.tensor([1.0, NAN])])
 def test_nan_on_the_cpu(kind: Any, value: Any):
-    with pytest.raises(RuntimeError, match="Encountered 1 `nan` value in the input"):
+    with pytest.raises(RuntimeError, match=r"Encountered 1 `nan` value in the input"):
         kind(nan_strategy="error").update(value)
-    with pytest.warns(UserWarning, match="Encountered 1 `nan` value in the input, which were removed"):
+    with pytest.warns(UserWarning, match=r"Encountered 1 `nan` value in the input, which were removed"):
         kind(nan_strategy="warn").update(value)
     for strategy in ("ignore", "disable", 2.0):
         with warnings.catch_warnings():
@@ -52,9 +52,38 @@ def test_nan_on_the_device_comes_with_the_reading():
         assert reading.result().item() == 1
         assert loss.read().result().item() == 1
         loss.update(bad)
-        with pytest.raises(RuntimeError, match=r"first in update 1\b"):
+        with pytest.raises(RuntimeError, match=r"Encountered 3 `nan` values in the input$"):
             loss.check()
         loss.check()
+
+
+def test_bad_values_after_a_reading_are_not_lost():
+    with gapless.emulate():
+        loss = metrics.MeanMetric(nan_strategy="error").to("cuda")
+        bad = torch.full((3,), NAN, device="cuda")
+        loss.update(bad)
+        first = loss.read()
+        loss.update(bad)
+        with pytest.raises(RuntimeError, match="Encountered 3"):
+            first.result()
+        loss.reset()
+        loss.update(2.0)
+        with pytest.raises(RuntimeError, match="Encountered 3"):
+            loss.compute()
+        assert loss.read().result().item() == 2
+
+
+def test_forward_tells_too_and_keeps_what_was_good():
+    mean = metrics.MeanMetric(nan_strategy="error")
+    mean(torch.ones(2))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Encountered 1 `nan`"):
+            mean(torch.tensor([NAN, 3.0]))
+    assert mean.compute().item() == 2
+    collection = metrics.MetricCollection({"top1": metrics.MulticlassAccuracy(3)})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="^top1: Detected 1 value"):
+            collection(torch.eye(3), torch.tensor([0, 1, 5]))
 
 
 def test_a_collection_names_the_metrics():

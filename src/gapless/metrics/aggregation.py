@@ -29,10 +29,6 @@ class Aggregate(Statistic):
     def faults(self) -> Tensor | None:
         return self.state.get("nans")
 
-    def forget_faults(self) -> None:
-        self.state["nans"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return nan_complaint(self.nan, count)
 
@@ -117,7 +113,8 @@ class WeightedTotal(Aggregate):
 
     def count(self, batch: Batch) -> None:
         args = batch.args
-        value, weight = plain(args[0]), plain(args[1]) if len(args) > 1 else 1.0
+        value: Any = plain(args[0])
+        weight: Any = plain(args[1]) if len(args) > 1 else 1.0
         if weight is None:
             weight = 1.0
         if not isinstance(value, Tensor) and not isinstance(weight, Tensor):

@@ -13,10 +13,10 @@ from torch import nn
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import Batch, device_of, ready
-from gapless.metrics.faults import deliver, deliver_on_host
+from gapless.metrics.faults import check, check_on_host, deliver_on_host
 from gapless.metrics.metric import Ledger, Metric, swap
-from gapless.metrics.reading import Every, Reading
-from gapless.metrics.statistic import State, Statistic
+from gapless.metrics.reading import Every, Reading, Watch
+from gapless.metrics.statistic import Statistic
 
 Sources = tuple[int | str, ...]
 Watched = tuple[Statistic, tuple[str, ...]]
@@ -59,7 +59,7 @@ class MetricCollection(nn.ModuleDict):
         self.postfix = check_affix("postfix", postfix)
         self._share = bool(compute_groups)
         self._plans: dict[Any, Plan] = {}
-        self._local: list[State] | None = None
+        self._watch = Watch()
         self._ledger = Ledger()
         self._watchers: list[Every] = []
         self.add_metrics(metrics, *additional)
@@ -185,16 +185,19 @@ class MetricCollection(nn.ModuleDict):
             self.update(*args, **kwargs)
             if any(member.dist_sync_on_step and member._distributed() for member in self._members()):
                 with self._everywhere(lambda member: member.dist_sync_on_step):
-                    return self._values()
-            return self._values()
+                    found = self._values()
+            else:
+                found = self._values()
+        if not torch.compiler.is_compiling():
+            check_on_host(self._named_parts())
+        return found
 
     def compute(self) -> dict[str, Any]:
         """The results over every batch since the last reset, on the device, by name. The host does not wait.
 
         With several processes, all states travel together: one collective per kind of reduction.
         """
-        if self._local is not None:
-            return self._values()
+        self._watch.look(self._named_parts())
         if not any(member.sync_on_compute and member._distributed() for member in self._members()):
             return self._values()
         known = self._ledger.computed
@@ -205,6 +208,7 @@ class MetricCollection(nn.ModuleDict):
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
+        self._watch.look(self._named_parts())
         for part in self._distinct():
             part.reset()
         for member in self._members():
@@ -217,7 +221,9 @@ class MetricCollection(nn.ModuleDict):
 
         Bad values that updates met come with it, under the names of the metrics they concern.
         """
-        return Reading(self.compute(), self._named_parts())
+        found = self.compute()
+        self._watch.forget()
+        return Reading(found, self._named_parts())
 
     def every(self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False) -> Every:
         """Call ``callback(update, values)`` for every so many updates, once the values have arrived.
@@ -231,12 +237,7 @@ class MetricCollection(nn.ModuleDict):
 
     def check(self) -> None:
         """Raise or warn about bad values that updates met. On a GPU this waits for the device."""
-        for part, names in self._named_parts():
-            state = part.fault_state()
-            if state is not None:
-                count, clean = state.tolist()
-                if count:
-                    deliver(part, names, count, clean if part.device.type != "cpu" else None)
+        check(self._named_parts())
 
     def clone(self, prefix: str | None = None, postfix: str | None = None) -> MetricCollection:
         """A copy that shares nothing with this collection, with other affixes if given."""

@@ -5,30 +5,58 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from gapless.metrics.statistic import Statistic
+from gapless.metrics.statistic import Statistic, Told
 
 
-def deliver(statistic: Statistic, names: Sequence[str], count: int, clean: int | None = None) -> None:
-    """Raise or warn, as `statistic` says, about `count` bad values met since the last reset.
+def deliver(
+    statistic: Statistic, names: Sequence[str], told: Told, count: int, clean: int | None = None
+) -> None:
+    """Raise or warn, as `statistic` says, if `count` bad values since a reset are more than the user was `told`.
 
     The message names the metrics computed from the statistic and, where `clean` updates went well before the
-    first bad value, that update. Once told, the values are forgotten.
+    first bad value, that update.
 
     Raises:
         RuntimeError: where the statistic takes bad values for an error.
     """
-    statistic.forget_faults()
-    where = "" if clean is None else f" (first in update {clean + 1})"
-    message = f"{', '.join(names)}: {statistic.complaint(count)}{where}"
+    fresh = count - told.count
+    if fresh <= 0:
+        return
+    where = "" if clean is None or told.count else f" (first in update {clean + 1})"
+    told.count = count
+    message = f"{', '.join(names)}: {statistic.complaint(fresh)}{where}"
     if statistic.severity == "error":
         raise RuntimeError(message)
     warnings.warn(message, UserWarning, stacklevel=4)
 
 
+def deliver_state(statistic: Statistic, names: Sequence[str], told: Told, state: Sequence[int]) -> None:
+    """The same for what :meth:`Statistic.fault_state` gave."""
+    count, clean = state
+    deliver(statistic, names, told, count, None if statistic.device.type == "cpu" else clean)
+
+
 def deliver_on_host(statistic: Statistic, names: Sequence[str]) -> None:
-    """The same for a statistic on the CPU, where looking costs no wait."""
+    """The same for a statistic on the CPU, where looking costs no wait; not before a batch is added to the rest."""
+    if statistic.in_batch:
+        return
     faults = statistic.faults()
     if faults is not None:
         count = int(faults.item())
         if count:
-            deliver(statistic, names, count)
+            deliver(statistic, names, statistic.told, count)
+
+
+def check(statistics: Sequence[tuple[Statistic, Sequence[str]]]) -> None:
+    """Raise or warn about what every one of `statistics` met. **On a GPU this waits** for the device."""
+    for statistic, names in statistics:
+        state = statistic.fault_state()
+        if state is not None:
+            deliver_state(statistic, names, statistic.told, state.tolist())
+
+
+def check_on_host(statistics: Sequence[tuple[Statistic, Sequence[str]]]) -> None:
+    """The same, only for those on the CPU."""
+    for statistic, names in statistics:
+        if statistic.checked and statistic.device.type == "cpu":
+            deliver_on_host(statistic, names)

@@ -1,7 +1,7 @@
 """Every metric of predictions and targets as a function of one batch, in TorchMetrics' names and orders.
 
 Each function makes its metric where the predictions are, adds the batch and returns the result; the host does not
-wait. What a value check finds is only told on the CPU, because there is no later reading to tell it with.
+wait. What a value check finds is told on the CPU only: there is no later reading to tell it with.
 """
 
 from __future__ import annotations

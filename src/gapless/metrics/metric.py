@@ -6,18 +6,16 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import Batch, device_of, ready
-from gapless.metrics.faults import deliver, deliver_on_host
+from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.reading import Reading, Watch
 from gapless.metrics.statistic import State, Statistic
-
-if TYPE_CHECKING:
-    from gapless.metrics.reading import Reading
 
 FIXED = ("higher_is_better", "is_differentiable", "full_state_update")
 
@@ -70,6 +68,7 @@ class Metric(nn.Module):
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
 
     _ledger: Ledger
+    _watch: Watch
     _parts: list[Statistic]
     _names: list[str]
     _lender: Any
@@ -88,6 +87,7 @@ class Metric(nn.Module):
         own["_names"] = []
         own["_lender"] = None
         own["_ledger"] = Ledger()
+        own["_watch"] = Watch()
         own["_local"] = None
         own["_persistent"] = False
         own["_dtype"] = torch.get_default_dtype()
@@ -165,6 +165,7 @@ class Metric(nn.Module):
                 UserWarning,
                 stacklevel=2,
             )
+        self._watch.look(self._watched())
         if not (self.sync_on_compute and self._local is None and self._distributed()):
             return self.value()
         known = self._ledger.computed
@@ -183,13 +184,16 @@ class Metric(nn.Module):
             self.update(*args, **kwargs)
             if self.dist_sync_on_step and self._distributed():
                 with self.sync_context():
-                    return self.value()
-            return self.value()
+                    found = self.value()
+            else:
+                found = self.value()
+        return found
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
         if self._lender is not None:
             self._take_back()
+        self._watch.look(self._watched())
         for part in self._parts:
             part.reset()
         self._ledger.start_again()
@@ -199,9 +203,9 @@ class Metric(nn.Module):
 
         Bad values that updates met come with it.
         """
-        from gapless.metrics.reading import Reading
-
-        return Reading(self.compute(), [(part, (type(self).__name__,)) for part in self._parts])
+        found = self.compute()
+        self._watch.forget()
+        return Reading(found, self._watched())
 
     def check(self) -> None:
         """Raise or warn about bad values that updates met. On a GPU this waits for the device.
@@ -209,12 +213,10 @@ class Metric(nn.Module):
         Raises:
             RuntimeError: a value was bad and the metric was to take that for an error.
         """
-        for part in self._parts:
-            state = part.fault_state()
-            if state is not None:
-                count, clean = state.tolist()
-                if count:
-                    deliver(part, (type(self).__name__,), count, clean if part.device.type != "cpu" else None)
+        check(self._watched())
+
+    def _watched(self) -> list[tuple[Statistic, tuple[str, ...]]]:
+        return [(part, (type(self).__name__,)) for part in self._parts]
 
     def clone(self) -> Metric:
         """A copy that shares nothing with this metric."""
@@ -309,6 +311,8 @@ class Metric(nn.Module):
         finally:
             for part in self._parts:
                 part.end_batch()
+        if not torch.compiler.is_compiling():
+            check_on_host(self._watched())
 
     def _follow(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
         accelerator = device_of(args)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.faults import deliver
-from gapless.metrics.statistic import Statistic
+from gapless.metrics.faults import deliver_state
+from gapless.metrics.statistic import Statistic, Told
 
 Watched = tuple[Statistic, tuple[str, ...]]
 
@@ -22,17 +22,16 @@ class Reading:
     """
 
     def __init__(self, values: Any, watched: Sequence[Watched] = ()) -> None:
-        self._watched = []
+        self._watched: list[tuple[Statistic, tuple[str, ...], Told]] = []
         faults = []
         for part, names in watched:
             state = part.fault_state()
             if state is not None:
-                self._watched.append((part, names))
+                self._watched.append((part, names, part.told))
                 faults.append(state)
         found: list[Tensor] = []
         self._shape = take_apart(values, found)
         self._arrival = Arrival([*found, *faults])
-        self._told = False
 
     def ready(self) -> bool:
         """Whether the values have arrived; does not wait."""
@@ -48,12 +47,8 @@ class Reading:
         """
         arrived = self._arrival.wait()
         faults = arrived[len(arrived) - len(self._watched) :]
-        if not self._told:
-            self._told = True
-            for (part, names), state in zip(self._watched, faults, strict=True):
-                count, clean = state.tolist()
-                if count:
-                    deliver(part, names, count, clean if part.device.type != "cpu" else None)
+        for (part, names, told), state in zip(self._watched, faults, strict=True):
+            deliver_state(part, names, told, state.tolist())
         return put_together(self._shape, iter(arrived))
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -61,6 +56,35 @@ class Reading:
         while not self.ready():
             yield
         return self.result()
+
+
+class Watch:
+    """Bad values of a metric that is computed but never read: looked for whenever it is computed or reset.
+
+    Looking starts a copy, and tells what an earlier one brought; neither waits.
+    """
+
+    def __init__(self) -> None:
+        self._pending: Reading | None = None
+
+    def look(self, watched: Sequence[Watched]) -> None:
+        """Tell what has arrived, and send for more. Nothing where it cannot be: in a graph, compiled, on the CPU."""
+        if torch.compiler.is_compiling() or not any(part.device.type == "cuda" for part, _ in watched):
+            return
+        if torch.cuda.is_current_stream_capturing():
+            return
+        pending = self._pending
+        if pending is None or pending.ready():
+            self._pending = Reading(None, watched)
+            if pending is not None:
+                pending.result()
+
+    def forget(self) -> None:
+        """Something else brings them."""
+        self._pending = None
+
+    def __reduce__(self) -> Any:
+        return Watch, ()
 
 
 class Arrival:

@@ -97,12 +97,6 @@ class Rows(Statistic):
             else strange + (self.state["length"] - self.capacity).clamp(min=0)
         )
 
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-        if self.capacity is not None:
-            self.state["length"].clamp_(max=self.capacity)
-
     def full(self) -> str:
         """What to add to a complaint where rows may have been left out."""
         return "" if self.capacity is None else f", or rows beyond the capacity of {self.capacity}, left out"

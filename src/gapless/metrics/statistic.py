@@ -38,6 +38,13 @@ def storable(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return torch.float32 if dtype == torch.float64 and device.type == "mps" else dtype
 
 
+class Told:
+    """How many bad values the user has been told about since a reset."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Statistic:
     """State that one or more metrics are computed from.
 
@@ -60,6 +67,7 @@ class Statistic:
         self.device = torch.get_default_device()
         self.state: State = self._allocate()
         self._make_constants()
+        self.told = Told()
         self._whole: State | None = None
         self._scratch: State | None = None
 
@@ -74,9 +82,6 @@ class Statistic:
         for.
         """
         return None
-
-    def forget_faults(self) -> None:
-        """Take what :meth:`faults` counts back to zero."""
 
     def complaint(self, count: int) -> str:
         """What to say about `count` bad values."""
@@ -109,6 +114,7 @@ class Statistic:
     def reset(self) -> None:
         """Back to the state before the first update, in the same storage."""
         self._clear(self.state)
+        self.told = Told()
 
     def _clear(self, state: State) -> None:
         for name, slot in self.slots.items():
@@ -116,6 +122,11 @@ class Statistic:
                 state[name].zero_()
             else:
                 state[name].fill_(slot.initial)
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether the state is that of one batch only, which has not been added to the rest."""
+        return self._whole is not None
 
     def begin_batch(self) -> None:
         """From here to :meth:`end_batch`, updates and readings concern one batch only."""

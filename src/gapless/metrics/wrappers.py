@@ -64,10 +64,6 @@ class Window(Statistic):
     def faults(self) -> Tensor:
         return self.state["faults"]
 
-    def forget_faults(self) -> None:
-        self.state["faults"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return self.inner.complaint(count)
 

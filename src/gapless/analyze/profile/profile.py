@@ -13,15 +13,14 @@ from gapless.analyze.profile.launches import launches
 from gapless.analyze.profile.lines import Places
 from gapless.analyze.profile.memory import memory_use
 from gapless.analyze.profile.phases import phases
-from gapless.analyze.profile.pricing import price
 from gapless.analyze.profile.recording import recording
 from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utilization
 from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 from gapless.errors import UnreadableInput
-from gapless.model.profile import Profile, Steps
+from gapless.model.profile import Cost, Prices, Profile, Steps
 from gapless.trace.read import read
-from gapless.trace.timeline import Timeline
+from gapless.trace.timeline import Ints, Timeline
 
 
 def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = ()) -> Profile:
@@ -73,9 +72,15 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = ())
         costs=summed,
         collectives=collectives(timeline, device),
         recording=recording(timeline, steps),
-        prices=price(timeline, summed, rows, asked) if priced or asked else None,
+        prices=_prices(timeline, summed, rows, asked) if priced or asked else None,
         notes=timeline.notes + steps.notes,
     )
+
+
+def _prices(timeline: Timeline, summed: Sequence[Cost], rows: Sequence[Ints], asked: Sequence[str]) -> Prices:
+    from gapless.analyze.profile.pricing import price  # the replay is loaded when it is needed
+
+    return price(timeline, summed, rows, asked)
 
 
 def of_file(

@@ -62,10 +62,6 @@ class Confidences(Statistic):
     def faults(self) -> Tensor:
         return self.state["strange"]
 
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return self.problem.complaint(count)
 

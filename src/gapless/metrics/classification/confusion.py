@@ -50,10 +50,6 @@ class ConfusionCounts(Statistic):
     def faults(self) -> Tensor:
         return self.state["table"][-2]
 
-    def forget_faults(self) -> None:
-        self.state["table"][-2].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return f"Detected {count} pair{'s' * (count != 1)} {COMPLAINT}: 0 to {self.classes - 1}"
 

@@ -94,10 +94,6 @@ class MulticlassCounts(Statistic):
     def faults(self) -> Tensor:
         return self.layout.strange(self.state["table"])
 
-    def forget_faults(self) -> None:
-        self.state["table"][:, :: self.layout.classes + 1].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return f"Detected {count} value{'s' * (count != 1)} {COMPLAINT}: 0 to {self.layout.classes - 1}"
 
@@ -223,11 +219,6 @@ class BinaryCounts(Statistic):
 
     def faults(self) -> Tensor:
         return self.state["seen"] - self.state["table"][..., 2:].sum() + self.state["strange"]
-
-    def forget_faults(self) -> None:
-        self.state["seen"].copy_(self.state["table"][..., 2:].sum())
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
 
     def complaint(self, count: int) -> str:
         return self.sides.complaint(count)

@@ -82,10 +82,6 @@ class Matches(Statistic):
     def faults(self) -> Tensor:
         return self.state["strange"]
 
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return self.whole.complaint(count)
 

@@ -152,10 +152,6 @@ class BinnedScores(Statistic):
     def faults(self) -> Tensor:
         return self.state["table"][-2] // (self.problem.classes if self.problem.task == "multiclass" else 1)
 
-    def forget_faults(self) -> None:
-        self.state["table"][-2].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return self.problem.complaint(count)
 

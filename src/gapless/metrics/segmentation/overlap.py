@@ -115,10 +115,6 @@ class Overlapping(Statistic):
     def faults(self) -> Tensor:
         return self.state["strange"]
 
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
 
@@ -173,7 +169,7 @@ class MeanIoU(MaskMetric):
     """Intersection over union, averaged over the samples in which a class occurs, and over classes.
 
     Args:
-        num_classes: how many classes there are; None to see it in the first batch, which needs a channel per class.
+        num_classes: how many classes there are; None to see it in the first batch of channels.
         include_background: whether class 0 counts.
         per_class: whether to give one value per class, -1 for one that never occurs.
         input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for

@@ -71,10 +71,6 @@ class Surprise(Statistic):
     def faults(self) -> Tensor:
         return self.state["strange"]
 
-    def forget_faults(self) -> None:
-        self.state["strange"].zero_()
-        self.state["clean"].zero_()
-
     def complaint(self, count: int) -> str:
         return f"Detected {count} token{'s' * (count != 1)} in `target` outside the vocabulary"
 
