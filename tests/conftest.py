@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,7 +28,13 @@ def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
         text=True,
         encoding="utf-8",
         errors="backslashreplace",
+        # A shell's background job ignores interrupts, and so would all that it starts.
+        preexec_fn=_heed_interrupts if os.name == "posix" else None,
     )
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 120) -> Process:

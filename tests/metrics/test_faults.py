@@ -82,7 +82,7 @@ def test_forward_tells_too_and_keeps_what_was_good():
     assert mean.compute().item() == 2
     collection = metrics.MetricCollection({"top1": metrics.MulticlassAccuracy(3)})
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="^top1: Detected 1 value"):
+        with pytest.raises(RuntimeError, match=r"^top1: Detected 1 value"):
             collection(torch.eye(3), torch.tensor([0, 1, 5]))
 
 

@@ -24,7 +24,22 @@ class Aggregate(Statistic):
         self.nan = nan
         self.severity = "error" if nan == "error" else "warn"
         found = {} if nan == "disable" else {"nans": Slot()}
+        self._arrays: dict[str, tuple[Tensor, Any]] = {}
         super().__init__((nan,), {**slots, **found}, checked=nan in ("error", "warn"))
+
+    def add(self, name: str, number: float) -> None:
+        """Add a number of the host to a slot; on the CPU straight in memory, which costs less."""
+        tensor = self.state[name]
+        if self.device.type != "cpu" or torch.compiler.is_compiling():
+            tensor.add_(number)
+            return
+        held = self._arrays.get(name)
+        if held is None or held[0] is not tensor:
+            held = self._arrays[name] = (tensor, tensor.numpy())
+        held[1][()] += number
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_arrays": {}}
 
     def faults(self) -> Tensor | None:
         return self.state.get("nans")
@@ -36,7 +51,7 @@ class Aggregate(Statistic):
         """`value`, a Python number, after the strategy for NaN; None where it is removed."""
         if self.nan == "disable" or not math.isnan(value):
             return value
-        self.state["nans"].add_(1)
+        self.add("nans", 1)
         return float(self.nan) if isinstance(self.nan, float) else None
 
     def values(self, value: Tensor, fill: float) -> Tensor:
@@ -74,7 +89,7 @@ class Total(Aggregate):
         else:
             number = self.number(value)
             if number is not None:
-                self.state["sum"].add_(number)
+                self.add("sum", number)
 
 
 class Extreme(Aggregate):
@@ -128,12 +143,12 @@ class WeightedTotal(Aggregate):
 
     def _add_numbers(self, value: float, weight: float) -> None:
         if self.nan != "disable" and (value != value or weight != weight):
-            self.state["nans"].add_(1)
+            self.add("nans", 1)
             if not isinstance(self.nan, float):
                 return
             value, weight = self.nan, 1.0
-        self.state["sum"].add_(value * weight)
-        self.state["weight"].add_(weight)
+        self.add("sum", value * weight)
+        self.add("weight", weight)
 
     def _add_tensor(self, value: Tensor, weight: float) -> None:
         total, weights = self.state["sum"], self.state["weight"]

@@ -11,7 +11,7 @@ from gapless.metrics.statistic import Statistic, Told
 def deliver(
     statistic: Statistic, names: Sequence[str], told: Told, count: int, clean: int | None = None
 ) -> None:
-    """Raise or warn, as `statistic` says, if `count` bad values since a reset are more than the user was `told`.
+    """Raise or warn, as `statistic` says, if `count` bad values since a reset are more than were `told`.
 
     The message names the metrics computed from the statistic and, where `clean` updates went well before the
     first bad value, that update.
@@ -37,7 +37,7 @@ def deliver_state(statistic: Statistic, names: Sequence[str], told: Told, state:
 
 
 def deliver_on_host(statistic: Statistic, names: Sequence[str]) -> None:
-    """The same for a statistic on the CPU, where looking costs no wait; not before a batch is added to the rest."""
+    """The same for a statistic on the CPU, where looking is free; not before a batch is added to the rest."""
     if statistic.in_batch:
         return
     faults = statistic.faults()

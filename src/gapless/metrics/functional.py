@@ -1,7 +1,7 @@
 """Every metric of predictions and targets as a function of one batch, in TorchMetrics' names and orders.
 
-Each function makes its metric where the predictions are, adds the batch and returns the result; the host does not
-wait. What a value check finds is told on the CPU only: there is no later reading to tell it with.
+Each function makes its metric where the predictions are, adds the batch and returns the result; the host does
+not wait. What a value check finds is told on the CPU only: there is no later reading to tell it with.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def mean_iou(
     per_class: bool = False,
     input_format: str = "one-hot",
 ) -> Tensor:
-    """Intersection over union per sample, ``[N]``, or per sample and class, -1 for a class that does not occur."""
+    """Intersection over union per sample, ``[N]``, or per sample and class: -1 where it does not occur."""
     num_classes = check_masks(num_classes, include_background, input_format, preds, target)
     masks = Masks(num_classes, include_background, input_format)
     both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)

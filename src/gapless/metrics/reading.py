@@ -68,7 +68,7 @@ class Watch:
         self._pending: Reading | None = None
 
     def look(self, watched: Sequence[Watched]) -> None:
-        """Tell what has arrived, and send for more. Nothing where it cannot be: in a graph, compiled, on the CPU."""
+        """Tell what has arrived, and send for more. Nothing in a graph, compiled, or on the CPU."""
         if torch.compiler.is_compiling() or not any(part.device.type == "cuda" for part, _ in watched):
             return
         if torch.cuda.is_current_stream_capturing():

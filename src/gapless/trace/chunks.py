@@ -74,13 +74,13 @@ class _Reader:
         self._form = Format()
 
     def events(self) -> Iterator[list[Event]]:
-        left = self.begin()
+        left, again = self.begin(), b""
         while True:
             # One bracket before and room for one after: the pieces are decoded where they lie.
             buffer = bytearray(b"[")
             buffer += left
             last = False
-            if len(left) < self._size:
+            if again or len(left) < self._size:  # what is to be read again needs more to be understood
                 more = self._read()
                 buffer += more
                 last = not more

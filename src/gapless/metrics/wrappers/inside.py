@@ -1,0 +1,137 @@
+"""Wrappers whose statistics are those of the metric inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapless.metrics.metric import Metric
+from gapless.metrics.statistic import Slot, Statistic
+
+
+def check_metric(metric: Any, name: str) -> Metric:
+    """`metric`; raises ValueError unless it is one of this package."""
+    if not isinstance(metric, Metric):
+        raise ValueError(
+            f"Expected {name} to be an instance of `gapless.metrics.Metric` but received {metric}"
+        )
+    return metric
+
+
+class Transparent(Metric):
+    """A wrapper whose statistics are those of the metric inside, so that a collection shares them."""
+
+    inner: Metric
+
+    def __init__(self, inner: Metric, **options: Any) -> None:
+        super().__init__(**options)
+        self._wrap(inner)
+
+    def _wrap(self, inner: Metric) -> None:
+        self.inner = inner
+        for name in ("_parts", "_names"):
+            self.__dict__[name] = inner.__dict__[name]
+
+    def use(self, name: str, statistic: Statistic) -> None:
+        self.inner.use(name, statistic)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Update the metric inside."""
+        if self._lender is not None:
+            self._take_back()
+        self.inner.update(*args, **kwargs)
+        self._ledger.updated_once(torch.compiler.is_compiling())
+
+    def persistent(self, mode: bool = False) -> None:
+        self.inner.persistent(mode)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        nn.Module._save_to_state_dict(self, destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
+
+
+class ClasswiseWrapper(Transparent):
+    """The values of a metric without average as a dict, one entry per class.
+
+    Args:
+        metric: a metric that gives one value per class.
+        labels: names of the classes; None for their numbers.
+        prefix: put before each name, in place of the metric's name.
+        postfix: put behind each name, in place of the metric's name.
+    """
+
+    def __init__(
+        self,
+        metric: Metric,
+        labels: list[str] | None = None,
+        prefix: str | None = None,
+        postfix: str | None = None,
+    ) -> None:
+        check_metric(metric, "argument `metric`")
+        if labels is not None and not (
+            isinstance(labels, list) and all(isinstance(one, str) for one in labels)
+        ):
+            raise ValueError(
+                f"Expected argument `labels` to either be `None` or a list of strings but got {labels}"
+            )
+        for name, affix in (("prefix", prefix), ("postfix", postfix)):
+            if affix is not None and not isinstance(affix, str):
+                raise ValueError(
+                    f"Expected argument `{name}` to either be `None` or a string but got {affix}"
+                )
+        super().__init__(metric)
+        self.labels = labels
+        self.prefix = prefix
+        self.postfix = postfix
+
+    def value(self) -> dict[str, Tensor]:
+        values = self.inner.value()
+        before, behind = self.prefix, self.postfix
+        if not before and not behind:
+            before, behind = f"{type(self.inner).__name__.lower()}_", ""
+        names = self.labels or range(len(values))
+        return {f"{before or ''}{name}{behind or ''}": one for name, one in zip(names, values, strict=True)}
+
+
+class Extremes(Statistic):
+    """The smallest and the largest value that was given out."""
+
+    def __init__(self) -> None:
+        slots = {
+            "low": Slot((), torch.float64, torch.inf, "min"),
+            "high": Slot((), torch.float64, -torch.inf, "max"),
+        }
+        super().__init__((), slots, checked=False)
+
+    def take(self, value: Tensor) -> None:
+        """Note a value of no dimension."""
+        for name, function in (("low", torch.minimum), ("high", torch.maximum)):
+            held = self.state[name]
+            function(held, value.to(held.dtype), out=held)
+
+
+class MinMaxMetric(Transparent):
+    """A metric's value with the smallest and the largest that were given out since the last reset."""
+
+    extremes: Extremes
+
+    def __init__(self, base_metric: Metric, **kwargs: Any) -> None:
+        super().__init__(check_metric(base_metric, "base metric"), **kwargs)
+        self.__dict__["extremes"] = Extremes()
+
+    def value(self) -> dict[str, Tensor]:
+        raw = self.inner.value()
+        if not isinstance(raw, Tensor) or raw.numel() != 1:
+            raise RuntimeError(f"Returned value from base metric should be a scalar, but got {raw}")
+        self.extremes.to(raw.device)
+        self.extremes.take(raw.reshape(()))
+        low, high = (self.extremes.state[name].to(raw.dtype, copy=True) for name in ("low", "high"))
+        return {"raw": raw, "max": high, "min": low}
+
+    def reset(self) -> None:
+        super().reset()
+        self.extremes.reset()
