@@ -65,6 +65,7 @@ print(json.dumps({
     "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
 }), file=sys.__stdout__)
 """
+REPORT = "gapless trace --no-prices"
 Run = Callable[[Path], dict[str, float]]
 
 
@@ -115,9 +116,9 @@ def inside(program: str, python: str = sys.executable) -> Run:
     return run
 
 
-def command(path: Path) -> dict[str, float]:
-    """Measures ``gapless trace -f json`` from the start of the process to its end, its workers included."""
-    words = [sys.executable, "-m", "gapless", "trace", "-q", "-f", "json", str(path)]
+def report(path: Path, *options: str) -> dict[str, float]:
+    """Measures ``gapless trace`` from the start of the process to its end, its workers included."""
+    words = [sys.executable, "-m", "gapless", "trace", "-q", *options, str(path)]
     began = time.perf_counter()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
@@ -174,7 +175,8 @@ def main() -> None:
     parser.add_argument("--growth", type=int, nargs="*", default=[1, 5, 20])
     options = parser.parse_args()
     programs: dict[str, Run] = {"bare decode": inside(BARE), "gapless, read": inside(READ)}
-    programs["gapless trace -f json"] = command
+    programs[REPORT] = lambda path: report(path, "--no-prices")
+    programs["gapless trace, with prices"] = report
     if options.peers:
         programs["HTA 0.5.0, load"] = inside(HTA, options.peers)
     text, growth = "", list[list[object]]()
@@ -209,7 +211,7 @@ def main() -> None:
 
 def _growth(found: dict[str, dict[str, Any]], events: int, size: float) -> list[object]:
     row: list[object] = [f"{size:.0f}", f"{events:,}"]
-    for name in ("gapless, read", "gapless trace -f json"):
+    for name in ("gapless, read", REPORT):
         row += [f"{found[name]['cpu'] / events * 1e6:.2f}", f"{found[name]['peak'] / size:.2f}"]
     return row
 

@@ -312,6 +312,10 @@ class MetricCollection(nn.ModuleDict):
         )
         return f"{super().__repr__()[:-1]}{affixes}\n)"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy shares nothing: who asked for readings of this collection did not ask for those of another.
+        return {**self.__dict__, "_watchers": []}
+
     def _outer(self, name: str) -> str:
         return f"{self.prefix or ''}{name}{self.postfix or ''}"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from gapless.errors import UnreadableInput
+from gapless.model._disk import read_whole, write_whole
 from gapless.model.event import Site
 
 Cause = Literal[
@@ -341,14 +341,7 @@ def save(profiles: Sequence[Profile], path: str | os.PathLike[str]) -> None:
     Raises:
         UnreadableInput: `path` cannot be written.
     """
-    target = Path(path)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(encode(profiles))
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UnreadableInput(f"cannot write {target}: {error.strerror or error}") from None
+    write_whole(encode(profiles), path)
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Profile, ...]:
@@ -357,8 +350,4 @@ def load(path: str | os.PathLike[str]) -> tuple[Profile, ...]:
     Raises:
         UnreadableInput: no such file, or not a saved profile.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
-    return decode(data, str(path))
+    return decode(read_whole(path), str(path))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from gapless.errors import UnreadableInput
+from gapless.model._disk import read_whole, write_whole
 from gapless.model.event import Event, Mark, Site
 from gapless.model.source import SourceLine, Stack
 
@@ -191,14 +191,7 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
     Raises:
         UnreadableInput: `path` cannot be written.
     """
-    target = Path(path)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(encode(session))
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UnreadableInput(f"cannot write {target}: {error.strerror or error}") from None
+    write_whole(encode(session), path)
 
 
 def load(path: str | os.PathLike[str]) -> Session:
@@ -207,8 +200,4 @@ def load(path: str | os.PathLike[str]) -> Session:
     Raises:
         UnreadableInput: no such file, or not a session.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
-    return decode(data, str(path))
+    return decode(read_whole(path), str(path))

@@ -41,8 +41,6 @@ _JOINED = 8
 """How many stretches between ``},{`` may belong to one event, whose arguments may hold objects."""
 _USUAL = 1 << 14
 """Characters that hold any but the longest events."""
-_DEEP = 8
-"""Where brackets open without end so many times, no more is spent on it."""
 _LONGEST = 1 << 20
 """An event that is longer is not looked for."""
 
@@ -189,8 +187,7 @@ class _Loose:
         self._typed = form.one
         options: dict[str, Any] = {"parse_float": str} if form.exact else {}
         self._json = json.JSONDecoder(strict=False, **options)
-        self._work = 4 * len(text) + 4096
-        self._deep = 0
+        self._work = 8 * len(text) + 4 * _USUAL
         self.tail = -1
         """Where the list of events ends, -1 while it does not."""
 
@@ -234,27 +231,21 @@ class _Loose:
             return lenient(found, self._exact)
 
     def _object(self, begin: int) -> tuple[dict[str, Any] | None, int]:
-        """The JSON object at `begin` and where it ends; large ones as long as there is work to be spent."""
-        if self._deep > _DEEP:
-            return None, begin
-        text = self._text[begin : begin + _USUAL]
-        try:
-            found, end = self._json.raw_decode(text)
-        except RecursionError:
-            self._deep += 1
-            return None, begin
-        except ValueError:  # which a number of thousands of digits raises too
-            rest = len(self._text) - begin
-            if rest <= _USUAL or rest > self._work:
-                return None, begin
-            self._work -= rest
-        else:
-            return found, begin + end
-        try:
-            found, end = self._json.raw_decode(self._text, begin)
-        except (ValueError, RecursionError):
-            return None, begin
-        return found, end
+        """The JSON object at `begin` and where it ends, as long as there is work to be spent."""
+        for stop in (begin + _USUAL, len(self._text)):
+            if self._work <= 0:
+                break
+            try:
+                found, end = self._json.raw_decode(self._text[begin:stop])
+                return found, begin + end
+            except json.JSONDecodeError as error:
+                self._work -= stop - begin if error.msg.startswith("Unterminated") else error.pos
+            except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+                self._work -= stop - begin
+                break
+            if stop >= len(self._text):
+                break
+        return None, begin
 
     def _fields(self, begin: int, end: int, final: bool) -> list[Event]:
         text = self._text[begin:end].rstrip(" ,")

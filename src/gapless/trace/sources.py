@@ -7,7 +7,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, BinaryIO, cast
 
@@ -117,10 +117,10 @@ class Source:
 
     def _inflated(self) -> Iterator[bytes]:
         """Gzip, of any number of members; what a damaged or unfinished file holds is given all the same."""
-        make = _inflater()
         machine: Any = None
         for data in self._compressed():
-            while data:
+            more = False  # than was asked for came out of the piece, and waits
+            while data or more:
                 if machine is None:
                     data = data.lstrip(b"\0")  # padding between members
                     if not data:
@@ -128,15 +128,17 @@ class Source:
                     if not _GZIP.startswith(data[:2]):
                         self.trouble = "What follows the compressed data is not gzip and was left out"
                         return
-                    machine = make(31)
-                before = machine.copy() if hasattr(machine, "copy") else None
+                    machine = zlib.decompressobj(31)
+                before = machine.copy()
                 try:
-                    yield machine.decompress(data, _MOST)
-                except Exception:  # zlib's error and isal's are different classes
+                    given = machine.decompress(data, _MOST)
+                except zlib.error:
                     yield _byte_by_byte(before, data)
                     self.trouble = "The compressed file is damaged: what came after the damage is missing"
                     return
+                yield given
                 data = machine.unused_data if machine.eof else machine.unconsumed_tail
+                more = len(given) >= _MOST and not machine.eof
                 if machine.eof:
                     machine = None
         if machine is not None:
@@ -204,14 +206,6 @@ def _line(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
-def _inflater() -> Callable[[int], Any]:
-    try:
-        isal: Any = import_module("isal.isal_zlib")
-    except ImportError:
-        return zlib.decompressobj
-    return cast(Callable[[int], Any], isal.decompressobj)
-
-
 def _zstd(name: str) -> Callable[[], Any]:
     try:
         if sys.version_info >= (3, 14):
@@ -227,12 +221,9 @@ def _zstd(name: str) -> Callable[[], Any]:
 def _byte_by_byte(machine: Any, data: bytes) -> bytes:
     """What can still be had from the piece that holds the damage."""
     found = []
-    if machine is not None:
-        try:
-            for place in range(len(data)):
-                found.append(machine.decompress(data[place : place + 1]))
-        except Exception:
-            pass
+    with suppress(zlib.error):
+        for place in range(len(data)):
+            found.append(machine.decompress(data[place : place + 1]))
     return b"".join(found)
 
 
