@@ -65,7 +65,7 @@ print(json.dumps({
     "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
 }), file=sys.__stdout__)
 """
-REPORT = "gapless trace --no-prices"
+FULL = "gapless trace --no-prices"
 Run = Callable[[Path], dict[str, float]]
 
 
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--growth", type=int, nargs="*", default=[1, 5, 20])
     options = parser.parse_args()
     programs: dict[str, Run] = {"bare decode": inside(BARE), "gapless, read": inside(READ)}
-    programs[REPORT] = lambda path: report(path, "--no-prices")
+    programs[FULL] = lambda path: report(path, "--no-prices")
     programs["gapless trace, with prices"] = report
     if options.peers:
         programs["HTA 0.5.0, load"] = inside(HTA, options.peers)
@@ -211,7 +211,7 @@ def main() -> None:
 
 def _growth(found: dict[str, dict[str, Any]], events: int, size: float) -> list[object]:
     row: list[object] = [f"{size:.0f}", f"{events:,}"]
-    for name in ("gapless, read", REPORT):
+    for name in ("gapless, read", FULL):
         row += [f"{found[name]['cpu'] / events * 1e6:.2f}", f"{found[name]['peak'] / size:.2f}"]
     return row
 

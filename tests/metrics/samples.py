@@ -211,7 +211,11 @@ def others() -> list[Sample]:
     for name in ("R2Score", "ExplainedVariance"):
         found.append(Sample(name, {"multioutput": "variance_weighted"}, pairs(ROWS, 3)))
     found += [Sample("CosineSimilarity", {"reduction": how}, pairs(ROWS, 3)) for how in ("mean", "none")]
-    found += [Sample("Perplexity", {"ignore_index": ignore}, tokens(ignore)) for ignore in (None, -100)]
+    found.append(Sample("SpearmanCorrCoef", {"num_outputs": 3}, pairs(ROWS, 3)))
+    found += [Sample("SpearmanCorrCoef", {"num_outputs": n, "capacity": 64}, pairs(ROWS, n)) for n in (1, 2)]
+    for name in ("Perplexity", "TokenAccuracy"):
+        found += [Sample(name, {"ignore_index": ignore}, tokens(ignore)) for ignore in (None, -100)]
+    found.append(Sample("TokenAccuracy", {"top_k": 2}, tokens(None)))
     for form in ("one-hot", "index", "mixed"):
         options: dict[str, Any] = {"num_classes": CLASSES, "input_format": form}
         found.append(Sample("MeanIoU", {**options, "per_class": True}, masks(form)))

@@ -54,7 +54,7 @@ def same(ours: Any, theirs: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", sorted({sample.name for sample in SAMPLES}))
+@pytest.mark.parametrize("name", sorted({sample.name for sample in SAMPLES} - {"TokenAccuracy"}))
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_as_torchmetrics(name: str, seed: int):

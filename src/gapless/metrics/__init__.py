@@ -11,6 +11,7 @@ from gapless.metrics.reading import Reading
 from gapless.metrics.regression import *  # noqa: F403
 from gapless.metrics.segmentation import *  # noqa: F403
 from gapless.metrics.text import *  # noqa: F403
+from gapless.metrics.training import StepTime, Throughput
 from gapless.metrics.wrappers import *  # noqa: F403
 
 __all__ = [
@@ -21,7 +22,9 @@ __all__ = [
     "MetricCollection",
     "MinMetric",
     "Reading",
+    "StepTime",
     "SumMetric",
+    "Throughput",
     *classification.__all__,
     *regression.__all__,
     *segmentation.__all__,

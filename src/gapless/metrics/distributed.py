@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,23 +26,68 @@ def reduce(statistics: Sequence[Statistic], group: Any = None) -> list[State]:
     Local states stay as they are. Every process takes part, with data or without. The values travel on a
     device the group's backend can reach, wherever the states live.
     """
-    group = as_group(group)
-    carrier = carrier_device(group)
-    states = [{name: part.state[name] for name in part.slots} for part in statistics]
-    for reduction, places in buckets(statistics).items():
-        parts = [states[i][name] for i, name in places]
-        home = parts[0].device
-        sent = moved(flatten(parts), carrier or home)
+    return Reduction(statistics, group, async_op=False).states()
+
+
+class Reduction:
+    """States on their way through the processes of `group`.
+
+    With `async_op` the collectives are started and nothing waits for them. What statistics keep row by row is
+    gathered at once, since its shape has to be exchanged first.
+    """
+
+    def __init__(self, statistics: Sequence[Statistic], group: Any, async_op: bool) -> None:
+        self.statistics = statistics
+        self.group = as_group(group)
+        self._carrier = carrier_device(self.group)
+        self._states = [{name: part.state[name] for name in part.slots} for part in statistics]
+        self._under_way: list[UnderWay] = []
+        whole = [i for i, part in enumerate(statistics) if part.gathers and async_op]
+        self._gathered = dict(zip(whole, reduce([statistics[i] for i in whole], group), strict=True))
+        for reduction, places in buckets(statistics).items():
+            places = [place for place in places if place[0] not in self._gathered]
+            if places:
+                self._send(reduction, places, async_op)
+
+    def _send(self, reduction: str, places: list[Place], async_op: bool) -> None:
+        parts = [self._states[i][name] for i, name in places]
+        value = moved(flatten(parts), self._carrier or parts[0].device)
         if reduction == "fold":
-            pieces = split_rows(moved(gather(sent, group), home), parts)
+            into, work = gather_into(value, self.group, async_op)
         else:
-            dist.all_reduce(sent, op=OPERATIONS[reduction], group=group)
-            pieces = split(moved(sent, home), parts)
-        for (i, name), piece, part in zip(places, pieces, parts, strict=True):
-            states[i][name] = piece.to(part.dtype)
-    return [
-        statistic.from_processes(state, group) for statistic, state in zip(statistics, states, strict=True)
-    ]
+            into = value
+            work = dist.all_reduce(into, op=OPERATIONS[reduction], group=self.group, async_op=async_op)
+        self._under_way.append(UnderWay(places, parts, into, work, reduction == "fold"))
+
+    def ready(self) -> bool:
+        """Whether the processes have answered; does not wait."""
+        return all(one.work is None or one.work.is_completed() for one in self._under_way)
+
+    def states(self) -> list[State]:
+        """The states over all processes. **This waits** where an asynchronous reduction is not ready."""
+        for one in self._under_way:
+            if one.work is not None:
+                one.work.wait()
+            found = moved(one.into, one.parts[0].device)
+            pieces = split_rows(found, one.parts) if one.rows else split(found, one.parts)
+            for (i, name), piece, part in zip(one.places, pieces, one.parts, strict=True):
+                self._states[i][name] = piece.to(part.dtype)
+        self._under_way = []
+        return [
+            self._gathered[i] if i in self._gathered else part.from_processes(state, self.group)
+            for i, (part, state) in enumerate(zip(self.statistics, self._states, strict=True))
+        ]
+
+
+class UnderWay(NamedTuple):
+    """Slots that travel together, and what they become."""
+
+    places: list[Place]
+    parts: list[Tensor]
+    into: Tensor
+    work: Any
+    rows: bool
+    """Whether there is a row per process."""
 
 
 def buckets(statistics: Sequence[Statistic]) -> dict[str, list[Place]]:
@@ -64,10 +109,15 @@ def flatten(parts: Sequence[Tensor]) -> Tensor:
 
 def gather(value: Tensor, group: Any) -> Tensor:
     """``[ranks, *value.shape]``."""
+    return gather_into(value, group, async_op=False)[0]
+
+
+def gather_into(value: Tensor, group: Any, async_op: bool) -> tuple[Tensor, Any]:
+    """``[ranks, *value.shape]``, and what to wait for before reading it; None for nothing."""
     ranks = dist.get_world_size(group)
     into = value.new_empty((ranks, *value.shape))
-    dist.all_gather_into_tensor(into.view(ranks * value.shape[0], *value.shape[1:]), value, group=group)
-    return into
+    flat = into.view(ranks * value.shape[0], *value.shape[1:])
+    return into, dist.all_gather_into_tensor(flat, value, group=group, async_op=async_op)
 
 
 def split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -26,10 +26,12 @@ from gapless.metrics.tasks import Task
 
 BEFORE = (("average", "top_k"), ("normalize", "ignore_index"), ("weights", "ignore_index"))
 """Arguments that come earlier in a function than in its class, and before which."""
-BY_INPUT = ("PearsonCorrCoef", "ConcordanceCorrCoef", "LogCoshError")
+BY_INPUT = ("PearsonCorrCoef", "ConcordanceCorrCoef", "LogCoshError", "SpearmanCorrCoef")
 """Metrics whose function takes the number of outputs from its input."""
 DIVIDING = (FBeta, PrecisionScore, RecallScore, NegativePredictiveValueScore)
 """Metrics whose function says what a division by zero gives."""
+ONLY_CLASSES = ("TokenAccuracy",)
+"""Metrics without a function, as TorchMetrics has neither."""
 Parameter = inspect.Parameter
 
 
@@ -153,5 +155,6 @@ def dice_score(
 __all__ = ["dice_score", "mean_iou"]
 for _room in (classification, regression, text):
     for _name in _room.__all__:
-        globals()[function_name(_name)] = function_of(getattr(_room, _name))
-        __all__ += [function_name(_name)]
+        if _name not in ONLY_CLASSES:
+            globals()[function_name(_name)] = function_of(getattr(_room, _name))
+            __all__ += [function_name(_name)]

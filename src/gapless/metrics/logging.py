@@ -9,6 +9,7 @@ import csv
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,7 @@ class WandB(Logger):
     def __init__(self, run: Any = None, axis: str = "update", at_most: int = AT_MOST) -> None:
         super().__init__(at_most)
         if run is None:
-            import wandb
-
-            run = wandb.run
+            run = import_module("wandb").run
             if run is None:
                 raise RuntimeError(
                     "There is no run of Weights & Biases: call `wandb.init` first, or give a run"
@@ -121,9 +120,7 @@ class MLflow(Logger):
 
     def __init__(self, at_most: int = AT_MOST, **options: Any) -> None:
         super().__init__(at_most)
-        import mlflow
-
-        self._log_metrics = mlflow.log_metrics
+        self._log_metrics = import_module("mlflow").log_metrics
         self.options = options
 
     def write(self, update: int, numbers: dict[str, float]) -> None:

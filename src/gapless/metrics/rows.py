@@ -18,6 +18,9 @@ Column = tuple[tuple[int, ...], torch.dtype]
 FIRST = 256
 """Rows there is room for at first, where no capacity is given."""
 
+POSITIONS = ("length", "start")
+"""Slots that say which rows count."""
+
 
 class RowState(dict[str, Tensor]):
     """A state with columns of rows; those from `start` to `length` count."""
@@ -36,6 +39,8 @@ class Rows(Statistic):
     `columns` says what a row is; None where only the first row will tell. The slot ``"strange"`` is for what
     a subclass finds wrong with the rows.
     """
+
+    gathers = True
 
     def __init__(
         self,
@@ -147,6 +152,18 @@ class Rows(Statistic):
                 state.length = len(value)
             else:
                 self._fixed(state, name, value)[: len(value)].copy_(value)
+
+    def absorb(self, other: Statistic) -> None:
+        assert isinstance(other, Rows)
+        before = {name: self.state[name].clone() for name in POSITIONS if name in self.slots}
+        super().absorb(other)
+        for name, value in before.items():
+            self.state[name].copy_(value)
+        if any(name in other.state for name in self.columns):
+            self.append(**{name: other.known(name) for name in self.columns})
+        if self.capacity is not None:
+            # Rows that `other` had no room for remain rows left out.
+            self.state["length"].add_((other.state["length"] - self.capacity).clamp(min=0))
 
     def from_processes(self, state: State, group: Any) -> State:
         mine, whole = self._rows(), RowState(super().from_processes(state, group))

@@ -54,6 +54,8 @@ class Statistic:
     """
 
     severity = "error"
+    gathers = False
+    """Whether :meth:`from_processes` is a collective operation itself."""
     constants: Mapping[str, int | Tensor] = MappingProxyType({})
     """What operators need as tensors of the device: integers, or tensors of the host.
 
@@ -169,6 +171,10 @@ class Statistic:
         """Copy a saved state into this one's storage."""
         for name, value in saved.items():
             self.state[name].copy_(value)
+
+    def absorb(self, other: Statistic) -> None:
+        """Add what `other`, the same statistic in another process or at another time, has met."""
+        self.merge(self.state, other.state)
 
     def from_processes(self, state: State, group: Any) -> State:
         """The state over all processes. Slots to fold come stacked, one process after the other."""

@@ -13,6 +13,7 @@ from gapless.metrics.regression.errors import (
     SymmetricMeanAbsolutePercentageError,
     WeightedMeanAbsolutePercentageError,
 )
+from gapless.metrics.regression.spearman import SpearmanCorrCoef
 from gapless.metrics.regression.variance import ExplainedVariance, R2Score
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "MinkowskiDistance",
     "PearsonCorrCoef",
     "R2Score",
+    "SpearmanCorrCoef",
     "SymmetricMeanAbsolutePercentageError",
     "WeightedMeanAbsolutePercentageError",
 ]
