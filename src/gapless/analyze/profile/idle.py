@@ -1,6 +1,6 @@
 """Why the device had nothing to do: each nanosecond of idleness gets one cause and one row of the host.
 
-docs/trace.md tells the reasoning in words; the numbers of the steps below are those of its list.
+docs/trace.md tells the reasoning in words.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def attribute(
     found += _held_by_device(held)
     threads = _launching_threads(timeline, device)
     wait_spans = _calls(timeline, waits.rows, threads)
+    direct = EMPTY
     for cause, spans in (
         ("profiler", _overhead(timeline)),
         ("allocator", _calls(timeline, allocator_calls(timeline), threads)),
