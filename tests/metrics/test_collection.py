@@ -210,3 +210,20 @@ def test_a_reading_can_be_awaited():
         return float(await mean.read())
 
     assert asyncio.run(read()) == 3.0
+
+
+def test_readings_of_forward_are_of_all_batches():
+    seen = []
+    collection = metrics.MetricCollection({"mean": metrics.MeanMetric(), "sum": metrics.SumMetric()})
+    collection.every(
+        2, lambda update, found: seen.append((update, found["mean"].item(), found["sum"].item()))
+    )
+    for value in (1.0, 2.0, 3.0, 6.0):
+        assert collection(value)["sum"].item() == value
+    assert seen == [(2, 1.5, 3.0), (4, 3.0, 12.0)]
+    seen.clear()
+    afresh = metrics.MetricCollection({"sum": metrics.SumMetric()})
+    afresh.every(2, lambda update, found: seen.append(found["sum"].item()), reset=True)
+    for value in (1.0, 2.0, 3.0, 6.0):
+        afresh(value)
+    assert seen == [3.0, 9.0]

@@ -16,13 +16,13 @@ from metrics.ranks import feed, make, others, results
 HERE = Path(__file__).parent
 
 
-def run(ranks: int, folder: Path) -> list[dict[str, Any]]:
+def run(ranks: int, folder: Path, script: str = "ranks.py") -> list[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     processes = [
         start(
-            str(HERE / "ranks.py"),
+            str(HERE / script),
             str(folder),
             cwd=folder,
             MASTER_ADDR="127.0.0.1",

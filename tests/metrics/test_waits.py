@@ -13,7 +13,7 @@ from metrics.samples import SAMPLES, Sample
 import gapless
 import gapless.metrics as metrics
 
-BASES = {"Metric", "MetricCollection", "Reading"}
+BASES = {"Metric", "MetricCollection", "Reading", "merge_states"}
 WRAPPERS = {"BootStrapper", "ClasswiseWrapper", "MetricTracker", "MinMaxMetric", "Running"}
 CLOCKS = {"StepTime", "Throughput"}
 """Those whose results are no function of their batches; they have tests of their own."""

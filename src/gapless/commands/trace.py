@@ -37,6 +37,7 @@ class Wishes:
     fail_on: tuple[str, ...]
     max_idle: float | None
     without: tuple[str, ...]
+    what_if: tuple[str, ...]
     prices: bool
 
 
@@ -74,6 +75,12 @@ class Wishes:
     help="What would it take without these waits? A rule (GAP112), a line (model.py:42), a file, a library.",
 )
 @click.option(
+    "--what-if",
+    metavar="WHAT",
+    multiple=True,
+    help="And with copies pinned, the input always there, one launch a step (graphs), half:KERNEL's time?",
+)
+@click.option(
     "--prices/--no-prices", default=True, help="Replay the trace to price each wait, or do not (faster)."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
@@ -91,6 +98,7 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
       gapless trace --all ./log/                    all ranks of a run, with kernels and lines
       gapless trace -f json trace.json.gz | jq .findings[0]
       gapless trace --without GAP112 --without model.py:42 trace.json.gz
+      gapless trace --what-if pinned --what-if input trace.json.gz
       gapless trace --max-idle 20 trace.json.gz     a gate for continuous integration
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read.
@@ -137,9 +145,10 @@ def _profiles(
     skipped: list[str] = []
     paths = find(traces, skipped)
     notes = [f"left out of the folder, being no traces: {', '.join(skipped)}"] if skipped else []
-    if wishes.without and len(paths) > 1:
-        raise UsageError(f"--without asks of one trace, and these are {len(paths)}")
-    one = partial(of_file, priced=wishes.prices and len(paths) <= MOST_PRICED, asked=wishes.without)
+    asked = (*wishes.without, *(f"@{what}" for what in wishes.what_if))
+    if asked and len(paths) > 1:
+        raise UsageError(f"--without and --what-if ask of one trace, and these are {len(paths)}")
+    one = partial(of_file, priced=wishes.prices and len(paths) <= MOST_PRICED, asked=asked)
     with reading(len(paths), quiet=wishes.quiet) as told:
         if len(paths) == 1:
             from gapless.trace.sources import size

@@ -6,6 +6,7 @@ from gapless.metrics import classification, regression, segmentation, text, wrap
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
+from gapless.metrics.merging import merge_states
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import Reading
 from gapless.metrics.regression import *  # noqa: F403
@@ -25,6 +26,7 @@ __all__ = [
     "StepTime",
     "SumMetric",
     "Throughput",
+    "merge_states",
     *classification.__all__,
     *regression.__all__,
     *segmentation.__all__,

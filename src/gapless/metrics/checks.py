@@ -8,10 +8,16 @@ from typing import Any
 AVERAGES = ("micro", "macro", "weighted", "none", None)
 
 
-def one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Raises ValueError unless `value` is in `allowed`."""
+def one_of(
+    name: str, value: Any, allowed: Sequence[Any], stop: str = "", comma: str = ",", listed: str | None = None
+) -> None:
+    """Raises ValueError unless `value` is in `allowed`.
+
+    `stop`, `comma` and `listed` (in place of the tuple) make the words those that TorchMetrics has there.
+    """
     if not any(value is one or value == one for one in allowed):
-        raise ValueError(f"Expected argument `{name}` to be one of {tuple(allowed)}, but got {value}")
+        shown = tuple(allowed) if listed is None else listed
+        raise ValueError(f"Expected argument `{name}` to be one of {shown}{comma} but got {value}{stop}")
 
 
 def boolean(name: str, value: Any) -> None:
@@ -26,10 +32,11 @@ def integer_above(name: str, value: Any, least: int) -> None:
         raise ValueError(f"Expected argument `{name}` to be an integer larger than {least}, but got {value}")
 
 
-def unit_float(name: str, value: Any) -> None:
-    """Raises ValueError unless `value` is a float from 0 to 1."""
+def unit_float(name: str, value: Any, range_told: bool = True) -> None:
+    """Raises ValueError unless `value` is a float from 0 to 1; the range is left out of some messages."""
     if not (isinstance(value, float) and 0 <= value <= 1):
-        raise ValueError(f"Expected argument `{name}` to be a float in the [0,1] range, but got {value}.")
+        told = " in the [0,1] range" if range_told else ""
+        raise ValueError(f"Expected argument `{name}` to be a float{told}, but got {value}.")
 
 
 def optional_integer(name: str, value: Any) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from gapless.metrics import distributed
 from gapless.metrics.batch import Batch, device_of, ready
+from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
-from gapless.metrics.metric import Ledger, Metric, swap
-from gapless.metrics.reading import Every, Reading, Watch
+from gapless.metrics.metric import Ledger, Metric, squeezed
+from gapless.metrics.reading import Every, Later, Reading, Watch
 from gapless.metrics.statistic import Statistic
 
 Sources = tuple[int | str, ...]
@@ -62,6 +62,7 @@ class MetricCollection(nn.ModuleDict):
         self._watch = Watch()
         self._ledger = Ledger()
         self._watchers: list[Every] = []
+        self._in_forward = False
         self.add_metrics(metrics, *additional)
 
     # Members.
@@ -168,14 +169,16 @@ class MetricCollection(nn.ModuleDict):
                     deliver_on_host(part, names) if at_once else part.note()
         for sources, member in plan.direct:
             member.update(*[args[s] if isinstance(s, int) else kwargs[s] for s in sources])
-        for watcher in self._watchers:
-            watcher.updated(self)
+        if not self._in_forward:
+            self._tell_watchers()
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Add a batch, and return the results over this batch alone, from the same pass over the data."""
         if self.device.type == "cpu":
             self._follow((*args, *kwargs.values()), self.device)
+        self._in_forward = True
         with ExitStack() as stack:
+            stack.callback(setattr, self, "_in_forward", False)
             for part in self._distinct():
                 part.begin_batch()
                 stack.callback(part.end_batch)
@@ -183,14 +186,17 @@ class MetricCollection(nn.ModuleDict):
                 if member.direct:
                     stack.enter_context(member.batch_only())
             self.update(*args, **kwargs)
-            if any(member.dist_sync_on_step and member._distributed() for member in self._members()):
-                with self._everywhere(lambda member: member.dist_sync_on_step):
-                    found = self._values()
-            else:
+            members = self._reduced(lambda member: member.dist_sync_on_step)
+            with Everywhere(members).held() if members else nullcontext():
                 found = self._values()
         if not torch.compiler.is_compiling():
             check_on_host(self._named_parts())
+        self._tell_watchers()
         return found
+
+    def _tell_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher.updated(self)
 
     def compute(self) -> dict[str, Any]:
         """The results over every batch since the last reset, on the device, by name. The host does not wait.
@@ -198,11 +204,12 @@ class MetricCollection(nn.ModuleDict):
         With several processes, all states travel together: one collective per kind of reduction.
         """
         self._watch.look(self._named_parts())
-        if not any(member.sync_on_compute and member._distributed() for member in self._members()):
+        members = self._reduced(lambda member: member.sync_on_compute)
+        if not members:
             return self._values()
         known = self._ledger.computed
         if id(self) not in known:
-            with self._everywhere(lambda member: member.sync_on_compute):
+            with Everywhere(members).held():
                 known[id(self)] = self._values()
         return dict(known[id(self)])
 
@@ -216,22 +223,31 @@ class MetricCollection(nn.ModuleDict):
                 member.reset()
         self._ledger.start_again()
 
-    def read(self) -> Reading:
+    def read(self, async_op: bool = False) -> Reading:
         """Start to bring the results to the host and return at once.
 
-        Bad values that updates met come with it, under the names of the metrics they concern.
+        Bad values that updates met come with it, under the names of the metrics they concern. With several
+        processes and `async_op` nothing waits for the others either: the reduction is started, and the
+        results follow from it once they have answered.
         """
+        members = self._reduced(lambda member: member.sync_on_compute) if async_op else []
+        if members:
+            self._watch.forget()
+            whole = Everywhere(members, async_op=True)
+            return Later(Reading(None, self._named_parts()), whole, self._values)
         found = self.compute()
         self._watch.forget()
         return Reading(found, self._named_parts())
 
-    def every(self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False) -> Every:
+    def every(
+        self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False, async_op: bool = False
+    ) -> Every:
         """Call ``callback(update, values)`` for every so many updates, once the values have arrived.
 
         Nothing waits for them: they are looked for at each update, and come in order. With `reset` each
-        reading starts afresh after the one before.
+        reading starts afresh after the one before. `async_op` is that of :meth:`read`.
         """
-        watcher = Every(updates, callback, reset)
+        watcher = Every(updates, callback, reset, async_op)
         self._watchers.append(watcher)
         return watcher
 
@@ -322,7 +338,7 @@ class MetricCollection(nn.ModuleDict):
     def _values(self) -> dict[str, Any]:
         results: dict[str, Any] = {}
         for name, member in self._modules.items():
-            value = member.value() if isinstance(member, Metric) else None
+            value = squeezed(member.value()) if isinstance(member, Metric) else None
             if isinstance(value, dict):
                 results.update((self._outer(key), one) for key, one in value.items())
             else:
@@ -331,20 +347,10 @@ class MetricCollection(nn.ModuleDict):
 
     # Processes and devices.
 
-    @contextmanager
-    def _everywhere(self, wanted: Callable[[Metric], bool]) -> Iterator[None]:
-        """Inside the block, the wanted members' statistics hold the states of all processes."""
-        by_group: dict[Any, dict[int, Statistic]] = {}
-        with ExitStack() as stack:
-            for member in self._members():
-                if wanted(member):
-                    found = by_group.setdefault(member.process_group, {})
-                    found.update((id(part), part) for part in member._parts)
-            for group, parts in by_group.items():
-                several = list(parts.values())
-                before = swap(several, distributed.reduce(several, group))
-                stack.callback(swap, several, before)
-            yield
+    def _reduced(self, wanted: Callable[[Metric], bool]) -> list[Metric]:
+        """The wanted members, where any of them has other processes."""
+        members = [member for member in self._members() if wanted(member)]
+        return members if any(member._distributed() for member in members) else []
 
     def _follow(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
         accelerator = device_of(args)

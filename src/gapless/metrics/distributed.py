@@ -43,7 +43,8 @@ class Reduction:
         self._states = [{name: part.state[name] for name in part.slots} for part in statistics]
         self._under_way: list[UnderWay] = []
         whole = [i for i, part in enumerate(statistics) if part.gathers and async_op]
-        self._gathered = dict(zip(whole, reduce([statistics[i] for i in whole], group), strict=True))
+        gathered = reduce([statistics[i] for i in whole], group) if whole else []
+        self._gathered = dict(zip(whole, gathered, strict=True))
         for reduction, places in buckets(statistics).items():
             places = [place for place in places if place[0] not in self._gathered]
             if places:

@@ -11,17 +11,26 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from gapless.metrics import checks, classification, regression, text
+from gapless.metrics import classification, regression, text
 from gapless.metrics.batch import Batch
+from gapless.metrics.classification.base import BinaryScore
 from gapless.metrics.classification.f_beta import FBeta
 from gapless.metrics.classification.negative_predictive_value import NegativePredictiveValueScore
 from gapless.metrics.classification.precision import PrecisionScore
 from gapless.metrics.classification.recall import RecallScore
 from gapless.metrics.divide import divide
-from gapless.metrics.metric import Metric
-from gapless.metrics.segmentation.overlap import Masks, check_masks, dice, overlaps
+from gapless.metrics.metric import Metric, squeezed
+from gapless.metrics.segmentation.overlap import (
+    Masks,
+    channels_of,
+    check_dice,
+    check_masks,
+    dice,
+    overlaps,
+)
 from gapless.metrics.tasks import Task
 
 BEFORE = (("average", "top_k"), ("normalize", "ignore_index"), ("weights", "ignore_index"))
@@ -68,6 +77,8 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
     else:
         plain = list(inspect.signature(metric.__init__).parameters.values())[1:]
         found = [one.replace(annotation=Parameter.empty) for one in plain if one.kind is not one.VAR_KEYWORD]
+    if not issubclass(metric, Task) and metric.__name__ != "MulticlassAccuracy":
+        found = [one.replace(default=Parameter.empty) if one.name == "num_classes" else one for one in found]
     found = [one for one in found if one.name not in ("capacity", "num_outputs") or keeps(metric, one.name)]
     for name, other in BEFORE:
         names = [one.name for one in found]
@@ -86,7 +97,8 @@ def keeps(metric: type[Metric], name: str) -> bool:
 
 def function_of(metric: type[Metric]) -> Callable[..., Any]:
     """The function that computes `metric` of one batch."""
-    leading = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("preds", "target")]
+    target = "targets" if metric.__name__ == "MinkowskiDistance" else "target"
+    leading = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("preds", target)]
     more = Parameter("kwargs", Parameter.VAR_KEYWORD)
     signature = inspect.Signature([*leading, *parameters_of(metric), more])
 
@@ -94,10 +106,10 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         options = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         options.pop("kwargs", None)
-        preds, target = options.pop("preds"), options.pop("target")
+        preds, truth = options.pop("preds"), options.pop(target)
         if metric.__name__ in BY_INPUT and preds.dim() == 2:
             options.setdefault("num_outputs", preds.shape[1])
-        return of_batch(metric, options, preds, target)
+        return of_batch(metric, options, preds, truth)
 
     compute.__name__ = compute.__qualname__ = function_name(metric.__name__)
     compute.__doc__ = (
@@ -111,8 +123,10 @@ def of_batch(metric: type[Metric], options: dict[str, Any], preds: Tensor, targe
     """The value of one batch, from a metric made on its device."""
     with preds.device:
         made = metric(**options)
+    if torch.float64 in (preds.dtype, target.dtype):
+        made.set_dtype(torch.float64)
     made.update(preds, target)
-    return made.value()
+    return squeezed(made.value()) if isinstance(made, BinaryScore) else made.value()
 
 
 def mean_iou(
@@ -124,7 +138,8 @@ def mean_iou(
     input_format: str = "one-hot",
 ) -> Tensor:
     """Intersection over union per sample, ``[N]``, or per sample and class: -1 where it does not occur."""
-    num_classes = check_masks(num_classes, include_background, input_format, preds, target)
+    check_masks(num_classes, include_background, input_format, optional=True)
+    num_classes = channels_of(preds, target) if num_classes is None else num_classes
     masks = Masks(num_classes, include_background, input_format)
     both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)
     union = in_preds + in_target - both
@@ -142,9 +157,8 @@ def dice_score(
     aggregation_level: str = "samplewise",
 ) -> Tensor:
     """Dice's coefficient per sample, or of all pixels as one sample where the level is ``"global"``."""
-    check_masks(num_classes, include_background, input_format, preds, target)
-    checks.one_of("average", average, checks.AVERAGES)
-    checks.one_of("aggregation_level", aggregation_level, ("samplewise", "global"))
+    check_masks(num_classes, include_background, input_format)
+    check_dice(average, aggregation_level)
     masks = Masks(num_classes, include_background, input_format)
     both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)
     if aggregation_level == "global":

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import Batch, device_of, ready
+from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
-from gapless.metrics.reading import Reading, Watch
-from gapless.metrics.statistic import State, Statistic
+from gapless.metrics.operators import Operators
+from gapless.metrics.reading import Later, Reading, Watch
+from gapless.metrics.statistic import State, Statistic, swap
 
 FIXED = ("higher_is_better", "is_differentiable", "full_state_update")
 
@@ -43,7 +45,7 @@ class Ledger:
         self.computed.clear()
 
 
-class Metric(nn.Module):
+class Metric(Operators, nn.Module):
     """A number (or several) over a stream of batches.
 
     A subclass declares its statistics with :meth:`use`, passes what its ``update`` is given to
@@ -64,6 +66,9 @@ class Metric(nn.Module):
     higher_is_better: bool | None = None
     is_differentiable: bool | None = None
     full_state_update: bool | None = False
+    plot_lower_bound: float | None = None
+    plot_upper_bound: float | None = None
+    plot_legend_name: str | None = None
     direct = False
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
 
@@ -97,13 +102,14 @@ class Metric(nn.Module):
         for name, default in {**flags, "compute_with_cache": True}.items():
             value = options.pop(name, default)
             if not isinstance(value, bool):
-                raise ValueError(f"Expected keyword argument `{name}` to be a `bool` but got {value}")
+                article = "an" if name in ("compute_on_cpu", "dist_sync_on_step") else "a"
+                raise ValueError(f"Expected keyword argument `{name}` to be {article} `bool` but got {value}")
             setattr(self, name, value)
         self.process_group = options.pop("process_group", None)
         self.dist_sync_fn = options.pop("dist_sync_fn", None)
         if self.dist_sync_fn is not None and not callable(self.dist_sync_fn):
             raise ValueError(
-                "Expected keyword argument `dist_sync_fn` to be a callable function "
+                "Expected keyword argument `dist_sync_fn` to be an callable function "
                 f"but got {self.dist_sync_fn}"
             )
         available: Callable[[], bool] | None = options.pop("distributed_available_fn", None)
@@ -167,11 +173,11 @@ class Metric(nn.Module):
             )
         self._watch.look(self._watched())
         if not (self.sync_on_compute and self._local is None and self._distributed()):
-            return self.value()
+            return squeezed(self.value())
         known = self._ledger.computed
         if id(self) not in known or not self.compute_with_cache:
             with self.sync_context():
-                known[id(self)] = self.value()
+                known[id(self)] = squeezed(self.value())
         return copy.copy(known[id(self)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -187,7 +193,7 @@ class Metric(nn.Module):
                     found = self.value()
             else:
                 found = self.value()
-        return found
+        return squeezed(found)
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
@@ -198,11 +204,16 @@ class Metric(nn.Module):
             part.reset()
         self._ledger.start_again()
 
-    def read(self) -> Reading:
+    def read(self, async_op: bool = False) -> Reading:
         """Start to bring the result to the host and return at once, with a :class:`~.reading.Reading`.
 
-        Bad values that updates met come with it.
+        Bad values that updates met come with it. With several processes and `async_op` nothing waits for the
+        others either: the reduction is started, and the result follows from it once they have answered.
         """
+        if async_op and self.sync_on_compute and self._local is None and self._distributed():
+            self._watch.forget()
+            whole = Everywhere([self], async_op=True)
+            return Later(Reading(None, self._watched()), whole, lambda: squeezed(self.value()))
         found = self.compute()
         self._watch.forget()
         return Reading(found, self._watched())
@@ -352,11 +363,12 @@ class Metric(nn.Module):
         missing = args[2]
         for name, part in self.statistics():
             found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
-            if all(value is not None for value in found.values()):
-                part.load(found)
+            lost = [slot for slot in part.slots if found[slot] is None]
+            if not lost:
+                part.load({slot: value for slot, value in found.items() if value is not None})
                 self._ledger.updated_once(False)
             elif self._persistent:
-                missing += [f"{prefix}{name}.{slot}" for slot, value in found.items() if value is None]
+                missing += [f"{prefix}{name}.{slot}" for slot in lost]
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     # Attributes.
@@ -370,9 +382,12 @@ class Metric(nn.Module):
         return ", ".join(str(part.key[1:]) for part in self._parts)
 
 
-def swap(parts: list[Statistic], states: list[State]) -> list[State]:
-    """Give `parts` these states and return those they had."""
-    before = [part.state for part in parts]
-    for part, state in zip(parts, states, strict=True):
-        part.state = state
-    return before
+def squeezed(value: Any) -> Any:
+    """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
+    if isinstance(value, Tensor):
+        return value.squeeze() if value.dim() and value.numel() == 1 else value
+    if isinstance(value, dict):
+        return {name: squeezed(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(squeezed(one) for one in value)
+    return value

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import deliver_state
 from gapless.metrics.statistic import Statistic, Told
 
@@ -56,6 +57,34 @@ class Reading:
         while not self.ready():
             yield
         return self.result()
+
+
+class Later(Reading):
+    """Results that are computed once the other processes have answered."""
+
+    def __init__(self, faults: Reading, states: Everywhere, compute: Callable[[], Any]) -> None:
+        self._faults = faults
+        self._states = states
+        self._compute = compute
+        self._values: Reading | None = None
+
+    def ready(self) -> bool:
+        """Whether the values have arrived; does not wait, and begins what follows from the answers."""
+        if self._values is None and not self._states.ready():
+            return False
+        return self._begun().ready() and self._faults.ready()
+
+    def result(self) -> Any:
+        """As in :class:`Reading`. **This waits** for the other processes too."""
+        values = self._begun()
+        self._faults.result()
+        return values.result()
+
+    def _begun(self) -> Reading:
+        if self._values is None:
+            with self._states.held():
+                self._values = Reading(self._compute())
+        return self._values
 
 
 class Watch:
@@ -145,12 +174,19 @@ def side_stream(device: torch.device) -> Any:
 class Every:
     """Readings taken every so many updates and handed on, in order, when they have arrived."""
 
-    def __init__(self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False) -> None:
+    def __init__(
+        self,
+        updates: int,
+        callback: Callable[[int, Any], Any],
+        reset: bool = False,
+        async_op: bool = False,
+    ) -> None:
         if updates < 1:
             raise ValueError(f"Expected a positive number of updates, but got {updates}")
         self.updates = updates
         self.callback = callback
         self.reset = reset
+        self.async_op = async_op
         self._count = 0
         self._pending: deque[tuple[int, Reading]] = deque()
 
@@ -158,7 +194,7 @@ class Every:
         """Take note of an update of `metrics`."""
         self._count += 1
         if self._count % self.updates == 0:
-            self._pending.append((self._count, metrics.read()))
+            self._pending.append((self._count, metrics.read(self.async_op)))
             if self.reset:
                 metrics.reset()
         self.poll()

@@ -85,6 +85,11 @@ class Rows(Statistic):
             return state[column][state.start : state.length]
         return state[column][: state.length] if state.length else state[column][:-1]
 
+    def rows_needed(self) -> None:
+        """Raises ValueError where the host knows that there are no rows."""
+        if self.capacity is None and not self._rows().length:
+            raise ValueError("No samples to concatenate")
+
     def there(self) -> Tensor | None:
         """Which rows of :meth:`read` count; None where all do."""
         if self.capacity is None:
@@ -143,7 +148,10 @@ class Rows(Statistic):
     def load(self, saved: dict[str, Tensor]) -> None:
         super().load({name: saved[name] for name in self.slots})
         state = self._rows()
+        state.length = 0
         for name in self.columns:
+            if name not in saved:  # The checkpoint is of a time without rows.
+                continue
             value = saved[name].to(self.device)
             if self.capacity is None:
                 state.length = 0

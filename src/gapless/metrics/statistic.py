@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -202,6 +202,14 @@ class Statistic:
     def _allocate(self) -> State:
         with torch.inference_mode(False):
             return {name: slot.allocate(self.device) for name, slot in self.slots.items()}
+
+
+def swap(parts: Sequence[Statistic], states: Sequence[State]) -> list[State]:
+    """Give `parts` these states and return those they had."""
+    before = [part.state for part in parts]
+    for part, state in zip(parts, states, strict=True):
+        part.state = state
+    return before
 
 
 def _extreme(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Any]:

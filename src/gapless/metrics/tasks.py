@@ -31,7 +31,8 @@ class Task(Metric):
     def _form(cls, task: str) -> type[Metric]:
         chosen = str(getattr(task, "value", task)).lower()
         if chosen not in cls.forms:
-            raise ValueError(f"Invalid Classification: expected one of {list(cls.forms)}, but got {task}.")
+            known = [name.upper() for name in cls.forms]
+            raise ValueError(f"Invalid Classification: expected one of {known}, but got {task}.")
         return cls.forms[chosen]
 
     @classmethod
@@ -39,9 +40,7 @@ class Task(Metric):
         taken = inspect.signature(form.__init__).parameters
         for name in ("num_classes", "num_labels", "top_k"):
             if name in taken and name in options and not isinstance(options[name], int):
-                if name == "num_classes" and options.get("average") == "micro" and options[name] is None:
-                    continue
-                raise ValueError(f"`{name}` is expected to be `int` but `{type(options[name])}` was passed.")
+                raise ValueError(f"`{name}` is expected to be `int` but `{type(options[name])} was passed.`")
         return form(**{k: v for k, v in options.items() if k in taken or k not in cls.arguments})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

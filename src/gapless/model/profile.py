@@ -196,9 +196,14 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the user asked to leave out, how many waits that is, and what it saves (`least`: see `Price`)."""
+    """What the user asked for, and what it saves (`least`: see `Price`).
 
-    what: tuple[str, ...]
+    `what` was left out, which is so many `waits`; `assumed` are changes of another kind (``pinned`` copies,
+    an ``input`` that is always there, launches in ``graphs``, ``half:KERNEL`` the time of a kernel).
+    """
+
+    what: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     waits: int = 0
     saved: int = 0
     least: int = 0

@@ -35,6 +35,11 @@ _PARTS = (
     ("host", "host operators"),
     ("other", "other"),
 )
+_ASSUMED = {
+    "pinned": "with copies to the GPU from pinned memory",
+    "input": "with every batch there in time",
+    "graphs": "with one launch for each step",
+}
 _LIMITS = {
     "host": "the host's own work is the limit",
     "device": "the GPU's own work is the limit",
@@ -292,9 +297,13 @@ def _where(canvas: Canvas, one: Finding) -> str:
 
 def _asked(canvas: Canvas, prices: Prices, asked: Asked) -> None:
     """The answer to ``--without``."""
-    what = " and ".join(asked.what)
-    told = f"Without {what} ({count(asked.waits, 'wait')}) {duration(prices.span)} would be "
-    told += f"{duration(prices.span - asked.saved)}, {percent(asked.saved / prices.span)} less"
+    parts = [_ASSUMED.get(one, f"with {one.removeprefix('half:')} twice as fast") for one in asked.assumed]
+    if asked.what:
+        parts.insert(0, f"without {' and '.join(asked.what)} ({count(asked.waits, 'wait')})")
+    what = ", ".join(parts)
+    told = f"{what[0].upper()}{what[1:]}, {duration(prices.span)} would be "
+    told += f"{duration(prices.span - asked.saved)}, {percent(abs(asked.saved) / prices.span)} "
+    told += "less" if asked.saved >= 0 else "more"
     if asked.least < asked.saved:
         told += f" ({duration(asked.saved - asked.least)} of it only if the peers come earlier, too)"
     canvas.wrapped(Text(("At best: " if prices.reasons else "") + told + ".", style="bold"))

@@ -62,6 +62,23 @@ def test_what_is_not_there_cannot_be_left_out(what):
         profile(waiting().timeline(), asked=[what])
 
 
+@pytest.mark.parametrize("what", ["@pinned", "@input", "@graphs", "@half:gemm"])
+def test_other_assumptions(what):
+    found = profile(waiting().timeline(), asked=[what])
+    assert found.prices.asked.assumed == (what[1:],)
+    assert found.prices.asked.waits == 0
+    # Host and device alternate: what makes either faster is saved; nothing is copied to the device or loaded.
+    saved = found.prices.asked.saved
+    least = {"@half:gemm": 59 * 140_000, "@graphs": 59 * 100_000}.get(what)
+    assert saved == 0 if least is None else saved > least
+
+
+@pytest.mark.parametrize("what", ["@moon", "@half:", "@half:conv"])
+def test_assumptions_that_mean_nothing(what):
+    with pytest.raises(UsageError, match=r"half|no kernel"):
+        profile(waiting().timeline(), asked=[what])
+
+
 def test_too_little_to_replay_is_refused_in_words():
     found = profile(training(steps=1).timeline(), priced=True)
     assert found.prices is not None

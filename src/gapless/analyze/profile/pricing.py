@@ -10,10 +10,13 @@ from gapless.analyze.profile.grouping import WaitGroup, wait_groups
 from gapless.errors import UsageError
 from gapless.model import Cost, Site
 from gapless.model.profile import Asked, Price, Prices
-from gapless.replay.change import Change, without
+from gapless.replay.change import Change, halved, without
 from gapless.replay.model import Model, Refusal, build
 from gapless.replay.price import Removal, prices
 from gapless.trace.timeline import Ints, Timeline
+
+ASSUMED = "@"
+"""What is asked with this before it is no wait to leave out but something else to assume."""
 
 _BY_MECHANISM: dict[str, Removal] = {
     "h2d": "free",
@@ -31,10 +34,10 @@ def price(
     """The prices of all waits among `costs`; `rows` are the host rows of each cost's calls.
 
     `asked` are rules (``GAP112``, ``GAP11``), lines (``model.py:42``), files or libraries to leave out
-    together.
+    together; with an ``@`` before it, something to assume (see `_assumption`).
 
     Raises:
-        UsageError: one of `asked` is in none of the waits.
+        UsageError: one of `asked` means nothing in this profile.
     """
     model = build(timeline)
     groups = wait_groups(costs)
@@ -103,7 +106,11 @@ def _asked(
     asked: Sequence[str],
 ) -> Asked:
     chosen: set[int] = set()
+    assumed = Change()
     for what in asked:
+        if what.startswith(ASSUMED):
+            assumed = assumed | _assumption(model, what.removeprefix(ASSUMED))
+            continue
         meant = {
             position for group in groups for position in group.costs if _is(what, group, costs[position].site)
         }
@@ -112,10 +119,40 @@ def _asked(
         chosen |= meant
     gone = _rows(sorted(chosen), rows)
     saved = [
-        model.replay(change).span - model.replay(change | without(gone)).span
+        model.replay(change).span - model.replay(change | assumed | without(gone)).span
         for change in (Change(), Change(collectives="end"))
     ]
-    return Asked(what=tuple(asked), waits=int(np.sum(model.marked(gone))), saved=saved[0], least=min(saved))
+    return Asked(
+        what=tuple(what for what in asked if not what.startswith(ASSUMED)),
+        assumed=tuple(what.removeprefix(ASSUMED) for what in asked if what.startswith(ASSUMED)),
+        waits=int(np.sum(model.marked(gone))),
+        saved=saved[0],
+        least=min(saved),
+    )
+
+
+def _assumption(model: Model, what: str) -> Change:
+    """What else is to be different: ``pinned``, ``input``, ``graphs`` or ``half:KERNEL``.
+
+    Raises:
+        UsageError: it is none of these, or no kernel has such a name.
+    """
+    if what == "pinned":
+        return model.pinned()
+    if what == "input":
+        return Change(input_free=True)
+    if what == "graphs":
+        return Change(graphed=True)
+    if what.startswith("half:") and len(what) > len("half:"):
+        timeline = model.timeline
+        named = timeline.names_where(lambda name: what.removeprefix("half:") in name)
+        meant = np.flatnonzero(named[timeline.work.name])
+        if not len(meant):
+            raise UsageError(
+                f"nothing to make faster: no kernel of this profile has {what[5:]!r} in its name"
+            )
+        return halved(meant.tolist())
+    raise UsageError(f"--what-if takes pinned, input, graphs or half:KERNEL, not {what!r}")
 
 
 def _is(what: str, group: WaitGroup, site: Site) -> bool:

@@ -15,6 +15,8 @@ from gapless.metrics.tasks import Task
 class RocArea(ScoreMetric):
     """The area under the receiver operating characteristic."""
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
     max_fpr: float | None = None
 
     def score(self, rising: Rising) -> Tensor:
@@ -47,6 +49,8 @@ class MulticlassAUROC(RocArea):
     __doc__ = f"""The area under the receiver operating characteristic of each class against the others.
 {ScoreMetric.__doc__}"""
 
+    plot_legend_name = "Class"
+
     def __init__(
         self,
         num_classes: int,
@@ -57,7 +61,7 @@ class MulticlassAUROC(RocArea):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, ("macro", "weighted", "none", None))
+            checks.one_of("average", average, ("macro", "weighted", "none", None), comma="")
         self._begin("multiclass", num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.num_classes = num_classes
         self.average = average
@@ -66,6 +70,8 @@ class MulticlassAUROC(RocArea):
 class MultilabelAUROC(RocArea):
     __doc__ = f"""The area under the receiver operating characteristic of each label.
 {ScoreMetric.__doc__}"""
+
+    plot_legend_name = "Label"
 
     def __init__(
         self,
@@ -77,7 +83,7 @@ class MultilabelAUROC(RocArea):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, checks.AVERAGES)
+            checks.one_of("average", average, checks.AVERAGES, comma="")
         self._begin("multilabel", num_labels, thresholds, ignore_index, validate_args, kwargs)
         self.num_labels = num_labels
         self.average = average

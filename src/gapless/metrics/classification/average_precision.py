@@ -16,6 +16,9 @@ from gapless.metrics.tasks import Task
 class PrecisionArea(ScoreMetric):
     """Average precision, the area under the curve of precision over recall in steps."""
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+
     def score(self, rising: Rising) -> Tensor:
         absent = self.task == "multiclass" and rising.exact
         scores = average_precision(rising, math.nan if absent else 0.0)
@@ -40,6 +43,8 @@ class MulticlassAveragePrecision(PrecisionArea):
     __doc__ = f"""Average precision of each class against the others.
 {ScoreMetric.__doc__}"""
 
+    plot_legend_name = "Class"
+
     def __init__(
         self,
         num_classes: int,
@@ -50,7 +55,7 @@ class MulticlassAveragePrecision(PrecisionArea):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, ("macro", "weighted", "none", None))
+            checks.one_of("average", average, ("macro", "weighted", "none", None), comma="")
         self._begin("multiclass", num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.num_classes = num_classes
         self.average = average
@@ -59,6 +64,8 @@ class MulticlassAveragePrecision(PrecisionArea):
 class MultilabelAveragePrecision(PrecisionArea):
     __doc__ = f"""Average precision of each label.
 {ScoreMetric.__doc__}"""
+
+    plot_legend_name = "Label"
 
     def __init__(
         self,
@@ -70,7 +77,7 @@ class MultilabelAveragePrecision(PrecisionArea):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, checks.AVERAGES)
+            checks.one_of("average", average, checks.AVERAGES, comma="")
         self._begin("multilabel", num_labels, thresholds, ignore_index, validate_args, kwargs)
         self.num_labels = num_labels
         self.average = average

@@ -63,7 +63,8 @@ class CountMetric(Score, Metric):
 
     is_differentiable = False
     higher_is_better: bool | None = True
-    full_state_update = False
+    plot_lower_bound: float | None = 0.0
+    plot_upper_bound: float | None = 1.0
     counted: Any
 
     def update(self, preds: Tensor, target: Tensor) -> None:
@@ -83,12 +84,15 @@ class CountMetric(Score, Metric):
         if validate_args:
             checks.multidim(multidim_average)
             checks.optional_integer("ignore_index", ignore_index)
-            checks.zero_or_one("zero_division", zero_division)
+            self._check_zero_division(zero_division)
         self.zero_division = zero_division
         self.multidim_average = multidim_average
         self.ignore_index = ignore_index
         self.validate_args = validate_args
         return logits, capacity
+
+    def _check_zero_division(self, value: Any) -> None:
+        checks.zero_or_one("zero_division", value)
 
 
 class BinaryScore(CountMetric):
@@ -142,6 +146,7 @@ class MulticlassScore(CountMetric):
     """
 
     task = "multiclass"
+    plot_legend_name: str | None = "Class"
 
     def __init__(
         self,
@@ -190,6 +195,7 @@ class MultilabelScore(CountMetric):
     """
 
     task = "multilabel"
+    plot_legend_name: str | None = "Label"
 
     def __init__(
         self,
@@ -204,7 +210,7 @@ class MultilabelScore(CountMetric):
         logits, capacity = self._begin(multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
-            checks.unit_float("threshold", threshold)
+            checks.unit_float("threshold", threshold, range_told=False)
             checks.one_of("average", average, checks.AVERAGES)
         self.num_labels = num_labels
         self.threshold = threshold

@@ -35,7 +35,7 @@ class Confidences(Statistic):
 
     def count(self, batch: Batch) -> None:
         if self.checked:
-            self.problem.check(batch)
+            self._check(batch)
         scores = batch.derive(problem_scores, self.problem)
         if self.problem.task == "binary":
             marks = batch.derive(problem_marks, self.problem)[:, 0]
@@ -65,6 +65,18 @@ class Confidences(Statistic):
     def complaint(self, count: int) -> str:
         return self.problem.complaint(count)
 
+    def _check(self, batch: Batch) -> None:
+        if self.problem.task == "binary":
+            labels.same_shape(batch)
+        else:
+            labels.check_multiclass(batch, self.problem.classes, False)
+        preds = batch.args[0]
+        if not preds.is_floating_point():
+            raise ValueError(
+                "Expected argument `preds` to be floating tensor with probabilities/logits"
+                f" but got tensor with dtype {preds.dtype}"
+            )
+
 
 class Calibration(Metric):
     """The distance between confidence and the share that is right, over bins of confidence.
@@ -78,6 +90,8 @@ class Calibration(Metric):
         logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
     is_differentiable = False
     higher_is_better = False
     norm = "l1"
@@ -95,7 +109,8 @@ class Calibration(Metric):
         if self.norm == "max":
             return distance.max().float()
         if self.norm == "l2":
-            return (distance**2 * share).sum().sqrt().float()
+            spread = (distance**2 * share).sum()
+            return torch.where(spread > 0, spread, 0.0).sqrt().float()
         return (distance * share).sum().float()
 
     def _begin(
@@ -111,7 +126,7 @@ class Calibration(Metric):
         Metric.__init__(self, **options)
         if validate_args:
             checks.integer_above("n_bins", n_bins, 0)
-            checks.one_of("norm", norm, ("l1", "l2", "max"))
+            checks.one_of("norm", norm, ("l1", "l2", "max"), stop=".")
             checks.optional_integer("ignore_index", ignore_index)
             if task == "multiclass":
                 checks.integer_above("num_classes", classes, 1)
@@ -139,6 +154,8 @@ class BinaryCalibrationError(Calibration):
 
 class MulticlassCalibrationError(Calibration):
     __doc__ = Calibration.__doc__
+
+    plot_legend_name = "Class"
 
     def __init__(
         self,

@@ -17,6 +17,8 @@ class Kappa(Confusion):
     (``"quadratic"``).
     """
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
     weights: str | None = None
 
     def score(self, matrix: Tensor) -> Tensor:
@@ -33,7 +35,7 @@ class Kappa(Confusion):
 
     def _weigh(self, weights: str | None, validate_args: bool) -> None:
         if validate_args:
-            checks.one_of("weight", weights, ("linear", "quadratic", "none", None))
+            checks.one_of("weight", weights, ("linear", "quadratic", "none", None), stop=".")
         self.weights = weights
 
 
@@ -54,6 +56,8 @@ class BinaryCohenKappa(Kappa, BinaryConfusion):
 
 class MulticlassCohenKappa(Kappa, MulticlassConfusion):
     __doc__ = f"Cohen's kappa. {MulticlassConfusion.__doc__}"
+
+    plot_legend_name = "Class"
 
     def __init__(
         self,

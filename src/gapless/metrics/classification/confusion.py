@@ -166,7 +166,7 @@ class MultilabelConfusion(Confusion):
         logits = self._begin(ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
-            checks.unit_float("threshold", threshold)
+            checks.unit_float("threshold", threshold, range_told=False)
         self.num_labels = num_labels
         self.threshold = threshold
         self.use("confused", BinaryCounts(Sides(threshold, ignore_index, logits), num_labels, validate_args))

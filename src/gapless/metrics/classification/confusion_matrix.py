@@ -29,7 +29,7 @@ class Matrix(Confusion):
 
     def _normalize(self, normalize: str | None, validate_args: bool) -> None:
         if validate_args:
-            checks.one_of("normalize", normalize, NORMALIZATIONS)
+            checks.one_of("normalize", normalize, NORMALIZATIONS, stop=".")
         self.normalize = normalize
 
 

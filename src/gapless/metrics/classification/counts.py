@@ -139,6 +139,7 @@ class SamplewiseMulticlassCounts(Rows):
 
     def counts(self) -> Counts:
         """``(N, C)`` each."""
+        self.rows_needed()
         return self.layout.counts(self.known("table"))
 
 
@@ -267,4 +268,5 @@ class SamplewiseBinaryCounts(Rows):
 
     def counts(self) -> Counts:
         """``(N,)`` or ``(N, L)`` each."""
+        self.rows_needed()
         return self.sides.counts(self.known("table"))

@@ -108,6 +108,8 @@ class SampleMatches(Rows):
 class ExactMatching(Metric):
     """What both tasks have in common."""
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
     matches: Any
 
     is_differentiable = False
@@ -146,6 +148,8 @@ class MulticlassExactMatch(ExactMatching):
         capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
+    plot_legend_name = "Class"
+
     def __init__(
         self,
         num_classes: int,
@@ -176,6 +180,8 @@ class MultilabelExactMatch(ExactMatching):
         capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
+    plot_legend_name = "Label"
+
     def __init__(
         self,
         num_labels: int,
@@ -189,7 +195,7 @@ class MultilabelExactMatch(ExactMatching):
         super().__init__(**kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
-            checks.unit_float("threshold", threshold)
+            checks.unit_float("threshold", threshold, range_told=False)
         self.num_labels = num_labels
         self.threshold = threshold
         whole = Whole(None, (num_labels, threshold, logits), ignore_index)
@@ -199,7 +205,7 @@ class MultilabelExactMatch(ExactMatching):
 class ExactMatch(Task):
     """Exact matches of a task, multiclass or multilabel."""
 
-    forms: ClassVar = {"multiclass": MulticlassExactMatch, "multilabel": MultilabelExactMatch}
+    forms: ClassVar = {"multilabel": MultilabelExactMatch, "multiclass": MulticlassExactMatch}
     arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,

@@ -58,7 +58,7 @@ class MulticlassFBetaScore(FBeta, MulticlassScore):
     def __init__(
         self,
         beta: float,
-        num_classes: int | None = None,
+        num_classes: int | None,
         top_k: int = 1,
         average: str | None = "macro",
         multidim_average: str = "global",
@@ -102,6 +102,18 @@ class BinaryF1Score(FBeta, BinaryScore):
 
 class MulticlassF1Score(FBeta, MulticlassScore):
     __doc__ = f"The harmonic mean of precision and recall. {MulticlassScore.__doc__}"
+
+    def __init__(
+        self,
+        num_classes: int | None,
+        top_k: int = 1,
+        average: str | None = "macro",
+        multidim_average: str = "global",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, top_k, average, multidim_average, ignore_index, validate_args, **kwargs)
 
 
 class MultilabelF1Score(FBeta, MultilabelScore):

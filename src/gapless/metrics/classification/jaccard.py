@@ -41,8 +41,14 @@ class Jaccard:
                 weights = weights * (union != 0)
         return (weights * index).sum(-1) / weights.sum(-1)
 
+    def _check_zero_division(self, value: Any) -> None:
+        if not isinstance(value, (int, float)):
+            raise ValueError(f"Expected argument `zero_division` to be a number, but got {value}.")
+
     def _ignored(self, classes: int) -> int | None:
-        """The class that is not to count, if it is one."""
+        """The class that is not to count, if it is one. For labels, `ignore_index` is no class."""
+        if self.task == "multilabel":
+            return None
         inside = self.ignore_index is not None and 0 <= self.ignore_index < classes
         return self.ignore_index if inside else None
 
@@ -83,6 +89,7 @@ class MulticlassJaccardIndex(Jaccard, MulticlassScore):
     ) -> None:
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
+            checks.one_of("average", average, checks.AVERAGES, stop=".")
         options = {**kwargs, "zero_division": zero_division}
         super().__init__(num_classes, 1, average, "global", ignore_index, validate_args, **options)
 
@@ -100,6 +107,8 @@ class MultilabelJaccardIndex(Jaccard, MultilabelScore):
         zero_division: float = 0,
         **kwargs: Any,
     ) -> None:
+        if validate_args:
+            checks.one_of("average", average, checks.AVERAGES, stop=".")
         options = {**kwargs, "zero_division": zero_division}
         super().__init__(num_labels, threshold, average, "global", ignore_index, validate_args, **options)
 

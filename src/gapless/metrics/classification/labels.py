@@ -30,9 +30,10 @@ def check_multilabel(batch: Batch, labels: int, samplewise: bool) -> None:
     same_shape(batch)
     shape = batch.args[0].shape
     if len(shape) < 2 or shape[1] != labels:
+        seen = shape[1] if len(shape) > 1 else f"the shape {tuple(shape)}"
         raise ValueError(
             "Expected both `target.shape[1]` and `preds.shape[1]` to be equal to the number of labels"
-            f" but got {tuple(shape)} and expected {labels}"
+            f" but got {seen} and expected {labels}"
         )
     if samplewise and len(shape) < 3:
         raise ValueError("Expected input to be at least 3D when multidim_average is set to `samplewise`")
@@ -54,7 +55,7 @@ def check_multiclass(batch: Batch, classes: int | None, samplewise: bool) -> Non
     else:
         raise ValueError(
             "Either `preds` and `target` both should have the (same) shape (N, ...), or `target` should be "
-            f"(N, ...) and `preds` should be (N, C, ...), got {tuple(preds.shape)} and {tuple(target.shape)}."
+            "(N, ...) and `preds` should be (N, C, ...)."
         )
     if samplewise and preds.dim() < least:
         raise ValueError(f"{what} should be at least {least}D when multidim_average is set to `samplewise`")
@@ -65,10 +66,7 @@ def _check_scores(preds: Tensor, target: Tensor, classes: int | None) -> None:
     if not preds.is_floating_point():
         raise ValueError(start + "`preds` should be a float tensor.")
     if classes is not None and preds.shape[1] != classes:
-        raise ValueError(
-            start
-            + f"`preds.shape[1]` should be equal to number of classes, got {preds.shape[1]} and {classes}."
-        )
+        raise ValueError(start + "`preds.shape[1]` should be equal to number of classes.")
     if preds.shape[:1] + preds.shape[2:] != target.shape:
         raise ValueError(
             start
@@ -95,6 +93,8 @@ def top_class(batch: Batch) -> Tensor:
 def best_of(batch: Batch, top_k: int) -> Tensor:
     """The target where it is among the `top_k` largest scores, the largest elsewhere."""
     preds, target = batch.args[0], batch.derive(target_classes)
+    if preds.dim() != target.dim() + 1:
+        raise RuntimeError("`top_k` above 1 needs scores of every class, but `preds` holds labels")
     top = (preds if preds.is_floating_point() else preds.float()).topk(top_k, dim=1).indices
     return torch.where((top == target.unsqueeze(1)).any(dim=1), target, top[:, 0])
 

@@ -19,6 +19,9 @@ from gapless.metrics.tasks import Task
 class Matthews(Confusion):
     """Matthews' correlation coefficient; a multilabel matrix is summed over the labels first."""
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+
     def score(self, matrix: Tensor) -> Tensor:
         seen = (matrix.sum(0) if matrix.dim() == 3 else matrix).double()
         actual, predicted = seen.sum(1), seen.sum(0)
@@ -64,9 +67,13 @@ class BinaryMatthewsCorrCoef(Matthews, BinaryConfusion):
 class MulticlassMatthewsCorrCoef(Matthews, MulticlassConfusion):
     __doc__ = f"Matthews' correlation coefficient. {MulticlassConfusion.__doc__}"
 
+    plot_legend_name = "Class"
+
 
 class MultilabelMatthewsCorrCoef(Matthews, MultilabelConfusion):
     __doc__ = f"Matthews' correlation coefficient. {MultilabelConfusion.__doc__}"
+
+    plot_legend_name = "Label"
 
 
 class MatthewsCorrCoef(Task):

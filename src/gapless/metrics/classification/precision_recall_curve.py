@@ -56,7 +56,7 @@ class MulticlassPrecisionRecallCurve(PrecisionRecall):
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, ("micro", "macro", None))
+            checks.one_of("average", average, ("micro", "macro", None), listed="None, 'micro' or 'macro'")
         self._begin("multiclass", num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.num_classes = num_classes
         self.average = average

@@ -17,6 +17,8 @@ class Roc(ScoreMetric):
     it.
     """
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
     higher_is_better: bool | None = None
 
     def score(self, rising: Rising) -> Curve:
@@ -47,6 +49,8 @@ class MulticlassROC(Roc):
 One curve per class, or their ``"macro"`` or ``"micro"`` average.
 {ScoreMetric.__doc__}"""
 
+    plot_legend_name = "Class"
+
     def __init__(
         self,
         num_classes: int,
@@ -57,7 +61,7 @@ One curve per class, or their ``"macro"`` or ``"micro"`` average.
         **kwargs: Any,
     ) -> None:
         if validate_args:
-            checks.one_of("average", average, ("micro", "macro", None))
+            checks.one_of("average", average, ("micro", "macro", None), listed="None, 'micro' or 'macro'")
         self._begin("multiclass", num_classes, thresholds, ignore_index, validate_args, kwargs)
         self.num_classes = num_classes
         self.average = average
@@ -66,6 +70,8 @@ One curve per class, or their ``"macro"`` or ``"micro"`` average.
 class MultilabelROC(Roc):
     __doc__ = f"""The receiver operating characteristic. One curve per label.
 {ScoreMetric.__doc__}"""
+
+    plot_legend_name = "Label"
 
     def __init__(
         self,

@@ -55,11 +55,33 @@ class Problem(NamedTuple):
                     "Expected `preds` to have one more dimension than `target` "
                     f"but got {preds.dim()} and {target.dim()}"
                 )
-            labels.check_multiclass(batch, self.classes, False)
+            self._check_classes(preds, target)
+            return
+        what = "tensor with ground truth labels but got tensor with dtype"
         if target.is_floating_point():
-            raise ValueError(f"Expected argument `target` to be an int tensor, but got dtype {target.dtype}")
+            raise ValueError(f"Expected argument `target` to be an int or long {what} {target.dtype}")
+        what = "tensor with probability/logit scores, but got tensor with dtype"
         if not preds.is_floating_point():
-            raise ValueError(f"Expected argument `preds` to be a float tensor, but got dtype {preds.dtype}")
+            raise ValueError(f"Expected argument `preds` to be an floating {what} {preds.dtype}")
+
+    def _check_classes(self, preds: Tensor, target: Tensor) -> None:
+        if target.is_floating_point():
+            raise ValueError(
+                "Expected argument `target` to be an int or long tensor, but got tensor with dtype "
+                f"{target.dtype}"
+            )
+        if not preds.is_floating_point():
+            raise ValueError(f"Expected `preds` to be a float tensor, but got {preds.dtype}")
+        if preds.shape[1] != self.classes:
+            raise ValueError(
+                "Expected `preds.shape[1]` to be equal to the number of classes but"
+                f" got {preds.shape[1]} and {self.classes}."
+            )
+        if preds.shape[:1] + preds.shape[2:] != target.shape:
+            raise ValueError(
+                "Expected the shape of `preds` should be (N, C, ...) and the shape of `target` should be "
+                f"(N, ...) but got {preds.shape} and {target.shape}"
+            )
 
     def scores(self, batch: Batch) -> Tensor:
         """``[N, K]`` of probabilities, float32 or wider."""
@@ -190,6 +212,7 @@ class KeptScores(Rows):
 
     def rising(self, micro: bool) -> Rising:
         """At every score there is, in a form whose size does not depend on the data."""
+        self.rows_needed()
         scores, marks, there = self.read("score"), self.read("mark"), self.there()
         if scores.dim() == 1:
             scores, marks = scores.reshape(-1, 1), marks.reshape(-1, 1)

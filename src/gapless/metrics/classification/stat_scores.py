@@ -21,6 +21,9 @@ from gapless.metrics.tasks import Task
 class StatScore(Score):
     """``[..., 5]``: true positives, false positives, true negatives, false negatives, support."""
 
+    plot_lower_bound: float | None = None
+    plot_upper_bound: float | None = None
+    plot_legend_name: str | None = None
     higher_is_better: bool | None = None
 
     def score(self, counts: Counts) -> Tensor:

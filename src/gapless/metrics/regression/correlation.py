@@ -10,7 +10,7 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import check_outputs, pair
+from gapless.metrics.regression.errors import check_columns, check_outputs, pair
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic
 
@@ -32,12 +32,7 @@ class Comoments(Statistic):
 
     def count(self, batch: Batch) -> None:
         preds, target = batch.derive(pair)
-        columns = preds.shape[1] if preds.dim() == 2 else 1
-        if preds.dim() > 2 or columns != self.outputs:
-            raise ValueError(
-                "Expected argument `num_outputs` to match the second dimension of input, "
-                f"but got {self.outputs} and {tuple(preds.shape)}."
-            )
+        check_columns(preds, target, self.outputs)
         if not preds.numel():
             return
         wide = self.state["seen"].dtype
@@ -90,6 +85,9 @@ class PearsonCorrCoef(Correlation):
     NaN where predictions or targets do not vary.
     """
 
+    plot_lower_bound = -1.0
+    plot_upper_bound = 1.0
+
     def value(self) -> Tensor:
         state = self.comoments.state
         root = (state["square_x"] * state["square_y"]).sqrt()
@@ -99,6 +97,8 @@ class PearsonCorrCoef(Correlation):
 class ConcordanceCorrCoef(Correlation):
     """Lin's concordance, for each of `num_outputs` outputs: correlation with the line of equal values."""
 
+    plot_lower_bound = -1.0
+    plot_upper_bound = 1.0
     higher_is_better: bool | None = True
 
     def value(self) -> Tensor:
@@ -116,8 +116,8 @@ def similarities(batch: Batch) -> Tensor:
     preds, target = batch.derive(pair)
     if preds.dim() != 2:
         raise ValueError(
-            "Expected input to cosine similarity to be 2D tensors of shape `[N,D]`, "
-            f"but got {tuple(preds.shape)}"
+            "Expected input to cosine similarity to be 2D tensors of shape `[N,D]` where `N` is the number of "
+            f"samples and `D` is the number of dimensions, but got tensor of shape {preds.shape}"
         )
     return (preds * target).sum(-1) / (preds.norm(dim=-1) * target.norm(dim=-1))
 
@@ -152,13 +152,15 @@ class CosineSimilarity(Metric):
         capacity: for ``"none"``, the number of samples there is room for, in fixed storage.
     """
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
     is_differentiable = True
     higher_is_better = True
     similar: Any
 
     def __init__(self, reduction: str | None = "sum", capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        checks.one_of("reduction", reduction, ("sum", "mean", "none", None))
+        checks.one_of("reduction", reduction, ("sum", "mean", "none", None), comma="")
         self.reduction = reduction
         each = reduction in ("none", None)
         self.use("similar", SimilarityRows(capacity) if each else SimilaritySum())

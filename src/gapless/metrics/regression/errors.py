@@ -66,8 +66,9 @@ def size_of_target(batch: Batch) -> Tensor:
     return torch.abs(batch.derive(pair)[1])
 
 
-def log_cosh(batch: Batch) -> Tensor:
+def log_cosh(batch: Batch, outputs: int) -> Tensor:
     missed = batch.derive(difference)
+    check_columns(missed, missed, outputs)
     return (
         torch.logaddexp(missed, -missed)
         - torch.log(torch.tensor(2.0, dtype=missed.dtype, device="cpu")).item()
@@ -102,6 +103,7 @@ class Errors(Statistic):
 class MeanError(Metric):
     """The mean of an error."""
 
+    plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better: bool | None = False
     errors: Errors
@@ -125,6 +127,21 @@ def check_outputs(num_outputs: int) -> int:
     if not (isinstance(num_outputs, int) and num_outputs > 0):
         raise ValueError(f"Expected num_outputs to be a positive integer but got {num_outputs}")
     return num_outputs
+
+
+def check_columns(preds: Tensor, target: Tensor, outputs: int) -> None:
+    """Raises ValueError unless predictions and targets are ``(N,)`` or ``(N, outputs)``."""
+    if preds.dim() > 2:
+        raise ValueError(
+            "Expected both predictions and target to be either 1- or 2-dimensional tensors,"
+            f" but got {target.dim()} and {preds.dim()}."
+        )
+    columns = preds.shape[1] if preds.dim() == 2 else 1
+    if columns != outputs:
+        raise ValueError(
+            "Expected argument `num_outputs` to match the second dimension of input, "
+            f"but got {outputs} and {columns}."
+        )
 
 
 class MeanSquaredError(MeanError):
@@ -171,6 +188,8 @@ class MeanAbsolutePercentageError(MeanError):
 class SymmetricMeanAbsolutePercentageError(MeanError):
     """The mean absolute error in shares of the mean of target and prediction."""
 
+    plot_upper_bound = 2.0
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.use("errors", Errors(relative_to_both))
@@ -195,7 +214,7 @@ class LogCoshError(MeanError):
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs)
-        self.use("errors", Errors(log_cosh, num_outputs))
+        self.use("errors", Errors(log_cosh, num_outputs, (num_outputs,)))
 
 
 class MinkowskiDistance(MeanError):

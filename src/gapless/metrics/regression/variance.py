@@ -35,7 +35,7 @@ class ErrorMoments(Statistic):
         if target.dim() > 2:
             raise ValueError(
                 "Expected both prediction and target to be 1D or 2D tensors,"
-                f" but received tensors with dimension {tuple(target.shape)}"
+                f" but received tensors with dimension {target.shape}"
             )
         if self.outputs is None:
             self._fix(1 if target.dim() < 2 or target.shape[1] == 1 else target.shape[1])
@@ -99,6 +99,8 @@ class R2Score(ExplainedShare):
             batch.
     """
 
+    plot_upper_bound = 1.0
+
     def __init__(
         self,
         adjusted: int = 0,
@@ -132,6 +134,9 @@ class ExplainedVariance(ExplainedShare):
         num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
             batch.
     """
+
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
 
     def __init__(
         self, multioutput: str = "uniform_average", num_outputs: int | None = None, **kwargs: Any

@@ -135,6 +135,8 @@ def dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> 
 class MaskMetric(Metric):
     """A metric of masks."""
 
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
     is_differentiable = False
     higher_is_better = True
     overlapping: Overlapping
@@ -144,25 +146,31 @@ class MaskMetric(Metric):
         self.observe(preds, target)
 
 
-def check_masks(
-    num_classes: Any, include_background: Any, input_format: Any, preds: Any = None, target: Any = None
-) -> int:
-    """The number of classes, which masks of one channel per class tell where it is None.
-
-    Raises ValueError for what is not possible.
-    """
+def check_masks(num_classes: Any, include_background: Any, input_format: Any, optional: bool = False) -> None:
+    """Raises ValueError for what cannot be; `optional` says that there may be no number of classes."""
+    if optional and num_classes is None and input_format == "index":
+        raise ValueError("Argument `num_classes` must be provided when `input_format` is 'index'.")
+    if not (optional and num_classes is None) and (not isinstance(num_classes, int) or num_classes <= 0):
+        what = "`None` or a positive integer" if optional else "a positive integer"
+        raise ValueError(f"Expected argument `num_classes` must be {what}, but got {num_classes}.")
     if not isinstance(include_background, bool):
         raise ValueError(
             f"Expected argument `include_background` must be a boolean, but got {include_background}."
         )
-    checks.one_of("input_format", input_format, FORMATS)
-    if num_classes is None and preds is not None and input_format != "index":
-        num_classes = (preds if preds.dim() >= target.dim() else target).shape[1]
-    if not isinstance(num_classes, int) or num_classes <= 0:
-        raise ValueError(
-            f"Expected argument `num_classes` must be a positive integer, but got {num_classes}."
-        )
-    return num_classes
+    checks.one_of("input_format", input_format, FORMATS, stop=".", listed="'one-hot', 'index', 'mixed'")
+
+
+def check_dice(average: Any, aggregation_level: Any) -> None:
+    """Raises ValueError for an average or a level that there is not."""
+    several = "['micro', 'macro', 'weighted', 'none'] or None"
+    checks.one_of("average", average, checks.AVERAGES, stop=".", listed=several)
+    levels = ("samplewise", "global")
+    checks.one_of("aggregation_level", aggregation_level, levels, listed="`samplewise`, `global`")
+
+
+def channels_of(preds: Tensor, target: Tensor) -> int:
+    """How many classes masks of one channel per class have, where either may hold class indices."""
+    return (preds if preds.dim() >= target.dim() else target).shape[1]
 
 
 class MeanIoU(MaskMetric):
@@ -185,8 +193,7 @@ class MeanIoU(MaskMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_classes is not None or input_format == "index":
-            check_masks(num_classes, include_background, input_format)
+        check_masks(num_classes, include_background, input_format, optional=True)
         if not isinstance(per_class, bool):
             raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
         self.num_classes = num_classes
@@ -213,9 +220,7 @@ class MeanIoU(MaskMetric):
         """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
         if not self._parts:
             with preds.device:
-                self._count_classes(
-                    check_masks(None, self.include_background, self.input_format, preds, target)
-                )
+                self._count_classes(channels_of(preds, target))
         self.observe(preds, target)
 
     def value(self) -> Tensor:
@@ -249,11 +254,11 @@ class DiceScore(MaskMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.num_classes = check_masks(num_classes, include_background, input_format)
+        check_masks(num_classes, include_background, input_format)
+        check_dice(average, aggregation_level)
+        self.num_classes = num_classes
         self.include_background = include_background
         self.input_format = input_format
-        checks.one_of("average", average, checks.AVERAGES)
-        checks.one_of("aggregation_level", aggregation_level, ("samplewise", "global"))
         self.average = average
         self.aggregation_level = aggregation_level
         self.use("overlapping", Overlapping(Masks(num_classes, include_background, input_format), average))

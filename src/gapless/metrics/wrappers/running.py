@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.aggregation import MeanMetric, SumMetric
-from gapless.metrics.metric import Metric, swap
+from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import REDUCE, Slot, State, Statistic
+from gapless.metrics.statistic import REDUCE, Slot, State, Statistic, swap
 from gapless.metrics.wrappers.inside import check_metric
 
 OWN = ("next", "faults", "clean")

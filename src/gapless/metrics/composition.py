@@ -1,0 +1,93 @@
+"""A metric made of other metrics by arithmetic."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapless.metrics.metric import Metric
+
+
+class CompositionalMetric(Metric):
+    """The result of an operation on one or two values, each that of a metric, a tensor or a number.
+
+    An update goes to the metrics in it, to one that occurs several times once.
+
+    Args:
+        operator: what makes the value, from one value or from two.
+        metric_a: the first operand.
+        metric_b: the second operand; None where there is only one.
+    """
+
+    direct = True
+    full_state_update = True
+
+    def __init__(
+        self,
+        operator: Callable[..., Any],
+        metric_a: Metric | float | Tensor,
+        metric_b: Metric | float | Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.op = operator
+        for name, operand in (("metric_a", metric_a), ("metric_b", metric_b)):
+            if isinstance(operand, Tensor):
+                self.register_buffer(name, operand, persistent=False)
+            else:
+                setattr(self, name, operand)
+        for i, metric in enumerate(self._operands()):
+            for name, part in metric.statistics():
+                self.use(f"{name}_{i}", part)
+
+    def _operands(self) -> list[Metric]:
+        """The metrics in it, each once."""
+        found: dict[int, Metric] = {}
+        for operand in (self.metric_a, self.metric_b):
+            several = operand._operands() if isinstance(operand, CompositionalMetric) else [operand]
+            found.update((id(one), one) for one in several if isinstance(one, Metric))
+        return list(found.values())
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Add a batch to every metric in it; each takes the keyword arguments that it knows."""
+        for metric in self._operands():
+            metric.update(*args, **known(metric, kwargs))
+        self._ledger.updated_once(torch.compiler.is_compiling())
+
+    def value(self) -> Any:
+        first = value_of(self.metric_a)
+        return self.op(first) if self.metric_b is None else self.op(first, value_of(self.metric_b))
+
+    def reset(self) -> None:
+        super().reset()
+        for metric in self._operands():
+            metric.reset()
+
+    def persistent(self, mode: bool = False) -> None:
+        for metric in self._operands():
+            metric.persistent(mode)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"{getattr(self.op, '__name__', type(self.op).__name__)}"
+
+
+def known(metric: Metric, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the keyword arguments that the metric's ``update`` takes."""
+    if not given:
+        return given
+    parameters = inspect.signature(metric.update).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return given
+    names = {one.name for one in parameters}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def value_of(operand: Any) -> Any:
+    """The operand, or its value where it is a metric."""
+    return operand.value() if isinstance(operand, Metric) else operand
