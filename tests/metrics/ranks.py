@@ -68,7 +68,8 @@ def results(collection: metrics.MetricCollection, more: dict[str, metrics.Metric
 
 
 def count_collectives(calls: list[str]) -> None:
-    for name in ("all_reduce", "all_gather", "all_gather_into_tensor", "barrier", "all_gather_object"):
+    gathers = ("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_object")
+    for name in ("all_reduce", "barrier", *(name for name in gathers if hasattr(dist, name))):
         original = getattr(dist, name)
 
         def counted(*args: Any, _name: str = name, _original: Any = original, **kwargs: Any) -> Any:

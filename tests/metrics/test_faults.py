@@ -188,7 +188,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("BinaryAUROC", {"max_fpr": 2.0}, "max_fpr"),
     ("BinaryCalibrationError", {"n_bins": 0}, "n_bins"),
     ("BinaryCalibrationError", {"norm": "l3"}, "norm"),
-    ("Accuracy", {"task": "regression"}, "binary.*multiclass.*multilabel"),
+    ("Accuracy", {"task": "regression"}, "(?i)binary.*multiclass.*multilabel"),
     ("Accuracy", {"task": "multiclass", "average": "macro"}, "num_classes"),
     ("MeanSquaredError", {"num_outputs": 0}, "num_outputs"),
     ("MinkowskiDistance", {"p": 0.5}, "p"),

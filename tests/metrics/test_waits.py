@@ -8,6 +8,7 @@ import re
 
 import pytest
 import torch
+import torch.distributed as dist
 from metrics.samples import SAMPLES, Sample
 
 import gapless
@@ -134,3 +135,24 @@ def test_readings_wait_only_when_asked():
         assert seen.waits == before
         collection._watchers[0].finish()
         assert told == [(2, 0.5), (4, 2.5), (6, 4.5)]
+
+
+def test_asynchronous_reductions_do_not_wait():
+    with gapless.emulate() as seen:
+        dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore())
+        try:
+            collection = metrics.MetricCollection({"mean": metrics.MeanMetric(), "max": metrics.MaxMetric()})
+            collection.to("cuda")
+            pearson, told = metrics.PearsonCorrCoef().to("cuda"), []
+            collection.every(2, lambda update, found: told.append(update), async_op=True)
+            for _ in range(4):
+                collection.update(torch.ones(4, device="cuda"))
+                pearson.update(torch.rand(4, device="cuda"), torch.rand(4, device="cuda"))
+            readings = [collection.read(async_op=True), pearson.read(async_op=True)]
+            ready = [reading.ready() for reading in readings]
+            assert seen.waits == 0, seen.session.sites
+        finally:
+            dist.destroy_process_group()
+        assert ready == [True, True]
+        assert told == [2, 4]
+        assert readings[0].result()["mean"].item() == 1

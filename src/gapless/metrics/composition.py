@@ -39,9 +39,21 @@ class CompositionalMetric(Metric):
                 self.register_buffer(name, operand, persistent=False)
             else:
                 setattr(self, name, operand)
+        self.compute_with_cache = False
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Take the operands' statistics, which change where one joins or leaves a collection."""
         for i, metric in enumerate(self._operands()):
             for name, part in metric.statistics():
                 self.use(f"{name}_{i}", part)
+
+    def _leave(self) -> None:
+        """Make the operands those of no collection, which would not be told about an update from here."""
+        for metric in self._operands():
+            if metric._lender is not None:
+                metric._take_back()
+        self._look_up()
 
     def _operands(self) -> list[Metric]:
         """The metrics in it, each once."""
@@ -57,11 +69,22 @@ class CompositionalMetric(Metric):
             metric.update(*args, **known(metric, kwargs))
         self._ledger.updated_once(torch.compiler.is_compiling())
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._leave()
+        return super().forward(*args, **kwargs)
+
+    def compute(self) -> Any:
+        """The operation's result, over all that the metrics in it have seen. The host does not wait."""
+        self._look_up()
+        self._ledger.updated = any(metric.update_called for metric in self._operands())
+        return super().compute()
+
     def value(self) -> Any:
         first = value_of(self.metric_a)
         return self.op(first) if self.metric_b is None else self.op(first, value_of(self.metric_b))
 
     def reset(self) -> None:
+        self._leave()
         super().reset()
         for metric in self._operands():
             metric.reset()

@@ -118,7 +118,9 @@ def gather_into(value: Tensor, group: Any, async_op: bool) -> tuple[Tensor, Any]
     ranks = dist.get_world_size(group)
     into = value.new_empty((ranks, *value.shape))
     flat = into.view(ranks * value.shape[0], *value.shape[1:])
-    return into, dist.all_gather_into_tensor(flat, value, group=group, async_op=async_op)
+    # The older name warns where there is the newer one.
+    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    return into, getattr(dist, name)(flat, value, group=group, async_op=async_op)
 
 
 def split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

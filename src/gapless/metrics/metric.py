@@ -375,11 +375,8 @@ class Metric(Operators, nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED:
-            raise RuntimeError(f"Can't change const `{name}`: it belongs to the class.")
+            raise RuntimeError(f"Can't change const `{name}`.")
         super().__setattr__(name, value)
-
-    def extra_repr(self) -> str:
-        return ", ".join(str(part.key[1:]) for part in self._parts)
 
 
 def squeezed(value: Any) -> Any:

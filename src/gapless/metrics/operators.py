@@ -1,9 +1,9 @@
-"""Arithmetic on metrics: what ``2 * (precision + recall)`` makes, computed on the device like its operands."""
+"""Arithmetic on metrics: ``2 * (precision + recall)`` is a metric, computed on the device as those are."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -124,8 +124,8 @@ class Operators:
     def __getitem__(self, index: Any) -> Any:
         return self._combined(Item(index), self)
 
-    def __iter__(self) -> Iterator[Any]:
-        raise TypeError("Metrics does not support iteration.")
+    __iter__ = None
+    """Indexing makes a metric and never ends, so that a metric must not be taken for a sequence."""
 
 
 class Item:

@@ -116,8 +116,8 @@ def similarities(batch: Batch) -> Tensor:
     preds, target = batch.derive(pair)
     if preds.dim() != 2:
         raise ValueError(
-            "Expected input to cosine similarity to be 2D tensors of shape `[N,D]` where `N` is the number of "
-            f"samples and `D` is the number of dimensions, but got tensor of shape {preds.shape}"
+            "Expected input to cosine similarity to be 2D tensors of shape `[N,D]` where `N` is the number "
+            f"of samples and `D` is the number of dimensions, but got tensor of shape {preds.shape}"
         )
     return (preds * target).sum(-1) / (preds.norm(dim=-1) * target.norm(dim=-1))
 

@@ -88,6 +88,8 @@ class SpearmanCorrCoef(Metric):
             out and told with the next reading.
     """
 
+    plot_lower_bound = -1.0
+    plot_upper_bound = 1.0
     is_differentiable = False
     higher_is_better = True
     pairs: Pairs

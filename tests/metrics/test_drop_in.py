@@ -1,0 +1,404 @@
+"""Changing the import is enough: constructors, shapes, dtypes, attributes and words are TorchMetrics'."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+import torchmetrics.functional.classification
+import torchmetrics.functional.regression
+import torchmetrics.functional.segmentation
+import torchmetrics.segmentation
+import torchmetrics.text
+from torch import Tensor
+
+import gapless
+import gapless.metrics as metrics
+import gapless.metrics.functional as functional
+
+CLASSES, LABELS, ROWS = 4, 3, 8
+HOMES = (
+    torchmetrics,
+    torchmetrics.classification,
+    torchmetrics.regression,
+    torchmetrics.segmentation,
+    torchmetrics.text,
+)
+FUNCTIONS = (
+    torchmetrics.functional,
+    torchmetrics.functional.classification,
+    torchmetrics.functional.regression,
+    torchmetrics.functional.segmentation,
+)
+FORMS = ("Binary", "Multiclass", "Multilabel")
+NAMES = [name for name in metrics.classification.__all__ if name.startswith(FORMS)]
+ENDINGS = ("Accuracy", "F1Score", "Precision", "Recall", "StatScores", "ConfusionMatrix", "JaccardIndex")
+SHAPED = [name for name in NAMES if name.endswith(ENDINGS) and "Average" not in name]
+
+BAD: dict[str, list[Any]] = {
+    "num_classes": [1, 0, 2.0, "4"],
+    "num_labels": [1, 0],
+    "threshold": [-0.1, 1.5, 1, "a", None],
+    "average": ["bad", 1, "samples"],
+    "top_k": [5],
+    "multidim_average": ["bad", None],
+    "ignore_index": ["a", 1.0],
+    "thresholds": [1, 0, "a", [0.1, 2.0], [0.1, "a"], torch.zeros(1, 1), (0.1, 0.2)],
+    "normalize": ["bad", 1],
+    "weights": ["bad", 1],
+    "beta": [0.0, -1.0, "a", 2],
+    "n_bins": [0, 1.5, "a"],
+    "norm": ["bad", None],
+}
+KEYWORDS: dict[str, Any] = {
+    "bogus": 1,
+    "compute_on_cpu": "a",
+    "dist_sync_on_step": 1,
+    "sync_on_compute": 1,
+    "compute_with_cache": "x",
+    "dist_sync_fn": 3,
+}
+OTHER_WORDS = {
+    # Names the argument that there is.
+    ("MultilabelAUROC", "num_labels"),
+    ("MultilabelAveragePrecision", "num_labels"),
+    ("MultilabelPrecisionRecallCurve", "num_labels"),
+    ("MultilabelROC", "num_labels"),
+}
+
+
+def theirs(name: str) -> Any:
+    return getattr(next(home for home in HOMES if hasattr(home, name)), name)
+
+
+def needed(name: str) -> dict[str, Any]:
+    """The arguments that a metric cannot be made without."""
+    found: dict[str, Any] = {"beta": 0.5} if "FBeta" in name else {}
+    if name.startswith("Multiclass"):
+        found["num_classes"] = CLASSES
+    if name.startswith("Multilabel"):
+        found["num_labels"] = LABELS
+    return found
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the exception that it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+
+def made(home: Any, name: str, options: dict[str, Any]) -> Any:
+    return outcome(lambda: (theirs(name) if home is torchmetrics else getattr(home, name))(**options))
+
+
+def arguments(name: str) -> list[str]:
+    return list(inspect.signature(theirs(name).__init__).parameters)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_cannot_be_is_refused_in_the_same_words(name: str):
+    cases = [(k, v) for k in arguments(name) for v in BAD.get(k, [])] + list(KEYWORDS.items())
+    compared = 0
+    for argument, value in cases:
+        options = {**needed(name), argument: value}
+        expected, found = made(torchmetrics, name, options), made(metrics, name, options)
+        assert isinstance(found, (ValueError, TypeError)), (argument, value)
+        if isinstance(expected, ValueError) and (name, argument) not in OTHER_WORDS:
+            assert type(found) is ValueError, (argument, value)
+            assert str(found) == str(expected), (argument, value)
+            compared += 1
+    assert compared >= len(KEYWORDS)
+
+
+@pytest.mark.parametrize(
+    "name", ["Accuracy", "F1Score", "AUROC", "ConfusionMatrix", "ExactMatch", "CohenKappa"]
+)
+def test_tasks_are_refused_in_the_same_words(name: str):
+    for options in ({"task": "bad"}, {"task": "multiclass"}, {"task": "multiclass", "num_classes": 2.0}):
+        expected, found = made(torchmetrics, name, options), made(metrics, name, options)
+        assert type(found) is type(expected) is ValueError
+        if name != "Accuracy" or options["task"] == "bad":
+            assert str(found) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("MeanSquaredError", {"squared": "a"}),
+        ("MeanSquaredError", {"num_outputs": 0}),
+        ("MeanAbsoluteError", {"num_outputs": 1.5}),
+        ("R2Score", {"adjusted": -1}),
+        ("R2Score", {"multioutput": "bad"}),
+        ("ExplainedVariance", {"multioutput": "bad"}),
+        ("CosineSimilarity", {"reduction": "bad"}),
+        ("MeanMetric", {"nan_strategy": "bad"}),
+        ("SumMetric", {"nan_strategy": 1}),
+        ("RunningMean", {"window": 0}),
+        ("Perplexity", {"ignore_index": "a"}),
+        ("MeanIoU", {"input_format": "index"}),
+        ("MeanIoU", {"num_classes": -1}),
+        ("MeanIoU", {"num_classes": 3, "include_background": "a"}),
+        ("MeanIoU", {"num_classes": 3, "per_class": "a"}),
+        ("MeanIoU", {"num_classes": 3, "input_format": "bad"}),
+        ("DiceScore", {"num_classes": 0}),
+        ("DiceScore", {"num_classes": 3, "average": "bad"}),
+        ("DiceScore", {"num_classes": 3, "aggregation_level": "bad"}),
+    ],
+)
+def test_other_metrics_refuse_in_the_same_words(name: str, options: dict[str, Any]):
+    expected, found = made(torchmetrics, name, options), made(metrics, name, options)
+    assert type(found) is type(expected) is ValueError
+    assert str(found) == str(expected)
+
+
+def batch(name: str, random: torch.Generator, extra: tuple[int, ...] = (), rows: int = ROWS) -> list[Tensor]:
+    """Probabilities and targets."""
+    if name.startswith("Multiclass"):
+        preds = torch.randn(rows, CLASSES, *extra, generator=random).softmax(1)
+        return [preds, torch.randint(0, CLASSES, (rows, *extra), generator=random)]
+    shape = (rows, *extra) if name.startswith("Binary") else (rows, LABELS, *extra)
+    return [torch.rand(shape, generator=random), torch.randint(0, 2, shape, generator=random)]
+
+
+def assert_same(found: Any, expected: Any, about: Any) -> None:
+    """The same numbers in the same form."""
+    if isinstance(expected, Exception):
+        assert type(found) is type(expected), (about, found, expected)
+        assert str(found) == str(expected), (about, found, expected)
+        return
+    assert type(found) is type(expected), (about, found)
+    if isinstance(expected, (list, tuple)):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other, about)
+    else:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True, msg=str(about))
+
+
+def run(metric: Any, batches: list[list[Tensor]]) -> Any:
+    def call() -> Any:
+        with_forward = [metric(*[one.clone() for one in given]) for given in batches]
+        return [*with_forward, metric.compute()]
+
+    return outcome(call)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_come_in_the_same_form(name: str):
+    random = torch.Generator().manual_seed(0)
+    floats = (torch.float32,) if "Calibration" in name else (torch.float32, torch.float16, torch.float64)
+    for preds_type in floats if name in SHAPED else (torch.float32,):
+        for target_type in (torch.int64, torch.int32, torch.uint8, torch.bool):
+            if preds_type != torch.float32 and target_type != torch.int64:
+                continue
+            batches = [batch(name, random) for _ in range(2)]
+            typed = [[preds.to(preds_type), target.to(target_type)] for preds, target in batches]
+            if name.startswith("Multiclass"):
+                typed = (
+                    [[preds, target.clamp(max=1)] for preds, target in typed]
+                    if target_type == torch.bool
+                    else typed
+                )
+            expected = run(theirs(name)(**needed(name)), typed)
+            if isinstance(expected, NotImplementedError):
+                continue
+            found = run(getattr(metrics, name)(**needed(name)), typed)
+            assert_same(found, expected, (name, preds_type, target_type))
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_shapes_and_single_samples(name: str):
+    random = torch.Generator().manual_seed(1)
+    several = [{}]
+    if "average" in arguments(name):
+        several += [{"average": how} for how in ("micro", "macro", "weighted", "none")]
+    if "multidim_average" in arguments(name):
+        several.append({"multidim_average": "samplewise"})
+    for options in several:
+        options = {**needed(name), **options}
+        least = (5,) if "multidim_average" in options else ()
+        shapes = [(least, ROWS), ((3, 2), ROWS)] + ([] if "StatScores" in name and least else [(least, 1)])
+        for extra, rows in shapes:
+            data = [batch(name, random, extra, rows)]
+            found = run(getattr(metrics, name)(**options), data)
+            assert_same(found, run(theirs(name)(**options), data), (options, extra, rows))
+
+
+@pytest.mark.parametrize("name", [*SHAPED, "BinaryROC", "MulticlassAUROC", "MultilabelAveragePrecision"])
+def test_shapes_that_do_not_fit_are_refused_in_the_same_words(name: str):
+    preds, target = batch(name, torch.Generator().manual_seed(2))
+    wide, _ = batch(name, torch.Generator().manual_seed(2), (5,))
+    cases = [(wide.unsqueeze(-1), target), (preds, target.unsqueeze(-1).unsqueeze(-1))]
+    if preds.dim() > 1:
+        cases.append((preds[:, :-1], target))
+    else:
+        cases.append((preds[:-1], target))
+    for given in cases:
+        expected = outcome(lambda given=given: theirs(name)(**needed(name)).update(*given))
+        found = outcome(lambda given=given: getattr(metrics, name)(**needed(name)).update(*given))
+        assert isinstance(expected, (ValueError, RuntimeError))
+        words = str(expected) if len(expected.args) == 1 else "".join(expected.args)
+        assert type(found) is type(expected)
+        assert " ".join(str(found).split()) == " ".join(words.split())
+
+
+def test_samplewise_without_samples_says_so():
+    metric = metrics.MulticlassAccuracy(3, multidim_average="samplewise")
+    for one in (metric, metrics.BinaryAUROC()):
+        with (
+            pytest.warns(UserWarning, match="before `update`"),
+            pytest.raises(ValueError, match="No samples"),
+        ):
+            one.compute()
+
+
+def test_functions_take_the_same_arguments():
+    compared = 0
+    for name in functional.__all__:
+        home = next((home for home in FUNCTIONS if hasattr(home, name)), None)
+        if home is None:
+            continue
+        expected = [(p.name, p.default) for p in inspect.signature(getattr(home, name)).parameters.values()]
+        found = inspect.signature(getattr(functional, name)).parameters.values()
+        assert [(p.name, p.default) for p in found if p.name != "kwargs"] == expected, name
+        compared += 1
+    assert compared > 80
+
+
+@pytest.mark.parametrize(
+    "name", ["mean_squared_error", "r2_score", "pearson_corrcoef", "mean_absolute_error"]
+)
+def test_functions_keep_double_precision(name: str):
+    x, y = torch.rand(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).unbind()
+    found, expected = getattr(functional, name)(x, y), getattr(torchmetrics.functional, name)(x, y)
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+ATTRIBUTES = (
+    "is_differentiable",
+    "higher_is_better",
+    "plot_lower_bound",
+    "plot_upper_bound",
+    "plot_legend_name",
+)
+
+
+@pytest.mark.parametrize("name", [*metrics.classification.__all__, *metrics.regression.__all__, "MeanIoU"])
+def test_attributes_of_classes(name: str):
+    for attribute in ATTRIBUTES:
+        assert getattr(getattr(metrics, name), attribute) == getattr(theirs(name), attribute), attribute
+
+
+def test_what_belongs_to_the_class_cannot_be_set():
+    for home in (torchmetrics.classification, metrics):
+        for attribute in ("is_differentiable", "higher_is_better", "full_state_update"):
+            with pytest.raises(RuntimeError, match=f"^Can't change const `{attribute}`.$"):
+                setattr(home.BinaryAccuracy(), attribute, True)
+        assert repr(home.BinaryAccuracy()) == "BinaryAccuracy()"
+
+
+def test_what_users_ask_a_metric():
+    preds, target = batch("MulticlassAccuracy", torch.Generator().manual_seed(4))
+    seen = []
+    for home in (torchmetrics.classification, metrics):
+        metric = home.MulticlassAccuracy(CLASSES, ignore_index=1)
+        said = [metric.num_classes, metric.average, metric.top_k, metric.ignore_index, metric.validate_args]
+        said += [metric.update_called, metric.update_count]
+        metric.update(preds, target)
+        metric(preds, target)
+        said += [metric.update_called, metric.update_count]
+        metric.reset()
+        said += [metric.update_called, metric.update_count, metric in {metric: 1}, len(metric.state_dict())]
+        with pytest.raises(TypeError, match="not iterable"):
+            iter(metric)
+        seen.append(said)
+    assert seen[0] == seen[1]
+
+
+OPERATIONS = [
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.truediv,
+    operator.floordiv,
+    operator.mod,
+    operator.pow,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+    operator.eq,
+    operator.ne,
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("other", [2, 2.0, torch.tensor(2.0), "metric"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_arithmetic(operation: Callable[..., Any], other: Any, swapped: bool):
+    def values(home: Any) -> list[Tensor]:
+        operands = [home.SumMetric(), home.MeanMetric() if isinstance(other, str) else other]
+        combined = operation(*operands[::-1]) if swapped else operation(*operands)
+        assert isinstance(combined, home.Metric)
+        combined.update(torch.tensor(5.0))
+        found = [combined(torch.tensor(3.0)), combined.compute()]
+        combined.reset()
+        combined.update(torch.tensor(1.5))
+        return [*found, combined.compute()]
+
+    expected = outcome(lambda: values(torchmetrics))
+    if not isinstance(expected, TypeError):
+        assert_same(values(metrics), expected, operation)
+
+
+def test_arithmetic_of_what_a_metric_holds():
+    preds, target = batch("MulticlassAccuracy", torch.Generator().manual_seed(5))
+    precision, recall = (
+        metric(CLASSES, average="none") for metric in (metrics.MulticlassPrecision, metrics.MulticlassRecall)
+    )
+    score = 2 * (precision * recall) / (precision + recall + 1e-12)
+    score.update(preds, target=target)
+    expected = metrics.MulticlassF1Score(CLASSES, average="none")(preds, target)
+    torch.testing.assert_close(score.compute(), expected)
+    torch.testing.assert_close(score[1].compute(), expected[1])
+    torch.testing.assert_close((-score).compute(), -expected)
+    torch.testing.assert_close(abs(-score).compute(), expected)
+    copied, again = copy.deepcopy(score), pickle.loads(pickle.dumps(score))
+    copied.reset()
+    torch.testing.assert_close(again.compute(), expected)
+    torch.testing.assert_close(score.compute(), expected)
+
+
+@pytest.mark.parametrize("name", ["sum", "zero"])
+def test_arithmetic_in_a_collection(name: str):
+    total = metrics.SumMetric() + metrics.MeanMetric()
+    collection = metrics.MetricCollection({"mixed": total, name: metrics.SumMetric()})
+    collection.update(torch.tensor([1.0, 3.0]))
+    assert {k: v.item() for k, v in collection(torch.tensor([2.0])).items()} == {"mixed": 4.0, name: 2.0}
+    assert {k: v.item() for k, v in collection.compute().items()} == {"mixed": 8.0, name: 6.0}
+
+
+def test_arithmetic_does_not_wait():
+    with gapless.emulate() as seen:
+        score = 0.5 * metrics.MulticlassRecall(CLASSES) + metrics.MulticlassPrecision(CLASSES) % 3
+        score.to("cuda")
+        preds = torch.rand(ROWS, CLASSES, device="cuda")
+        target = torch.randint(CLASSES, (ROWS,), device="cuda")
+        before = seen.waits
+        score.update(preds, target)
+        score(preds, target)
+        score.compute()
+        score.reset()
+        assert seen.waits == before, seen.session.sites
