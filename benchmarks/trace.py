@@ -50,6 +50,16 @@ from gapless.trace.read import read
 began = time.perf_counter(), time.process_time()
 timeline = read(sys.argv[1])
 """
+REPORTED = """
+import io, sys, time
+from gapless.analyze.profile.profile import of_file
+from gapless.analyze.profile.report import report
+from gapless.render import Style, renderer
+
+render = renderer("json")
+began = time.perf_counter(), time.process_time()
+render(report([of_file(sys.argv[1])]), Style())
+"""
 HTA = """
 import os, sys, time
 from hta.trace_analysis import TraceAnalysis
@@ -175,6 +185,7 @@ def main() -> None:
     parser.add_argument("--growth", type=int, nargs="*", default=[1, 5, 20])
     options = parser.parse_args()
     programs: dict[str, Run] = {"bare decode": inside(BARE), "gapless, read": inside(READ)}
+    programs["gapless, read and report"] = inside(REPORTED)
     programs[FULL] = lambda path: report(path, "--no-prices")
     programs["gapless trace, with prices"] = report
     if options.peers:
