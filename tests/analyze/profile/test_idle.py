@@ -193,7 +193,7 @@ def test_the_first_copy_to_the_device_waits_for_itself():
     trace = Trace()
     trace.step(1, 0, 1000)
     trace.operator("aten::copy_", 5, 500)
-    trace.copy("HtoD (Pageable -> Device)", 10, 480, copy=(430, 58))
+    trace.copy("HtoD (Pageable -> Device)", 10, 480, copy=(430, 58), bytes=1 << 20)
     trace.launch("next", 520, 5, kernel=(530, 470))
     assert causes(trace)["wait"] >= 420
 

@@ -26,6 +26,8 @@ from gapless.trace.timeline import HostKind
         ("threading.py", "python"),
         ("multiprocessing/spawn.py", "python"),
         ("<frozen importlib._bootstrap>", "python"),
+        ("<string>", "python"),
+        ("<ipython-input-3-0a1b>", ""),
         ("/home/me/pytorch/torch/optim/sgd.py", "torch"),
         ("C:\\Users\\me\\Lib\\site-packages\\torch\\serialization.py", "torch"),
     ],

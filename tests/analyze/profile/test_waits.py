@@ -27,14 +27,20 @@ def sites(trace: Trace) -> list[Site]:
     return found
 
 
-def chain(*operators: str, copy: str = PAGEABLE_OUT, sync: bool = True, vendor: str = "nvidia") -> Trace:
+def chain(
+    *operators: str,
+    copy: str = PAGEABLE_OUT,
+    sync: bool = True,
+    vendor: str = "nvidia",
+    size: int = 4096,
+) -> Trace:
     """Operators one inside the other, and in the innermost a copy and what waits for it."""
     trace = Trace(vendor=vendor)
     trace.launch("work", 0, 4, kernel=(5, 100))
     for depth, name in enumerate(operators):
         trace.operator(name, 10 + depth, 400 - 2 * depth)
     if copy:
-        trace.copy(copy, 100, 20, copy=(106, 10))
+        trace.copy(copy, 100, 20, copy=(106, 10), bytes=size)
     if sync:
         trace.wait(125, 50)
     trace.launch("more", 900, 4, kernel=(905, 10))
@@ -90,9 +96,12 @@ def test_hips_copies_wait_without_a_synchronization():
     assert match(one).code == "GAP122"
 
 
-def test_a_pageable_copy_and_its_synchronization_are_one_wait():
-    waits = find_waits(chain("aten::to", "aten::_to_copy", "aten::copy_", copy=PAGEABLE_IN).timeline())
-    assert len(waits.rows) == 2
+@pytest.mark.parametrize(("size", "rows"), [(4096, 1), (1 << 20, 2)])
+def test_a_pageable_copy_and_its_synchronization_are_one_wait(size, rows):
+    # A small one is staged: its call returns at once, and only the synchronization waits.
+    trace = chain("aten::to", "aten::_to_copy", "aten::copy_", copy=PAGEABLE_IN, size=size)
+    waits = find_waits(trace.timeline())
+    assert len(waits.rows) == rows
     assert waits.counts.sum() == 1
 
 
@@ -112,6 +121,43 @@ def test_launches_and_queries_are_no_waits():
     trace.call("cudaStreamWaitEvent", 14, 2)
     trace.call("cudaEventRecord", 17, 2)
     assert sites(trace) == []
+
+
+@pytest.mark.parametrize(("size", "waits"), [(4096, 0), (1 << 16, 0), (1 << 20, 1)])
+def test_small_pageable_copies_to_the_device_are_staged_and_wait_for_nothing(size, waits):
+    trace = Trace()
+    trace.launch("work", 0, 4, kernel=(5, 100))
+    trace.operator("aten::copy_", 105, 60)
+    trace.copy("HtoD (Pageable -> Device)", 110, 50, copy=(130, 30), bytes=size)
+    trace.launch("more", 900, 4, kernel=(905, 10))
+    assert len(sites(trace)) == waits
+
+
+def test_the_profilers_own_synchronization_is_told_by_who_called_it():
+    trace = Trace()
+    trace.frame("train.py(3): train", 0, 2000)
+    trace.launch("work", 1, 4, kernel=(6, 100))
+    trace.frame("torch/profiler/profiler.py(821): step", 10, 300)
+    trace.frame("torch/cuda/__init__.py(990): synchronize", 11, 200)
+    trace.wait(12, 94, stream=False)
+    trace.frame("torch/cuda/__init__.py(990): synchronize", 500, 200)
+    trace.launch("more", 400, 4, kernel=(405, 200))
+    trace.wait(510, 95, stream=False)
+    trace.launch("last", 900, 4, kernel=(905, 10))
+    (one,) = sites(trace)
+    assert [frame.function for frame in one.stack] == ["synchronize", "train"]
+
+
+def test_frames_that_ran_when_the_profiler_started_hide_no_waits():
+    trace = Trace()
+    trace.frame("torch/profiler/profiler.py(821): step", 0, 2000)  # recorded as if it had lasted to the end
+    trace.frame("train.py(3): train", 1, 1900)
+    trace.launch("work", 2, 4, kernel=(6, 100))
+    trace.operator("aten::item", 10, 100)
+    trace.operator("aten::_local_scalar_dense", 11, 98)
+    trace.copy(PAGEABLE_OUT, 12, 96, copy=(106, 1))
+    trace.launch("last", 900, 4, kernel=(905, 10))
+    assert [match(one).code for one in sites(trace)] == ["GAP101"]
 
 
 def test_what_the_profiler_ends_with_is_not_the_programs():

@@ -42,4 +42,6 @@ def _group(cost: Cost) -> WaitGroup:
     rule = match(site)
     backward = site.in_backward and bool(site.forward)
     line = site.line
+    if line is not None and not line.is_user:
+        line = deciding_frame(site) or line  # nobody's own code is below: the library's line that decides
     return WaitGroup(rule, rule.remedy(site), line, "" if line else cost.place or site.operator, backward)

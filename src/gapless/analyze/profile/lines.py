@@ -116,8 +116,8 @@ def library(file: str) -> str:
         found = pattern.search(path)
         if found:
             return found.group(1)
-    if _STANDARD.search(path) or path.startswith("<frozen"):
-        return "python"
+    if _STANDARD.search(path) or (path.startswith("<") and not path.startswith("<ipython")):
+        return "python"  # what is run from a string is what starts a worker, mostly
     if path.startswith("/"):
         return ""
     first, _, rest = path.partition("/")

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gapless.analyze.profile.lines import Place
+from gapless.analyze.profile.steps import launchers
 from gapless.model import Mechanism, Site
+from gapless.replay.waits import WaitKind
+from gapless.replay.waits import waits as replayed
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
-_SYNCHRONIZE = re.compile(
-    r"^(?:cuda|hip)(?:Device|Stream|Event)Synchronize|^cu(?:Ctx|Stream|Event)Synchronize$"
-)
-_BLOCKING_COPY = re.compile(
-    r"^(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol|DtoH|HtoD|WithStream)?(?:_v\d+\w*)?$"
-)
-_ANY_COPY = re.compile(r"^(?:cuda|hip|cu)Memcpy")
+_PROFILER = re.compile(r"torch/(?:profiler|autograd)/profiler\.py\(\d+\): ")
+_PASSED_ON = re.compile(r"<built-in |torch/(?:cuda|accelerator|utils)/")
 _ALLOCATOR = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|MallocHost|FreeHost|HostUnregister|HostRegister)"
     r"|^cuMem(?:Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Host)"
@@ -43,10 +41,10 @@ _STATUS = ("aten::_linalg_check_errors", "aten::linalg_", "aten::_linalg_", "ate
 class HostWaits:
     """Waits of the host, ordered as their rows in `Timeline.host`.
 
-    `copy` is the copy on the device that the call made or (for a synchronization right after one in the same
-    operator) followed, else -1. `counts` is False for a copy whose synchronization follows: the two are one
-    wait, and only the second is counted. `earlier` are the rows of waits before which nothing was launched:
-    what they wait for began before the recording, and they are not among the others.
+    `copy` is the copy on the device that the call made or, for a synchronization, that it is the end of; else
+    -1. `counts` is False for a copy whose synchronization follows: the two are one wait, and only the second
+    is counted. `earlier` are the rows of waits before which nothing was launched: what they wait for began
+    before the recording, and they are not among the others.
     """
 
     rows: Ints
@@ -56,79 +54,50 @@ class HostWaits:
 
 
 def find_waits(timeline: Timeline) -> HostWaits:
-    """The calls that wait: synchronizations, and copies that block because of pageable memory."""
-    host, work = timeline.host, timeline.work
-    names = timeline.names
-    syncs = timeline.names_where(_SYNCHRONIZE.match)
-    blocking = timeline.names_where(_BLOCKING_COPY.match)
-    copies = timeline.names_where(_ANY_COPY.match)
-    calls = host.kind == HostKind.CALL
-    copying = np.flatnonzero(calls & copies[host.name]) if len(names) else np.empty(0, np.int64)
-    made = launched(timeline, copying)
-    pageable = timeline.names_where(lambda name: "ageable" in name)
-    is_pageable = np.zeros(len(copying), bool)
-    has = made >= 0
-    is_pageable[has] = pageable[work.name[made[has]]]
-    # Memory that never leaves the device is copied without a wait, whatever the call.
-    inside = timeline.names_where(lambda name: "DtoD" in name or "DeviceToDevice" in name)
-    is_inside = np.zeros(len(copying), bool)
-    is_inside[has] = inside[work.name[made[has]]]
-    waiting_copy = (is_pageable | blocking[host.name[copying]]) & ~is_inside if len(copying) else is_pageable
-    sync_rows = np.flatnonzero(calls & syncs[host.name]) if len(names) else copying
-    sync_rows = sync_rows[sync_rows != _last_of_all(timeline)]
-    return _paired(timeline, copying, made, waiting_copy, sync_rows)
-
-
-def _last_of_all(timeline: Timeline) -> int:
-    """The synchronization with which the profiler stops: the last one, where no launch follows; else -1."""
-    host = timeline.host
-    named = timeline.names_where(lambda name: "DeviceSynchronize" in name or name == "cuCtxSynchronize")
-    rows = np.flatnonzero((host.kind == HostKind.CALL) & named[host.name]) if len(named) else host.start
-    if not len(rows):
-        return -1
-    last = int(rows[np.argmax(host.start[rows])])
-    later = launched(timeline, np.flatnonzero((host.kind == HostKind.CALL) & (host.start > host.start[last])))
-    return -1 if (later >= 0).any() else last
-
-
-def _paired(timeline: Timeline, copying: Ints, made: Ints, waiting_copy: Bools, sync_rows: Ints) -> HostWaits:
-    """A synchronization goes with the copy before it in the same operator."""
-    parents = timeline.parents
-    before = np.searchsorted(copying, sync_rows) - 1
-    near = before >= 0
-    candidate = copying[np.maximum(before, 0)] if len(copying) else np.zeros(len(sync_rows), np.int64)
-    near &= parents[candidate] == parents[sync_rows]
-    near &= parents[sync_rows] >= 0
-    sync_copy = np.where(near, made[np.maximum(before, 0)] if len(made) else -1, -1)
-    counts_copy = np.ones(len(copying), bool)
-    counts_copy[before[near]] = False
-    rows = np.concatenate([copying[waiting_copy], sync_rows])
-    copy = np.concatenate([made[waiting_copy], sync_copy])
-    counts = np.concatenate([counts_copy[waiting_copy], np.ones(len(sync_rows), bool)])
+    """The calls in which the program waits, as the replay tells them; the profiler's are not its own."""
+    known = replayed(timeline)
+    table = known.take((known.kind != WaitKind.MEMORY) & ~known.final)
+    paired = table.sync >= 0
+    first, second = table.blocks, paired
+    rows = np.concatenate([table.host[first], table.sync[second]])
+    copy = np.concatenate([table.copy[first], table.copy[second]])
+    counts = np.concatenate([~paired[first], np.ones(int(second.sum()), bool)])
     order = np.argsort(rows, kind="stable")
-    rows, copy, counts = rows[order], copy[order].astype(np.int64), counts[order]
-    host = timeline.host
-    calls = np.flatnonzero((host.kind == HostKind.CALL) & (host.correlation > 0))
-    calls = calls[launched(timeline, calls) >= 0]
-    begun = int(host.start[calls].min()) if len(calls) else 0
-    # A copy to the device waits for its own staging, whatever ran before.
-    to_device = timeline.names_where(lambda name: "HtoD" in name or "HostToDevice" in name)
-    inside = host.start[rows] > begun
-    if len(timeline.work):
-        inside |= (copy >= 0) & to_device[timeline.work.name[np.maximum(copy, 0)]]
+    order = order[~_by_the_profiler(timeline, rows[order])]
+    rows, copy, counts = rows[order], copy[order], counts[order]
+    inside = _after_the_first_launch(timeline, rows, copy)
     return HostWaits(rows[inside], copy[inside], counts[inside], rows[~inside])
 
 
-def launched(timeline: Timeline, rows: Ints) -> Ints:
-    """For each of these calls the first device operation it made, or -1."""
-    work = timeline.work
-    if not len(work) or not len(rows):
-        return np.full(len(rows), -1, np.int64)
-    order = np.argsort(work.correlation, kind="stable")
-    numbers = work.correlation[order]
-    wanted = timeline.host.correlation[rows]
-    at = np.minimum(np.searchsorted(numbers, wanted), len(order) - 1)
-    return np.where((numbers[at] == wanted) & (wanted > 0), order[at], -1)
+def _by_the_profiler(timeline: Timeline, rows: Ints) -> Bools:
+    """Which of these calls the profiler makes itself, where it starts and stops.
+
+    Only what calls right away tells: frames that were running when the profiler started last to the end.
+    """
+    found = np.zeros(len(rows), bool)
+    if not any(map(_PROFILER.search, timeline.names)):
+        return found
+    host, names = timeline.host, timeline.names
+    for position, row in enumerate(rows.tolist()):
+        for around in timeline.chain(row):
+            name = names[host.name[around]]
+            if host.kind[around] == HostKind.FRAME and not _PASSED_ON.search(name):
+                found[position] = _PROFILER.search(name) is not None
+                break
+    return found
+
+
+def _after_the_first_launch(timeline: Timeline, rows: Ints, copy: Ints) -> Bools:
+    """Which of these calls can wait for something that the profile shows."""
+    made = launchers(timeline)
+    made = made[made >= 0]
+    begun = int(timeline.host.start[made].min()) if len(made) else 0
+    inside: Bools = timeline.host.start[rows] > begun
+    if len(timeline.work):
+        # A copy to the device waits for its own staging, whatever ran before.
+        to_device = timeline.names_where(lambda name: "HtoD" in name or "HostToDevice" in name)
+        inside |= (copy >= 0) & to_device[timeline.work.name[np.maximum(copy, 0)]]
+    return inside
 
 
 def allocator_calls(timeline: Timeline) -> Ints:
