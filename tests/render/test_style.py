@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gapless.model.wording import size
 from gapless.render import Style
-from gapless.render._words import size
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_paths_are_shown_from_the_folder(folder, file, shown):
         (1000, "1 kB"),
         (1_500_000, "1.5 MB"),
         (2 * 10**9, "2 GB"),
-        (10**16, "1e+04 TB"),
+        (10**16, "10,000 TB"),
     ],
 )
 def test_size(nbytes, text):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Literal
+
+from gapless.errors import UnreadableInput
+from gapless.model import Profile
 
 
 class Reading:
@@ -36,3 +41,29 @@ def reading(files: int, *, quiet: bool) -> Iterator[Reading]:
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
         task = progress.add_task(name, total=None)
         yield Reading(lambda done, of: progress.update(task, completed=done, total=of or None))
+
+
+def read_profiles(
+    paths: Sequence[str],
+    one: Callable[..., Profile],
+    *,
+    quiet: bool,
+    jobs: int | None = None,
+    where: Literal["processes", "ray"] = "processes",
+) -> tuple[list[Profile], list[UnreadableInput]]:
+    """``one(path)`` for each of `paths`, with progress; and the errors of those that cannot be read.
+
+    Of a single file `one` is also given ``progress=``, to tell the bytes it has read.
+    """
+    from gapless.commands._many import analyze_many
+    from gapless.trace.sources import size
+
+    with reading(len(paths), quiet=quiet) as told:
+        if len(paths) == 1:
+            results = analyze_many(paths, partial(one, progress=told.within(size(paths[0]))))
+        else:
+            results = analyze_many(paths, one, jobs, where, told.files)
+    return (
+        [result for result in results if isinstance(result, Profile)],
+        [result for result in results if isinstance(result, UnreadableInput)],
+    )

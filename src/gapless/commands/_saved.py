@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import tokenize
-from typing import Literal
 
 from gapless.errors import UnreadableInput
-
-Kind = Literal["session", "profile", "trace", ""]
 
 _FORMAT = re.compile(rb'"format"\s*:\s*"gapless-([a-z]+)"')
 _HEAD = 65536
 """Bytes at the beginning of a file in which its format is looked for."""
 
 
-def kind_of(path: str) -> Kind:
-    """What the file at `path` is; "" for what is none of those that Gapless knows.
+def kind_of(path: str) -> str:
+    """``session``, ``profile``, ``report``, ``comparison``: what Gapless wrote; ``trace``; else "".
 
     Raises:
         UnreadableInput: it cannot be read.
@@ -28,8 +25,7 @@ def kind_of(path: str) -> Kind:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
     found = _FORMAT.search(head)
     if found:
-        kind = found.group(1).decode()
-        return kind if kind in ("session", "profile") else ""  # type: ignore[return-value]  # one of the two
+        return found.group(1).decode()
     return "trace" if b'"traceEvents"' in head or head.startswith(b"\x1f\x8b") else ""
 
 

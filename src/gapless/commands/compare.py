@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from gapless.commands import _output
-from gapless.commands._reading import reading
+from gapless.commands._reading import read_profiles
+from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile
 from gapless.model.comparison import Comparison, percents
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from gapless.analyze.compare import Subject
 
 Kind = Literal["trace", "session", "profile"]
-
-_FORMAT = re.compile(rb'"format"\s*:\s*"gapless-([a-z]+)"')
-_HEAD = 65536
-"""Bytes at the beginning of a file in which its format is looked for."""
 
 _ACCEPTED = (
     "compare takes two traces (or folders or patterns of the ranks of a run), two saved profiles, "
@@ -117,18 +112,11 @@ def regression(made: Comparison, bound: float) -> str:
 
 def _kind(name: str) -> Kind:
     """What `name` is. What Gapless did not write itself is taken for a trace."""
-    if not os.path.isfile(name):
-        return "trace"
-    try:
-        with open(name, "rb") as file:
-            found = _FORMAT.search(file.read(_HEAD))
-    except OSError as error:
-        raise UnreadableInput(f"cannot read {name}: {error.strerror or error}") from None
-    if found is None:
-        return "trace"
-    kind = found.group(1).decode()
+    kind = kind_of(name) if os.path.isfile(name) else "trace"
     if kind in ("session", "profile"):
         return kind  # type: ignore[return-value]  # one of the two
+    if kind in ("trace", ""):
+        return "trace"
     raise UsageError(f"{name} is a saved {kind}: {_ACCEPTED}")
 
 
@@ -161,18 +149,9 @@ def _profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str, ...
         UnreadableInput: none of them can.
     """
     from gapless.analyze.profile.profile import of_file
-    from gapless.commands._many import analyze_many
     from gapless.trace.find import find
-    from gapless.trace.sources import size
 
-    paths = find([name])
-    with reading(len(paths), quiet=quiet) as told:
-        if len(paths) == 1:
-            results = analyze_many(paths, partial(of_file, progress=told.within(size(paths[0]))))
-        else:
-            results = analyze_many(paths, of_file, progress=told.files)
-    profiles = [one for one in results if isinstance(one, Profile)]
-    failures = [one for one in results if isinstance(one, UnreadableInput)]
+    profiles, failures = read_profiles(find([name]), of_file, quiet=quiet)
     if not profiles:
         raise failures[0]
     return profiles, tuple(f"a trace is left out: {failure}" for failure in failures)

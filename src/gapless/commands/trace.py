@@ -12,7 +12,7 @@ from typing import Literal
 import click
 
 from gapless.commands import _gate, _output
-from gapless.commands._reading import reading
+from gapless.commands._reading import read_profiles
 from gapless.commands._saved import nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile, Report
@@ -139,7 +139,6 @@ def _profiles(
 ) -> tuple[list[Profile], list[UnreadableInput], list[str]]:
     """The profiles that could be made, the errors of the others, and remarks on files left out."""
     from gapless.analyze.profile.profile import of_file
-    from gapless.commands._many import analyze_many
     from gapless.trace.find import find
 
     skipped: list[str] = []
@@ -149,15 +148,7 @@ def _profiles(
     if asked and len(paths) > 1:
         raise UsageError(f"--without and --what-if ask of one trace, and these are {len(paths)}")
     one = partial(of_file, priced=wishes.prices and len(paths) <= MOST_PRICED, asked=asked)
-    with reading(len(paths), quiet=wishes.quiet) as told:
-        if len(paths) == 1:
-            from gapless.trace.sources import size
-
-            results = analyze_many(paths, partial(one, progress=told.within(size(paths[0]))))
-        else:
-            results = analyze_many(paths, one, wishes.jobs, wishes.where, told.files)
-    profiles = [one for one in results if isinstance(one, Profile)]
-    failures = [one for one in results if isinstance(one, UnreadableInput)]
+    profiles, failures = read_profiles(paths, one, quiet=wishes.quiet, jobs=wishes.jobs, where=wishes.where)
     return profiles, failures, notes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary
 from gapless.model.profile import Price
-from gapless.model.wording import count, duration, number, percent
+from gapless.model.wording import count, duration, number, percent, size
 
 WHEN = {
     "every-step": "every step",
@@ -63,12 +63,6 @@ def places(lines: Sequence[SourceLine], name: Callable[[str], str]) -> str:
     for line in lines:
         numbers.setdefault(line.file, {})[line.line] = None
     return ", ".join(f"{name(file)}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items())
-
-
-def size(nbytes: int) -> str:
-    """Bytes as people write them: ``512 B``, ``1.5 MB`` (powers of 1000)."""
-    power = min(4, (len(str(nbytes)) - 1) // 3)
-    return f"{nbytes / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def price(one: Price, span: int) -> list[str]:

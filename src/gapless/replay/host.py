@@ -9,6 +9,7 @@ import numpy as np
 from gapless.replay.latency import Launches, Returns, medians
 from gapless.replay.threads import Handovers, handovers
 from gapless.replay.waits import Links, WaitKind, Waits
+from gapless.trace.names import LOADING
 from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline, concatenate
 
 DEPTH = 1022
@@ -141,9 +142,7 @@ def _queue_anchors(timeline: Timeline, known: Links, table: Waits) -> Anchors:
 
 def loader_rows(timeline: Timeline) -> Ints:
     """The host rows in which the next batch is taken from a DataLoader, outermost only."""
-    named = timeline.names_where(
-        lambda name: name.startswith(("enumerate(DataLoader)#", "enumerate(DataPipe)#"))
-    )
+    named = timeline.names_where(LOADING.match)
     host = timeline.host
     rows = np.flatnonzero(named[host.name] & (host.kind != HostKind.FRAME))
     if not len(rows):

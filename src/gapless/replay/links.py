@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind
+from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind
 
 STAGED = 1 << 16
 """Bytes: up to here a pageable copy to the device is staged and its call returns at once."""
@@ -74,20 +74,6 @@ def copies(timeline: Timeline) -> Copies:
     )
 
 
-def launching_calls(timeline: Timeline) -> Ints:
-    """For each device operation the host row of the call that launched it, -1 where there is none."""
-    host, work = timeline.host, timeline.work
-    calls = np.flatnonzero((host.kind == HostKind.CALL) & (host.correlation >= 0))
-    if not len(calls) or not len(work):
-        return np.full(len(work), -1, np.int64)
-    ids = host.correlation[calls]
-    order = np.argsort(ids, kind="stable")
-    ids, calls = ids[order], calls[order]
-    at = np.minimum(np.searchsorted(ids, work.correlation), len(ids) - 1)
-    found = (ids[at] == work.correlation) & (work.correlation >= 0)
-    return np.where(found, calls[at], -1)
-
-
 def streams(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
     """For each device operation the number of its stream, and for each number its device and stream id."""
     work = timeline.work
@@ -124,7 +110,7 @@ class Links:
 
 def links(timeline: Timeline) -> Links:
     """Ties calls and device work together. Work without a call counts as launched when it began."""
-    call = launching_calls(timeline)
+    call = timeline.launchers
     number, device, stream = streams(timeline)
     time = timeline.work.start.copy()
     linked = call >= 0

@@ -237,6 +237,18 @@ class Timeline:
         return parents(self.host.thread, self.host.start, self.host.end, self.host.kind)
 
     @cached_property
+    def launchers(self) -> Ints:
+        """For each row of `work` the row of `host` that launched it (same correlation), or -1."""
+        calls = np.flatnonzero((self.host.kind == HostKind.CALL) & (self.host.correlation > 0))
+        if not len(calls) or not len(self.work):
+            return np.full(len(self.work), -1, np.int64)
+        order = np.argsort(self.host.correlation[calls], kind="stable")
+        calls = calls[order]
+        numbers = self.host.correlation[calls]
+        at = np.minimum(np.searchsorted(numbers, self.work.correlation), len(calls) - 1)
+        return np.where(numbers[at] == self.work.correlation, calls[at], -1)
+
+    @cached_property
     def thread_rows(self) -> tuple[tuple[int, int], ...]:
         """For each thread where its rows in `host` begin and end."""
         bounds = np.searchsorted(self.host.thread, np.arange(len(self.threads) + 1))

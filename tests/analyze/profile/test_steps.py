@@ -23,7 +23,6 @@ from gapless.analyze.profile.steps import (
     covered,
     find_steps,
     is_communication,
-    launchers,
     main_device,
 )
 from gapless.trace.timeline import Timeline
@@ -338,7 +337,7 @@ def test_work_knows_its_launch() -> None:
     trace.kernel("relu", 31, 1, correlation=graph)
     trace.kernel("lost", 40, 1, correlation=999_999)
     timeline = trace.timeline()
-    calls = [timeline.names[timeline.host.name[row]] if row >= 0 else "" for row in launchers(timeline)]
+    calls = [timeline.names[timeline.host.name[row]] if row >= 0 else "" for row in timeline.launchers]
     assert calls == ["cudaLaunchKernel", "cudaGraphLaunch", "cudaGraphLaunch", ""]
 
 

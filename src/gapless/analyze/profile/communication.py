@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.analyze.profile.steps import compute_busy, is_communication, launchers
+from gapless.analyze.profile.steps import compute_busy, is_communication
 from gapless.model.profile import Collectives
 from gapless.trace.timeline import Ints, Timeline, union
 
@@ -132,7 +132,7 @@ def _names(timeline: Timeline, rows: Ints) -> NDArray[np.str_]:
 def _launching(timeline: Timeline, rows: Ints) -> NDArray[np.str_]:
     """The collective that the host spans around the launch of each row name, "" where none does."""
     host, parents = timeline.host, timeline.parents
-    at = launchers(timeline)[rows]
+    at = timeline.launchers[rows]
     told = np.full(len(rows), "", dtype="<U16")
     wanted = _per_name(timeline, lambda name: normalized(name) if _CALLS.match(name) else "")
     barrier = _per_name(timeline, lambda name: "barrier" if name == "c10d::barrier" else "")

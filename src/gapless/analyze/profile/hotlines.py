@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gapless.analyze.profile.lines import Places
-from gapless.analyze.profile.steps import StepSpans, launchers
+from gapless.analyze.profile.steps import StepSpans
 from gapless.model import Site
 from gapless.model.profile import LineTime
 from gapless.trace.timeline import Timeline
@@ -18,7 +18,7 @@ _CONSIDERED = 400
 def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: Places) -> tuple[LineTime, ...]:
     """Where the device time of the steps comes from: the work launched at each place, longest first."""
     work = timeline.work
-    launch = launchers(timeline)
+    launch = timeline.launchers
     step = np.searchsorted(steps.start, work.start, side="right") - 1
     inside = (step >= 0) & (work.start < steps.end[np.maximum(step, 0)]) if len(steps.start) else step >= 0
     rows = np.flatnonzero((work.device == device) & (launch >= 0) & inside)

@@ -11,9 +11,10 @@ import numpy as np
 
 from gapless.analyze.profile.lines import enclosing
 from gapless.analyze.profile.spans import EMPTY, Spans, complement, flat, intersect, subtract
-from gapless.analyze.profile.steps import StepSpans, compute_busy, is_communication, launchers
+from gapless.analyze.profile.steps import StepSpans, compute_busy, is_communication
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause
+from gapless.trace.names import LOADING
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
 BETWEEN_KERNELS = 20_000
@@ -24,8 +25,6 @@ LONG_CALL = 1_000_000
 
 HOST_BUSY = 250_000
 """Above so many nanoseconds without a launch the host does something else than launch."""
-
-LOADERS = ("enumerate(DataLoader)#", "enumerate(DataPipe)#", "enumerate(IterableWrapper")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def _gaps(timeline: Timeline, device: int, steps: StepSpans) -> _Gaps:
     rows = np.flatnonzero((work.device == device) & ~is_communication(timeline))
     at = np.minimum(np.searchsorted(work.start[rows], np.append(start, high)[follows]), max(len(rows) - 1, 0))
     launch = (
-        np.where(follows < len(start), launchers(timeline)[rows[at]], -1) if len(rows) else follows * 0 - 1
+        np.where(follows < len(start), timeline.launchers[rows[at]], -1) if len(rows) else follows * 0 - 1
     )
     known = launch >= 0
     began = between.start[where]
@@ -108,12 +107,12 @@ def _communication(timeline: Timeline, device: int) -> Spans:
     """When collectives run on the device, with the rows that launched them."""
     work = timeline.work
     rows = np.flatnonzero((work.device == device) & is_communication(timeline))
-    return flat(work.start[rows], work.end[rows], launchers(timeline)[rows])
+    return flat(work.start[rows], work.end[rows], timeline.launchers[rows])
 
 
 def _launching_threads(timeline: Timeline, device: int) -> Bools:
     """The threads that feed the device: what others do (pollers, pinning) holds nothing up."""
-    made = launchers(timeline)[timeline.work.device == device]
+    made = timeline.launchers[timeline.work.device == device]
     made = made[made >= 0]
     counts = np.bincount(timeline.host.thread[made], minlength=len(timeline.threads))
     return counts * 200 >= max(len(made), 1)
@@ -135,7 +134,7 @@ def _overhead(timeline: Timeline) -> Spans:
 def loading_rows(timeline: Timeline) -> Ints:
     """The rows in which the training process draws its next batch."""
     host = timeline.host
-    named = timeline.names_where(lambda name: name.startswith(LOADERS))
+    named = timeline.names_where(LOADING.match)
     if not named.any():
         return np.empty(0, np.int64)
     return np.flatnonzero(named[host.name] & (host.kind != HostKind.CALL))
@@ -265,7 +264,7 @@ def _doing(timeline: Timeline, rest: Spans, launch: Ints) -> Ints:
     if not len(rest.start):
         return np.empty(0, np.int64)
     host = timeline.host
-    made = launchers(timeline)
+    made = timeline.launchers
     made = made[made >= 0]
     main = int(np.bincount(host.thread[made]).argmax()) if len(made) else 0
     middle = (rest.start + rest.end) // 2

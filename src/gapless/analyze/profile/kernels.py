@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered, is_communication, launchers
+from gapless.analyze.profile.steps import StepSpans, covered, is_communication
 from gapless.model.profile import KernelTime
 from gapless.trace.timeline import Floats, HostKind, Ints, Timeline, WorkKind
 
@@ -73,7 +73,7 @@ def _operators(timeline: Timeline, which: Ints, rows: Ints, count: int) -> Ints:
 def launching_operators(timeline: Timeline) -> Ints:
     """For each row of `work` the name (a number) of the innermost operator around its launch, or -1."""
     host = timeline.host
-    calls = launchers(timeline)
+    calls = timeline.launchers
     linked = calls >= 0
     around_call = np.full(len(host), -1, np.int64)
     rows = around = np.flatnonzero(np.bincount(calls[linked]))

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered, launchers
+from gapless.analyze.profile.steps import StepSpans, covered
 from gapless.model.profile import Launches
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
 
@@ -20,7 +20,7 @@ def launches(timeline: Timeline, steps: StepSpans, device: int) -> Launches:
     """
     work, host = timeline.work, timeline.host
     rows = np.flatnonzero(work.device == device)
-    call = launchers(timeline)[rows]
+    call = timeline.launchers[rows]
     inside = _inside(steps, work.start[rows])
     linked = rows[call >= 0]
     call = call[call >= 0]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gapless.trace.names import LOADING
 from gapless.trace.timeline import HostKind, Ints, Timeline
 
-LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__|enumerate\(DataPipe\)#")
 """Names of the spans in which the training loop gets its next batch."""
 
 _ITERATION = re.compile(

@@ -7,9 +7,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from gapless.analyze.profile.marks import LOADING
-from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, launchers
+from gapless.analyze.profile.steps import StepSpans, compute_busy, covered
 from gapless.model.profile import PhaseTime
+from gapless.trace.names import LOADING
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind
 
 
@@ -79,7 +79,7 @@ def _device_time(
     """The time in the steps of the operations launched in each phase."""
     work = timeline.work
     rows = np.flatnonzero(work.device == device)
-    call = launchers(timeline)[rows]
+    call = timeline.launchers[rows]
     linked = np.flatnonzero(call >= 0)
     call = call[linked]
     found = np.full(len(rows), Phase.OTHER, np.int64)
@@ -191,7 +191,7 @@ def _transfers(timeline: Timeline, device: int, rows: Ints, label: Ints) -> Ints
     """Which of these rows are copies of operators that send something to the device, outside other phases."""
     work, host = timeline.work, timeline.host
     sent = timeline.names_where(_TO_DEVICE.search)[work.name] & (work.kind == WorkKind.MEMCPY)
-    call = launchers(timeline)[sent & (work.device == device)]
+    call = timeline.launchers[sent & (work.device == device)]
     call = call[call >= 0]
     span = int(host.end.max()) + 1
     key = host.thread[rows].astype(np.int64) * span + host.start[rows]
@@ -218,7 +218,7 @@ def _loop_threads(timeline: Timeline) -> Ints:
     marked = np.bincount(host.thread[loop[host.name]], minlength=count)
     autograd = timeline.names_where(_BACKWARD.match)[host.name] & (host.kind == HostKind.OPERATOR)
     nodes = np.bincount(host.thread[autograd], minlength=count)
-    calls = launchers(timeline)
+    calls = timeline.launchers
     launches = np.bincount(host.thread[calls[calls >= 0]], minlength=count)
     operators = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=count)
     main = int(np.lexsort((operators, launches, -nodes, marked))[-1])

@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from gapless.analyze.profile.marks import LOADING
 from gapless.analyze.profile.steps import StepSpans, covered, is_communication
 from gapless.model.profile import Split
+from gapless.trace.names import LOADING
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
 
 _OPTIMIZER = re.compile(r"Optimizer\.")

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from gapless.analyze.profile.marks import Marks, find_marks
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
+from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind, union
 
 T = TypeVar("T")
 
@@ -54,23 +54,6 @@ def _once(function: Callable[[Timeline], T]) -> Callable[[Timeline], T]:
         return found
 
     return kept
-
-
-@_once
-def launchers(timeline: Timeline) -> Ints:
-    """For each row of `work` the host row of the call that launched it, or -1."""
-    calls = np.flatnonzero((timeline.host.kind == HostKind.CALL) & (timeline.host.correlation > 0))
-    return _match(timeline.host.correlation[calls], calls, timeline.work.correlation)
-
-
-def _match(keys: Ints, rows: Ints, wanted: Ints) -> Ints:
-    """For each wanted key the first row that has it, or -1."""
-    if not len(keys):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    return np.where(ordered[at] == wanted, rows[order[at]], -1)
 
 
 @_once
@@ -132,8 +115,8 @@ def find_steps(timeline: Timeline, device: int) -> StepSpans:
 
 def _launched(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
     """When each linked operation of the device was launched, in order, and its row in `work`."""
-    rows = np.flatnonzero((timeline.work.device == device) & (launchers(timeline) >= 0))
-    time = timeline.host.start[launchers(timeline)[rows]]
+    rows = np.flatnonzero((timeline.work.device == device) & (timeline.launchers >= 0))
+    time = timeline.host.start[timeline.launchers[rows]]
     order = np.argsort(time, kind="stable")
     return time[order], rows[order]
 
@@ -151,7 +134,7 @@ def _stretched(timeline: Timeline, device: int, launched: tuple[Ints, Ints], mar
         start[step] = max(start[step], earlier)
         reach = int(finish[first[step] : last[step]].max()) if counts[step] else 0
         end[step] = earlier = max(int(start[step]), int(end[step]), reach)
-    linked = np.count_nonzero(launchers(timeline)[work.device == device] >= 0)
+    linked = np.count_nonzero(timeline.launchers[work.device == device] >= 0)
     keep = _whole(counts) if linked > np.count_nonzero(work.device == device) / 2 else len(counts)
     notes: tuple[str, ...] = ()
     if keep < len(counts):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gapless.analyze.profile.lines import Place
-from gapless.analyze.profile.steps import launchers
 from gapless.model import Mechanism, Site
 from gapless.replay.waits import WaitKind
 from gapless.replay.waits import waits as replayed
@@ -89,7 +88,7 @@ def _by_the_profiler(timeline: Timeline, rows: Ints) -> Bools:
 
 def _after_the_first_launch(timeline: Timeline, rows: Ints, copy: Ints) -> Bools:
     """Which of these calls can wait for something that the profile shows."""
-    made = launchers(timeline)
+    made = timeline.launchers
     made = made[made >= 0]
     begun = int(timeline.host.start[made].min()) if len(made) else 0
     inside: Bools = timeline.host.start[rows] > begun
