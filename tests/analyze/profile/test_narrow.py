@@ -58,7 +58,7 @@ def wait(operator: str, call: str = "", *stack: SourceLine) -> Site:
         (wait("aten::_local_scalar_dense", "Tensor.__bool__"), 14, "if loss:"),
         (wait("aten::index"), 11, "selected = out[batch > 0]"),
         (wait("aten::index_put_"), 12, "out[batch > 0] = 1"),
-        (wait("aten::sum", "", HELPER, TRAIN), 4, "return x.sum()"),
+        (wait("aten::sum", "Tensor.sum", HELPER, TRAIN), 4, "return x.sum()"),
         (
             wait("aten::sum", "", SourceLine("lib/x.py", 1, "helper", library="lib"), TRAIN),
             9,
@@ -73,7 +73,8 @@ def test_one_line_can_be_the_call(site, line, code):
 @pytest.mark.parametrize(
     "site",
     [
-        wait("aten::nonzero"),  # two lines call it
+        wait("aten::nonzero", "Tensor.nonzero"),  # two lines call it
+        wait("aten::sum", "", HELPER),  # a method would have been recorded: something else did it
         wait("aten::add"),  # none does
         wait("aten::mm", "", LIBRARY, TRAIN),  # modules are called by other names
         wait("aten::index", "", SourceLine("train.py", 7, "train")),  # another function begins there now
@@ -106,3 +107,27 @@ def test_backward_is_told_by_what_forward_called():
     assert told(site).line.line == 9
     plain = Site(operator="aten::item", mechanism="read", node="SumBackward0", forward=(TRAIN,))
     assert told(plain) == plain
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "y = x in (1, 2)",
+        "y = 0 < x < 1",
+        "y = [z for z in x if z]",
+        "y = x or 1",
+        "y = 1 if x else 2",
+        "assert x",
+    ],
+)
+def test_a_condition_is_told_only_where_nothing_else_asks(other):
+    alone = "def train(x):\n    if x:\n        pass\n"
+    site = wait("aten::_local_scalar_dense", "Tensor.__bool__", SourceLine("train.py", 1, "train"))
+    assert told(site, alone).line.line == 2
+    assert told(site, f"{alone}    {other}\n") == site
+
+
+def test_an_index_that_is_taken_and_put_back():
+    site = wait("aten::index", "", SourceLine("train.py", 1, "train"))
+    assert told(site, "def train(x, m):\n    x[m] += 1\n").line.line == 2
+    assert told(site, "def train(x, m):\n    x[m] += 1\n    y = x[m]\n") == site

@@ -38,6 +38,7 @@ def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: Places)
         site = Site(
             operator=place.outermost,
             mechanism="none",
+            call=place.call,
             stack=place.stack,
             node=place.node,
             forward=place.forward,

@@ -23,11 +23,8 @@ _UNTELLING = frozenset(
     {"__call__", "_call_impl", "_wrapped_call_impl", "__init__", "wrapper", "decorate_context"}
 )
 """Functions that are called by another name than their own."""
-_AGREE = {
-    "aten::index": (ast.Load,),
-    "aten::index_put_": (ast.Store,),
-    "aten::_index_put_impl_": (ast.Store,),
-}
+_TAKES = ("aten::index",)
+_PUTS = ("aten::index_put_", "aten::_index_put_impl_")
 
 
 def narrow(profile: Profile, read: Read) -> Profile:
@@ -122,18 +119,38 @@ def _may_be(node: ast.expr | ast.stmt, called: SourceLine | None, site: Site) ->
         name = called.function.rpartition(".")[2]
         return name not in _UNTELLING and not name.startswith("<") and _calls(node, name)
     if site.call.endswith("__bool__"):
-        return isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp, ast.BoolOp)) or (
-            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-        )
+        return _asks(node)
     if site.call:
         return _calls(node, site.call.rpartition(".")[2])
-    if site.operator in _AGREE:
-        return (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, _AGREE[site.operator])
-            and not isinstance(node.slice, (ast.Constant, ast.Slice))
-        )
-    return site.operator.startswith("aten::") and _calls(node, site.operator[6:].strip("_"))
+    # What no call was recorded for is done by the interpreter itself: an index or an operator.
+    if site.operator in _PUTS:
+        return _selects(node, ast.Store)
+    if site.operator in _TAKES:
+        updates = isinstance(node, ast.AugAssign) and _selects(node.target, ast.Store)
+        return updates or _selects(node, ast.Load)
+    return False
+
+
+def _asks(node: ast.AST) -> bool:
+    """Whether the interpreter asks for the truth of a value here."""
+    if isinstance(node, ast.Compare):
+        return len(node.ops) > 1 or isinstance(node.ops[0], (ast.In, ast.NotIn))
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        return any(part.ifs for part in node.generators)
+    if isinstance(node, ast.Match):
+        return any(case.guard is not None for case in node.cases)
+    return isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp, ast.BoolOp)) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    )
+
+
+def _selects(node: ast.AST, context: type[ast.expr_context]) -> bool:
+    """Whether `node` is a subscript that can be a mask or an index tensor."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, context)
+        and not isinstance(node.slice, (ast.Constant, ast.Slice))
+    )
 
 
 def _calls(node: ast.AST, name: str) -> bool:
