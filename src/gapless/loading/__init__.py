@@ -1,0 +1,1 @@
+"""The input pipeline, measured, predicted and fed."""
