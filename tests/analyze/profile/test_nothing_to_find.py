@@ -1,0 +1,91 @@
+"""Whole profiles, from the file to the report, in which a rule must not fire."""
+
+from __future__ import annotations
+
+import pytest
+from tracing import Dialect, Trace
+
+from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.report import report
+from gapless.model import Report
+
+STEPS = 6
+STEP = 1000.0
+
+
+def reported(trace: Trace) -> Report:
+    return report([profile(trace.timeline())])
+
+
+def waits(found: Report) -> list[str]:
+    return [one.code for one in found.findings if one.code.startswith("GAP1")]
+
+
+def gpu_bound(dialect: Dialect = "new", *, read: bool = False, pinned: bool = False) -> Trace:
+    """Steps in which the host is far ahead of a GPU that is never idle.
+
+    `read`: near the end of each step, with half a step of work queued on another stream, the host reads what
+    was computed long ago. `pinned`: each batch is copied out of pinned memory, on a stream of its own.
+    """
+    trace = Trace(dialect=dialect)
+    for number in range(STEPS):
+        at = number * STEP
+        trace.step(number, at, STEP)
+        trace.frame("train.py(3): train", at + 1, STEP - 2)
+        if pinned:
+            trace.operator("aten::copy_", at + 5, 10)
+            trace.copy("HtoD (Pinned -> Device)", at + 7, 5, copy=(at + 20, 300), bytes=1 << 20, stream=20)
+        for kernel in range(10):
+            trace.operator("aten::mm", at + 20 + 20 * kernel, 15)
+            trace.launch("gemm", at + 25 + 20 * kernel, 5, kernel=(at + 400 + 100 * kernel, 100))
+        if read:
+            trace.operator("aten::item", at + 300, 650)
+            trace.operator("aten::_local_scalar_dense", at + 302, 646)
+            # Its stream has nothing else to do, and the other one has work far beyond the wait's end.
+            trace.copy("DtoH (Device -> Pageable)", at + 305, 5, copy=(at + 936, 2), bytes=4, stream=30)
+            trace.wait(at + 312, 630)
+    return trace
+
+
+@pytest.mark.parametrize("dialect", ["new", "middle", "old"])
+def test_a_loop_that_never_waits(dialect: Dialect) -> None:
+    found = reported(gpu_bound(dialect))
+    assert waits(found) == []
+    assert not any(one.code[:4] in ("GAP3", "GAP4", "GAP6") for one in found.findings)
+    assert "GAP501" not in {one.code for one in found.findings}
+
+
+def test_copies_out_of_pinned_memory_are_no_waits() -> None:
+    found = reported(gpu_bound(pinned=True))
+    assert waits(found) == []
+    assert "GAP302" not in {one.code for one in found.findings}
+
+
+def test_long_waits_of_a_busy_gpu_are_told_to_be_free() -> None:
+    found = reported(gpu_bound(read=True))
+    (one,) = (one for one in found.findings if one.code.startswith("GAP1"))
+    assert one.code == "GAP101"
+    assert one.loss is not None
+    assert one.loss.blocked > 0.5 * STEPS * STEP * 1000
+    assert one.loss.idle == 0
+    assert one.loss.share == 0
+    assert "while the GPU works" in " ".join(one.evidence)
+
+
+def test_the_same_wait_when_the_gpu_has_nothing_else_is_not_free() -> None:
+    """The control of the control: what the test above calls free must cost where the work is missing."""
+    trace = Trace()
+    for number in range(STEPS):
+        at = number * STEP
+        trace.step(number, at, STEP)
+        trace.frame("train.py(3): train", at + 1, STEP - 2)
+        trace.operator("aten::mm", at + 20, 15)
+        trace.launch("gemm", at + 25, 5, kernel=(at + 35, 300))
+        trace.operator("aten::item", at + 50, 800)
+        trace.operator("aten::_local_scalar_dense", at + 52, 796)
+        trace.copy("DtoH (Device -> Pageable)", at + 55, 5, copy=(at + 340, 2), bytes=4)
+        trace.wait(at + 62, 780)
+    found = reported(trace)
+    (one,) = (one for one in found.findings if one.code == "GAP101")
+    assert one.loss is not None
+    assert one.loss.idle > 0.3 * STEPS * STEP * 1000
