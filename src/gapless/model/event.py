@@ -71,15 +71,6 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def in_backward(self) -> bool:
         return bool(self.node)
 
-    def passes_through(self, library: str, function: str = "", file: str = "") -> bool:
-        """Whether a frame is in `library`, in `function` and in a file that ends in `file` (where given)."""
-        return any(
-            frame.library == library
-            and (not function or frame.function == function or frame.function.endswith("." + function))
-            and (not file or frame.file.replace("\\", "/").endswith(file))
-            for frame in self.stack
-        )
-
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Waits at one site between two step marks.

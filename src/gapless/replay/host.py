@@ -10,7 +10,7 @@ from gapless.replay.latency import Launches, Returns, medians
 from gapless.replay.threads import Handovers, handovers
 from gapless.replay.waits import Links, WaitKind, Waits
 from gapless.trace.names import LOADING
-from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline, concatenate
+from gapless.trace.timeline import HostKind, Ints, Table, Timeline, concatenate
 
 DEPTH = 1022
 """Operations that CUDA queues per stream before a launch blocks."""
@@ -31,9 +31,9 @@ class Anchors(Table):
 
     At `arrive` the thread begins to wait and at `leave` it goes on, as recorded. It needs `own` nanoseconds
     itself (`bare` when the wait is removed) and goes on no earlier than `after` nanoseconds past the end of
-    the operation `work`; its start if `at_start`; or past the moment `stopped` of the thread `source`; or
-    past the origin (`work` and `source` -1). `wait` is a position in `Waits` or -1, `kind` one of WAIT,
-    HANDOVER, LOADER and QUEUE.
+    the operation `work` (its start where `kind` is QUEUE); or past the moment `stopped` of the thread
+    `source`; or past the origin (`work` and `source` -1). `wait` is a position in `Waits` or -1, `kind` one
+    of WAIT, HANDOVER, LOADER and QUEUE.
     """
 
     kind: Ints
@@ -47,11 +47,6 @@ class Anchors(Table):
     source: Ints
     stopped: Ints
     wait: Ints
-
-    @property
-    def at_start(self) -> Bools:
-        starts: Bools = self.kind == QUEUE
-        return starts
 
 
 def anchors(

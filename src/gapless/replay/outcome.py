@@ -89,14 +89,6 @@ class Outcome:
         np.add.at(result, wait[wait >= 0], self.stays[wait >= 0])
         return result
 
-    @cached_property
-    def wait_end(self) -> Ints:
-        """The end of each wait of `Model.waits`; -1 for those whose work is unknown."""
-        wait = self.model.graph.anchors.wait
-        result = np.full(len(self.model.waits), -1, np.int64)
-        np.maximum.at(result, wait[wait >= 0], self.nodes[self.model.graph.moments][wait >= 0])
-        return result
-
     def at(self, thread: int, times: Ints) -> Ints:
         """When `thread` is where it was at these recorded times."""
         anchors = self.model.graph.anchors
