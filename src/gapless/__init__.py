@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Session": "gapless.model.session",
+    "annotate": "gapless.capture.annotate",
     "load": "gapless.model.session",
     "save": "gapless.model.session",
     "report": "gapless.analyze",
@@ -26,7 +27,7 @@ _HOMES = {
 }
 """Public names that are not rooms, and the module each one lives in."""
 
-__all__ = ["Session", "emulate", "load", "no_waits", "report", "save", "step"]
+__all__ = ["Session", "annotate", "emulate", "load", "no_waits", "report", "save", "step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -129,3 +129,54 @@ def test_what_covers_a_time():
         else:
             assert row in covering
             assert host.end[row] - host.start[row] == (host.end - host.start)[covering].min()
+
+
+LABELS = (
+    "losses.py:40 Dice.forward | for score in scores:",
+    "losses.py:42 Dice.forward | score = score[mask]",
+)
+
+
+def labelled(*, frames: bool, around: tuple[str, ...] = LABELS) -> tuple[tuple[str, int, str, str], ...]:
+    """The stack of an operator inside labels of `gapless.annotate`, which a labelled ``train`` called."""
+    trace = Trace()
+    trace.annotation("train.py:7 train | loss = dice(scores)", 0, 100)
+    if frames:
+        trace.frame("train.py(3): train", 0, 100)
+        trace.annotation("train.py:7 train | loss = dice(scores)", 1, 98)
+        trace.frame("losses.py(30): forward", 5, 90)
+    for at, text in enumerate(around):
+        trace.annotation(text, 10 + at, 80 - 2 * at)
+    trace.operator("aten::index", 20, 50)
+    timeline = trace.timeline()
+    place = Places(timeline).place(row_of(timeline, "aten::index"))
+    assert place.annotations == ()
+    return tuple((line.file, line.line, line.function, line.code) for line in place.stack)
+
+
+def test_labels_tell_the_line_where_no_stacks_were_recorded():
+    assert labelled(frames=False) == (
+        ("losses.py", 42, "Dice.forward", "score = score[mask]"),
+        ("train.py", 7, "train", "loss = dice(scores)"),
+    )
+
+
+def test_labels_tell_which_line_of_a_frame_was_running():
+    assert labelled(frames=True) == (
+        ("losses.py", 42, "forward", "score = score[mask]"),
+        ("train.py", 7, "train", "loss = dice(scores)"),
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["forward", "a | b", "model:3 | x", "https://x.org:80 is | y", "losses.py:x f | y", ":3 f | y", ""],
+)
+def test_annotations_of_the_user_stay_his(name):
+    trace = Trace()
+    trace.annotation(name or "mine", 0, 100)
+    trace.operator("aten::index", 20, 50)
+    timeline = trace.timeline()
+    place = Places(timeline).place(row_of(timeline, "aten::index"))
+    assert place.annotations == (name or "mine",)
+    assert place.stack == ()

@@ -12,6 +12,8 @@ from gapless.model import SourceLine, Stack
 from gapless.trace.timeline import HostKind, Ints, Timeline
 
 _FRAME = re.compile(r"^(.+?)\((\d+)\): (.+)$", re.DOTALL)
+_LABEL = re.compile(r"^(\S[^|]*?(?:\.py|>)):(\d+) (\S+) \| (.*)$", re.DOTALL)
+"""What `gapless.annotate` puts around each statement: ``losses.py:42 dice_loss | score = score[mask]``."""
 _BUILT_IN = re.compile(
     r"^<built-in (?:method (?P<method>\S+) of (?P<owner>.+?) object|function (?P<function>\S+))"
 )
@@ -144,6 +146,15 @@ def source_line(text: str) -> SourceLine | None:
     return SourceLine(file, int(line), function, library=library(file))
 
 
+def labelled_line(text: str) -> SourceLine | None:
+    """The line that a label of `gapless.annotate` names; None for any other annotation."""
+    found = _LABEL.match(text)
+    if not found:
+        return None
+    file, line, function, code = found.groups()
+    return SourceLine(file, int(line), function, code, library(file))
+
+
 @dataclass(frozen=True)
 class Place:
     """What surrounds a row of the host, innermost first.
@@ -231,6 +242,7 @@ class Places:
     def _around(self, chain: list[int]) -> tuple[Stack, tuple[str, ...], tuple[str, ...], str, str]:
         host, names = self.timeline.host, self.timeline.names
         frames: list[SourceLine] = []
+        labels: list[SourceLine] = []
         operators: list[str] = []
         annotations: list[str] = []
         recorded = call = node = ""
@@ -241,21 +253,23 @@ class Places:
             if kind == HostKind.FRAME:
                 line = source_line(name)
                 if line is not None:
-                    frames.append(line)
+                    frames.append(_labelled(line, labels))
+                    labels = []
                 elif not frames and not call:
                     call = _built_in(name)
             elif kind == HostKind.OPERATOR:
                 # Profiles up to torch 1.11 file the user's annotations among the operators.
                 if "::" not in name:
-                    if not _marks_step(name):
-                        annotations.append(name)
+                    _annotated(name, labels, annotations)
                 elif not frames:
                     operators.append(name)
                 found = _NODE.match(name)
                 node = node or (found.group(1) if found else "")
-            elif kind == HostKind.ANNOTATION and not _marks_step(name):
-                annotations.append(name)
-        if not frames and recorded:
+            elif kind == HostKind.ANNOTATION:
+                _annotated(name, labels, annotations)
+        if not frames and labels:
+            frames = _one_per_function(labels)
+        elif not frames and recorded:
             lines = map(source_line, recorded.split(";"))
             frames = [line for line in lines if line is not None]
         return _short(frames), tuple(operators), tuple(annotations), call, node
@@ -295,6 +309,34 @@ def _short(frames: list[SourceLine]) -> Stack:
     """The frames up to the user's line and a few of its callers: a summary need not say who called those."""
     first = next((at for at, frame in enumerate(frames) if frame.is_user), None)
     return tuple(frames[:_LIBRARY_ONLY] if first is None else frames[: first + 1 + _CALLERS])
+
+
+def _annotated(name: str, labels: list[SourceLine], annotations: list[str]) -> None:
+    """File an annotation: with the labels that name lines, or with the user's own."""
+    line = labelled_line(name)
+    if line is not None:
+        labels.append(line)
+    elif not _marks_step(name):
+        annotations.append(name)
+
+
+def _labelled(frame: SourceLine, labels: list[SourceLine]) -> SourceLine:
+    """A frame knows where its function begins; the innermost label inside it, which line was running."""
+    inside = [
+        label for label in labels if label.function.rpartition(".")[2] == frame.function.rpartition(".")[2]
+    ]
+    if not inside:
+        return frame
+    return SourceLine(frame.file, inside[0].line, frame.function, inside[0].code, frame.library)
+
+
+def _one_per_function(labels: list[SourceLine]) -> list[SourceLine]:
+    """The innermost statement of each call; those around it, its loop or condition, are of the same call."""
+    return [
+        label
+        for at, label in enumerate(labels)
+        if at == 0 or (label.file, label.function) != (labels[at - 1].file, labels[at - 1].function)
+    ]
 
 
 def _marks_step(name: str) -> bool:
