@@ -32,6 +32,8 @@ class NoStacksRecorded(Rule):
     ```
     The CPU must be among the activities. Stacks make the host slower (GAP702) and the file larger: a few
     steps are enough. Inside what `torch.compile` compiled there are no Python frames to record.
+    Where a few functions are in question, `gapless.annotate(loss_function)` names their lines in the trace
+    without stacks, and without editing them.
 
     ## When it is fine
     Where the operators tell enough.
