@@ -37,6 +37,7 @@ class Placement:
         self._held: dict[int, int] = {}
         self._peak: dict[int, int] = {}
         self._freed: dict[int, int] = {}
+        self.placed = 0  # how often anything was put on a device
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -109,6 +110,7 @@ class Placement:
         if before is None:
             self._weak[key] = storage._weak_ref()
         self.where[key] = state
+        self.placed += state >= 0
         self._bytes[key] = size = storage.nbytes()
         self._account(state, size)
         if len(self._weak) > self._sweep_at:

@@ -1,0 +1,244 @@
+"""What the pytest plugin does for a test that is watched."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import msgspec
+import pytest
+
+from gapless.analyze import WARM_UP, report
+from gapless.errors import GaplessError, WaitError
+from gapless.integrations import _pytest_summary
+from gapless.model import Session
+from gapless.model.wording import count, number
+
+_emulators: dict[str, Any] = {}
+"""One emulated machine for each GPU: what a fixture of a module puts there is there for all its tests."""
+
+
+class Watch(Protocol):
+    """A device on which a test runs, and what has waited for it since `count_from_here`."""
+
+    def count_from_here(self) -> None: ...
+
+    def session(self) -> Session: ...
+
+    def done(self) -> None:
+        """The test itself has ended; its fixtures have not."""
+
+    def seen(self) -> _pytest_summary.Seen: ...
+
+    def end(self) -> None: ...
+
+
+class Refused(Exception):
+    """Why a test cannot be watched."""
+
+
+def begin(config: pytest.Config) -> Watch:
+    """Put the device in place that the options ask for.
+
+    Raises:
+        Refused: it cannot be had.
+    """
+    kind = config.getoption("--gapless-device") or config.getini("gapless_device")
+    if kind not in ("auto", "emulated", "real"):
+        raise Refused(f"gapless_device is {kind!r}: it can be auto, emulated or real")
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise Refused("a test that is watched for waits needs PyTorch: pip install torch") from None
+    real = torch.cuda.is_available()
+    if kind == "real" and not real:
+        raise Refused("gapless_device is 'real', but there is no GPU that torch could use")
+    try:
+        if real and kind != "emulated":
+            from gapless.integrations._real_gpu import RealWatch
+
+            return _Reported(RealWatch())
+        return _Reported(
+            Emulated(config.getoption("--gapless-gpu") or config.getini("gapless_gpu") or "A100")
+        )
+    except GaplessError as error:
+        raise Refused(str(error)) from None
+
+
+class Emulated:
+    """The emulated device, between the set-up of a test's fixtures and their end."""
+
+    def __init__(self, gpu: str) -> None:
+        from gapless.emulate.emulator import Emulator, current
+
+        if current() is not None:
+            raise Refused("an emulated device is on already: this test is watched inside gapless.emulate()")
+        if gpu not in _emulators:
+            _emulators[gpu] = Emulator(gpu)
+        self._emulator = _emulators[gpu]
+        self._placed = 0
+        self.count_from_here()
+        self._emulator.start()
+        atexit.register(self.end)
+
+    def count_from_here(self) -> None:
+        self._emulator.count_afresh()
+        self._placed = self._emulator.core.placement.placed
+
+    def session(self) -> Session:
+        session: Session = self._emulator.session()
+        here = msgspec.structs.replace(
+            session.environment, unused=self._placed == self._emulator.core.placement.placed
+        )
+        return msgspec.structs.replace(session, environment=here)
+
+    def end(self) -> None:
+        atexit.unregister(self.end)
+        self._emulator.stop(forget=False)
+
+
+class _Reported:
+    """A watch with what it has seen, kept when the test is over."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._session: Session | None = None
+
+    def count_from_here(self) -> None:
+        self._session = None
+        self._device.count_from_here()
+
+    def session(self) -> Session:
+        session: Session = self._session or self._device.session()
+        return session
+
+    def done(self) -> None:
+        self._session = self._device.session()
+
+    def seen(self) -> _pytest_summary.Seen:
+        return _pytest_summary.seen(self.session())
+
+    def end(self) -> None:
+        self._device.end()
+
+
+class Bound:
+    """How often the host may wait: in all (`limit`), in each steady step (`per_step`), or in blocks only."""
+
+    def __init__(self, limit: float | None, per_step: float | None, default: float | None) -> None:
+        self.limit = limit
+        self.per_step = per_step
+        self.default = default
+        self._fixture = self._block = False
+
+    def blocks(self) -> Any:
+        """The value of the fixture `no_waits`: blocks; where none is entered, the whole test is one."""
+        self._fixture = True
+
+        @contextmanager
+        def no_waits() -> Iterator[None]:
+            from gapless.capture.guard import no_waits as guard
+
+            self._block = True
+            try:
+                with guard():
+                    yield
+            except WaitError as error:  # without the frames of the emulated device
+                pytest.fail(str(error), pytrace=False)
+
+        return no_waits
+
+    def exceeded(self, watch: Watch) -> str:
+        """Why the test fails; empty where it does not."""
+        session = watch.session()
+        limit = 0 if self._fixture and not self._block else self.limit
+        asked = limit is not None or self.per_step is not None
+        if session.environment.unused:
+            if asked:
+                return (
+                    'the test put nothing on the GPU, so that there is nothing to bound: is `device` "cuda"?'
+                )
+            return ""
+        limit = limit if asked else self.default
+        waits = sum(event.waits for event in session.events)
+        if limit is not None and waits > limit:
+            return _told(f"{count(waits, 'wait')} for the GPU in this test, {number(limit)} allowed", session)
+        return self._per_step(session) if self.per_step is not None else ""
+
+    def _per_step(self, session: Session) -> str:
+        steps = report(session).steps
+        if not steps.seen:
+            return (
+                "no training step was seen, so that per_step has nothing to bound: a step ends with an "
+                "optimizer's step(), profiler.step() or gapless.step()"
+            )
+        if steps.seen <= WARM_UP:
+            return (
+                f"{count(steps.seen, 'training step')} only, of which the first {WARM_UP} warm up and do not "
+                f"count: run {WARM_UP + 1} or more"
+            )
+        if steps.waits_per_step > (self.per_step or 0):
+            waits = count(steps.waits_per_step, "wait")
+            return _told(
+                f"{waits} for the GPU per training step, {number(self.per_step or 0)} allowed", session
+            )
+        return ""
+
+
+def bound(mark: pytest.Mark | None, config: pytest.Config) -> Bound:
+    """What the mark of a test says, or the ini file for all tests without one."""
+    if mark is None:
+        text = config.getini("gapless_max_waits")
+        return Bound(None, None, _number(text, "gapless_max_waits") if text else None)
+    if (
+        len(mark.args) > 1
+        or set(mark.kwargs) - {"limit", "per_step"}
+        or (mark.args and "limit" in mark.kwargs)
+    ):
+        raise Refused(_USAGE)
+    limit = mark.args[0] if mark.args else mark.kwargs.get("limit")
+    per_step = mark.kwargs.get("per_step")
+    if limit is None and per_step is None:
+        raise Refused(_USAGE)
+    values = [value if value is None else _number(value, "max_waits") for value in (limit, per_step)]
+    return Bound(values[0], values[1], None)
+
+
+_USAGE = "max_waits takes a number of waits: @pytest.mark.max_waits(0), or @pytest.mark.max_waits(per_step=1)"
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if found < 0 or isinstance(value, bool):
+        raise Refused(f"{what} is {value!r}: it takes a number of waits, 0 or more")
+    return found
+
+
+def _told(headline: str, session: Session) -> str:
+    return f"{headline}\n\n{_pytest_summary.told(session)}"
+
+
+class Waits:
+    """What the host has waited for since the test began: the value of the fixture `waits`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    @property
+    def count(self) -> int:
+        """How many times the host has waited."""
+        return sum(event.waits for event in self.session.events)
+
+    @property
+    def session(self) -> Session:
+        """Everything recorded, as a `Session`."""
+        return self._watch.session()
+
+    def reset(self) -> None:
+        """Count from here."""
+        self._watch.count_from_here()
