@@ -13,6 +13,8 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
+        self._holders: dict[str, dict[str, list[Any]]] = {}
+        self._known: tuple[int, str] | None = None
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set ``owner.name`` to `value`, to be undone later."""
@@ -26,12 +28,24 @@ class Patches:
         self.set(owner, name, value)
         if before is _MISSING or before is None:
             return
-        for module_name, module in list(sys.modules.items()):
-            if module is owner or not (module_name == package or module_name.startswith(package + ".")):
-                continue
-            names = getattr(module, "__dict__", None)
-            if names is not None and names.get(name, _MISSING) is before:
+        for module in self._that_have(name, package):
+            if module is not owner and vars(module).get(name, _MISSING) is before:
                 self.set(module, name, value)
+
+    def _that_have(self, name: str, package: str) -> list[Any]:
+        """The loaded modules of `package` with a global `name`; indexed, as hundreds are asked for."""
+        known = (len(sys.modules), next(reversed(sys.modules)))
+        if known != self._known:
+            self._known = known
+            self._holders = {}
+        holders = self._holders.get(package)
+        if holders is None:
+            holders = self._holders[package] = {}
+            for module_name, module in list(sys.modules.items()):
+                if module_name == package or module_name.startswith(package + "."):
+                    for held in getattr(module, "__dict__", ()):
+                        holders.setdefault(held, []).append(module)
+        return holders.get(name, [])
 
     def undo(self) -> None:
         """Put back what was there."""
