@@ -27,12 +27,24 @@ _HOMES = {
 }
 """Public names that are not rooms, and the module each one lives in."""
 
-__all__ = ["Session", "annotate", "emulate", "load", "no_waits", "report", "save", "step"]
+__all__ = [
+    "Session",
+    "annotate",
+    "emulate",
+    "load",
+    "loading",
+    "metrics",
+    "no_waits",
+    "ops",
+    "report",
+    "save",
+    "step",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "emulate":  # the room itself is callable: see gapless.emulate
-        return importlib.import_module("gapless.emulate")
+    if name in ("emulate", "loading", "metrics", "ops"):  # rooms that are used by name
+        return importlib.import_module(f"gapless.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'gapless' has no attribute {name!r}")

@@ -123,8 +123,9 @@ def test_a_metric_on_the_cpu_fails_under_nccl_as_it_does_on_a_gpu(time_metric: s
         ),
         ("step3_ignore_index", [], {}),
         ("step3_ignore_index", ["--as-published"], {}),
+        ("step4_ops", [], {}),
     ],
-    ids=["original", "step1", "step2", "step3", "as-published"],
+    ids=["original", "step1", "step2", "step3", "as-published", "step4"],
 )
 def test_segmentation_stage_waits_as_its_readme_says(
     stage: str, arguments: list[str], expected: dict[str, float]
@@ -163,7 +164,10 @@ def loss_and_gradient(
     return loss.detach(), logits.grad
 
 
-@pytest.mark.parametrize("kind", ["mixed", "two labels", "one label", "background and one label"])
+@pytest.mark.parametrize(
+    "kind",
+    ["mixed", "two labels", "one label", "background and one label", "background only", "ignored only"],
+)
 def test_every_stage_of_the_loss_is_the_same_number(stages: dict[str, ModuleType], kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 4, 8, 8, generator=generator)
@@ -172,14 +176,31 @@ def test_every_stage_of_the_loss_is_the_same_number(stages: dict[str, ModuleType
         "two labels": torch.randint(0, 2, (2, 8, 8), generator=generator),
         "one label": torch.ones(2, 8, 8, dtype=torch.long),
         "background and one label": torch.randint(2, 4, (2, 8, 8), generator=generator),
+        "background only": torch.full((2, 8, 8), 3),
+        "ignored only": torch.full((2, 8, 8), -1),
     }[kind]
-    assert set(stages) == {"original", "step1_where", "step2_sort", "step3_ignore_index"}
+    others = {"step1_where", "step2_sort", "step3_ignore_index", "step4_ops"}
+    assert set(stages) == {"original"} | others
     loss, gradient = loss_and_gradient(stages["original"], logits, labels)
     assert (loss == 0) == (kind == "one label")
-    for name in ("step1_where", "step2_sort", "step3_ignore_index"):
+    assert loss.isnan() == kind.endswith("only")
+    for name in sorted(others):
         other, other_gradient = loss_and_gradient(stages[name], logits, labels)
-        torch.testing.assert_close(other, loss)
+        torch.testing.assert_close(other, loss, equal_nan=True)
         torch.testing.assert_close(other_gradient, gradient)
+
+
+def test_every_stage_is_the_same_on_random_maps(stages: dict[str, ModuleType]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        logits = 4 * torch.randn(2, 4, 3, 3, generator=generator)
+        allowed = torch.randint(-1, 4, (3,), generator=generator)  # some maps have few labels, or one
+        labels = allowed[torch.randint(0, 3, (2, 3, 3), generator=generator)]
+        loss, gradient = loss_and_gradient(stages["original"], logits, labels)
+        for name in sorted(set(stages) - {"original"}):
+            other, other_gradient = loss_and_gradient(stages[name], logits, labels)
+            torch.testing.assert_close(other, loss, equal_nan=True)
+            torch.testing.assert_close(other_gradient, gradient)
 
 
 def test_the_published_last_step_is_another_loss(stages: dict[str, ModuleType]) -> None:

@@ -325,6 +325,8 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ("if mask.any():", BOOL, "`torch.where(mask.any(), a, b)`"),
     ("elif x.sum() > 3:", BOOL, "`torch.where(x.sum() > 3, a, b)`"),
     ("if torch.isnan(loss):", BOOL, "`bad |= torch.isnan(loss).any()`"),
+    ("if torch.isfinite(loss):", BOOL, "`gapless.ops.step_if(optimizer, torch.isfinite(loss).all())`"),
+    ("ok = bool(torch.isfinite(loss))", BOOL, "`bad |= ~torch.isfinite(loss).all()`"),
     ("best = max(best, score)", BOOL, "`torch.maximum(best, score)`"),
     ("x = max(norm, 1e-6)", BOOL, "`torch.clamp(norm, min=1e-6)`"),
     ("x = min(1.0, norm)", BOOL, "`torch.clamp(norm, max=1.0)`"),
@@ -350,9 +352,15 @@ LINES: list[tuple[str, dict[str, str], str]] = [
         {"operator": "aten::nonzero", "mechanism": "size"},
         "`torch.where(target == 0,",
     ),
+    (
+        "i = mask.nonzero()",
+        {"operator": "aten::nonzero", "mechanism": "size"},
+        "`gapless.ops.nonzero(mask, size=n)`",
+    ),
     ("inds = mask.nonzero()", {"operator": "aten::nonzero", "mechanism": "size"}, "keep the mask `mask`"),
     ("loss = losses[valid].mean()", INDEX, "`torch.where(valid, losses, 0.0).sum() / valid.sum()`"),
     ("loss = e[y != 255].sum()", INDEX, "`torch.where(y != 255, e, 0.0).sum()`"),
+    ("kept = x[mask]", INDEX, "`gapless.ops.compact(x, mask, size=n)`"),
     ("kept = x[mask]", INDEX, "`torch.where(mask, x, other)`"),
     (
         "k = torch.masked_select(x, m)",
@@ -362,7 +370,11 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ("x[mask] = y[mask]", WRITE, "`x = torch.where(mask, y, x)`"),
     ("x[mask] *= 0.5", WRITE, "`x = torch.where(mask, x * 0.5, x)`"),
     ("x[mask] = values", WRITE, "`x.masked_scatter_(mask, values)`"),
-    ("u = torch.unique(ids)", {"operator": "aten::_unique2", "mechanism": "size"}, "ids.flatten().sort()"),
+    (
+        "u = torch.unique(ids)",
+        {"operator": "aten::_unique2", "mechanism": "size"},
+        "`gapless.ops.count_unique(ids)`",
+    ),
     (
         "r = torch.repeat_interleave(x, n, dim=0)",
         {"operator": "aten::repeat_interleave", "mechanism": "size"},
@@ -371,7 +383,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     (
         "c = torch.bincount(y, minlength=k)",
         {"operator": "aten::bincount", "mechanism": "values"},
-        "`torch.zeros(k, dtype=torch.long, device=y.device).scatter_add_(0, y,",
+        "`gapless.ops.bincount(y, size=k)`",
     ),
     (
         "h = F.one_hot(y)",
@@ -394,6 +406,13 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("x = x.to(d, non_blocking=True)", H2D, "`x` must be in pinned memory"),
     ("loss = F.cross_entropy(out[m], y[m])", INDEX, "`F.cross_entropy(out, torch.where(m, y, -100))`"),
+    ("loss = F.mse_loss(a.b[m], y[m])", INDEX, "`gapless.ops.mse_loss(a.b, y, m)` is the same loss"),
+    (
+        "l = F.smooth_l1_loss(p[y > 0], t[y > 0], beta=0.1)",
+        INDEX,
+        "`gapless.ops.smooth_l1_loss(p, t, y > 0, beta=0.1)`",
+    ),
+    ("h = x.cpu()", {**H2D, "mechanism": "d2h"}, "`gapless.ops.read_later(value=x)`"),
     ("total += loss.item()  # the loss", ITEM, "`total += loss.detach()`,"),
     ("x = x.cuda()", {**H2D, "detail": "pinned"}, "`x.cuda(non_blocking=True)`"),
     ("w = torch.tensor(1.0, device=dev)", {**H2D, "detail": "scalar"}, "`torch.full((), 1.0, device=dev)`"),
@@ -449,6 +468,8 @@ GENERAL = [
     ("l = torch.linalg.cholesky(a, upper=True)", {"operator": "aten::x", "mechanism": "status"}),
     ("x = torch.from_numpy(a).to(device)", H2D),
     ("loss = F.cross_entropy(out[m], y[n], weight=w)", INDEX),
+    ("loss = F.mse_loss(out[m], y[n])", INDEX),
+    ("loss = F.binary_cross_entropy(out[m], y[m], weight=w[m])", INDEX),
 ]
 
 

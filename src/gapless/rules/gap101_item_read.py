@@ -48,7 +48,8 @@ class ItemRead(Rule):
             running.zero_()
     ```
     `detach()` matters: without it the sum keeps the graph of every step alive. Several values are read with
-    one wait when they are stacked first: `torch.stack([loss, accuracy]).tolist()`.
+    one wait when they are stacked first: `torch.stack([loss, accuracy]).tolist()`. `gapless.ops.LogBuffer`
+    keeps the values of every step, and reads them with no wait at all: they arrive some steps later.
 
     ## When it is fine
     Once every N steps, once an epoch, or where the host really decides with the value and the decision is
@@ -59,7 +60,7 @@ class ItemRead(Rule):
     name = "item-read"
     advice = (
         "keep the value on the device (`.detach()`), sum it up there, and read the sum once every N "
-        "steps; several values are read with one wait by `torch.stack([a, b]).tolist()`"
+        "steps; `gapless.ops.LogBuffer` keeps values of each step and brings them without a wait"
     )
 
     def matches(self, site: Site) -> bool:

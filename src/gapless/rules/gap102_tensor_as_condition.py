@@ -41,7 +41,8 @@ class TensorAsCondition(Rule):
     ```
     Compute both outcomes and choose with `torch.where`; `torch.maximum`, `torch.minimum`, `clamp`,
     `logical_and`, `logical_or` and `logical_not` stay on the device. A check that should only warn can be
-    collected in a device flag (`bad |= torch.isnan(loss)`) that is read once every N steps.
+    collected in a device flag (`bad |= torch.isnan(loss)`) that is read once every N steps. An optimizer's
+    step is left out on the device by `gapless.ops.step_if(optimizer, condition)`.
 
     ## When it is fine
     Where the branch saves more work than the wait costs, or where it is asked rarely: test `step % n == 0`
@@ -52,7 +53,7 @@ class TensorAsCondition(Rule):
     name = "tensor-as-condition"
     advice = (
         "compute both outcomes and choose on the device: `torch.where(condition, a, b)`; a check that "
-        "only warns can be asked once every N steps"
+        "only warns can be asked once every N steps; `gapless.ops.step_if(optimizer, condition)` skips a step"
     )
 
     def matches(self, site: Site) -> bool:
@@ -105,6 +106,12 @@ def _checked(code: Code) -> str:
     if call is None or not asked:
         return ""
     flag = f"~{asked}.all()" if called(call) == "isfinite" else f"{asked}.any()"
+    if isinstance(code.statement, ast.If):
+        good = f"{asked}.all()" if called(call) == "isfinite" else f"~{asked}.any()"
+        return (
+            f"to skip the step, `gapless.ops.step_if(optimizer, {good})`; to tell of it, collect the answer "
+            f"on the device (`bad |= {flag}`) and read it once every N steps"
+        )
     return (
         f"collect the answer on the device (`bad |= {flag}`, with `bad` a bool tensor there) "
         "and read `bad` once every N steps"

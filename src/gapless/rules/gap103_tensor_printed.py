@@ -41,8 +41,8 @@ class TensorPrinted(Rule):
             print(f"step {step}: loss {average:.4f}")
             losses.clear()
     ```
-    To print without any wait, copy the value into pinned memory with `non_blocking=True`, record an event,
-    and print it some steps later, when the event's `query()` says that the copy is done.
+    To print without any wait, start a copy with `gapless.ops.read_later(loss=loss)` and print its
+    `result()["loss"]` some steps later, when `ready()` says that it has arrived.
 
     ## When it is fine
     Every N steps, in set-up, while debugging, or in the message of an error.
@@ -51,7 +51,8 @@ class TensorPrinted(Rule):
     code = "GAP103"
     name = "tensor-printed"
     advice = (
-        "print only every N steps, or print a value of some steps ago that has been copied without waiting"
+        "print only every N steps, or print a value of some steps ago that `gapless.ops.read_later` has "
+        "copied without waiting"
     )
 
     def matches(self, site: Site) -> bool:

@@ -36,7 +36,7 @@ class Nonzero(Rule):
     ```
     Compute with the mask itself: `torch.where(mask, a, b)`, `masked_fill`, a sum weighted by the mask, or
     `mask.sum()` where only the number is needed. Where indices are needed, a bounded form has a fixed size:
-    `torch.nonzero_static(mask, size=n)`.
+    `gapless.ops.nonzero(mask, size=n)`, with the number of them, or `torch.nonzero_static`, without.
 
     ## When it is fine
     In set-up, in evaluation that runs rarely, or where the selected part is so small that working on it
@@ -47,7 +47,7 @@ class Nonzero(Rule):
     name = "nonzero"
     advice = (
         "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted "
-        "by the mask; `torch.nonzero_static(mask, size=n)` where indices are needed"
+        "by the mask; `gapless.ops.nonzero(mask, size=n)` where indices are needed"
     )
 
     def matches(self, site: Site) -> bool:
@@ -64,5 +64,5 @@ class Nonzero(Rule):
             return self.advice
         return (
             f"keep the mask `{mask}` and its fixed size: `torch.where({mask}, a, b)`, `masked_fill`, or a "
-            f"sum weighted by it; `torch.nonzero_static({mask}, size=n)` where indices are needed"
+            f"sum weighted by it; `gapless.ops.nonzero({mask}, size=n)` where indices are needed"
         )

@@ -5,12 +5,20 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Rule, Site
-from gapless.rules._code import Code, is_module
+from gapless.rules._code import Code, called, is_module
 from gapless.rules._places import in_library, operator, own_code, user_code
 
 _NODES = ("IndexBackward", "MaskedSelectBackward")
 _OPERATORS = {"index", "_unsafe_index", "masked_select", "_unsafe_masked_index", "__getitem__"}
 _SUMS = ("sum", "mean")
+_LOSSES = (
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
 
 
 class BooleanMaskRead(Rule):
@@ -40,7 +48,8 @@ class BooleanMaskRead(Rule):
     ```
     Zeros outside the mask leave a sum as it is, and `mask.sum()` is the number to divide by. Use
     `torch.where` and not a product with the mask where the excluded values may be infinite or NaN. Many
-    losses do it themselves: `F.cross_entropy(logits, target, ignore_index=ignore)`.
+    losses do it themselves: `F.cross_entropy(logits, target, ignore_index=ignore)`. `gapless.ops` has losses
+    and reductions that take the mask, and `compact`, a selection with a bound and the number beside it.
 
     ## When it is fine
     Where the selected part is small and much work follows on it, or outside the training loop.
@@ -49,8 +58,8 @@ class BooleanMaskRead(Rule):
     code = "GAP112"
     name = "boolean-mask-read"
     advice = (
-        "keep the full shape: `torch.where(mask, x, 0.0).sum() / mask.sum()` is the mean over the mask; "
-        "`torch.where(mask, a, b)` instead of working on the selected part"
+        "keep the full shape, and let what follows take the mask: the losses and means of `gapless.ops`, or "
+        "`torch.where(mask, a, b)`; with a bound, `gapless.ops.compact(x, mask, size=n)` selects"
     )
 
     def matches(self, site: Site) -> bool:
@@ -68,7 +77,7 @@ class BooleanMaskRead(Rule):
     def remedy(self, site: Site) -> str:
         code = own_code(site)
         return (
-            _ignored(code) or _reduced(code) or _selected(code) if code is not None else ""
+            _ignored(code) or _lost(code) or _reduced(code) or _selected(code) if code is not None else ""
         ) or in_library(site, self.advice)
 
 
@@ -135,13 +144,31 @@ def _ignored(code: Code) -> str:
     return f"`{same}` is the same mean, for class indices: -100 is not counted"
 
 
+def _lost(code: Code) -> str:
+    """Advice for ``F.mse_loss(x[mask], y[mask])`` and its like."""
+    call = code.only_call(*_LOSSES)
+    if call is None or len(call.args) != 2 or any(k.arg == "weight" for k in call.keywords):
+        return ""
+    parts = [part for part in call.args if isinstance(part, ast.Subscript)]
+    if len(parts) != 2 or ast.dump(parts[0].slice) != ast.dump(parts[1].slice):
+        return ""
+    if not isinstance(parts[0].slice, (ast.Name, ast.Attribute, ast.Compare, ast.UnaryOp)):
+        return ""
+    texts = [code.text(part) for part in (parts[0].value, parts[1].value, parts[0].slice)]
+    options = [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg]
+    if not all(texts) or any(option.endswith("=") for option in options):
+        return ""
+    whole = f"gapless.ops.{called(call)}({', '.join([*texts, *options])})"
+    return f"`{whole}` is the same loss, at a fixed size (a mask of rows needs `.unsqueeze(-1)`)"
+
+
 def _selected(code: Code) -> str:
     selection = _selection(code)
     if selection is None:
         return ""
     _, owner, mask = selection
-    total = f"torch.where({mask}, {owner}, 0.0).sum()"
     return (
-        f"keep `{owner}` at its full size and choose with `torch.where({mask}, {owner}, other)`; "
-        f"a mean over the mask is `{total} / {_bare(mask)}.sum()`"
+        f"keep `{owner}` at its full size, and let what follows take the mask: the losses and means of "
+        f"`gapless.ops`, or `torch.where({mask}, {owner}, other)`; with a bound, "
+        f"`gapless.ops.compact({owner}, {mask}, size=n)` selects"
     )

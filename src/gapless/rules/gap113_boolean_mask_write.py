@@ -45,7 +45,7 @@ class BooleanMaskWrite(Rule):
     Where the values are a compact list, one for each selected element, `x.masked_scatter(mask, values)`
     writes them in the same order without a wait; the mask must broadcast to `x` from the right, so a mask
     of rows needs `mask.unsqueeze(-1)`. (Only where the values need gradients, its backward pass selects
-    them, and waits.)
+    them, and waits; that of `gapless.ops.masked_scatter(x, mask, values)` does not.)
 
     ## When it is fine
     Outside the training loop, or where computing the full shape costs more than the wait.

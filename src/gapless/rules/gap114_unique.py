@@ -39,8 +39,8 @@ class Unique(Rule):
     code = "GAP114"
     name = "unique"
     advice = (
-        "for the number: sort and count the changes; for known classes: a bool of one element per "
-        "class, set with `index_fill_`: both have a fixed size"
+        "for the number: `gapless.ops.count_unique(x)`; for the values: `gapless.ops.unique(x, size=n)`, "
+        "with a bound; for known classes: a bool of one element per class, set with `index_fill_`"
     )
 
     def matches(self, site: Site) -> bool:
@@ -54,8 +54,7 @@ class Unique(Rule):
         values = code.text(call.args[0]) if call.args else code.subject(call)
         if not values.isidentifier():
             return in_library(site, self.advice)
-        seen = f"torch.zeros(classes, dtype=torch.bool, device={values}.device)"
         return (
-            f"to count: `s = {values}.flatten().sort().values; 1 + (s[1:] != s[:-1]).sum()`; "
-            f"for a known number of classes: `{seen}.index_fill_(0, {values}.flatten(), True)`"
+            f"to count them: `gapless.ops.count_unique({values})`; for the values, with a bound on their "
+            f"number: `gapless.ops.unique({values}, size=n)`"
         )

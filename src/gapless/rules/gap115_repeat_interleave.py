@@ -29,9 +29,9 @@ class RepeatInterleave(Rule):
     repeats = torch.full((8,), 3, device=device)
     rows = torch.repeat_interleave(x, repeats, dim=0, output_size=24)
     ```
-    `output_size` must be the exact sum, as a Python number. Where only an upper bound is known, append one
-    row of padding whose repeat is the bound less the sum (computed on the device), and pass the bound. The
-    same number of repeats for all rows is `x.repeat_interleave(3, dim=0)`, which does not wait.
+    `output_size` must be the exact sum, as a Python number. Where only an upper bound is known,
+    `gapless.ops.repeat_interleave(x, repeats, dim=0, output_size=bound)` fills up the rest. The same
+    number of repeats for all rows is `x.repeat_interleave(3, dim=0)`, which does not wait.
 
     ## When it is fine
     In set-up, such as building the index of a graph once.
@@ -39,7 +39,10 @@ class RepeatInterleave(Rule):
 
     code = "GAP115"
     name = "repeat-interleave"
-    advice = "pass `output_size=`, the sum of the repeats, as a number that the host knows"
+    advice = (
+        "pass `output_size=`, the sum of the repeats, as a number that the host knows; where it knows only a "
+        "bound, `gapless.ops.repeat_interleave(..., output_size=bound)`"
+    )
 
     def matches(self, site: Site) -> bool:
         return "repeat_interleave" in names(site)

@@ -42,8 +42,9 @@ class Bincount(Rule):
     histogram = torch.histc(x, bins=10, min=-4.0, max=4.0)
     ```
     The `scatter_add_` counts integers exactly, for values from 0 to `classes - 1`; a value outside stops
-    the program with a device-side assertion instead of a longer result. `histc` with bounds ignores what
-    lies outside them.
+    the program with a device-side assertion instead of a longer result (`gapless.ops.bincount(y, size=n)`
+    leaves it out). `histc` with bounds ignores what lies outside them; `gapless.ops.histc` finds the bounds
+    on the device.
 
     ## When it is fine
     In set-up (class weights of a data set), or on the host.
@@ -52,9 +53,8 @@ class Bincount(Rule):
     code = "GAP116"
     name = "bincount"
     advice = (
-        "count with a fixed size: "
-        "`torch.zeros(n, dtype=torch.long, device=x.device).scatter_add_(0, x, torch.ones_like(x))`; "
-        "give `torch.histc` its `min` and `max`"
+        "count with a fixed size: `gapless.ops.bincount(x, size=n)`; give `torch.histc` its `min` and `max`, "
+        "or let `gapless.ops.histc(x, bins)` find them on the device"
     )
 
     def matches(self, site: Site) -> bool:
@@ -79,11 +79,8 @@ def _counted(code: Code) -> str:
         what = code.text(weights)
         if not what.isidentifier():
             return ""
-        start = f"torch.zeros({size}, dtype={what}.dtype, device={values}.device)"
-        return f"`{start}.scatter_add_(0, {values}, {what})` adds up the same at a fixed size"
-    start = f"torch.zeros({size}, dtype=torch.long, device={values}.device)"
-    ones = f"torch.ones_like({values}, dtype=torch.long)"
-    return f"`{start}.scatter_add_(0, {values}, {ones})` counts at a fixed size"
+        return f"`gapless.ops.bincount({values}, {what}, size={size})` adds up the same at a fixed size"
+    return f"`gapless.ops.bincount({values}, size={size})` counts at a fixed size"
 
 
 def _bounded(code: Code) -> str:
@@ -91,4 +88,4 @@ def _bounded(code: Code) -> str:
     whole = code.text(call) if call is not None else ""
     if call is None or not whole.endswith(")") or keyword(call, "min") is not None or len(call.args) > 2:
         return ""
-    return f"give the bounds: `{whole[:-1]}, min=low, max=high)`"
+    return f"give the bounds: `{whole[:-1]}, min=low, max=high)`, or let `gapless.ops.histc` find them"

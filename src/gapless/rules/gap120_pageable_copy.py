@@ -52,7 +52,8 @@ class PageableCopy(Rule):
     name = "pageable-copy"
     advice = (
         "copy from pinned memory with `non_blocking=True` (`DataLoader(..., pin_memory=True)` pins "
-        "batches in its own thread), or create the tensor on the device"
+        "batches in its own thread; `gapless.ops.to_device(batch, device)` pins what is not), or create the "
+        "tensor on the device"
     )
 
     def matches(self, site: Site) -> bool:

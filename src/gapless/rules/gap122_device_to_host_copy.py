@@ -37,8 +37,8 @@ class DeviceToHostCopy(Rule):
     ```
     Collect on the device and copy once. Where the memory of the device does not suffice, copy with
     `.to("cpu", non_blocking=True)` and record a `torch.cuda.Event`: read the values only once the event's
-    `query()` is true. An index or a mask that is needed on the device need not go through the host:
-    `x.type(torch.long)` converts where the tensor is.
+    `query()` is true; `gapless.ops.read_later` does that. An index or a mask that is needed on the device
+    need not go through the host: `x.type(torch.long)` converts where the tensor is.
 
     ## When it is fine
     Every N steps, after the loop, or in evaluation that runs rarely.
@@ -47,8 +47,8 @@ class DeviceToHostCopy(Rule):
     code = "GAP122"
     name = "device-to-host-copy"
     advice = (
-        'collect on the device and copy once after many steps; or `.to("cpu", non_blocking=True)`, an '
-        "event after it, and no read before `event.query()` is true"
+        "collect on the device and copy once after many steps; or copy without waiting and look some steps "
+        "later: `gapless.ops.read_later(value=x)`"
     )
 
     def matches(self, site: Site) -> bool:
@@ -77,6 +77,6 @@ def _copied(code: Code) -> str:
         if kept:
             return f"collect on the device: `{kept}`, and copy all at once after many steps"
     return (
-        f"keep `{subject}` on the device and copy once after many steps; or "
-        f'`{subject}.to("cpu", non_blocking=True)`, an event after it, no read before `event.query()`'
+        f"keep `{subject}` on the device and copy once after many steps; or copy without waiting and look "
+        f"some steps later: `gapless.ops.read_later(value={subject})`"
     )

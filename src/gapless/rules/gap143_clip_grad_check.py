@@ -45,8 +45,9 @@ class ClipGradCheck(Rule):
     name = "clip-grad-check"
     priority = 100
     advice = (
-        "leave `error_if_nonfinite` off; keep the returned norm on the device, and check it once every "
-        "N steps (`bad |= ~torch.isfinite(norm)`)"
+        "leave `error_if_nonfinite` off, and skip the step on the device: "
+        "`gapless.ops.step_if(optimizer, norm.isfinite())`; or check the norm once every N steps "
+        "(`bad |= ~torch.isfinite(norm)`)"
     )
 
     def matches(self, site: Site) -> bool:

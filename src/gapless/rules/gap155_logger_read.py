@@ -50,7 +50,7 @@ class LoggerRead(Rule):
     priority = 100
     advice = (
         "collect the tensors (`losses.append(loss.detach())`) and log them together every N steps: "
-        "`torch.stack(losses).tolist()` is one wait"
+        "`torch.stack(losses).tolist()` is one wait, and `gapless.ops.LogBuffer` needs none"
     )
 
     def matches(self, site: Site) -> bool:

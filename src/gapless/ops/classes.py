@@ -1,0 +1,141 @@
+"""Losses of class scores, with a mask and any number of labels that do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch import Tensor
+
+from gapless.ops.losses import reduced, require_reduction
+from gapless.ops.masks import combined, each
+
+_IGNORED = -100
+"""The label that stands for all that do not count."""
+
+
+class _Shielded(torch.autograd.Function):
+    """A tensor whose gradient is 0 outside a mask.
+
+    A NaN among logits that do not count is not read, but would reach their gradient as 0 times NaN. To set
+    them to 0 beforehand would copy all logits.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, mask: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return torch.where(mask, grad, 0), None
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    ignore_index: int | Sequence[int] = _IGNORED,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    empty: float | None = None,
+) -> Tensor:
+    """Cross entropy of logits (N, C, ...) or (C,) as ``F.cross_entropy``, over the positions that count.
+
+    `target` holds class indices (N, ...) or probabilities of the shape of `input`. A position counts where
+    `mask`, a bool tensor that broadcasts to (N, ...), is true and the label is none of `ignore_index`.
+    Logits elsewhere, NaN and infinity included, reach neither loss nor gradient. ``reduction="none"`` keeps
+    the shape (N, ...), with 0 at positions that do not count.
+
+    Replaces::
+
+        loss = F.cross_entropy(logits[mask], target[mask])            # mask (N,), logits (N, C)
+        loss = F.cross_entropy(logits, target, weight, label_smoothing=0.1)   # selects inside, and waits
+        loss = ops.cross_entropy(logits, target, weight, mask=mask, label_smoothing=0.1)
+
+    Nothing counts: NaN as in the reference, or `empty` where given; the gradient is 0. With one label to
+    ignore, finite logits and no smoothing, ``F.cross_entropy(ignore_index=...)`` does the same with one pass
+    over their gradient less. For very sparse masks over large tensors, selecting first can be faster.
+
+    Raises:
+        RuntimeError: what ``F.cross_entropy`` raises, for shapes, dtypes and labels (on a GPU, labels out of
+            range stop the program later, with an assertion of the device).
+        ValueError: the mask does not broadcast to the positions, or `reduction` is unknown.
+    """
+    require_reduction(reduction)
+    along = min(input.dim() - 1, 1)
+    as_probabilities = target.is_floating_point() and target.shape == input.shape
+    positions = input.select(along, 0) if as_probabilities else target
+    if as_probabilities:
+        if any(value >= 0 for value in each(ignore_index)):
+            raise RuntimeError("ignore_index must be negative where the target holds probabilities: use mask")
+        kept = combined(mask, positions, None, positions.shape)
+    else:
+        target = _labels(target)
+        kept = combined(mask, target, ignore_index, positions.shape)
+    if kept is None:
+        kept = torch.ones_like(positions, dtype=torch.bool)
+    input = _Shielded.apply(input, kept.unsqueeze(along))
+    if as_probabilities:
+        target = _Shielded.apply(target, kept.unsqueeze(along))
+    else:
+        target = torch.where(kept, target, _IGNORED)
+    if not as_probabilities and label_smoothing == 0:
+        return _emptied(F.cross_entropy(input, target, weight, reduction=reduction), kept, reduction, empty)
+    errors = F.cross_entropy(input, target, weight, reduction="none", label_smoothing=label_smoothing)
+    counted = kept if as_probabilities or weight is None else _weights(weight, target, kept)
+    return _emptied(reduced(torch.where(kept, errors, 0), counted, reduction), kept, reduction, empty)
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    ignore_index: int | Sequence[int] = _IGNORED,
+    reduction: str = "mean",
+    empty: float | None = None,
+) -> Tensor:
+    """Negative log likelihood of log-probabilities (N, C, ...) or (C,) as ``F.nll_loss``.
+
+    `mask`, `ignore_index`, `reduction` and `empty` as in :func:`cross_entropy`.
+
+    Replaces::
+
+        loss = F.nll_loss(log_probabilities[mask], target[mask])
+        loss = ops.nll_loss(log_probabilities, target, mask=mask)
+    """
+    require_reduction(reduction)
+    target = _labels(target)
+    kept = combined(mask, target, ignore_index, target.shape)
+    if kept is None:
+        kept = torch.ones_like(target, dtype=torch.bool)
+    target = torch.where(kept, target, _IGNORED)
+    loss = F.nll_loss(input.contiguous(), target, weight, reduction=reduction)  # else its backward raises
+    return _emptied(loss, kept, reduction, empty)
+
+
+def _labels(target: Tensor) -> Tensor:
+    """`target` in a dtype that holds negative labels too."""
+    return target.long() if target.dtype == torch.uint8 else target
+
+
+def _weights(weight: Tensor, target: Tensor, kept: Tensor) -> Tensor:
+    """The weight of each label, 0 where it does not count: what the weighted mean is divided by."""
+    index = torch.where(kept, target, 0)
+    return torch.where(kept, weight.index_select(0, index.flatten()).view(index.shape), 0)
+
+
+def _emptied(loss: Tensor, kept: Tensor, reduction: str, empty: float | None) -> Tensor:
+    if reduction != "mean" or empty is None:
+        return loss
+    return torch.where(kept.any(), loss, empty)

@@ -1,0 +1,99 @@
+"""Distinct values with a bound."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gapless.ops.select import positions, take
+
+
+class Distinct(NamedTuple):
+    """Distinct values, at a fixed size.
+
+    `values` (size,), then fill; `number`: how many there are, a 0-dim int64 tensor on the device, above the
+    size where there was no room for all. Where asked for, else None: `inverse`, of the shape of the input,
+    with the position of each element among the values (beyond the size where its value had no room); and
+    `counts` (size,), how often each value occurs, then 0.
+    """
+
+    values: Tensor
+    number: Tensor
+    inverse: Tensor | None = None
+    counts: Tensor | None = None
+
+
+def unique(
+    x: Tensor,
+    *,
+    size: int,
+    fill_value: float = 0,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """The distinct values of `x`, sorted, as ``torch.unique``; of more than `size`, the smallest.
+
+    Every NaN is a value of its own, as there. No gradient. Only how many there are:
+    :func:`gapless.ops.count_unique`.
+
+    Replaces::
+
+        values, inverse = torch.unique(x, return_inverse=True)
+        values, number, inverse, _ = ops.unique(x, size=100, return_inverse=True)
+
+    Raises:
+        ValueError: `size` is negative.
+    """
+    ordered, order = x.detach().flatten().sort()
+    return _runs(ordered, order, x, size, fill_value, return_inverse, return_counts)
+
+
+def unique_consecutive(
+    x: Tensor,
+    *,
+    size: int,
+    fill_value: float = 0,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """The first of each run of equal values of the flattened `x`, as ``torch.unique_consecutive``.
+
+    Replaces::
+
+        values, lengths = torch.unique_consecutive(x, return_counts=True)
+        values, number, _, lengths = ops.unique_consecutive(x, size=100, return_counts=True)
+    """
+    return _runs(x.detach().flatten(), None, x, size, fill_value, return_inverse, return_counts)
+
+
+def run_starts(ordered: Tensor) -> Tensor:
+    """Where a run of equal values begins in `ordered` (n,): bool (n,)."""
+    first = torch.ones_like(ordered[:1], dtype=torch.bool)
+    return torch.cat([first, ordered[1:] != ordered[:-1]])
+
+
+def _runs(
+    ordered: Tensor,
+    order: Tensor | None,
+    x: Tensor,
+    size: int,
+    fill_value: float,
+    return_inverse: bool,
+    return_counts: bool,
+) -> Distinct:
+    length = ordered.shape[0]
+    starts = run_starts(ordered)
+    at, count = positions(starts, size)
+    inverse = counts = None
+    if return_inverse:
+        inverse = rank = starts.cumsum(0) - 1
+        if order is not None:
+            inverse = torch.empty_like(rank).scatter_(0, order, rank)
+        inverse = inverse.view(x.shape)
+    if return_counts:
+        # A run ends where the next begins; `at` is `length` behind the last.
+        ends = positions(starts, size + 1)[0][1:] if length else at
+        counts = ends - at
+    return Distinct(take(ordered, at, fill_value), count, inverse, counts)

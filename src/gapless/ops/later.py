@@ -1,0 +1,167 @@
+"""Values that are logged: kept on the device step by step, and read without waiting for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Later:
+    """Values on their way to the host. On the CPU they are there at once."""
+
+    def __init__(self, values: dict[str, Tensor], host: dict[str, Tensor] | None = None) -> None:
+        self._host = dict(host or {})
+        self._events = []
+        for name, value in values.items():
+            self._host[name], event = _sent(value.detach())
+            if event is not None:
+                self._events.append(event)
+        self._sources = values if self._events else {}
+
+    def ready(self) -> bool:
+        """Whether the values have arrived; does not wait."""
+        return all(event.query() for event in self._events)
+
+    def result(self) -> dict[str, Tensor]:
+        """The values as host tensors, by name. **This waits** where they have not arrived yet."""
+        if not self.ready():
+            for event in self._events:
+                event.synchronize()
+        self._sources = {}
+        return self._host
+
+
+def read_later(**values: Tensor) -> Later:
+    """Start copying `values` to the host, and go on: they are read once :meth:`Later.ready` says so.
+
+    Replaces::
+
+        print(loss.item())
+        reading = ops.read_later(loss=loss)
+        ...                                  # some steps later
+        if reading.ready():
+            print(reading.result()["loss"].item())
+
+    The copies run on a stream of their own, into pinned memory.
+    """
+    return Later({name: value.detach().clone() for name, value in values.items()})
+
+
+class LogBuffer:
+    """Values of each step, kept on the device until they are read together.
+
+    Replaces::
+
+        losses.append(loss.item())               # reads in each step
+        log = ops.LogBuffer()                    # once
+        log.add(loss=loss)                       # in each step
+        reading = log.read()                     # every N steps; later, reading.result()["loss"].mean()
+
+    `capacity` is the number of steps for which memory is taken at first; it grows when more are added.
+    """
+
+    def __init__(self, capacity: int = 256) -> None:
+        if capacity < 1:
+            raise ValueError(f"expected room for one step at least, but got {capacity}")
+        self._capacity = capacity
+        self._series: dict[str, _Series] = {}
+
+    def add(self, **values: Tensor | float) -> None:
+        """Keep one value for each name: tensors of one element, or numbers, which stay on the host.
+
+        Raises:
+            ValueError: a tensor has more than one element.
+        """
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.numel() != 1:
+                raise ValueError(f"expected one element for {name!r}, but got shape {tuple(value.shape)}")
+        for name, value in values.items():
+            if name not in self._series:
+                self._series[name] = _Series(self._capacity)
+            self._series[name].add(value)
+
+    def read(self, *, reset: bool = True) -> Later:
+        """Start copying what was kept to the host: for each name a tensor (steps,). Does not wait.
+
+        Half precision arrives as float32. With `reset` the buffer is empty afterwards.
+        """
+        device: dict[str, Tensor] = {}
+        host: dict[str, Tensor] = {}
+        for name, series in self._series.items():
+            kept = series.kept()
+            (host if kept.device.type == "cpu" else device)[name] = kept
+        if reset:
+            for series in self._series.values():
+                series.length = 0
+        return Later(device, host)
+
+
+class _Series:
+    """The values of one name: a list of numbers, or a buffer where the first tensor was."""
+
+    def __init__(self, capacity: int) -> None:
+        self.length = 0
+        self._numbers: list[float] = []
+        self._buffer: Tensor | None = None
+        self._capacity = capacity
+
+    def add(self, value: Tensor | float) -> None:
+        if not isinstance(value, Tensor):
+            if self._buffer is None:
+                del self._numbers[self.length :]
+                self._numbers.append(value)
+            else:
+                self._row().fill_(value)
+        elif value.device.type == "cpu" and self._buffer is not None and self._buffer.device.type != "cpu":
+            self._row().fill_(value.item())  # a number of the host
+        else:
+            if self._buffer is None or self._buffer.device.type == "cpu" != value.device.type:
+                self._begin(value)
+            self._row().copy_(value.detach().reshape(()), non_blocking=True)
+        self.length += 1
+
+    def kept(self) -> Tensor:
+        """A copy of what is kept, (length,)."""
+        if self._buffer is None:
+            return torch.tensor(self._numbers[: self.length])
+        return self._buffer[: self.length].clone()
+
+    def _begin(self, value: Tensor) -> None:
+        if self._buffer is not None:  # on the host until now
+            self._numbers = self._buffer[: self.length].tolist()
+        small = value.dtype in (torch.float16, torch.bfloat16)
+        kind = torch.float32 if small else value.dtype
+        with torch.inference_mode(False):  # else it could be written in inference only
+            self._buffer = torch.empty(max(self._capacity, self.length), dtype=kind, device=value.device)
+        for at, number in enumerate(self._numbers[: self.length]):
+            self._buffer[at].fill_(number)
+        self._numbers = []
+
+    def _row(self) -> Tensor:
+        assert self._buffer is not None
+        if self.length == self._buffer.shape[0]:
+            with torch.inference_mode(False):
+                self._buffer = torch.cat([self._buffer, torch.empty_like(self._buffer)])
+        return self._buffer[self.length]
+
+
+_streams: dict[torch.device, Any] = {}
+
+
+def _sent(value: Tensor) -> tuple[Tensor, Any]:
+    """`value` on the host, and the event behind its copy (None where it is there already)."""
+    if value.device.type != "cuda":
+        return value.cpu(), None
+    if value.device not in _streams:
+        _streams[value.device] = torch.cuda.Stream(value.device)
+    stream = _streams[value.device]
+    stream.wait_stream(torch.cuda.current_stream(value.device))
+    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    with torch.cuda.stream(stream):
+        host.copy_(value, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(stream)
+    value.record_stream(stream)
+    return host, event

@@ -1,0 +1,203 @@
+"""Losses of torch.nn.functional for input and target of one shape, with a mask.
+
+`mask` is a bool tensor that broadcasts to the input, and `ignore_index` a value of the target that does not
+count, or several (NaN for missing targets). What does not count reaches neither the loss nor a gradient, NaN
+and infinity included. ``reduction="none"`` keeps the shape, with 0 where nothing counts. Nothing counts at
+all: the mean is NaN as in the reference, or `empty` where given, with a gradient of 0. For very sparse masks
+over large tensors, selecting first can be faster in spite of its wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch import Tensor
+
+from gapless.ops.masks import Ignored, combined
+
+_SMALL = (torch.float16, torch.bfloat16)
+
+
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    ignore_index: Ignored = None,
+    reduction: str = "mean",
+    empty: float | None = None,
+) -> Tensor:
+    """Squared error of what counts, as ``F.mse_loss``.
+
+    Replaces::
+
+        loss = F.mse_loss(input[mask], target[mask])
+        loss = ops.mse_loss(input, target, mask)
+
+    Raises:
+        ValueError: the shapes differ, or the mask does not broadcast to them, or `reduction` is unknown.
+    """
+    return _masked(F.mse_loss, input, target, mask, ignore_index, reduction, empty)
+
+
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    ignore_index: Ignored = None,
+    reduction: str = "mean",
+    empty: float | None = None,
+) -> Tensor:
+    """Absolute error of what counts, as ``F.l1_loss``.
+
+    Replaces::
+
+        loss = F.l1_loss(input[mask], target[mask])
+        loss = ops.l1_loss(input, target, mask)
+    """
+    return _masked(F.l1_loss, input, target, mask, ignore_index, reduction, empty)
+
+
+def smooth_l1_loss(
+    input: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    beta: float = 1.0,
+    ignore_index: Ignored = None,
+    reduction: str = "mean",
+    empty: float | None = None,
+) -> Tensor:
+    """Squared below `beta` and absolute above, as ``F.smooth_l1_loss``.
+
+    Replaces::
+
+        loss = F.smooth_l1_loss(boxes[positive], wanted[positive])
+        loss = ops.smooth_l1_loss(boxes, wanted, positive.unsqueeze(-1))
+    """
+
+    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
+        return F.smooth_l1_loss(a, b, reduction=reduction, beta=beta)
+
+    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+
+
+def huber_loss(
+    input: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    delta: float = 1.0,
+    ignore_index: Ignored = None,
+    reduction: str = "mean",
+    empty: float | None = None,
+) -> Tensor:
+    """Huber's error of what counts, as ``F.huber_loss``.
+
+    Replaces::
+
+        loss = F.huber_loss(input[mask], target[mask])
+        loss = ops.huber_loss(input, target, mask)
+    """
+
+    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
+        return F.huber_loss(a, b, reduction=reduction, delta=delta)
+
+    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+
+
+def binary_cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: Ignored = None,
+    reduction: str = "mean",
+    empty: float | None = None,
+) -> Tensor:
+    """Cross entropy of probabilities with targets in [0, 1], as ``F.binary_cross_entropy``.
+
+    `weight` broadcasts to the input. What does not count may lie outside [0, 1].
+
+    Replaces::
+
+        loss = F.binary_cross_entropy(input[mask], target[mask])
+        loss = ops.binary_cross_entropy(input, target, mask)
+    """
+
+    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
+        return F.binary_cross_entropy(a, b, weight, reduction=reduction)
+
+    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    mask: Tensor | None = None,
+    *,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    ignore_index: Ignored = None,
+    reduction: str = "mean",
+    empty: float | None = None,
+) -> Tensor:
+    """Cross entropy of logits with targets in [0, 1], as ``F.binary_cross_entropy_with_logits``.
+
+    `weight` and `pos_weight` broadcast to the input.
+
+    Replaces::
+
+        loss = F.binary_cross_entropy_with_logits(logits[mask], target[mask])
+        loss = ops.binary_cross_entropy_with_logits(logits, target, mask)
+    """
+
+    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
+        return F.binary_cross_entropy_with_logits(a, b, weight, reduction=reduction, pos_weight=pos_weight)
+
+    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+
+
+def _masked(
+    loss: Callable[..., Tensor],
+    input: Tensor,
+    target: Tensor,
+    mask: Tensor | None,
+    ignore_index: Ignored,
+    reduction: str,
+    empty: float | None,
+) -> Tensor:
+    require_reduction(reduction)
+    if input.shape != target.shape:
+        raise ValueError(
+            f"input and target must have one shape, but got {tuple(input.shape)} and {tuple(target.shape)}"
+        )
+    kept = combined(mask, target, ignore_index, input.shape)
+    if kept is None:
+        kept = torch.ones_like(input, dtype=torch.bool)
+    # Before the loss, so that no infinity times 0 reaches a gradient; behind it for the sum.
+    errors = loss(torch.where(kept, input, 0), torch.where(kept, target, 0), reduction="none")
+    return reduced(torch.where(kept, errors, 0), kept, reduction, empty)
+
+
+def require_reduction(reduction: str) -> None:
+    """Refuse what is no reduction."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+
+
+def reduced(errors: Tensor, counted: Tensor, reduction: str, empty: float | None = None) -> Tensor:
+    """`errors` reduced; they are 0 where nothing counts. `counted` are bools, or weights to divide by."""
+    if reduction == "none":
+        return errors
+    total = errors.sum(dtype=torch.float32 if errors.dtype in _SMALL else None)
+    if reduction == "mean":
+        count = counted.sum(dtype=torch.float32 if counted.dtype in _SMALL else None)
+        total = total / count
+        if empty is not None:
+            total = torch.where(count != 0, total, empty)
+    return total.to(errors.dtype)

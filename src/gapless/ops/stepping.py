@@ -1,0 +1,221 @@
+"""Optimizer steps that are skipped on the device, without reading why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gapless.errors import UsageError
+
+
+def all_finite(tensors: Tensor | Iterable[Tensor]) -> Tensor:
+    """Whether all elements of all `tensors` are finite: a 0-dim bool tensor on the device of the first.
+
+    Replaces::
+
+        if all(torch.isfinite(p.grad).all() for p in model.parameters()): ...   # reads once for each
+        finite = ops.all_finite(p.grad for p in model.parameters())
+
+    Nothing to look at: true, on the CPU.
+    """
+    given = [tensors] if isinstance(tensors, Tensor) else [tensor for tensor in tensors if tensor is not None]
+    found = [tensor.detach() for tensor in given if tensor.numel() > 0]
+    if not found:
+        return torch.ones((), dtype=torch.bool, device=given[0].device if given else None)
+    answers = []
+    groups: dict[Any, list[Tensor]] = {}
+    for tensor in found:
+        kind = (tensor.device, tensor.dtype, tensor.layout)
+        groups.setdefault(kind, []).append(tensor)
+    for (device, dtype, layout), group in groups.items():
+        if layout != torch.strided:
+            answers += [tensor.coalesce().values().isfinite().all() for tensor in group]
+        elif dtype.is_floating_point and device.type == "cuda":
+            # The largest absolute value is finite where all are; it cannot overflow, and is NaN where one is.
+            answers.append(torch.stack(torch._foreach_norm(group, torch.inf)).isfinite().all())
+        elif dtype.is_floating_point or dtype.is_complex:
+            answers += [tensor.isfinite().all() for tensor in group]
+    if not answers:  # integers
+        return torch.ones((), dtype=torch.bool, device=found[0].device)
+    home = answers[0].device
+    return torch.stack([answer.to(home, non_blocking=True) for answer in answers]).all()
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    *,
+    foreach: bool | None = None,
+    nonfinite: str = "keep",
+) -> Tensor:
+    """Scale the gradients in place so that their norm together is at most `max_norm`; gives the norm before.
+
+    Without a read, whatever the norm is. Where it is not finite, ``nonfinite="keep"`` does what torch does
+    (the gradients become NaN or 0), and ``"zero"`` makes all gradients 0. To leave such a step out, pass
+    the norm on: ``step_if(optimizer, norm.isfinite())``.
+
+    Replaces::
+
+        norm = nn.utils.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)   # reads the norm
+        norm = ops.clip_grad_norm_(parameters, 1.0, nonfinite="zero")
+
+    Raises:
+        ValueError: `nonfinite` is neither "keep" nor "zero".
+    """
+    if nonfinite not in ("keep", "zero"):
+        raise ValueError(f'nonfinite is "keep" or "zero", but got {nonfinite!r}')
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    norm = torch.nn.utils.clip_grad_norm_(given, max_norm, norm_type, foreach=foreach)
+    if nonfinite == "zero":
+        finite = norm.isfinite()
+        for parameter in given:
+            if parameter.grad is not None:
+                grad = parameter.grad
+                grad.copy_(torch.where(finite.to(grad.device, non_blocking=True), grad, 0))
+    return norm
+
+
+def step_if(optimizer: Optimizer, condition: Tensor) -> None:
+    """``optimizer.step()`` where the 0-dim bool `condition` is true; else nothing changes.
+
+    Replaces::
+
+        if torch.isfinite(loss):
+            optimizer.step()
+        ops.step_if(optimizer, torch.isfinite(loss))
+
+    On a GPU the condition is not read. ``fused=True`` optimizers of torch skip in their kernel, as under
+    ``GradScaler``; of others a copy of parameters and state is restored with ``where``, which costs their
+    memory once more, so prefer ``fused=True``. **The first step** of an optimizer that makes its state
+    then **waits** once, as the state must not be made if the step is skipped. For a condition on the CPU this
+    is an ``if``. The host's own counts (a scheduler's, for example) do not know of a step that was skipped.
+
+    Raises:
+        UsageError: the optimizer keeps numbers on the host that a step changes (Adam's count of steps,
+            unless ``capturable=True`` or ``fused=True``): they cannot be restored without a read.
+        ValueError: the condition is not a bool tensor of one element.
+    """
+    if condition.dtype != torch.bool or condition.numel() != 1:
+        raise ValueError(
+            f"expected one bool as condition, but got {condition.dtype} of shape {tuple(condition.shape)}"
+        )
+    condition = condition.detach().reshape(())
+    if condition.device.type == "cpu":
+        if condition:
+            optimizer.step()
+    elif _has_state(optimizer) and getattr(optimizer, "_step_supports_amp_scaling", False):
+        _told(optimizer, condition)
+    else:
+        _restored(optimizer, condition)
+
+
+def step_if_finite(optimizer: Optimizer) -> Tensor:
+    """:func:`step_if` all gradients of `optimizer` are finite; gives that answer, a 0-dim bool tensor.
+
+    Replaces::
+
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if torch.isfinite(norm):
+            optimizer.step()
+        finite = ops.step_if_finite(optimizer)
+    """
+    finite = all_finite(
+        parameter.grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    )
+    step_if(optimizer, finite)
+    return finite
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters that a step changes."""
+    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def _has_state(optimizer: Optimizer) -> bool:
+    """Whether every parameter has its state, or steps make none."""
+    if isinstance(optimizer, torch.optim.SGD) and not any(g["momentum"] for g in optimizer.param_groups):
+        return True
+    return all(
+        any(isinstance(value, Tensor) for value in optimizer.state.get(parameter, {}).values())
+        for parameter in _parameters(optimizer)
+    )
+
+
+def _told(optimizer: Any, condition: Tensor) -> None:
+    """A step whose kernels look at the condition themselves."""
+    kept = {
+        name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)
+    }
+    optimizer.grad_scale = None
+    optimizer.found_inf = (~condition).to(torch.float32)
+    try:
+        optimizer.step()
+    finally:
+        for name in ("grad_scale", "found_inf"):
+            delattr(optimizer, name)
+        for name, value in kept.items():
+            setattr(optimizer, name, value)
+
+
+@torch.no_grad()
+def _restored(optimizer: Optimizer, condition: Tensor) -> None:
+    """A step that is taken back where the condition is false."""
+    parameters = _parameters(optimizer)
+    before = [parameter.detach().clone() for parameter in parameters]
+    states = {parameter: dict(optimizer.state.get(parameter, {})) for parameter in parameters}
+    copies = {
+        parameter: {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
+        for parameter, state in states.items()
+    }
+    _refuse_host_state(optimizer, parameters)
+    optimizer.step()
+    if _made_state(optimizer, parameters, states):
+        if not condition:  # the one read: what was made now would have to be unmade on the host
+            for parameter, old in zip(parameters, before, strict=True):
+                parameter.copy_(old)
+                for name, value in copies[parameter].items():
+                    states[parameter][name].copy_(value)
+                if states[parameter]:
+                    optimizer.state[parameter] = states[parameter]
+                else:
+                    optimizer.state.pop(parameter, None)
+        _refuse_host_state(optimizer, parameters)
+        return
+    for parameter, old in zip(parameters, before, strict=True):
+        _keep_if(condition, parameter, old)
+        for name, value in copies[parameter].items():
+            now = optimizer.state[parameter][name]
+            _keep_if(condition, now, value)
+
+
+def _keep_if(condition: Tensor, now: Tensor, before: Tensor) -> None:
+    now.copy_(torch.where(condition.to(now.device, non_blocking=True), now, before))
+
+
+def _made_state(optimizer: Optimizer, parameters: list[Tensor], states: dict[Tensor, dict[str, Any]]) -> bool:
+    """Whether the step has made tensors of state that were not there."""
+    return any(
+        isinstance(value, Tensor) and not isinstance(states[parameter].get(name), Tensor)
+        for parameter in parameters
+        for name, value in optimizer.state.get(parameter, {}).items()
+    )
+
+
+def _refuse_host_state(optimizer: Optimizer, parameters: list[Tensor]) -> None:
+    for parameter in parameters:
+        for name, value in optimizer.state.get(parameter, {}).items():
+            on_host = isinstance(value, Tensor) and value.device.type == "cpu"
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if parameter.device.type != "cpu" and (on_host or number):
+                raise UsageError(
+                    f"{type(optimizer).__name__} keeps {name!r} on the host, where a skipped step cannot be "
+                    "undone without a wait: use fused=True or capturable=True"
+                )

@@ -1,0 +1,161 @@
+"""Steps are skipped exactly: parameters and state stay as they were, to the last bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import gapless
+from gapless import ops
+from gapless.errors import UsageError
+
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "sgd with momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.3, nesterov=False),
+    "sgd, fused": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True),
+    "sgd, fused, no momentum": lambda p: torch.optim.SGD(p, 0.1, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, 0.1, capturable=True),
+    "adamw, fused": lambda p: torch.optim.AdamW(p, 0.1, fused=True),
+    "adam, amsgrad, single": lambda p: torch.optim.Adam(p, 0.1, capturable=True, amsgrad=True, foreach=False),
+    "nadam": lambda p: torch.optim.NAdam(p, 0.1, capturable=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.1, capturable=True, momentum=0.5),
+}
+PATTERNS = {"taken": "1111", "first skipped": "0011", "in between": "1010", "none": "0000"}
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Any]:
+    with gapless.emulate() as seen:
+        yield seen
+
+
+def model() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(3, 2, device="cuda")
+
+
+def backward(net: nn.Module, step: int, bad: bool = False) -> None:
+    net.zero_grad()
+    x = torch.full((4, 3), float(step + 1), device="cuda")
+    (net(x).square().sum() * (torch.nan if bad else 1.0)).backward()
+
+
+def state(net: nn.Module, optimizer: Optimizer) -> Any:
+    return copy.deepcopy((net.state_dict(), optimizer.state_dict()["state"]))
+
+
+def same(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_as_an_if_around_the_step(seen: Any, name: str, pattern: str) -> None:
+    ours, theirs = model(), model()
+    mine, reference = OPTIMIZERS[name](ours.parameters()), OPTIMIZERS[name](theirs.parameters())
+    for step, taken in enumerate(PATTERNS[pattern]):
+        backward(ours, step, bad=taken == "0")
+        backward(theirs, step)
+        had_state = any(value for value in mine.state.values()) or name in ("sgd", "sgd, fused, no momentum")
+        before = seen.waits
+        ops.step_if(mine, torch.full((), taken == "1", device="cuda"))
+        assert seen.waits - before <= (0 if had_state else 1), seen.session.sites
+        if taken == "1":
+            reference.step()
+        same(ours.state_dict(), theirs.state_dict())
+        mine_state, their_state = mine.state_dict()["state"], reference.state_dict()["state"]
+        assert {k for k in mine_state if mine_state[k]} == {k for k in their_state if their_state[k]}
+        same({k: v for k, v in mine_state.items() if v}, {k: v for k, v in their_state.items() if v})
+
+
+def test_only_finite_gradients_step(seen: Any) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step, bad in enumerate([False, True, False, True]):
+        backward(net, step, bad)
+        kept = state(net, optimizer)
+        before = seen.waits
+        taken = ops.step_if_finite(optimizer)
+        assert seen.waits == before, seen.session.sites
+        assert bool(taken) == (not bad)
+        if bad:
+            same(state(net, optimizer), kept)
+        else:
+            assert not torch.equal(net.weight, kept[0]["weight"])
+
+
+def test_counts_on_the_host_are_refused(seen: Any) -> None:
+    net = model()
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    backward(net, 0)
+    with pytest.raises(
+        UsageError, match=r"Adam keeps 'step' on the host, .*: use fused=True or capturable=True"
+    ):
+        ops.step_if_finite(optimizer)
+
+
+def test_on_the_cpu_it_is_an_if() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight], 0.1)
+    weight.grad = torch.ones(2)
+    ops.step_if(optimizer, torch.tensor(False))
+    assert (weight.tolist(), dict(optimizer.state)) == ([1, 1], {})
+    ops.step_if(optimizer, torch.tensor([True]))
+    assert weight.tolist() != [1, 1]
+    with pytest.raises(ValueError, match=r"one bool as condition, but got torch\.float32 of shape \(2,\)"):
+        ops.step_if(optimizer, torch.ones(2))
+
+
+def test_a_skipped_step_leaves_the_attributes_of_a_scaler_alone(seen: Any) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), 0.1, fused=True)
+    backward(net, 0)
+    optimizer.step()
+    ops.step_if(optimizer, torch.full((), True, device="cuda"))
+    assert not hasattr(optimizer, "found_inf")
+    assert not hasattr(optimizer, "grad_scale")
+
+
+@pytest.mark.parametrize("bad", [None, torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_all_finite(seen: Any, bad: float | None, device: str) -> None:
+    tensors = [torch.full((2, 2), 6e4, device=device, dtype=torch.float16), torch.zeros(0, device=device)]
+    tensors.append(torch.full((3,), 3e38, device=device))
+    if bad is not None:
+        tensors[2][1] = bad
+    before = seen.waits
+    found = ops.all_finite(tensors)
+    each = [ops.all_finite(tensor) for tensor in tensors]
+    assert seen.waits == before
+    assert bool(found) == (bad is None)
+    assert [bool(one) for one in each] == [True, True, bad is None]
+
+
+def test_nothing_is_finite() -> None:
+    assert ops.all_finite([])
+    assert ops.all_finite([None, torch.tensor([1, 2])])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_clipping(seen: Any, bad: bool) -> None:
+    ours, theirs = model(), model()
+    backward(ours, 1, bad)
+    backward(theirs, 1, bad)
+    before = seen.waits
+    norm = ops.clip_grad_norm_(ours.parameters(), 0.5, nonfinite="zero")
+    assert seen.waits == before
+    wanted = nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+    same(norm, wanted)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert mine.grad is not None
+        same(mine.grad, torch.zeros_like(mine) if bad else other.grad)
+    kept = ops.clip_grad_norm_(theirs.parameters(), 0.25)
+    assert isinstance(kept, Tensor)
+    with pytest.raises(ValueError, match='nonfinite is "keep" or "zero", but got \'raise\''):
+        ops.clip_grad_norm_([], 1.0, nonfinite="raise")
