@@ -53,6 +53,7 @@ MASK = dev(torch.ones(4, dtype=torch.bool))
 HOST_MASK = torch.ones(4, 3, dtype=torch.bool)
 IDS = dev(torch.tensor([0, 1]))
 HOST_IDS = torch.tensor([0, 1])
+SCORED = (dev(torch.ones(2, 3)), IDS, dev(torch.ones(3)))
 SCALAR = dev(torch.tensor(1.0))
 HOST_SCALAR = torch.tensor(1.0)
 COUNTS = dev(torch.tensor([1, 2]))
@@ -152,6 +153,7 @@ WAITING = [
     case({"size": 2}, aten.isin.Tensor_Tensor, IDS, MANY),
     case({"size": 2}, aten.isin.Scalar_Tensor, 1, MANY),
     case({"size": 1}, torch.nn.functional.one_hot, IDS),
+    case({"size": 1}, torch.nn.functional.cross_entropy, *SCORED, label_smoothing=0.1),
     case({"size": 1}, torch.nn.functional.one_hot, IDS, num_classes=-1),
     case({"size": 1}, aten._to_sparse.default, X),
     case({"size": 2}, aten._to_sparse_csr.default, X),
@@ -238,6 +240,9 @@ QUIET = [
     case(NONE, aten.isin.Tensor_Tensor, IDS, MANY, assume_unique=True),
     case(NONE, aten.isin.Tensor_Tensor, HOST_IDS, torch.arange(300)),
     case(NONE, torch.nn.functional.one_hot, IDS, 4),
+    case(NONE, torch.nn.functional.cross_entropy, *SCORED),
+    case(NONE, torch.nn.functional.cross_entropy, *SCORED[:2], label_smoothing=0.1),
+    case(NONE, torch.nn.functional.cross_entropy, *SCORED, label_smoothing=0.1, reduction="sum"),
     case(NONE, torch.nn.functional.one_hot, IDS, num_classes=4),
     case(NONE, torch.nn.functional.one_hot, HOST_IDS),
     case(NONE, aten._to_sparse.default, HOST_X),

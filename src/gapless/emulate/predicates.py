@@ -207,6 +207,19 @@ def no_num_classes(call: Call) -> bool:
     return bool(not_empty(call)) and call.argument("num_classes", -1) == -1
 
 
+@_predicate("smoothed-with-weights")
+def smoothed_with_weights(call: Call) -> bool:
+    """`cross_entropy` with class weights and label smoothing: the mean is over the weights of chosen rows."""
+    target, weight = call.argument("target"), call.argument("weight", None)
+    return (
+        call.on_device(call.subject)
+        and weight is not None
+        and float(call.argument("label_smoothing", 0.0)) > 0
+        and call.argument("reduction", "mean") == "mean"
+        and not target.is_floating_point()
+    )
+
+
 @_predicate("num-classes-given")
 def num_classes_given(call: Call) -> bool:
     """`one_hot` on the device with `num_classes` (the CPU path reads values, the CUDA path does not)."""
