@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from gapless.analyze import WARM_UP, StepTally, report
 from gapless.commands import _gate, _output, _ranks
 from gapless.commands._progress import Progress
+from gapless.commands._saved import kind_of
 from gapless.commands._script import ScriptCommand
 from gapless.errors import UsageError
 from gapless.model import Mark, Report, Session
@@ -61,6 +63,8 @@ class Wishes:
     verbose: bool
     no_color: bool
     quiet: bool
+    prices: bool
+    calibrate: str | None
 
 
 @click.command("check", cls=ScriptCommand)
@@ -88,6 +92,16 @@ class Wishes:
 @click.option(
     "-o", "--output", metavar="FILE", help="Save the session; `gapless show FILE` reports it again."
 )
+@click.option(
+    "--prices/--no-prices",
+    default=True,
+    help="Estimate what a step and each wait in it take on the GPU; on by default.",
+)
+@click.option(
+    "--calibrate",
+    metavar="TRACE",
+    help="Estimate with the times of a real profile of this script instead of a data sheet's.",
+)
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -101,6 +115,7 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
       gapless check train.py --epochs 1 --batch-size 8
       gapless check --steps all -m mypackage.train
       gapless check --max-waits 0 train.py          a gate for continuous integration
+      gapless check --calibrate trace.json train.py prices with the times of a real profile
       torchrun --nproc-per-node 2 -m gapless check train.py
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; a script that fails keeps its own.
@@ -120,6 +135,8 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
 
     target = Target(words[0], words[1:]) if module is None else Target(module, words, module=True)
     target.check()
+    if wishes.calibrate is not None:
+        _check_trace(wishes)
     progress = Progress(
         _output.own_copy(sys.stderr), wishes.steps and wishes.steps + WARM_UP, quiet=wishes.quiet
     )
@@ -138,7 +155,9 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     if conclusion.rank == 0:
         progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)
-    plan = children.Plan(start=_CHILD, gpu=wishes.gpu, devices=wishes.devices, steps=wishes.steps)
+    plan = children.Plan(
+        start=_CHILD, gpu=wishes.gpu, devices=wishes.devices, steps=wishes.steps, programme=wishes.prices
+    )
     with children.environment_for_children(plan) as folder:
 
         def with_children(session: Session) -> Session:
@@ -159,6 +178,19 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     return conclusion.status
 
 
+def _check_trace(wishes: Wishes) -> None:
+    """That the profile to calibrate with is one, before the script has run for it.
+
+    Raises:
+        UsageError: it is none, or prices are not wanted.
+    """
+    if not wishes.prices:
+        raise UsageError("--calibrate is for the prices that --no-prices turns off")
+    path = wishes.calibrate or ""
+    if kind_of(path) != "trace":
+        raise UsageError(f"{path} is no profile to calibrate with: give the JSON that torch.profiler wrote")
+
+
 def _emulator(wishes: Wishes, stopper: object) -> Emulator:
     try:
         from gapless.emulate.emulator import Emulator
@@ -166,7 +198,12 @@ def _emulator(wishes: Wishes, stopper: object) -> Emulator:
         if error.name != "torch":
             raise
         raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch") from None
-    return Emulator(wishes.gpu, wishes.devices or _ranks.here(), on_mark=stopper)  # type: ignore[arg-type]
+    return Emulator(
+        wishes.gpu,
+        wishes.devices or _ranks.here(),
+        on_mark=stopper,  # type: ignore[arg-type]
+        programme=wishes.prices,
+    )
 
 
 class Conclusion:
@@ -187,6 +224,7 @@ class Conclusion:
             folder=os.getcwd(),
             hints=() if wishes.output else ("-o FILE saves it",),
         )
+        self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, self.rank))
 
     def __call__(self, session: Session) -> Session:
@@ -196,13 +234,24 @@ class Conclusion:
                 self.tally.add(mark)
         if self.rank == 0:
             self.progress.end(session, self.tally.count)
+        session = self._calibrated(session)
         if self._output:
             save(session, self._output)
             self.progress.saved(self._style.path(self._output))
         # One rank speaks for all: they run the same steps.
         if self.rank == 0:
-            self._report(report(session))
+            self._report(report(session, priced=self.wishes.prices))
         return session
+
+    def _calibrated(self, session: Session) -> Session:
+        """The session with the times of the profile that the user named; they are saved with it."""
+        programme = session.programme
+        if not self._calibration or programme is None:
+            return session
+        from gapless.analyze.estimate.measure import calibration
+
+        measured = msgspec.structs.replace(programme, calibration=calibration(self._calibration, programme))
+        return msgspec.structs.replace(session, programme=measured)
 
     def _report(self, found: Report) -> None:
         # The script may have left the cursor anywhere.

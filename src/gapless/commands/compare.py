@@ -5,27 +5,29 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from gapless.commands import _output
+from gapless.commands import _output, _proof
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile
 from gapless.model.comparison import Comparison, percents
+from gapless.prove.naming import is_target, script_words
 from gapless.render import _comparison
 
 if TYPE_CHECKING:
     from gapless.analyze.compare import Subject
 
-Kind = Literal["trace", "session", "profile"]
+Kind = Literal["trace", "session", "profile", "script", "callable"]
 
 _ACCEPTED = (
     "compare takes two traces (or folders or patterns of the ranks of a run), two saved profiles, "
-    "or two sessions of `gapless check -o`"
+    "two sessions of `gapless check -o`, two scripts, or two callables"
 )
+_STEPS = "10"
 
 
 @click.command("compare")
@@ -40,6 +42,7 @@ _ACCEPTED = (
     type=click.FloatRange(0),
     help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has as many more waits).",
 )
+@_proof.options
 @click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("before", metavar="BEFORE")
@@ -52,11 +55,16 @@ def command(
     bound: float | None,
     no_color: bool,
     quiet: bool,
+    **asked: Any,
 ) -> int:
-    """Tell what changed from BEFORE to AFTER: the step, its phases, kernels, lines and findings.
+    """Tell what changed from BEFORE to AFTER.
 
-    Both are traces, or both sessions that `gapless check -o` has saved. A folder or a pattern in quotes
-    stands for the ranks of one run, of which the slowest is compared.
+    Two traces, or two sessions that `gapless check -o` has saved: the step, its phases, kernels, lines and
+    findings. A folder or a pattern in quotes stands for the ranks of one run, of which the slowest is
+    compared. Two scripts are checked first (in quotes with their arguments).
+
+    Two callables (losses.py:fixed, package.module:Loss(10)): whether they compute the same on --inputs and on
+    edge cases made from them, gradients included, how often a call waits, and which one is faster.
 
     \b
     Examples:
@@ -64,10 +72,22 @@ def command(
       gapless compare 'old/rank*.json' 'new/rank*.json'
       gapless compare --fail-on-regression 5 main.json.gz branch.json.gz
       gapless compare before.gapless.json after.gapless.json
+      gapless compare 'old.py --epochs 1' 'new.py --epochs 1'
+      gapless compare losses.py:original losses.py:fixed --inputs losses.py:batches
 
-    Exit status: 0; 1 a regression over the bound; 2 usage; 3 a file could not be read.
+    Exit status: 0; 1 not the same, slower, or a regression over the bound; 2 usage; 3 a file could not be
+    read, or what was to be compared failed.
     """
-    made = compare(before, after, quiet)
+    wishes = _proof.Asked(**asked)
+    if is_target(before) or is_target(after):
+        if not (is_target(before) and is_target(after)):
+            other = after if is_target(before) else before
+            raise UsageError(f"{other} is no callable: write {_advice(other)}")
+        if bound is not None:
+            raise UsageError("--fail-on-regression is for runs; callables take --fail-if-slower")
+        return _proof.show(before, after, wishes, form, unfold, no_color)
+    _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
+    made = compare(before, after, quiet, wishes.gpu)
     style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
     text = _comparison.as_json(made, style) if form == "json" else _comparison.as_text(made, style)
     _output.write(sys.stdout, text)
@@ -77,14 +97,33 @@ def command(
     return EXIT_FINDINGS if reason else EXIT_OK
 
 
-def compare(before: str, after: str, quiet: bool = True) -> Comparison:
+def _advice(name: str) -> str:
+    return f"{name}:function" if name.endswith(".py") else "losses.py:function"
+
+
+def _refuse(asked: _proof.Asked, scripts: bool) -> None:
+    """Refuse options that say nothing of runs; scripts are run on the GPU that is asked for."""
+    given = [one for one in asked.given() if not (scripts and one == "--gpu")]
+    if given:
+        verb = "is" if len(given) == 1 else "are"
+        raise UsageError(f"{' and '.join(given)} {verb} for callables: losses.py:original losses.py:fixed")
+
+
+def compare(before: str, after: str, quiet: bool = True, gpu: str | None = None) -> Comparison:
     """What changed from what `before` names to what `after` names; progress is told unless `quiet`.
+
+    Scripts are run on an emulated `gpu`.
 
     Raises:
         UsageError: they are of different kinds.
         UnreadableInput: one of them cannot be read.
     """
     kinds = _kind(before), _kind(after)
+    if kinds == ("script", "script"):
+        return _scripts(before, after, gpu)
+    if "script" in kinds:
+        script, other = (before, after) if kinds[0] == "script" else (after, before)
+        raise UsageError(f"{script} is a script and {other} is not: {_ACCEPTED}")
     if kinds == ("session", "session"):
         return _sessions(before, after)
     if "session" in kinds:
@@ -112,12 +151,29 @@ def regression(made: Comparison, bound: float) -> str:
 
 def _kind(name: str) -> Kind:
     """What `name` is. What Gapless did not write itself is taken for a trace."""
+    if script_words(name):
+        return "script"
     kind = kind_of(name) if os.path.isfile(name) else "trace"
     if kind in ("session", "profile"):
         return kind  # type: ignore[return-value]  # one of the two
     if kind in ("trace", ""):
         return "trace"
     raise UsageError(f"{name} is a saved {kind}: {_ACCEPTED}")
+
+
+def _scripts(before: str, after: str, gpu: str | None) -> Comparison:
+    from gapless.analyze import report
+    from gapless.analyze.compare import compare_reports
+    from gapless.capture.target import Target
+    from gapless.prove.scripts import session_of
+
+    words = script_words(before), script_words(after)
+    for name, *arguments in words:
+        Target(name, tuple(arguments)).check()
+    sides = [
+        (name, report(session_of(one, _STEPS, gpu))) for name, one in zip((before, after), words, strict=True)
+    ]
+    return compare_reports(sides[0], sides[1])
 
 
 def _sessions(before: str, after: str) -> Comparison:

@@ -51,6 +51,8 @@ def reports(saved: str) -> Sequence[Report]:
         return [explain(run, () if n else grouping.notes, nearby) for n, run in enumerate(grouping.runs)]
     if kind == "trace":
         raise UnreadableInput(f"{saved} is a profile of PyTorch's own: gapless trace {saved}")
+    if kind == "memory":
+        raise UnreadableInput(f"{saved} is a saved memory run: gapless memory {saved}")
     from gapless.analyze import report
     from gapless.model.session import load
 

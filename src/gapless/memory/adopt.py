@@ -1,0 +1,142 @@
+"""An allocator that begins with the memory a run had when its recording began."""
+
+from __future__ import annotations
+
+from gapless.memory import expandable
+from gapless.memory.allocator import Allocator
+from gapless.memory.blocks import AddressSpace, Block, Pool
+from gapless.model.memory import MemoryRun, StartBlock, StartSegment
+
+
+class Live:
+    """The blocks in use, by the number of their allocation; and what waits for another stream."""
+
+    __slots__ = ("blocks", "waiting")
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, Block] = {}
+        self.waiting: dict[int, int] = {}
+
+
+def adopt(allocator: Allocator, run: MemoryRun) -> Live:
+    """Lay the segments of `run.start` out as they were. They count as reserved, and not as calls."""
+    live = Live()
+    spaces: dict[tuple[int, bool, int], list[StartSegment]] = {}
+    for segment in run.start:
+        if segment.expandable:
+            spaces.setdefault((segment.stream, segment.small, segment.pool), []).append(segment)
+            continue
+        pool = _pool(allocator, segment)
+        allocator.driver.adopt(segment.address, segment.size)
+        allocator.grow(segment.size)
+        _lay(allocator, pool, segment, live, None)
+        if pool.private is not None:
+            pool.private.segments += 1
+    for ranges in spaces.values():
+        _adopt_space(allocator, ranges, live)
+    return live
+
+
+def begin_fresh(allocator: Allocator, run: MemoryRun) -> Live:
+    """Ask for all that was in use, in the order of the addresses, from an allocator that has nothing yet.
+
+    What does not fit is missing from the answer.
+    """
+    live = Live()
+    for segment in run.start:
+        for start in segment.blocks:
+            if start.ident < 0:
+                continue
+            block = allocator.malloc(max(start.requested, 1), segment.stream, segment.pool)
+            if block is not None:
+                _keep(allocator, block, start, live)
+    return live
+
+
+def _pool(allocator: Allocator, segment: StartSegment) -> Pool:
+    if not segment.pool:
+        return allocator.small if segment.small else allocator.large
+    private = allocator.private_pool(segment.pool)
+    return private.small if segment.small else private.large
+
+
+def _lay(
+    allocator: Allocator, pool: Pool, segment: StartSegment, live: Live, space: AddressSpace | None
+) -> tuple[Block | None, Block | None]:
+    """The blocks of a segment, in a chain; its first and its last."""
+    address, before, first = segment.address, None, None
+    for start in segment.blocks:
+        block = Block(address, start.size, segment.stream, pool)
+        block.expandable = space
+        block.splice(before, None)
+        _fill(allocator, block, start, live)
+        address += start.size
+        before = block
+        first = first or block
+    return first, before
+
+
+def _fill(allocator: Allocator, block: Block, start: StartBlock, live: Live) -> None:
+    if start.ident < 0:
+        block.pool.add(block)
+        return
+    block.allocated = True
+    block.requested = start.requested
+    allocator.requested += start.requested
+    allocator.allocated += block.size
+    allocator.peak_allocated = max(allocator.peak_allocated, allocator.allocated)
+    _keep(allocator, block, start, live)
+
+
+def _keep(allocator: Allocator, block: Block, start: StartBlock, live: Live) -> None:
+    if start.deferred:
+        live.waiting[start.ident] = allocator.defer(block)
+    else:
+        live.blocks[start.ident] = block
+
+
+def _adopt_space(allocator: Allocator, ranges: list[StartSegment], live: Live) -> None:
+    """Mapped ranges of one stream and pool: all in one range of addresses, unmapped in between."""
+    ranges = sorted(ranges, key=lambda one: one.address)
+    pool = _pool(allocator, ranges[0])
+    rest = expandable.open_space(allocator, pool, ranges[0].stream, ranges[0].address)
+    space = rest.expandable
+    assert space is not None
+    for one in ranges:
+        if one.address + one.size > rest.address + rest.size:
+            _outgrow(pool, rest, space, one.address + one.size)
+        allocator.driver.map(one.size)
+        allocator.grow(one.size)
+        rest = _insert(allocator, pool, rest, one, space, live)
+
+
+def _outgrow(pool: Pool, rest: Block, space: AddressSpace, end: int) -> None:
+    """The recorded range was longer than is known of the device."""
+    more = -(-(end - rest.address - rest.size) // space.page) * space.page + space.page
+    space.size += more
+    rest.size += more
+
+
+def _insert(
+    allocator: Allocator, pool: Pool, rest: Block, one: StartSegment, space: AddressSpace, live: Live
+) -> Block:
+    """Put a mapped range into the unmapped block `rest`; what is left of it behind the range."""
+    pool.remove_unmapped(rest)
+    end = rest.address + rest.size
+    first, last = _lay(allocator, pool, one, live, space)
+    assert first is not None
+    assert last is not None
+    before: Block | None = rest.prev
+    if one.address > rest.address:
+        rest.size = one.address - rest.address
+        pool.add_unmapped(rest)
+        before = rest
+    first.prev = before
+    if before is not None:
+        before.next = first
+    behind = Block(one.address + one.size, end - one.address - one.size, one.stream, pool)
+    behind.mapped = False
+    behind.expandable = space
+    behind.splice(last, None)
+    pool.add_unmapped(behind)
+    return behind

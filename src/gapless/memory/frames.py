@@ -1,0 +1,153 @@
+"""Frames of a snapshot as places: lines of Python, the operator, and what the memory is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gapless.model.memory import Kind, Place
+from gapless.model.source import SourceLine
+
+_PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+_STANDARD = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\]|^<frozen ")
+_INDUCTOR = re.compile(r"torchinductor_|[/\\]torch_compile_debug[/\\]")
+_OPERATOR = re.compile(r"^at::_ops::(\w+?)::(?:call|redispatch)\b")
+_NODE = re.compile(r"torch::autograd::generated::(\w+Backward\d*)::apply")
+_WORKSPACE = re.compile(r"getNew\w*Workspace|blas\w*workspace", re.IGNORECASE)
+_TORCH = re.compile(r"[/\\]torch[/\\]")
+
+
+class Places:
+    """Interns stacks: the same frames are the same place, however often they occur."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.lines: list[SourceLine] = []
+        self._place: dict[Place, int] = {}
+        self._line: dict[SourceLine, int] = {}
+        self._known: dict[tuple[int, ...], int] = {}
+        self._kept: list[object] = []
+        self._frame: dict[tuple[str, int, str], int] = {}
+
+    def of_frames(self, frames: object) -> int:
+        """The position of the place of `frames`, a list of dictionaries as a snapshot has them."""
+        if not isinstance(frames, list) or not frames:
+            return self.intern(())
+        # torch writes each frame once and refers to it: stacks of the same frames need no second look.
+        key = tuple(map(id, frames))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._read(frames)
+            self._kept.append(frames)  # or others could get their identities
+        return known
+
+    def intern(self, stack: Sequence[SourceLine], operator: str = "", kind: Kind = "unknown") -> int:
+        """The position of a place: `stack` innermost first."""
+        lines = []
+        for line in stack:
+            at = self._line.get(line)
+            if at is None:
+                at = self._line[line] = len(self.lines)
+                self.lines.append(line)
+            lines.append(at)
+        return self._add(Place(tuple(lines), operator, kind))
+
+    def _add(self, place: Place) -> int:
+        at = self._place.get(place)
+        if at is None:
+            at = self._place[place] = len(self.places)
+            self.places.append(place)
+        return at
+
+    def _read(self, frames: list[Any]) -> int:
+        lines: list[int] = []
+        native: list[str] = []
+        for frame in frames:
+            if not isinstance(frame, dict):
+                continue
+            file, name, number = frame.get("filename"), frame.get("name"), frame.get("line")
+            if not (isinstance(file, str) and isinstance(name, str) and isinstance(number, int)):
+                continue
+            if number > 0 and (file.endswith(".py") or (file.startswith("<") and file.endswith(">"))):
+                lines.append(self._frame_line(file, number, name))
+            else:
+                native.append(name)
+        stack = [self.lines[line] for line in lines]
+        return self._add(Place(tuple(lines), operator_of(native), kind_of(stack, native)))
+
+    def _frame_line(self, file: str, number: int, name: str) -> int:
+        key = (file, number, name)
+        at = self._frame.get(key)
+        if at is None:
+            line = SourceLine(file, number, name, library=library_of(file))
+            at = self._line.get(line)
+            if at is None:
+                at = self._line[line] = len(self.lines)
+                self.lines.append(line)
+            self._frame[key] = at
+        return at
+
+
+def library_of(file: str) -> str:
+    """The package that `file` belongs to, by its path: it may be a file of another machine."""
+    found = _PACKAGE.search(file)
+    if found:
+        return found.group(1).removesuffix(".py")
+    if _INDUCTOR.search(file):
+        return "torch"
+    return "python" if _STANDARD.search(file) or file.startswith("<") else ""
+
+
+def operator_of(native: Sequence[str]) -> str:
+    """The outermost operator (what the user called) or, in backward, the node that ran; "" where unknown."""
+    found = ""
+    for name in native:
+        node = _NODE.search(name)
+        if node:
+            return node.group(1)
+        operator = _OPERATOR.match(name)
+        if operator:
+            found = "aten::" + operator.group(1)
+    return found
+
+
+def kind_of(stack: Sequence[SourceLine], native: Sequence[str] = ()) -> Kind:
+    """What memory asked for by these calls is: as much as they show, else ``unknown``.
+
+    A line of an optimizer that makes its state; a module that is built or moved; a loader; the engine of
+    autograd; a module's forward. A tensor's later life is not looked at.
+    """
+    if any(_WORKSPACE.search(name) for name in native):
+        return "workspace"
+    kind: Kind = "unknown"
+    for line in stack:
+        found = _kind_of_line(line)
+        if found == "activation":
+            kind = found  # an optimizer's or a loader's line may still come further out
+        elif found is not None:
+            return found
+    if any("torch::autograd::Engine::" in name for name in native):
+        return "backward"
+    return kind
+
+
+def _kind_of_line(line: SourceLine) -> Kind | None:
+    file = line.file.replace("\\", "/")
+    if not _TORCH.search(line.file):
+        return None
+    if "/torch/optim/" in file:
+        return "optimizer"
+    if "/torch/utils/data/" in file:
+        return "batch"
+    if file.endswith(("/torch/autograd/graph.py", "/torch/autograd/__init__.py")):
+        return "backward"
+    if file.endswith("/torch/nn/modules/module.py"):
+        if line.function in ("_apply", "to", "cuda", "convert", "_load_from_state_dict"):
+            return "parameter"
+        return "activation" if line.function == "_call_impl" else None
+    if file.endswith("/torch/nn/parameter.py"):
+        return "parameter"
+    if "/torch/nn/modules/" in file and line.function in ("__init__", "reset_parameters"):
+        return "parameter"
+    return None

@@ -1,0 +1,143 @@
+"""`MemoryRun` to `MemoryReport`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gapless.memory.moment import moment
+from gapless.memory.sentence import advice, sentence
+from gapless.memory.simulate import Begin, Simulation
+from gapless.memory.trials import Progress, Where, attempt_all, candidates, improves, rank
+from gapless.model.memory import ALLOC, STEP, Fidelity, MemoryReport, MemoryRun, Outcome, Trial
+
+
+class Wishes(NamedTuple):
+    """What a report is to answer.
+
+    `capacity` is what the process may reserve and `total` what the device has (bytes, -1: as in the run),
+    `gpu` the device's name. `tried` are settings to try; `search` tries all that make sense, on `jobs`
+    processes.
+    """
+
+    capacity: int = -1
+    total: int = -1
+    gpu: str = ""
+    tried: Sequence[str] = ()
+    search: bool = False
+    begin: Begin = "recorded"
+    jobs: int = 1
+
+
+def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | None = None) -> MemoryReport:
+    """What replaying `run` says; ``progress(done, of)`` counts trials.
+
+    Raises:
+        InvalidSettings: torch would refuse one of the settings that are to be tried.
+    """
+    wishes = wishes or Wishes()
+    where = Where(wishes.capacity, wishes.total, wishes.begin)
+    recorded = run.recorded
+    own = Simulation(run, total=wishes.total).go() if recorded is not None or where == Where() else None
+    replay = own if own is not None and where == Where() else Simulation(run, **where._asdict()).go()
+    baseline = replay.outcome()
+    peak = moment(run, replay.peak_event, **where._asdict())
+    height = peak
+    if replay.height_event != replay.peak_event:
+        height = moment(run, replay.height_event, **where._asdict())
+    trials, best = _trials(run, wishes, where, baseline, progress)
+    made = MemoryReport(
+        sentence="",
+        path=run.path,
+        origin=run.origin,
+        device=run.device,
+        gpu=wishes.gpu or run.gpu,
+        limit=wishes.capacity if wishes.capacity >= 0 else run.limit,
+        total_memory=wishes.total if wishes.total >= 0 else run.total_memory,
+        settings=run.settings,
+        events=len(run),
+        allocations=sum(action == ALLOC for action in run.action),
+        steps=sum(action == STEP for action in run.action),
+        span=run.time[-1] if run.time else -1,
+        baseline=baseline,
+        fidelity=fidelity(run, own) if own is not None and recorded is not None else None,
+        curve=replay.curve,
+        peak=peak,
+        height=height,
+        times=run.times,
+        trials=tuple(trials),
+        searched=wishes.search,
+        best=best,
+        notes=(*run.notes, *_notes(run, wishes), *_how(trials, best)),
+    )
+    return msgspec.structs.replace(made, sentence=sentence(made), advice=advice(made))
+
+
+def _trials(
+    run: MemoryRun, wishes: Wishes, where: Where, baseline: Outcome, progress: Progress | None
+) -> tuple[list[Trial], int]:
+    wanted = list(wishes.tried)
+    if wishes.search:
+        known = wishes.total >= 0 or wishes.capacity >= 0 or run.total_memory >= 0 or run.limit >= 0
+        wanted += [one for one in candidates(known) if one not in wanted and one != run.settings]
+    if not wanted:
+        return [], -1
+    trials = rank(attempt_all(run, wanted, where, wishes.jobs, progress), baseline)
+    return trials, 0 if improves(trials[0].outcome, baseline) else -1
+
+
+def fidelity(run: MemoryRun, replay: Simulation) -> Fidelity:
+    """How well the replay of `run` under its own settings meets what was recorded."""
+    recorded, outcome = run.recorded, replay.outcome()
+    assert recorded is not None
+    misses = [
+        f"{name} {got} for {was}"
+        for name, got, was in (
+            ("cudaMalloc", outcome.mallocs, recorded.mallocs),
+            ("cudaFree", outcome.frees, recorded.frees),
+            ("mappings", outcome.maps, recorded.maps),
+            ("unmappings", outcome.unmaps, recorded.unmaps),
+            ("retries", outcome.retries, recorded.retries if recorded.retries >= 0 else outcome.retries),
+            ("failed requests", outcome.failures, recorded.ooms),
+            ("bytes reserved at the peak", outcome.peak_reserved, recorded.peak_reserved),
+            ("bytes reserved at the end", outcome.final_reserved, recorded.final_reserved),
+        )
+        if got != was
+    ]
+    return Fidelity(
+        exact=not misses,
+        misses=tuple(misses),
+        addresses=replay.placed,
+        allocations=sum(action == ALLOC for action in run.action),
+    )
+
+
+def _how(trials: list[Trial], best: int) -> list[str]:
+    """How to set what is advised, where an older torch does not know it."""
+    if best < 0 or "per_process_memory_fraction" not in trials[best].settings:
+        return []
+    return [
+        "where torch refuses per_process_memory_fraction as a setting, call "
+        "torch.cuda.set_per_process_memory_fraction() before anything is allocated"
+    ]
+
+
+def _notes(run: MemoryRun, wishes: Wishes) -> list[str]:
+    notes = []
+    held = sum(segment.size for segment in run.start)
+    if 0 <= wishes.capacity < held and wishes.begin == "recorded":
+        notes.append("recording began with more reserved than that: what was in use is laid out anew")
+    elif run.start and wishes.begin == "recorded" and (wishes.tried or wishes.search):
+        notes.append(
+            "recording began with memory in use: other settings are tried from there on, with that memory "
+            "as it lay (--fresh lays it out anew)"
+        )
+    recorded = run.recorded
+    if recorded is not None and recorded.ceiling > recorded.floor and wishes.capacity < 0:
+        slack = recorded.ceiling - recorded.floor
+        notes.append(
+            f"what this process could get is known to {slack / 1e6:.0f} MB; the least of it is assumed"
+        )
+    return notes

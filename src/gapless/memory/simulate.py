@@ -1,0 +1,245 @@
+"""A `MemoryRun` through the allocator, under its own settings or others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from gapless.errors import UsageError
+from gapless.memory.adopt import Live, adopt, begin_fresh
+from gapless.memory.allocator import Allocator
+from gapless.memory.driver import UNLIMITED, Driver
+from gapless.memory.settings import Settings, parse
+from gapless.memory.sizes import round_size
+from gapless.model.memory import (
+    ALLOC,
+    DEFER,
+    DONE,
+    EMPTY,
+    FAILED,
+    FREE,
+    RETIRE,
+    CallTimes,
+    Curve,
+    MemoryRun,
+    Outcome,
+    Shortage,
+)
+
+Begin = Literal["recorded", "fresh"]
+"""How a run begins that was recorded from its middle: with the memory as it lay, or with its tensors anew."""
+POINTS = 400
+"""Points of a curve."""
+Progress = Callable[[int, int], None]
+
+
+class Simulation:
+    """One replay, and what is to be seen of it afterwards.
+
+    `capacity` is what the device gives this process, in bytes; -1 for what the recorded run could get, or no
+    limit where it never ran into one. `total` is all of the device's memory, of which
+    ``per_process_memory_fraction`` is a part. A run whose recording began with more reserved than `capacity`
+    begins fresh. `stop` ends the replay before that event (-1: never).
+    """
+
+    def __init__(
+        self,
+        run: MemoryRun,
+        settings: Settings | str | None = None,
+        *,
+        capacity: int = -1,
+        total: int = -1,
+        begin: Begin = "recorded",
+        stop: int = -1,
+    ) -> None:
+        self.run = run
+        self.text = settings if isinstance(settings, str) else run.settings
+        self.settings = _settings(run, settings)
+        self.capacity = capacity if capacity >= 0 else run.limit if run.limit >= 0 else UNLIMITED
+        known = [one for one in (total, run.total_memory, capacity, run.limit) if one >= 0]
+        if self.settings.fraction < 1 and not known:
+            raise UsageError(
+                "a fraction of the device's memory needs the device: name it (--gpu) or its memory (--limit)"
+            )
+        recorded = run.recorded
+        driver = Driver(
+            self.capacity, recorded.segments if recorded else (), recorded.spaces if recorded else ()
+        )
+        self.allocator = Allocator(self.settings, driver, known[0] if known else -1)
+        held = sum(segment.size for segment in run.start)
+        self.begin: Begin = begin if held <= self.capacity else "fresh"
+        self.stop = len(run) if stop < 0 else min(stop, len(run))
+        self.live = Live()
+        self.placed = 0
+        self.peak_event = self.height_event = -1
+        self.shortage: Shortage | None = None
+        self.failure: Shortage | None = None
+        self.failures = 0
+        self.end = 0
+        self.curve = Curve()
+
+    def go(self, progress: Progress | None = None, points: int = POINTS) -> Simulation:
+        """Replay all of it, or until memory runs out; ``progress(done, of)`` is told now and then."""
+        allocator = self.allocator
+        self._begin()
+        event, allocated, reserved = [-1], [allocator.allocated], [allocator.reserved]
+        top_allocated, top_reserved = allocator.peak_allocated, allocator.peak_reserved
+        step = max(1, -(-self.stop // max(points, 1)))
+        low = 0
+        while low < self.stop and self.shortage is None:
+            high = min(low + step, self.stop)
+            # The peaks begin anew in each stretch, so that the curve gets each stretch's own.
+            allocator.peak_allocated, allocator.peak_reserved = allocator.allocated, allocator.reserved
+            self.end = self._stretch(low, high)
+            event.append(self.end - 1)
+            allocated.append(allocator.peak_allocated)
+            reserved.append(allocator.peak_reserved)
+            if allocator.peak_allocated > top_allocated:
+                top_allocated, self.peak_event = allocator.peak_allocated, allocator.peak_at
+            if allocator.peak_reserved > top_reserved:
+                top_reserved, self.height_event = allocator.peak_reserved, allocator.height_at
+            low = high
+            if progress is not None:
+                progress(low, self.stop)
+        allocator.process_events()
+        allocator.peak_allocated, allocator.peak_reserved = top_allocated, top_reserved
+        self.curve = Curve(event=tuple(event), allocated=tuple(allocated), reserved=tuple(reserved))
+        return self
+
+    def _begin(self) -> None:
+        if self.begin == "recorded":
+            self.live = adopt(self.allocator, self.run)
+            return
+        self.live = begin_fresh(self.allocator, self.run)
+        wanted = [one for segment in self.run.start for one in segment.blocks if one.ident >= 0]
+        there = self.live.blocks.keys() | self.live.waiting.keys()
+        missing = [one for one in wanted if one.ident not in there]
+        if missing:
+            self._short(-1, missing[0].requested, missing[0].place, self.run.start[0].stream, 0)
+
+    def _stretch(self, low: int, high: int) -> int:
+        """The events from `low` to `high`; how far it came."""
+        run, allocator, live = self.run, self.allocator, self.live.blocks
+        malloc, free = allocator.malloc, allocator.free
+        addresses = run.address[low:high] or (0,) * (high - low)
+        pools = run.pool[low:high] or (0,) * (high - low)
+        placed = 0
+        at = low
+        columns = zip(
+            run.action[low:high],
+            run.ident[low:high],
+            run.size[low:high],
+            run.stream[low:high],
+            addresses,
+            pools,
+            strict=True,
+        )
+        for action, ident, size, stream, address, pool in columns:
+            if action == ALLOC:
+                allocator.now = at
+                block = malloc(size, stream, pool)
+                if block is None:
+                    self._short(at, size, run.place[at], stream, pool)
+                    break
+                live[ident] = block
+                placed += block.address == address
+            elif action == FREE:
+                free(live.pop(ident))
+            else:
+                self._rare(at, action, ident)
+                if self.shortage is not None:
+                    break
+            at += 1
+        self.placed += placed
+        return at
+
+    def _rare(self, at: int, action: int, ident: int) -> None:
+        run, allocator = self.run, self.allocator
+        if action == DEFER:
+            self.live.waiting[ident] = allocator.defer(self.live.blocks.pop(ident))
+        elif action == DONE:
+            allocator.done(self.live.waiting.pop(ident, 0))
+        elif action == EMPTY:
+            allocator.empty_cache()
+        elif action == RETIRE:
+            allocator.retire(ident)
+        elif action == FAILED:
+            pool = run.pool[at] if run.pool else 0
+            block = allocator.malloc(run.size[at], run.stream[at], pool)
+            if block is not None:
+                allocator.free(block)  # the recorded run went on without it
+            else:
+                self.failures += 1
+                found = self._shortage(at, run.size[at], run.place[at], run.stream[at], pool)
+                self.failure = self.failure or found
+
+    def _short(self, at: int, size: int, place: int, stream: int, pool: int) -> None:
+        """The run ends here."""
+        self.shortage = self._shortage(at, size, place, stream, pool)
+
+    def _shortage(self, at: int, size: int, place: int, stream: int, pool: int) -> Shortage:
+        """Memory ran out: what there was."""
+        allocator = self.allocator
+        rounded = round_size(size, self.settings.divisions)
+        chosen = allocator.pool_for(rounded, pool)
+        room = min(self.capacity - allocator.driver.used, _allowed(allocator))
+        return Shortage(
+            event=at,
+            size=size,
+            line=self.run.line(place),
+            allocated=allocator.allocated,
+            reserved=allocator.reserved,
+            cached=allocator.reserved - allocator.allocated,
+            largest=chosen.largest(stream),
+            unreserved=max(room, 0),
+        )
+
+    def outcome(self, times: CallTimes | None = None) -> Outcome:
+        """What it came to; calls are priced with `times` (default: those of the run)."""
+        allocator = self.allocator
+        times = times or self.run.times
+        return Outcome(
+            peak_allocated=allocator.peak_allocated,
+            peak_reserved=allocator.peak_reserved,
+            final_allocated=allocator.allocated,
+            final_reserved=allocator.reserved,
+            mallocs=allocator.mallocs,
+            frees=allocator.frees,
+            maps=allocator.maps,
+            unmaps=allocator.unmaps,
+            retries=allocator.retries,
+            collections=allocator.collections,
+            price=_price(allocator, times),
+            shortage=self.shortage,
+            done=self.end / self.stop if self.stop else 1.0,
+            failures=self.failures,
+            failure=self.failure,
+        )
+
+
+def simulate(run: MemoryRun, settings: Settings | str | None = None, **wishes: object) -> Outcome:
+    """What replaying `run` under `settings` (default: its own) comes to; `wishes` as for `Simulation`."""
+    return Simulation(run, settings, **wishes).go(points=1).outcome()  # type: ignore[arg-type]  # passed on
+
+
+def _settings(run: MemoryRun, settings: Settings | str | None) -> Settings:
+    if isinstance(settings, Settings):
+        return settings
+    return parse(run.settings if settings is None else settings)
+
+
+def _allowed(allocator: Allocator) -> int:
+    return UNLIMITED if allocator.allowed is None else allocator.allowed - allocator.reserved
+
+
+def _price(allocator: Allocator, times: CallTimes) -> int:
+    """Nanoseconds of all calls to the driver; pages count by their size, 20 MiB as one."""
+    large = allocator.settings.large_segment_size
+    mapped = max(allocator.maps, allocator.mapped_bytes // large)
+    unmapped = max(allocator.unmaps, allocator.unmapped_bytes // large)
+    return (
+        allocator.mallocs * times.malloc
+        + allocator.frees * times.free
+        + mapped * times.map
+        + unmapped * times.unmap
+    )

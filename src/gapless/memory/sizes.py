@@ -1,0 +1,52 @@
+"""Sizes of the caching allocator, and how requests are rounded.
+
+Source: c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp of torch 2.13.
+"""
+
+from __future__ import annotations
+
+MIB = 1 << 20
+MIN_BLOCK = 512
+"""Every block is a multiple of this."""
+SMALL = MIB
+"""The largest request that is served from the small pool."""
+SMALL_SEGMENT = 2 * MIB
+MIN_LARGE = 10 * MIB
+"""Requests from here on get a segment of their own size."""
+LARGE_SEGMENT = 20 * MIB
+"""Segment of requests between `SMALL` and `MIN_LARGE`, unless ``large_segment_size_mb`` says otherwise."""
+ROUND_LARGE = 2 * MIB
+INTERVALS = 16
+"""Powers of two from 1 MiB to 64 GiB, for each of which ``roundup_power2_divisions`` has its own number."""
+
+
+def round_size(size: int, divisions: tuple[int, ...] = ()) -> int:
+    """The size of the block for a request of `size` bytes.
+
+    `divisions` (16 numbers, or none at all) say into how many steps the way from one power of two to the
+    next is divided; 0 and 1 stand for plain multiples of 512.
+    """
+    if size < MIN_BLOCK:
+        return MIN_BLOCK
+    if divisions:
+        parts = divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)]
+        if parts > 1 and size > MIN_BLOCK * parts:
+            return _next_step(size, parts)
+    return -(-size // MIN_BLOCK) * MIN_BLOCK
+
+
+def _next_step(size: int, parts: int) -> int:
+    floor = 1 << (size.bit_length() - 1)
+    if floor == size:
+        return size
+    step = floor >> (parts.bit_length() - 1)
+    return -(-size // step) * step if step else 2 * floor
+
+
+def segment_size(size: int, large_segment: int = LARGE_SEGMENT) -> int:
+    """What is asked of the driver for a block of `size` bytes (already rounded)."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    if size < MIN_LARGE:
+        return large_segment
+    return -(-size // ROUND_LARGE) * ROUND_LARGE

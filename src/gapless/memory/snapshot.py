@@ -1,0 +1,200 @@
+"""Snapshots of ``torch.cuda.memory._snapshot()`` as `MemoryRun`: one for each device that has a history."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import re
+import zlib
+from typing import Any
+
+from gapless.errors import UnreadableInput
+from gapless.memory.frames import Places
+from gapless.memory.history import History
+from gapless.memory.settings import InvalidSettings, Settings, parse
+from gapless.memory.start import starting
+from gapless.memory.timing import call_times
+from gapless.memory.unpickle import plain
+from gapless.model._disk import read_whole
+from gapless.model.memory import MemoryRun, StartSegment
+
+_EMBEDDED = re.compile(rb'"base64":\s*"([A-Za-z0-9+/=]+)"')
+_MOVES = frozenset(
+    (
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "segment_alloc",
+        "segment_free",
+        "segment_map",
+        "segment_unmap",
+    )
+)
+"""Actions with an address."""
+_ACTIONS = _MOVES | {"oom", "snapshot"}
+
+
+def read(path: str) -> tuple[MemoryRun, ...]:
+    """The runs in the snapshot at `path`: a pickle, or a page of PyTorch's memory viewer that holds one.
+
+    Raises:
+        UnreadableInput: it cannot be read, is no snapshot, or would have to import something.
+    """
+    return of_bytes(read_whole(path), path)
+
+
+def of_bytes(data: bytes, name: str) -> tuple[MemoryRun, ...]:
+    """The runs in the bytes of a snapshot; `name` stands for it in messages."""
+    if data.startswith(b"\x1f\x8b"):
+        data = _unzipped(data, name)
+    head = data[:4096].lstrip()
+    if head.startswith(b"<") and b"MemoryViz" in data[:65536]:
+        data = _embedded(data, name)
+    value = _json(data, name) if head[:1] in (b"{", b"[") else plain(data, name)
+    return of_value(value, name)
+
+
+def _unzipped(data: bytes, name: str) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UnreadableInput(f"{name} is compressed and damaged: {error}") from None
+
+
+def _embedded(data: bytes, name: str) -> bytes:
+    found = _EMBEDDED.search(data)
+    try:
+        return base64.b64decode(found.group(1), validate=True) if found else b""
+    except binascii.Error:
+        raise UnreadableInput(f"{name} is a page of the memory viewer whose snapshot is damaged") from None
+
+
+def _json(data: bytes, name: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableInput(f"{name} is damaged JSON: {error}") from None
+
+
+def of_value(value: Any, name: str) -> tuple[MemoryRun, ...]:
+    """The runs of a snapshot that is in memory already.
+
+    Raises:
+        UnreadableInput: it is something else.
+    """
+    if isinstance(value, list):
+        raise UnreadableInput(
+            f"{name} holds segments and no history: call torch.cuda.memory._record_memory_history() at the "
+            "start of the script, and save torch.cuda.memory._snapshot() at its end"
+        )
+    if not isinstance(value, dict) or "segments" not in value or "device_traces" not in value:
+        raise UnreadableInput(f"{name} is no memory snapshot: it has no segments and device_traces")
+    segments, traces = _checked_segments(value, name), _checked_traces(value, name)
+    devices = sorted({segment["device"] for segment in segments} | {n for n, t in enumerate(traces) if t})
+    if not devices:
+        raise UnreadableInput(f"{name} is empty: no memory is reserved and nothing was recorded")
+    settings, notes = _settings(value)
+    runs = []
+    for device in devices:
+        mine = [segment for segment in segments if segment["device"] == device]
+        trace = traces[device] if device < len(traces) else []
+        marks = [m for m in value.get("external_annotations") or () if _is_mark(m, device)]
+        runs.append(_run(name, device, mine, trace, settings, notes, marks))
+    return tuple(runs)
+
+
+def _run(
+    name: str,
+    device: int,
+    segments: list[Any],
+    trace: list[Any],
+    settings: tuple[str, Settings],
+    notes: list[str],
+    marks: list[Any],
+) -> MemoryRun:
+    places = Places()
+    rewound = starting(segments, trace, settings[1], name)
+    history = History(trace, settings[1], rewound, places, marks)
+    start: tuple[StartSegment, ...] = rewound.segments(history, places)
+    recorded = history.recorded()
+    return MemoryRun(
+        origin="snapshot",
+        path=name,
+        device=device,
+        limit=history.limit(),
+        settings=settings[0],
+        action=tuple(history.action),
+        ident=tuple(history.ident),
+        size=tuple(history.size),
+        stream=tuple(history.stream),
+        place=tuple(history.place),
+        time=tuple(history.time) if history.timed else (),
+        address=tuple(history.address),
+        pool=tuple(history.pool) if any(history.pool) else (),
+        pools=tuple(history.pools),
+        places=tuple(places.places),
+        lines=tuple(places.lines),
+        start=start,
+        recorded=recorded,
+        times=call_times(trace),
+        notes=(*notes, *history.notes()),
+    )
+
+
+def _settings(value: dict[str, Any]) -> tuple[tuple[str, Settings], list[str]]:
+    """The settings of the recorded run, and what is to be said of them."""
+    told = value.get("allocator_settings")
+    if not isinstance(told, dict):
+        return ("", Settings()), ["the snapshot does not tell its settings: torch's defaults are assumed"]
+    text = told.get("PYTORCH_CUDA_ALLOC_CONF") or told.get("PYTORCH_ALLOC_CONF") or ""
+    try:
+        return (text, parse(text)), []
+    except InvalidSettings as error:
+        return ("", Settings()), [f"its settings {text!r} cannot be read ({error}): defaults are assumed"]
+
+
+def _is_mark(mark: Any, device: int) -> bool:
+    return (
+        isinstance(mark, dict)
+        and isinstance(mark.get("name"), str)
+        and isinstance(mark.get("time_us"), int)
+        and mark.get("device") == device
+    )
+
+
+# What a snapshot must be made of ------------------------------------------------------------------
+
+
+def _checked_segments(value: dict[str, Any], name: str) -> list[Any]:
+    segments = value["segments"]
+    if not isinstance(segments, list):
+        raise UnreadableInput(f"{name} is no memory snapshot: its segments are no list")
+    for segment in segments:
+        blocks = segment.get("blocks") if isinstance(segment, dict) else None
+        if not isinstance(blocks, list) or not _numbers(segment, "address", "total_size", "stream", "device"):
+            raise UnreadableInput(f"{name} is a damaged snapshot: a segment is incomplete")
+        if not all(isinstance(b, dict) and _numbers(b, "size") and "state" in b for b in blocks):
+            raise UnreadableInput(f"{name} is a damaged snapshot: a block is incomplete")
+    return segments
+
+
+def _checked_traces(value: dict[str, Any], name: str) -> list[list[Any]]:
+    traces = value["device_traces"]
+    if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
+        raise UnreadableInput(f"{name} is no memory snapshot: its device_traces are no lists")
+    for trace in traces:
+        for entry in trace:
+            action = entry.get("action") if isinstance(entry, dict) else None
+            if not isinstance(action, str):
+                raise UnreadableInput(f"{name} is a damaged snapshot: an entry of the trace has no action")
+            if action in _ACTIONS and not _numbers(entry, "size", "stream"):
+                raise UnreadableInput(f"{name} is a damaged snapshot: an entry ({action}) is incomplete")
+            if action in _MOVES and not _numbers(entry, "addr"):
+                raise UnreadableInput(f"{name} is a damaged snapshot: an entry ({action}) has no address")
+    return traces
+
+
+def _numbers(value: dict[str, Any], *names: str) -> bool:
+    return all(type(value.get(name)) is int for name in names)

@@ -1,0 +1,130 @@
+"""What was reserved when recording began, block by block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gapless.errors import UnreadableInput
+from gapless.memory.rewind import FREE, USED, WAITING, Inconsistent, Piece, Range, Rewind, pool_of
+from gapless.memory.settings import Settings
+from gapless.memory.sizes import SMALL_SEGMENT
+from gapless.model.memory import StartBlock, StartSegment
+
+if TYPE_CHECKING:
+    from gapless.memory.frames import Places
+    from gapless.memory.history import History
+
+_STATES = {
+    "active_allocated": USED,
+    "active_pending_free": WAITING,
+    "active_awaiting_free": WAITING,
+    "inactive": FREE,
+}
+
+
+class Start:
+    """The rewound state. `private` are the private pools that are known: first address, end and name."""
+
+    def __init__(self, rewind: Rewind, private: list[tuple[int, int, str]]) -> None:
+        self.rewind = rewind
+        self.private = private
+
+    @property
+    def reserved(self) -> int:
+        return self.rewind.reserved
+
+    def segments(self, history: History, places: Places) -> tuple[StartSegment, ...]:
+        """All of it, with the allocations named as `history` names them."""
+        found = []
+        for address in sorted(self.rewind.ranges):
+            home = self.rewind.ranges[address]
+            blocks = [self._block(start, history, places) for start in home.starts]
+            found.append(
+                StartSegment(
+                    address=address,
+                    size=home.size,
+                    stream=home.stream,
+                    small=home.small,
+                    expandable=home.expandable,
+                    pool=history.pool_number(home.pool),
+                    blocks=tuple(blocks),
+                )
+            )
+        return tuple(found)
+
+    def _block(self, address: int, history: History, places: Places) -> StartBlock:
+        piece = self.rewind.pieces[address]
+        if piece.state == FREE:
+            return StartBlock(piece.size)
+        return StartBlock(
+            size=piece.size,
+            ident=history.ident_at_start(address),
+            requested=piece.requested,
+            place=places.of_frames(piece.frames),
+            deferred=piece.state == WAITING,
+        )
+
+
+def starting(segments: list[Any], trace: list[Any], settings: Settings, name: str) -> Start:
+    """The state before the first entry of `trace`, which ends with `segments`.
+
+    Raises:
+        UnreadableInput: the trace does not lead there.
+    """
+    rewind = Rewind(settings)
+    private: list[tuple[int, int, str]] = []
+    try:
+        for segment in segments:
+            home, pieces = _range(segment)
+            rewind.add(home, pieces)
+            if home.pool:
+                private.append((home.address, home.address + home.size, home.pool))
+    except Inconsistent as error:
+        raise UnreadableInput(f"{name} is a damaged snapshot: {error}") from None
+    for back, entry in enumerate(reversed(trace), 1):
+        try:
+            rewind.undo(entry)
+        except Inconsistent as error:
+            raise UnreadableInput(
+                f"{name} cannot be replayed: {error} (entry {len(trace) - back} of {len(trace)}); "
+                "was recording interrupted, or told to skip actions?"
+            ) from None
+    return Start(rewind, private)
+
+
+def _range(segment: Any) -> tuple[Range, list[tuple[int, Piece]]]:
+    """A segment of a snapshot with its blocks."""
+    address, pieces = segment["address"], []
+    for block in segment["blocks"]:
+        state = _STATES.get(block["state"])
+        if state is None:
+            raise Inconsistent(f"a block is {block['state']!r}")
+        requested, frames = _asked(block)
+        pieces.append((address, Piece(block["size"], state, requested if state != FREE else 0, frames)))
+        address += block["size"]
+    if address != segment["address"] + segment["total_size"]:
+        raise Inconsistent("a segment is not as large as its blocks")
+    told = segment.get("segment_type")
+    small = told == "small" if told else segment["total_size"] <= SMALL_SEGMENT
+    return (
+        Range(
+            segment["address"],
+            segment["total_size"],
+            segment["stream"],
+            small,
+            bool(segment.get("is_expandable", False)),
+            pool_of(segment),
+        ),
+        pieces,
+    )
+
+
+def _asked(block: Any) -> tuple[int, object]:
+    """What was asked for, and by which frames: torch 2.0 has both in a history."""
+    history = block.get("history")
+    if isinstance(history, list) and history and isinstance(history[0], dict):
+        last = history[0]
+        size = last.get("real_size")
+        return (size if type(size) is int else block["size"]), last.get("frames")
+    size = block.get("requested_size")
+    return (size if type(size) is int else block["size"]), block.get("frames")

@@ -1,0 +1,188 @@
+"""The run under other settings: those the user names, or all that make sense; ranked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import NamedTuple
+
+import msgspec
+
+from gapless.memory.settings import Settings, parse
+from gapless.memory.simulate import Begin, simulate
+from gapless.model.memory import MemoryRun, Outcome, Trial
+
+Progress = Callable[[int, int], None]
+_ALONE = 400_000
+"""Fewer events than this in all are replayed here: starting processes takes longer."""
+_FINE = 0.01
+"""Peaks that differ by less than this share of the baseline's are the same."""
+_MATTERS = 0.02
+"""A lower peak by this share is an improvement."""
+_SOONER = 1_000_000
+"""Nanoseconds in calls to the driver that must be saved to count as an improvement, and a tenth of them."""
+
+_COLLECT = "garbage_collection_threshold:{},per_process_memory_fraction:0.98"
+_COARSE = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"
+
+
+class Where(NamedTuple):
+    """What every trial shares: bytes for this process, bytes of the device, and how a run begins."""
+
+    capacity: int = -1
+    total: int = -1
+    begin: Begin = "recorded"
+
+
+def candidates(limited: bool) -> list[str]:
+    """The settings that a search tries; those that collect garbage only where memory is `limited`."""
+    found = ["expandable_segments:True"]
+    found += [f"max_split_size_mb:{size}" for size in (32, 64, 128, 256, 512, 1024)]
+    found += [f"roundup_power2_divisions:{parts}" for parts in (1, 2, 4, 8, 16, 32)]
+    found += [_COARSE]
+    found += [f"expandable_segments:True,roundup_power2_divisions:{parts}" for parts in (4, 8, 16)]
+    found += [f"max_split_size_mb:{size},roundup_power2_divisions:8" for size in (128, 512)]
+    if limited:
+        collecting = [_COLLECT.format(share) for share in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)]
+        found += collecting
+        found += [f"{collecting[3]},max_split_size_mb:{size}" for size in (128, 512)]
+        found += [f"{collecting[3]},roundup_power2_divisions:{parts}" for parts in (4, 8, 16)]
+        found += [f"{collecting[1]},roundup_power2_divisions:8"]
+    return found
+
+
+def attempt(run: MemoryRun, settings: str, where: Where) -> Trial:
+    """One trial.
+
+    Raises:
+        InvalidSettings: torch would refuse `settings`.
+        UsageError: a fraction of a device that is unknown is asked for.
+    """
+    parsed = parse(settings)
+    if parsed.backend != "native":
+        return Trial(settings=settings, note="another allocator, CUDA's own: it is not simulated")
+    outcome = simulate(run, parsed, **where._asdict())
+    return Trial(settings=settings, outcome=outcome, note=_note(parsed))
+
+
+def _note(settings: Settings) -> str:
+    notes = []
+    if settings.garbage_collection_threshold and not settings.collects:
+        notes.append(
+            "garbage_collection_threshold does nothing as long as the process may use all of the GPU: "
+            "set per_process_memory_fraction, too"
+        )
+    if settings.ignored:
+        notes.append(f"without effect on what is reserved: {', '.join(settings.ignored)}")
+    return "; ".join(notes)
+
+
+def attempt_all(
+    run: MemoryRun,
+    settings: Sequence[str],
+    where: Where,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> list[Trial]:
+    """All trials, in their order: on `jobs` processes where that is worth it."""
+    for one in settings:
+        parse(one)  # all that is wrong is said before the first is tried
+    if jobs < 2 or len(settings) < 2 or len(run) * len(settings) < _ALONE:
+        found = []
+        for done, one in enumerate(settings, 1):
+            found.append(attempt(run, one, where))
+            if progress is not None:
+                progress(done, len(settings))
+        return found
+    return _in_processes(run, settings, where, jobs, progress)
+
+
+def _in_processes(
+    run: MemoryRun, settings: Sequence[str], where: Where, jobs: int, progress: Progress | None
+) -> list[Trial]:
+    # Lines and frames stay here: a replay needs none of them.
+    bare = msgspec.structs.replace(run, lines=(), places=(), notes=())
+    context = multiprocessing.get_context("spawn")
+    data = msgspec.msgpack.encode(bare)
+    found: dict[int, Trial] = {}
+    with ProcessPoolExecutor(min(jobs, len(settings)), context, _receive, (data, where)) as pool:
+        running = {pool.submit(_attempt_there, one): at for at, one in enumerate(settings)}
+        try:
+            for future in as_completed(running):
+                found[running[future]] = future.result()
+                if progress is not None:
+                    progress(len(found), len(settings))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [_with_line(run, found[at]) for at in range(len(settings))]
+
+
+def _with_line(run: MemoryRun, trial: Trial) -> Trial:
+    """The line of a shortage, which the other process could not know."""
+    if trial.outcome is None:
+        return trial
+    known = {"shortage": trial.outcome.shortage, "failure": trial.outcome.failure}
+    for name, one in known.items():
+        if one is not None and one.event >= 0:
+            known[name] = msgspec.structs.replace(one, line=run.line(run.place[one.event]))
+    return msgspec.structs.replace(trial, outcome=msgspec.structs.replace(trial.outcome, **known))
+
+
+_there: tuple[MemoryRun, Where] | None = None
+
+
+def _receive(data: bytes, where: Where) -> None:
+    """In each process, once."""
+    global _there
+    if os.name == "posix":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _there = msgspec.msgpack.decode(data, type=MemoryRun), where
+
+
+def _attempt_there(settings: str) -> Trial:
+    assert _there is not None
+    return attempt(_there[0], settings, _there[1])
+
+
+# Ranking ------------------------------------------------------------------------------------------
+
+
+def rank(trials: Sequence[Trial], baseline: Outcome) -> list[Trial]:
+    """The best first: those that come through, with the fewest failures and retries.
+
+    Then, where the run had trouble, what takes the least time; where it had none, the lowest peak.
+    """
+    return sorted(trials, key=lambda one: _rank(one, baseline))
+
+
+def _rank(trial: Trial, baseline: Outcome) -> tuple[float, ...]:
+    outcome = trial.outcome
+    if outcome is None:
+        return (2,)
+    if outcome.shortage is not None:
+        return 1, -outcome.done, outcome.peak_reserved
+    trouble = baseline.shortage is not None or baseline.failures or baseline.retries
+    grain = max(_FINE * baseline.peak_reserved, 1)
+    peak, simple = round(outcome.peak_reserved / grain), trial.settings.count(":")
+    last = (outcome.price, peak, simple) if trouble else (peak, outcome.price, simple)
+    return 0, outcome.failures, outcome.retries, *last
+
+
+def improves(outcome: Outcome | None, baseline: Outcome) -> bool:
+    """Whether `outcome` is worth a change of settings."""
+    if outcome is None or outcome.shortage is not None:
+        return False
+    if baseline.shortage is not None:
+        return True
+    troubles, before = (outcome.failures, outcome.retries), (baseline.failures, baseline.retries)
+    if troubles != before:
+        return troubles < before
+    if outcome.peak_reserved <= (1 - _MATTERS) * baseline.peak_reserved:
+        return True
+    saved = baseline.price - outcome.price
+    same = outcome.peak_reserved <= (1 + _FINE) * baseline.peak_reserved
+    return same and saved >= max(_SOONER, baseline.price / 10)

@@ -1,0 +1,176 @@
+"""``gapless memory`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from gapless.commands import main
+from gapless.commands.memory import parse_size
+from gapless.errors import UsageError
+from gapless.memory.export import export
+from gapless.memory.recorder import Recorder
+from gapless.memory.sizes import MIB
+from gapless.model.source import SourceLine
+from gapless.render._memory import sparkline
+
+LINE = SourceLine("/home/me/model.py", 10, "forward")
+
+
+def run(capsys, *words: object) -> tuple[int, str, str]:
+    status = main(["memory", *map(str, words)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture
+def snapshot(tmp_path) -> Path:
+    """Tensors that grow from step to step, one after the other: no cached block ever fits."""
+    recorder = Recorder()
+    recorder.alloc("weights", 30 * MIB, stack=[LINE], kind="parameter")
+    for number in range(20):
+        recorder.alloc("x", (20 + 2 * number) * MIB, stack=[LINE], kind="activation")
+        recorder.free("x")
+    path = tmp_path / "snapshot.pickle"
+    export(recorder.run(), path)
+    return path
+
+
+def test_a_report(capsys, snapshot):
+    status, out, err = run(capsys, snapshot)
+    assert (status, err) == (0, "")
+    assert out.startswith("At most 849 MB reserved, 92.3 MB allocated: 89 % of it never used at once.\n")
+    assert "me/model.py:10 forward" in out
+    assert "21 cudaMalloc" in out
+    assert "exact: calls and reserved memory are as recorded, 21 of 21" in out
+    assert "--search tries other settings" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_has_everything(capsys, snapshot):
+    status, out, _ = run(capsys, "-f", "json", snapshot)
+    found = json.loads(out)
+    assert status == 0
+    assert (found["format"], found["version"]) == ("gapless-memory-report", 1)
+    assert found["baseline"]["mallocs"] == 21
+    assert found["fidelity"]["exact"] is True
+    assert found["peak"]["owners"][0]["line"]["file"] == "/home/me/model.py"
+
+
+def test_settings_to_try(capsys, snapshot):
+    status, out, _ = run(
+        capsys, "--try", "expandable_segments:True", "--try", "max_split_size_mb:512", snapshot
+    )
+    assert status == 0
+    assert "Better with other settings: " in out
+    assert "\n  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" in out
+    assert "  max_split_size_mb:512" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_search(capsys, snapshot):
+    status, out, err = run(capsys, "--search", "--limit", "200MiB", snapshot)
+    assert status == 0
+    assert "requests found the GPU full" in out
+    assert "settings that do no better (--all)" in out
+    assert err == ""
+    _, everything, _ = run(capsys, "--search", "--limit", "200MiB", "--all", snapshot)
+    assert everything.count("max_split_size_mb") > out.count("max_split_size_mb")
+    assert "(--all)" not in everything
+
+
+def test_it_does_not_fit(capsys, snapshot):
+    status, out, _ = run(capsys, "--limit", "80MiB", snapshot)
+    assert status == 1
+    assert out.startswith("Out of memory with 83.9 MB: ")
+    assert run(capsys, "--gpu", "a10", snapshot)[0] == 0
+
+
+def test_a_gpu_that_is_unknown(capsys, snapshot):
+    status, out, err = run(capsys, "--gpu", "z80", snapshot)
+    assert (status, out) == (2, "")
+    assert "no GPU 'z80' is known" in err
+
+
+def test_settings_that_torch_refuses(capsys, snapshot):
+    status, out, err = run(capsys, "--try", "expandable_segments:true", snapshot)
+    assert (status, out) == (2, "")
+    assert err == "gapless: expandable_segments is True or False, written so, and not 'true'\n"
+
+
+def test_saved_and_read_again(capsys, snapshot, tmp_path):
+    saved = tmp_path / "run.json"
+    _, first, _ = run(capsys, "-o", saved, snapshot)
+    status, again, _ = run(capsys, saved)
+    assert status == 0
+    assert again == first
+
+
+def test_an_export_is_replayed(capsys, snapshot, tmp_path):
+    after = tmp_path / "after.pickle"
+    status, _, _ = run(capsys, "--try", "expandable_segments:True", "--export", after, snapshot)
+    assert status == 0
+    status, out, _ = run(capsys, after)
+    assert status == 0
+    assert "expandable_segments:True" in out
+    assert "exact: calls and reserved memory are as recorded" in out
+
+
+def test_several_devices(capsys, tmp_path):
+    free = {"action": "segment_free", "addr": 1 << 40, "size": 20 * MIB, "stream": 0}
+    more = {**free, "addr": 1 << 41}
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[free], [free, more]]}))
+    assert " · device 1 · " in run(capsys, path)[1]
+    assert " · device 0 · " in run(capsys, "--device", 0, path)[1]
+    status, _, err = run(capsys, "--device", 5, path)
+    assert status == 2
+    assert err == "gapless: nothing was recorded of device 5: there is 0, 1\n"
+
+
+def test_what_is_no_snapshot(capsys, tmp_path):
+    path = tmp_path / "x.pickle"
+    path.write_bytes(b"nothing")
+    status, out, err = run(capsys, path)
+    assert (status, out) == (3, "")
+    assert err.startswith(f"gapless: {path} is no pickle, or a damaged one")
+    assert err.count("\n") == 1
+    status, _, err = run(capsys, tmp_path / "none")
+    assert status == 3
+    assert "cannot read" in err
+    path.write_text('{"traceEvents": []}')
+    assert run(capsys, path)[2] == f"gapless: {path} is a profile of PyTorch's own: gapless trace {path}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("24GiB", 24 << 30),
+        ("24G", 24 << 30),
+        ("22.5GB", 22_500_000_000),
+        ("512 mib", 512 << 20),
+        ("1000", 1000),
+        ("7B", 7),
+        ("1.5TiB", 3 << 39),
+        ("2kB", 2000),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GiB", "1 2", "1XB"])
+def test_what_is_no_size(text):
+    with pytest.raises(UsageError, match="is no size"):
+        parse_size(text)
+
+
+def test_sparklines():
+    assert sparkline([0, 1, 2, 4, 8], 8, 5) == " ▁▂▄█"
+    assert sparkline([0, 8, 0, 0], 8, 2) == "█ "
+    assert sparkline([8, 8], 8, 10) == "██"
+    assert sparkline([0, 8], 8, 2, unicode=False) == " #"
+    assert sparkline([0, 0], 0, 2) == "  "

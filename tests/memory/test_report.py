@@ -1,0 +1,358 @@
+"""What a report says of runs whose answers are known."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gapless.errors import UnreadableInput, UsageError
+from gapless.memory.moment import moment
+from gapless.memory.recorder import Recorder
+from gapless.memory.report import Wishes, report
+from gapless.memory.settings import InvalidSettings
+from gapless.memory.simulate import Simulation, simulate
+from gapless.memory.sizes import MIB
+from gapless.memory.trials import Where, attempt, attempt_all, candidates, improves, rank
+from gapless.model import memory as model
+from gapless.model.memory import CallTimes, MemoryRun, Outcome, StartBlock, StartSegment, Trial
+from gapless.model.source import SourceLine
+
+MODEL = SourceLine("/home/me/model.py", 10, "forward")
+HEAD = SourceLine("/home/me/model.py", 20, "head")
+TRAIN = SourceLine("/home/me/train.py", 5, "<module>")
+
+
+def training(steps: int = 3) -> MemoryRun:
+    """Weights stay; each step has activations of its own size, the largest in the second."""
+    recorder = Recorder()
+    recorder.alloc("weights", 100 * MIB, stack=[TRAIN], kind="parameter")
+    for step in range(steps):
+        size = (20, 60, 40)[step % 3] * MIB
+        recorder.alloc("x", size, stack=[MODEL, TRAIN], kind="activation")
+        recorder.alloc("y", size // 2, stack=[HEAD, TRAIN], kind="activation")
+        recorder.free("y")
+        recorder.free("x")
+        recorder.step()
+    return recorder.run()
+
+
+def growing() -> MemoryRun:
+    """Each tensor is a little larger than the one before: no cached block ever fits."""
+    recorder = Recorder()
+    for number in range(20):
+        recorder.alloc(number, (20 + 2 * number) * MIB, stack=[MODEL])
+        recorder.free(number)
+    return recorder.run()
+
+
+def test_the_peak_and_its_owners():
+    made = report(training())
+    assert made.peak.event == 7
+    assert made.peak.step == 1
+    assert made.peak.allocated == made.baseline.peak_allocated == 190 * MIB
+    assert [(one.line, one.bytes // MIB, one.tensors, one.kind) for one in made.peak.owners] == [
+        (TRAIN, 100, 1, "parameter"),
+        (MODEL, 60, 1, "activation"),
+        (HEAD, 30, 1, "activation"),
+    ]
+    assert made.peak.kinds == {"parameter": 100 * MIB, "activation": 90 * MIB}
+    assert (made.steps, made.allocations, made.events) == (3, 7, len(training()))
+
+
+def test_what_lies_idle():
+    run = growing()
+    made = report(run)
+    # 20 to 58 MiB are all kept, and the last alone is in use.
+    assert made.height.reserved == made.baseline.peak_reserved == sum(range(20, 60, 2)) * MIB
+    assert made.height.free == made.height.reserved - 58 * MIB
+    assert (made.height.free_blocks, made.height.largest) == (19, 56 * MIB)
+    assert (made.height.large, made.height.small) == (made.height.free, 0)
+
+
+def test_curves_keep_the_peaks():
+    run = training(400)
+    made = report(run)
+    assert max(made.curve.allocated) == made.baseline.peak_allocated
+    assert max(made.curve.reserved) == made.baseline.peak_reserved
+    assert len(made.curve.event) <= 402
+    assert made.curve.event[-1] == len(run) - 1
+
+
+def test_no_events_at_all():
+    made = report(MemoryRun())
+    assert made.baseline == Outcome()
+    assert made.sentence == "At most 0 B reserved, 0 B allocated"
+
+
+def test_a_run_that_begins_with_memory():
+    start = StartSegment(
+        address=0x7F00_0000_0000,
+        size=20 * MIB,
+        blocks=(StartBlock(12 * MIB, 0, 12 * MIB), StartBlock(8 * MIB)),
+    )
+    made = report(MemoryRun(start=(start,)))
+    assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 12 * MIB)
+    assert made.peak.event == -1
+    assert made.peak.owners[0].before
+    fresh = report(MemoryRun(start=(start,)), Wishes(begin="fresh"))
+    assert fresh.baseline.mallocs == 1
+    assert fresh.baseline.peak_reserved == 12 * MIB
+
+
+def test_calls_are_priced():
+    times = CallTimes(malloc=10, free=100, map=1000, unmap=10_000)
+    run = growing()
+    assert Simulation(run).go().outcome(times).price == 20 * 10
+    outcome = Simulation(run, "expandable_segments:True").go().outcome(times)
+    # Up to 60 MiB in pages of 20, which stay: pages are priced by their number.
+    assert (outcome.maps, outcome.price) == (3, 3000)
+
+
+def test_memory_that_is_mapped_at_once_costs_by_its_pages():
+    recorder = Recorder()
+    recorder.alloc(0, 100 * MIB)
+    outcome = Simulation(recorder.run(), "expandable_segments:True").go().outcome(CallTimes(map=1000))
+    assert (outcome.maps, outcome.price) == (1, 5000)
+
+
+# Out of memory ------------------------------------------------------------------------------------
+
+
+def test_out_of_memory_and_what_would_have_fitted():
+    recorder = Recorder()
+    recorder.alloc(0, 30 * MIB)
+    for number in range(1, 5):
+        recorder.alloc(number, 5 * MIB)
+    recorder.free(2)
+    recorder.free(4)
+    recorder.alloc(5, 12 * MIB, stack=[HEAD, MODEL])
+    made = report(recorder.run(), Wishes(capacity=55 * MIB, gpu="Tiny"))
+    shortage = made.baseline.shortage
+    assert shortage is not None
+    assert (shortage.event, shortage.size, shortage.line) == (7, 12 * MIB, HEAD)
+    assert shortage.allocated == 40 * MIB
+    assert (shortage.cached, shortage.largest) == (10 * MIB, 5 * MIB)
+    assert shortage.unreserved == 5 * MIB
+    assert made.sentence == (
+        "Out of memory on the Tiny: 12.6 MB more at model.py:20 do not fit beside 41.9 MB allocated; "
+        "the 10.5 MB cached are in pieces of 5.24 MB at most"
+    )
+    assert 0 < made.baseline.done < 1
+
+
+def test_it_fits():
+    made = report(training(), Wishes(capacity=300 * MIB, total=320 * MIB, gpu="Small"))
+    assert made.baseline.shortage is None
+    assert " of 315 MB on the Small" in made.sentence
+
+
+def test_retries_are_in_the_sentence():
+    made = report(growing(), Wishes(capacity=100 * MIB))
+    assert made.baseline.retries > 0
+    assert "found the GPU full and emptied the cache first" in made.sentence
+
+
+def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
+    used = StartBlock(12 * MIB, 0, 12 * MIB)
+    held = tuple(
+        StartSegment(address=0x7F00_0000_0000 + n * 64 * MIB, size=40 * MIB, blocks=blocks)
+        for n, blocks in enumerate([(StartBlock(40 * MIB),), (used, StartBlock(28 * MIB))])
+    )
+    made = report(MemoryRun(start=held), Wishes(capacity=50 * MIB))
+    assert made.baseline.shortage is None
+    assert made.baseline.peak_reserved == 12 * MIB
+    assert "laid out anew" in made.notes[0]
+    short = report(MemoryRun(start=held), Wishes(capacity=10 * MIB)).baseline.shortage
+    assert short is not None
+    assert short.event == -1
+
+
+# Other settings -----------------------------------------------------------------------------------
+
+
+def test_the_better_settings_are_advised_with_numbers():
+    made = report(growing(), Wishes(tried=["max_split_size_mb:512", "expandable_segments:True"]))
+    assert made.best == 0
+    assert made.trials[0].settings == "expandable_segments:True"
+    assert made.trials[0].outcome.peak_reserved == 60 * MIB
+    assert made.advice.startswith("Better with expandable_segments:True: ")
+    assert "less reserved" in made.advice
+
+
+def test_it_is_said_when_nothing_helps():
+    recorder = Recorder()
+    recorder.alloc(0, 40 * MIB)
+    made = report(recorder.run(), Wishes(search=True))
+    assert made.best == -1
+    assert made.advice.startswith("None of ")
+    short = report(recorder.run(), Wishes(search=True, capacity=30 * MIB))
+    assert short.best == -1
+    assert "it needs less memory, not another setting" in short.advice
+
+
+def test_all_candidates_are_settings_that_torch_takes():
+    from gapless.memory.settings import parse
+
+    for limited in (False, True):
+        found = candidates(limited)
+        assert len(set(found)) == len(found)
+        for one in found:
+            parse(one)
+    assert 28 <= len(candidates(True)) <= 40
+
+
+def test_invalid_settings_are_refused_before_anything_is_tried():
+    tried: list[int] = []
+    with pytest.raises(InvalidSettings):
+        report(growing(), Wishes(tried=["", "expandable_segments:yes"]), lambda done, of: tried.append(done))
+    assert tried == []
+
+
+def test_what_has_no_effect_is_said():
+    run, where = growing(), Where()
+    assert "does nothing" in attempt(run, "garbage_collection_threshold:0.5", where).note
+    assert "without effect" in attempt(run, "pinned_use_background_threads:True", where).note
+    other = attempt(run, "backend:cudaMallocAsync", where)
+    assert other.outcome is None
+    assert "not simulated" in other.note
+
+
+def test_a_fraction_needs_a_device():
+    with pytest.raises(UsageError, match="needs the device"):
+        attempt(growing(), "per_process_memory_fraction:0.5", Where())
+    assert attempt(growing(), "per_process_memory_fraction:0.5", Where(total=400 * MIB)).outcome is not None
+
+
+def test_so_does_a_run_that_has_one():
+    run = msgspec.structs.replace(
+        growing(), settings="per_process_memory_fraction:0.5", recorded=model.Recorded()
+    )
+    with pytest.raises(UsageError, match="needs the device"):
+        report(run)
+    made = report(run, Wishes(total=2000 * MIB, capacity=1500 * MIB))
+    assert made.baseline.peak_reserved <= 1000 * MIB
+    assert made.fidelity is not None
+
+
+def test_ranking():
+    def outcome(**fields) -> Outcome:
+        return Outcome(**{"peak_reserved": 1000, "price": 10_000_000, **fields})
+
+    short = model.Shortage(event=1, size=1)
+    base = outcome(retries=2)
+    named = {
+        "no retry": outcome(),
+        "a retry": outcome(retries=1, peak_reserved=10),
+        "fails later": outcome(shortage=short, done=0.9),
+        "fails": outcome(shortage=short, done=0.1),
+        "unknown": None,
+    }
+    trials = [Trial(settings=name, outcome=one) for name, one in named.items()]
+    assert [one.settings for one in rank(trials[::-1], base)] == list(named)
+    assert improves(named["no retry"], base)
+    assert improves(named["a retry"], base)
+    assert not improves(named["fails"], base)
+    assert not improves(None, base)
+    assert improves(outcome(peak_reserved=3000), outcome(shortage=short))
+
+
+def test_what_is_an_improvement():
+    base = Outcome(peak_reserved=1000, price=20_000_000)
+    assert improves(Outcome(peak_reserved=970, price=90_000_000), base)
+    assert not improves(Outcome(peak_reserved=990, price=20_000_000), base)
+    assert improves(Outcome(peak_reserved=1000, price=10_000_000), base)
+    assert not improves(Outcome(peak_reserved=1100, price=10_000_000), base)
+    assert not improves(Outcome(peak_reserved=1000, price=19_500_000), base)
+    assert not improves(Outcome(peak_reserved=900, price=0, retries=1), base)
+
+
+def test_trials_on_several_processes_are_the_same():
+    run = training(20_000)
+    told: list[tuple[int, int]] = []
+    wanted = ["expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4", ""]
+    where = Where(capacity=150 * MIB)
+    apart = attempt_all(run, wanted, where, 2, lambda done, of: told.append((done, of)))
+    assert apart == attempt_all(run, wanted, where, 1)
+    assert apart[0].outcome.shortage.line == MODEL
+    assert sorted(told) == [(number, 4) for number in range(1, 5)]
+
+
+# Runs ---------------------------------------------------------------------------------------------
+
+
+def test_a_recorder_forgives():
+    recorder = Recorder()
+    recorder.free("never seen")
+    recorder.done("never deferred")
+    recorder.alloc("nothing", 0)
+    recorder.alloc("x", 100)
+    recorder.alloc("x", 200)  # the first was freed unseen
+    recorder.free("x", waits=True)
+    recorder.done("x")
+    recorder.empty_cache()
+    run = recorder.run(gpu="A10")
+    assert run.action == (model.ALLOC, model.FREE, model.ALLOC, model.DEFER, model.DONE, model.EMPTY)
+    assert model.check(run) == ""
+    assert simulate(run).final_allocated == 0
+    assert run.gpu == "A10"
+
+
+def test_the_kind_is_what_the_stack_tells():
+    recorder = Recorder()
+    optimizer = SourceLine("/x/site-packages/torch/optim/adam.py", 1, "step", library="torch")
+    recorder.alloc(0, 512, stack=[optimizer, TRAIN])
+    recorder.alloc(1, 512, stack=[optimizer, TRAIN], kind="parameter")
+    run = recorder.run()
+    assert [run.places[place].kind for place in run.place] == ["optimizer", "parameter"]
+
+
+def test_saved_and_read_again(tmp_path):
+    run = training()
+    path = tmp_path / "run.json"
+    model.save([run], path)
+    assert model.load(path) == (run,)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "is not a saved memory run"),
+        (b"{}", 'is JSON but not a saved memory run (no "format": "gapless-memory")'),
+        (b'{"format":"gapless-memory","version":99}', "of version 99; this Gapless reads up to 1"),
+        (
+            b'{"format":"gapless-memory","version":1,"runs":[{"action":[0]}]}',
+            "0 entries in ident for 1 events",
+        ),
+    ],
+)
+def test_what_is_no_saved_run_is_refused(data, said):
+    with pytest.raises(UnreadableInput) as caught:
+        model.decode(data, "it")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(9, 0, 1)], "an action that is none"),
+        ([(model.ALLOC, 0, 0)], "allocation 0 of 0 bytes"),
+        ([(model.ALLOC, 0, 5), (model.ALLOC, 0, 5)], "allocation 0 of 5 bytes"),
+        ([(model.FREE, 0, 0)], "0 is freed and is not allocated"),
+        ([(model.DONE, 3, 0)], "3 is done and was never allocated"),
+        ([(model.ALLOC, 0, 5), (model.FREE, 0, 0), (model.FREE, 0, 0)], "0 is freed and is not allocated"),
+    ],
+)
+def test_a_run_that_cannot_be_is_found_out(rows, said):
+    action, ident, size = zip(*rows, strict=True)
+    none = (0,) * len(rows)
+    run = MemoryRun(action=action, ident=ident, size=size, stream=none, place=none)
+    assert model.check(run) == said
+    with pytest.raises(UnreadableInput, match="is a damaged memory run"):
+        model.decode(model.encode([run]), "it")
+
+
+def test_a_moment_in_the_middle():
+    run = training()
+    assert moment(run, 2).allocated == 130 * MIB
+    assert moment(run, 3).allocated == 120 * MIB
+    assert moment(run, -1).allocated == 0

@@ -1,0 +1,452 @@
+"""Snapshots read: what is in them, what is refused."""
+
+from __future__ import annotations
+
+import base64
+import copyreg
+import gzip
+import json
+import pickle
+import pickletools
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gapless.errors import UnreadableInput
+from gapless.memory.simulate import Simulation
+from gapless.memory.sizes import MIB
+from gapless.memory.snapshot import of_bytes, of_value, read
+from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FAILED, FREE, RETIRE, STEP, MemoryRun
+
+BASE = 0x7F12_0000_0000
+CALL = [{"name": "forward", "filename": "/home/me/model.py", "line": 12}]
+EMPTIED = [{"name": "empty_cache", "filename": "/x/site-packages/torch/cuda/memory.py", "line": 222}]
+
+
+def entry(action: str, addr: int = BASE, size: int = 20 * MIB, stream: int = 0, **more) -> dict:
+    return {"action": action, "addr": addr, "size": size, "stream": stream, **more}
+
+
+def segment(*blocks: dict, address: int = BASE, **more) -> dict:
+    total = sum(block["size"] for block in blocks)
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": total,
+        "stream": 0,
+        "segment_type": "large" if total > 2 * MIB else "small",
+        "blocks": list(blocks),
+        **more,
+    }
+
+
+def block(size: int, state: str = "inactive", requested: int = 0, **more) -> dict:
+    return {"size": size, "state": state, "requested_size": requested or size, **more}
+
+
+def snapshot(segments: list, trace: list, **more) -> dict:
+    return {"segments": segments, "device_traces": [trace], **more}
+
+
+def run(segments: list, trace: list, **more) -> MemoryRun:
+    (found,) = of_value(snapshot(segments, trace, **more), "it")
+    return found
+
+
+def test_requests_without_what_came_of_them():
+    found = run(
+        [segment(block(20 * MIB))],
+        [
+            entry("segment_alloc", frames=CALL),
+            entry("alloc", size=5 * MIB, frames=CALL),
+            entry("free_requested", size=5 * MIB),
+            entry("free_completed", size=5 * MIB),
+            entry("snapshot", 0, 0),
+        ],
+    )
+    assert found.action == (ALLOC, FREE)
+    assert found.size == (5 * MIB, 0)
+    assert found.line(found.place[0]).where == "/home/me/model.py:12"
+    assert found.start == ()
+    assert (found.recorded.mallocs, found.recorded.peak_reserved) == (1, 20 * MIB)
+
+
+def test_what_was_there_before_is_found_by_going_back():
+    # Recording begins with two blocks in use. One is freed; what it takes is asked for again, and more.
+    found = run(
+        [
+            segment(
+                block(8 * MIB, "active_allocated"),
+                block(4 * MIB, "active_allocated", frames=CALL),
+                block(8 * MIB),
+            )
+        ],
+        [
+            entry("free_requested", BASE, 6 * MIB),
+            entry("free_completed", BASE, 6 * MIB),
+            entry("alloc", BASE, 8 * MIB),
+        ],
+    )
+    (home,) = found.start
+    # The 2 MiB behind the first block were free: it asked for 6 MiB and got no more.
+    assert [(b.size, b.ident >= 0) for b in home.blocks] == [
+        (6 * MIB, True),
+        (2 * MIB, False),
+        (4 * MIB, True),
+        (8 * MIB, False),
+    ]
+
+
+def test_slack_belongs_to_the_block_before_it():
+    found = run(
+        [segment(block(20 * MIB))],
+        [entry("free_requested", BASE, 19 * MIB + 512), entry("free_completed", BASE, 19 * MIB + 512)],
+    )
+    assert [b.size for b in found.start[0].blocks] == [20 * MIB]
+
+
+def test_slack_between_blocks_that_were_freed_one_after_the_other():
+    # Of 40 MiB the first had 10 and 700 kB of slack, the second the rest.
+    gap = 700 * 1024
+    trace = []
+    for address, size in ((BASE + 10 * MIB + gap, 30 * MIB - gap), (BASE, 10 * MIB)):
+        trace += [entry("free_requested", address, size), entry("free_completed", address, size)]
+    found = run([segment(block(40 * MIB))], trace)
+    assert [b.size for b in found.start[0].blocks] == [10 * MIB + gap, 30 * MIB - gap]
+
+
+def test_segments_that_were_given_back():
+    found = run([], [entry("segment_free", frames=EMPTIED)])
+    assert found.action == (EMPTY,)
+    assert found.start[0].size == 20 * MIB
+    assert (found.recorded.frees, found.recorded.retries) == (1, 0)
+    assert Simulation(found).go().outcome().frees == 1
+
+
+def test_memory_given_back_for_a_request_is_a_retry():
+    found = run(
+        [segment(block(40 * MIB, "active_allocated"), address=BASE + 64 * MIB)],
+        [
+            entry("segment_alloc", frames=CALL),
+            entry("alloc", frames=CALL),
+            entry("free_requested", frames=CALL),
+            entry("free_completed", frames=CALL),
+            entry("segment_free", frames=CALL),
+            entry("segment_alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
+            entry("alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
+        ],
+    )
+    assert found.action == (ALLOC, FREE, ALLOC)
+    assert found.recorded.retries == 1
+    assert (found.recorded.floor, found.recorded.ceiling, found.limit) == (40 * MIB, 60 * MIB, 40 * MIB)
+    outcome = Simulation(found).go().outcome()
+    assert (outcome.retries, outcome.mallocs, outcome.frees) == (1, 2, 1)
+
+
+def test_a_release_at_the_very_beginning_may_be_the_rest_of_one():
+    found = run(
+        [segment(block(40 * MIB, "active_allocated"), address=BASE + 64 * MIB)],
+        [
+            entry("segment_free", frames=CALL),
+            entry("segment_free", BASE + 32 * MIB, frames=CALL),
+            entry("segment_alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
+            entry("alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
+        ],
+    )
+    assert found.action == (EMPTY, ALLOC)
+    assert (found.recorded.retries, found.recorded.frees, found.limit) == (0, 2, -1)
+
+
+def test_without_frames_a_request_that_would_have_been_served_is_no_reason():
+    # The 60 MiB that were given back would have served the 40: the user emptied the cache.
+    trace = [entry("segment_alloc", size=60 * MIB), entry("alloc", size=60 * MIB)]
+    trace += [entry("free_requested", size=60 * MIB), entry("free_completed", size=60 * MIB)]
+    trace += [entry("segment_free", size=60 * MIB)]
+    trace += [entry("segment_alloc", size=40 * MIB), entry("alloc", size=40 * MIB)]
+    assert run([segment(block(40 * MIB, "active_allocated"))], trace).recorded.retries == 0
+    for one in trace[-2:]:
+        one["size"] = 70 * MIB
+    assert run([segment(block(70 * MIB, "active_allocated"))], trace).recorded.retries == 1
+
+
+def test_the_cache_emptied_by_hand_and_then_a_request():
+    found = run(
+        [segment(block(40 * MIB, "active_allocated"), address=BASE + 64 * MIB)],
+        [
+            entry("segment_free", frames=EMPTIED),
+            entry("segment_alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
+            entry("alloc", BASE + 64 * MIB, 40 * MIB, frames=CALL),
+        ],
+    )
+    assert found.action == (EMPTY, ALLOC)
+    assert (found.recorded.retries, found.limit) == (0, -1)
+
+
+def test_a_tensor_that_waits_for_another_stream():
+    trace = [
+        entry("segment_alloc", size=16 * MIB),
+        entry("alloc", size=16 * MIB),
+        entry("free_requested", size=16 * MIB),
+        entry("segment_alloc", BASE + 32 * MIB, 16 * MIB),
+        entry("alloc", BASE + 32 * MIB, 16 * MIB),
+        entry("free_completed", size=16 * MIB),
+        entry("alloc", size=16 * MIB),
+    ]
+    used = block(16 * MIB, "active_allocated")
+    found = run([segment(used), segment(used, address=BASE + 32 * MIB)], trace)
+    assert found.action == (ALLOC, DEFER, ALLOC, DONE, ALLOC)
+    replay = Simulation(found).go()
+    assert (replay.outcome().mallocs, replay.placed) == (2, 3)
+
+
+def test_one_that_still_waits_at_the_end():
+    trace = [entry("segment_alloc"), entry("alloc"), entry("free_requested")]
+    for state in ("active_pending_free", "active_awaiting_free"):
+        found = run([segment(block(20 * MIB, state))], trace)
+        assert found.action == (ALLOC, DEFER)
+
+
+def test_a_request_that_failed():
+    used = segment(block(20 * MIB, "active_allocated"))
+    found = run([used], [entry("oom", 0, 40 * MIB, device_free=8 * MIB, frames=CALL)])
+    assert found.action == (FAILED,)
+    assert (found.limit, found.recorded.ooms, found.recorded.retries) == (28 * MIB, 1, 1)
+    outcome = Simulation(found).go().outcome()
+    assert (outcome.failures, outcome.retries, outcome.shortage) == (1, 1, None)
+    assert outcome.failure.size == 40 * MIB
+    assert outcome.failure.unreserved == 8 * MIB
+    assert outcome.failure.line.line == 12
+
+
+def test_what_failed_bounds_the_memory_that_there_was():
+    # 8 MiB are free and a request for 5 fails: it wants a segment of 20.
+    used = segment(block(20 * MIB, "active_allocated"))
+    found = run([used], [entry("oom", 0, 5 * MIB, device_free=8 * MIB)])
+    assert (found.recorded.ceiling, found.limit) == (40 * MIB, 28 * MIB)
+    # 100 are free and it fails all the same: something else forbids it.
+    found = run([used], [entry("oom", 0, 5 * MIB, device_free=100 * MIB)])
+    assert found.limit == 40 * MIB - 1
+    assert Simulation(found).go().outcome().failures == 1
+
+
+def test_blocks_as_torch_two_had_them():
+    held = {
+        "size": 20 * MIB,
+        "state": "active_allocated",
+        "history": [{"real_size": 19 * MIB, "frames": CALL}],
+    }
+    old = segment(held)
+    del old["segment_type"]
+    found = run([old], [])
+    assert found.start[0].blocks[0].requested == 19 * MIB
+    assert found.line(found.start[0].blocks[0].place).line == 12
+    assert not found.start[0].small
+
+
+def test_the_memory_of_a_graph():
+    private = segment(block(20 * MIB), segment_pool_id=(0, 1))
+    found = run(
+        [private], [entry("segment_alloc"), entry("alloc"), entry("free_requested"), entry("free_completed")]
+    )
+    assert found.pools == ("", "0,1")
+    assert found.pool == (1, 0)
+    assert Simulation(found).go().allocator.small.private is None
+
+
+def test_a_graphs_memory_given_back_when_it_is_gone():
+    trace = [
+        entry("free_requested", segment_pool_id=(0, 1)),
+        entry("free_completed", segment_pool_id=(0, 1)),
+        entry("segment_free", frames=EMPTIED, segment_pool_id=(0, 1)),
+    ]
+    found = run([], trace)
+    assert RETIRE in found.action
+    assert found.start[0].pool == 1
+
+
+def test_expandable_segments():
+    trace = [
+        entry("segment_map", BASE, 20 * MIB),
+        entry("alloc", BASE, 12 * MIB),
+        entry("segment_map", BASE + 20 * MIB, 20 * MIB),
+        entry("alloc", BASE + 12 * MIB, 20 * MIB),
+        entry("free_requested", BASE + 12 * MIB, 20 * MIB),
+        entry("free_completed", BASE + 12 * MIB, 20 * MIB),
+        entry("segment_unmap", BASE + 20 * MIB, 20 * MIB, frames=EMPTIED),
+    ]
+    final = segment(block(12 * MIB, "active_allocated"), block(8 * MIB), is_expandable=True)
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    found = run([final], trace, allocator_settings=conf)
+    assert found.start == ()
+    assert (found.recorded.maps, found.recorded.unmaps) == (2, 1)
+    replay = Simulation(found).go()
+    outcome = replay.outcome()
+    assert (outcome.maps, outcome.unmaps, outcome.final_reserved) == (2, 1, 20 * MIB)
+    assert replay.placed == 2
+
+
+def test_recording_that_began_between_mapped_pages():
+    # 60 MiB are mapped, 20 to 40 are unmapped, and mapped again.
+    gap = entry("segment_unmap", BASE + 20 * MIB, 20 * MIB, frames=EMPTIED)
+    final = segment(
+        block(20 * MIB, "active_allocated"),
+        block(20 * MIB),
+        block(20 * MIB, "active_allocated"),
+        is_expandable=True,
+    )
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    back = [entry("segment_map", BASE + 20 * MIB, 20 * MIB), entry("alloc", BASE + 20 * MIB, 20 * MIB)]
+    back += [entry("free_requested", BASE + 20 * MIB, 20 * MIB)]
+    back += [entry("free_completed", BASE + 20 * MIB, 20 * MIB)]
+    found = run([final], [gap, *back], allocator_settings=conf)
+    (home,) = found.start
+    assert [(b.size, b.ident >= 0) for b in home.blocks] == [
+        (20 * MIB, True),
+        (20 * MIB, False),
+        (20 * MIB, True),
+    ]
+    replay = Simulation(found).go()
+    assert (replay.outcome().maps, replay.outcome().unmaps, replay.placed) == (1, 1, 1)
+
+
+def test_recording_that_began_with_a_hole():
+    final = segment(
+        block(20 * MIB, "active_allocated"),
+        block(20 * MIB, "active_allocated"),
+        block(20 * MIB, "active_allocated"),
+        is_expandable=True,
+    )
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    fill = [entry("segment_map", BASE + 20 * MIB, 20 * MIB), entry("alloc", BASE + 20 * MIB, 20 * MIB)]
+    found = run([final], fill, allocator_settings=conf)
+    assert [one.size for one in found.start] == [20 * MIB, 20 * MIB]
+    replay = Simulation(found).go()
+    assert (replay.outcome().maps, replay.placed) == (1, 1)
+
+
+def test_steps_by_the_optimizers_marks():
+    times = [entry("alloc", BASE, 20 * MIB, time_us=100), entry("snapshot", 0, 0, time_us=300)]
+    marks = [
+        {"name": "Optimizer.step#AdamW.step", "stage": stage, "device": 0, "time_us": at}
+        for stage, at in (("START", 150), ("END", 200))
+    ]
+    found = run([segment(block(20 * MIB, "active_allocated"))], times, external_annotations=marks)
+    assert found.action == (ALLOC, STEP)
+    assert found.time[0] == 0
+
+
+def test_settings_are_those_of_the_run():
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+    assert run([], [entry("segment_free")], allocator_settings=conf).settings == "max_split_size_mb:64"
+    broken = run([], [entry("segment_free")], allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": "x:1"})
+    assert "cannot be read" in broken.notes[0]
+    assert "does not tell its settings" in run([], [entry("segment_free")]).notes[0]
+
+
+def test_unknown_entries_are_counted_and_left_out():
+    found = run([], [entry("segment_free"), {"action": "moved_to_moon"}, {"action": "moved_to_moon"}])
+    assert "2 entries of the kind 'moved_to_moon' are unknown and left out" in found.notes
+
+
+def test_every_device_has_its_own_run():
+    one = [entry("segment_free")]
+    value = {"segments": [], "device_traces": [one, [], [*one, entry("segment_free", BASE + 64 * MIB)]]}
+    assert [(found.device, found.recorded.frees) for found in of_value(value, "it")] == [(0, 1), (2, 2)]
+
+
+# Files --------------------------------------------------------------------------------------------
+
+GOOD = snapshot([segment(block(20 * MIB))], [entry("segment_alloc", frames=CALL)])
+
+
+def test_a_pickle_a_page_and_json(tmp_path):
+    data = pickle.dumps(GOOD)
+    (plain,) = of_bytes(data, "it")
+    page = "<html><script>import {add_local_files} from 'https://x/MemoryViz.js'\nconst local_files = "
+    page += json.dumps([{"name": "s", "base64": base64.b64encode(data + b"\0").decode()}])
+    assert of_bytes(b"\n" + page.encode(), "it") == (plain,)
+    assert of_bytes(json.dumps(GOOD).encode(), "it") == (plain,)
+    assert of_bytes(gzip.compress(data), "it") == (plain,)
+    path = tmp_path / "s.pickle"
+    path.write_bytes(data)
+    assert read(str(path))[0].path == str(path)
+
+
+class Harm:
+    def __reduce__(self):
+        return print, ("harm done",)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_nothing_is_imported(capsys, protocol):
+    for value in (Harm(), {"segments": [], "device_traces": [Harm()]}, OrderedDict(a=1)):
+        with pytest.raises(UnreadableInput, match="a pickle that imports") as caught:
+            of_bytes(pickle.dumps(value, protocol), "s.pickle")
+        assert "\n" not in str(caught.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_nothing_is_imported_by_an_extension_either():
+    copyreg.add_extension("builtins", "print", 0xABCD)
+    try:
+        data = pickle.dumps(print, 2)
+        assert any(op.name.startswith("EXT") for op, _, _ in pickletools.genops(data))
+        with pytest.raises(UnreadableInput, match="imports"):
+            of_bytes(data, "s.pickle")
+    finally:
+        copyreg.remove_extension("builtins", "print", 0xABCD)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is no pickle, or a damaged one"),
+        (b"hello", "is no pickle, or a damaged one"),
+        (b"\x1f\x8bhello", "is compressed and damaged"),
+        (b"\x80\x04\x95", "is no pickle, or a damaged one"),
+        (b"{", "is damaged JSON"),
+        (pickle.dumps(3), "is no memory snapshot: it has no segments and device_traces"),
+        (pickle.dumps({"segments": []}), "is no memory snapshot"),
+        (pickle.dumps([]), "call torch.cuda.memory._record_memory_history() at the start"),
+        (pickle.dumps({"segments": [], "device_traces": []}), "is empty"),
+        (pickle.dumps({"segments": {}, "device_traces": []}), "its segments are no list"),
+        (pickle.dumps({"segments": [], "device_traces": 3}), "its device_traces are no lists"),
+        (pickle.dumps({"segments": [3], "device_traces": []}), "a segment is incomplete"),
+        (pickle.dumps({"segments": [], "device_traces": [[{}]]}), "an entry of the trace has no action"),
+        (pickle.dumps(snapshot([], [{"action": "alloc"}])), "an entry (alloc) is incomplete"),
+        (pickle.dumps(snapshot([], [entry("alloc")])), "is not where it should be (entry 0 of 1)"),
+        (pickle.dumps(snapshot([segment(block(9), address=0) | {"total_size": 5}], [])), "not as large"),
+        (b"<html>MemoryViz</html>", "is no pickle"),
+    ],
+)
+def test_what_is_no_snapshot_is_refused_in_one_line(data, said):
+    with pytest.raises(UnreadableInput) as caught:
+        of_bytes(data, "s.pickle")
+    assert said in str(caught.value)
+    assert "s.pickle" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trace_that_does_not_lead_to_the_end_is_refused():
+    final = [segment(block(10 * MIB, "active_allocated"))]
+    with pytest.raises(UnreadableInput, match=r"s.pickle cannot be replayed: .* \(entry 0 of 1\)"):
+        of_value(snapshot(final, [entry("alloc", size=20 * MIB)]), "s.pickle")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 255), st.integers(0, 3000))
+def test_a_damaged_pickle_is_read_or_refused(at, change, length):
+    data = bytearray(pickle.dumps(GOOD))
+    data[at % len(data)] ^= change
+    assert "\n" not in refusal(bytes(data[: max(length, 1)] if length < len(data) else data))
+
+
+def refusal(data: bytes) -> str:
+    """Why `data` is refused; "" where it is read. Any other error is a defect."""
+    try:
+        of_bytes(data, "s.pickle")
+    except UnreadableInput as error:
+        return str(error)
+    return ""
