@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -151,16 +152,23 @@ def in_turn(calls: dict[str, Callable[[], Any]], rounds: int, seconds: float = 0
     return {name: min(several) for name, several in found.items()}
 
 
-def allocated(call: Callable[[], Any]) -> tuple[int, int]:
-    """Bytes allocated by a call, and the most that were there at once."""
+def most_at_once(call: Callable[[], Any]) -> int:
+    """Bytes a call allocates and holds at once: the most of torch's, and the most of Python's and NumPy's."""
     with torch.profiler.profile(profile_memory=True) as profile:
         call()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = total = 0
+    now = torchs = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         now += event.nbytes()
-        peak, total = max(peak, now), total + max(0, event.nbytes())
-    return total, peak
+        torchs = max(torchs, now)
+    tracemalloc.start()
+    call()
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    call()
+    pythons = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    return torchs + pythons
 
 
 def waits(make: Callable[[int, str], Contender], classes: int) -> int:
@@ -184,19 +192,17 @@ def classification_rows(size: tuple[int, int], rounds: int) -> list[list[object]
     floor = in_turn({"argmax": lambda: data[1].argmax(1)}, rounds)["argmax"]
     table: list[list[object]] = []
     for name, one in made.items():
-        total, peak = allocated(lambda one=one: one.update(*data))
         table.append(
             [
                 name,
                 f"{update[name]:.0f}",
                 f"{update[name] / update['gapless']:.1f}",
                 f"{forward[name]:.0f}" if name in forward else "–",
-                f"{total / 1e3:.1f}",
-                f"{peak / 1e3:.1f}",
+                f"{most_at_once(lambda one=one: one.update(*data)) / 1e3:.1f}",
                 waits(CONTENDERS[name], classes),
             ]
         )
-    return [*table, ["the `argmax` alone", f"{floor:.0f}", f"{floor / update['gapless']:.1f}", *["–"] * 3, 0]]
+    return [*table, ["the `argmax` alone", f"{floor:.0f}", f"{floor / update['gapless']:.1f}", *["–"] * 2, 0]]
 
 
 def mean_rows(rounds: int) -> list[list[object]]:
@@ -287,7 +293,8 @@ def main() -> None:
         "python benchmarks/metrics.py",
         f"on the CPU, one thread; {' and '.join(f'{name} {metadata.version(name)}' for name in packages)} in "
         "turn with gapless in one process, the best of the rounds; waits on the emulated device, bytes from "
-        "torch's profiler, collectives between two gloo processes as the process group sees them",
+        "torch's profiler and `tracemalloc`, collectives between two gloo processes as the process group "
+        "sees them",
     )
     text += (
         "The mean of a loss (a tensor of no dimension) and macro accuracy, precision, recall and F1 of "
@@ -295,7 +302,7 @@ def main() -> None:
         '`nan_strategy="disable"`, compute groups given.\n'
     )
     columns = ["", "update, µs", "× gapless", "forward, µs"]
-    columns += ["allocated per update, kB", "of it at once, kB", "waits per update"]
+    columns += ["allocated at once, kB", "waits per update"]
     for classes, rows in SIZES:
         text += f"\n## {classes} classes, batches of {rows}\n\n"
         text += _sheet.table(columns, classification_rows((classes, rows), options.rounds))

@@ -19,20 +19,36 @@ TASKS = [
     "CalibrationError",
     "CohenKappa",
     "ConfusionMatrix",
+    "EER",
     "ExactMatch",
     "F1Score",
     "FBetaScore",
     "HammingDistance",
+    "HingeLoss",
     "JaccardIndex",
     "MatthewsCorrCoef",
     "NegativePredictiveValue",
     "Precision",
+    "PrecisionAtFixedRecall",
     "PrecisionRecallCurve",
     "ROC",
     "Recall",
+    "RecallAtFixedPrecision",
+    "SensitivityAtSpecificity",
     "Specificity",
+    "SpecificityAtSensitivity",
     "StatScores",
 ]
+NEEDED: dict[str, dict[str, Any]] = {
+    "FBetaScore": {"beta": 0.5},
+    "PrecisionAtFixedRecall": {"min_recall": 0.4},
+    "RecallAtFixedPrecision": {"min_precision": 0.4},
+    "SensitivityAtSpecificity": {"min_specificity": 0.4},
+    "SpecificityAtSensitivity": {"min_sensitivity": 0.4},
+}
+"""Arguments that these cannot be made without, beside the number of classes."""
+SCORED = ("AUROC", "AveragePrecision", "EER", *DATA_SIZED, *sorted(NEEDED.keys() - {"FBetaScore"}))
+"""Those with thresholds."""
 
 
 class Sample(NamedTuple):
@@ -164,6 +180,13 @@ def classification() -> list[Sample]:
         options.pop("capacity")
         found.append(Sample("MulticlassRecall", options, multiclass(extra=(5,))))
     found.append(Sample("MulticlassAccuracy", {"average": "micro"}, multiclass(kind="labels")))
+    for mode in ("crammer-singer", "one-vs-all"):
+        options = {"num_classes": CLASSES, "squared": True, "multiclass_mode": mode}
+        found.append(Sample("MulticlassHingeLoss", options, multiclass()))
+    for name in ("CoverageError", "RankingAveragePrecision", "RankingLoss"):
+        for ignore in (None, -1):
+            options = {"num_labels": LABELS, "ignore_index": ignore}
+            found.append(Sample(f"Multilabel{name}", options, binary(ignore, shape=(ROWS, LABELS))))
     return found
 
 
@@ -171,11 +194,8 @@ def of_task(name: str) -> list[Sample]:
     waits = name in DATA_SIZED
     found = []
     forms = getattr(metrics, name).forms
-    scores = name in ("AUROC", "AveragePrecision", *DATA_SIZED)
-    more: list[dict[str, Any]] = [{"thresholds": None}, {"thresholds": 7}] if scores else [{}]
-    if name == "FBetaScore":
-        more = [{"beta": 0.5}]
-    for options in more:
+    more: list[dict[str, Any]] = [{"thresholds": None}, {"thresholds": 7}] if name in SCORED else [{}]
+    for options in [{**NEEDED.get(name, {}), **one} for one in more]:
         wait = waits and options["thresholds"] is None
         for ignore in (None, -1):
             base = {**options, "ignore_index": ignore}

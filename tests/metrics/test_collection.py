@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import gapless
 import gapless.metrics as metrics
 
 
@@ -40,19 +41,21 @@ def several() -> list[metrics.Metric]:
 
 
 def test_one_statistic_for_all_and_one_argmax():
-    collection = metrics.MetricCollection(several())
-    assert list(collection.compute_groups.values()) == [list(collection)]
-    data, single = batch(), several()[0]
-    with Operators() as together:
-        collection.update(*data)
-    with Operators() as alone:
-        single.update(*data)
-    assert together.seen == alone.seen
-    assert together.seen.count("argmax") == 1
-    collection.add_metrics(metrics.MulticlassConfusionMatrix(4))
-    with Operators() as more:
-        collection.update(*batch())
-    assert more.seen.count("argmax") == 1
+    with gapless.emulate():
+        collection, single = metrics.MetricCollection(several()).to("cuda"), several()[0].to("cuda")
+        assert list(collection.compute_groups.values()) == [[name] for name in collection]
+        data = [value.to("cuda") for value in batch()]
+        with Operators() as together:
+            collection.update(*data)
+        assert list(collection.compute_groups.values()) == [list(collection)]
+        with Operators() as alone:
+            single.update(*data)
+        assert together.seen == alone.seen
+        assert together.seen.count("argmax") == 1
+        collection.add_metrics(metrics.MulticlassConfusionMatrix(4).to("cuda"))
+        with Operators() as more:
+            collection.update(*data)
+        assert more.seen.count("argmax") == 1
 
 
 def test_results_are_those_of_each_alone():
@@ -151,18 +154,27 @@ def test_members_come_and_go():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("arguments", "options", "said"),
     [
-        lambda: metrics.MetricCollection([metrics.MeanMetric(), metrics.MeanMetric()]),
-        lambda: metrics.MetricCollection({"a": 1}),
-        lambda: metrics.MetricCollection([torch.nn.Linear(1, 1)]),
-        lambda: metrics.MetricCollection({"a": metrics.MeanMetric()}, metrics.SumMetric()),
-        lambda: metrics.MetricCollection(metrics.MeanMetric(), prefix=1),
+        (lambda: [[metrics.MeanMetric(), metrics.MeanMetric()]], {}, "two metrics both named MeanMetric"),
+        (lambda: [{"a": 1}], {}, "Value 1 belonging to key a is not an instance"),
+        (lambda: [[torch.nn.Linear(1, 1)]], {}, "Input .* to `MetricCollection` is not a instance"),
+        (lambda: [{"a": metrics.MeanMetric()}, metrics.SumMetric()], {}, "not compatible with the first"),
+        (lambda: [3], {}, "Unknown input to MetricCollection"),
+        (lambda: [metrics.MeanMetric()], {"prefix": 1}, "Expected input `prefix` to be a string"),
+        (lambda: [metrics.MeanMetric()], {"compute_groups": [["Mean"]]}, "Input Mean in `compute_groups`"),
     ],
+    ids=["twice", "value", "module", "mapping", "unknown", "prefix", "groups"],
 )
-def test_what_is_refused(make):
-    with pytest.raises(ValueError, match=r"named MeanMetric|Expected|Received"):
-        make()
+def test_what_is_refused(arguments, options, said):
+    with pytest.raises(ValueError, match=said):
+        metrics.MetricCollection(*arguments(), **options)
+
+
+def test_arguments_that_are_no_metrics_are_told_and_left_out():
+    mean = metrics.MeanMetric()
+    with pytest.warns(UserWarning, match="not `Metric` so they will be ignored"):
+        assert list(metrics.MetricCollection(mean, [mean])) == ["MeanMetric"]
 
 
 def test_copies_keep_what_is_shared_and_are_apart():

@@ -56,3 +56,16 @@ def test_ranks(ranks, tmp_path):
         assert (found["local"], found["inside"], found["after"]) == (rank, middle, rank)
         assert found["step"] == middle
     assert seen[0]["group"] == 5.0
+
+
+def test_ranks_of_metrics_that_declare_their_states(tmp_path):
+    for rank, found in enumerate(run(2, tmp_path, "declared_ranks.py")):
+        assert found["nothing"] == []
+        assert found["kinds"] == [2, 1.5, 2.0, 1.0, 2.0]
+        assert found["kept"] == [1.0, 1.0, 1.0]
+        assert found["stacked"] == [3.0, 6.0]
+        assert found["local"] == rank + 1
+        assert found["together"] == found["read"] == {"own": 1.0, "mean": 0.5, "sum": 2.0}
+        assert found["running"] == [4, 2.0, 3.0, 1.0, 12.0]
+        assert found["step"] == [1.0, 1.0]
+        assert found["collectives"] == ["all_reduce"]

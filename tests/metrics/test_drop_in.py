@@ -6,6 +6,7 @@ import copy
 import inspect
 import operator
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ import torchmetrics.functional.regression
 import torchmetrics.functional.segmentation
 import torchmetrics.segmentation
 import torchmetrics.text
+from metrics.samples import NEEDED
 from torch import Tensor
 
 import gapless
@@ -41,7 +43,7 @@ FUNCTIONS = (
 FORMS = ("Binary", "Multiclass", "Multilabel")
 NAMES = [name for name in metrics.classification.__all__ if name.startswith(FORMS)]
 ENDINGS = ("Accuracy", "F1Score", "Precision", "Recall", "StatScores", "ConfusionMatrix", "JaccardIndex")
-SHAPED = [name for name in NAMES if name.endswith(ENDINGS) and "Average" not in name]
+SHAPED = [name for name in NAMES if name.endswith(ENDINGS) and not re.search("Average|AtFixed", name)]
 
 BAD: dict[str, list[Any]] = {
     "num_classes": [1, 0, 2.0, "4"],
@@ -57,6 +59,12 @@ BAD: dict[str, list[Any]] = {
     "beta": [0.0, -1.0, "a", 2],
     "n_bins": [0, 1.5, "a"],
     "norm": ["bad", None],
+    "squared": [1, "a"],
+    "multiclass_mode": ["bad", None],
+    "min_precision": [2, -1],
+    "min_recall": [2, -1],
+    "min_specificity": [2, -1],
+    "min_sensitivity": [2, -1],
 }
 KEYWORDS: dict[str, Any] = {
     "bogus": 1,
@@ -68,6 +76,9 @@ KEYWORDS: dict[str, Any] = {
 }
 OTHER_WORDS = {
     # Names the argument that there is.
+    *((f"{form}PrecisionAtFixedRecall", "min_recall") for form in FORMS),
+    *((f"Multilabel{base}", "num_labels") for base in NEEDED),
+    ("MultilabelEER", "num_labels"),
     ("MultilabelAUROC", "num_labels"),
     ("MultilabelAveragePrecision", "num_labels"),
     ("MultilabelPrecisionRecallCurve", "num_labels"),
@@ -81,7 +92,7 @@ def theirs(name: str) -> Any:
 
 def needed(name: str) -> dict[str, Any]:
     """The arguments that a metric cannot be made without."""
-    found: dict[str, Any] = {"beta": 0.5} if "FBeta" in name else {}
+    found = dict(next((given for base, given in NEEDED.items() if name.endswith(base)), {}))
     if name.startswith("Multiclass"):
         found["num_classes"] = CLASSES
     if name.startswith("Multilabel"):
@@ -257,7 +268,7 @@ def test_samplewise_without_samples_says_so():
     metric = metrics.MulticlassAccuracy(3, multidim_average="samplewise")
     for one in (metric, metrics.BinaryAUROC()):
         with (
-            pytest.warns(UserWarning, match="before `update`"),
+            pytest.warns(UserWarning, match="before the ``update``"),
             pytest.raises(ValueError, match="No samples"),
         ):
             one.compute()

@@ -146,7 +146,7 @@ def test_constants_of_the_class_cannot_be_set():
 
 
 def test_computing_before_any_update_warns():
-    with pytest.warns(UserWarning, match="before `update`"):
+    with pytest.warns(UserWarning, match="before the ``update``"):
         metrics.SumMetric().compute()
 
 

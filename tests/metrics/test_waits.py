@@ -15,7 +15,13 @@ import gapless
 import gapless.metrics as metrics
 
 BASES = {"Metric", "MetricCollection", "Reading", "merge_states"}
-WRAPPERS = {"BootStrapper", "ClasswiseWrapper", "MetricTracker", "MinMaxMetric", "Running"}
+WRAPPERS = {"BootStrapper", "ClasswiseWrapper", "MetricTracker", "MinMaxMetric", "Running"} | {
+    "MultioutputWrapper",
+    "MultitaskWrapper",
+    "BinaryTargetTransformer",
+    "LambdaInputTransformer",
+    "MetricInputTransformer",
+}
 CLOCKS = {"StepTime", "Throughput"}
 """Those whose results are no function of their batches; they have tests of their own."""
 

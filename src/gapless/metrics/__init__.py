@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.metrics import classification, regression, segmentation, text, wrappers
+from gapless.metrics import classification, paths, regression, segmentation, text, wrappers
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
@@ -33,3 +33,5 @@ __all__ = [
     *text.__all__,
     *wrappers.__all__,
 ]
+
+paths.install()

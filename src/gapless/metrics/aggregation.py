@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gapless.metrics.batch import Batch
+from gapless.metrics.batch import CPU, Batch
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import HIGHEST, LOWEST, Slot, Statistic
@@ -30,7 +31,7 @@ class Aggregate(Statistic):
     def add(self, name: str, number: float) -> None:
         """Add a number of the host to a slot; on the CPU straight in memory, which costs less."""
         tensor = self.state[name]
-        if self.device.type != "cpu" or torch.compiler.is_compiling():
+        if self.device != CPU or torch.compiler.is_compiling():
             tensor.add_(number)
             return
         held = self._arrays.get(name)
@@ -65,8 +66,8 @@ class Aggregate(Statistic):
 
 def nan_complaint(nan: Nan, count: int) -> str:
     """What to say about `count` NaNs."""
-    removed = "" if nan == "error" else ", which were removed"
-    return f"Encountered {count} `nan` value{'s' * (count != 1)} in the input{removed}"
+    removed = "" if nan == "error" else ", left out"
+    return f"Encountered `nan` values in tensor: {count} of them{removed}"
 
 
 def plain(value: Any) -> Any:
@@ -223,6 +224,7 @@ class MeanMetric(Aggregator):
             place.
     """
 
+    aliases: ClassVar[dict[str, str]] = {"mean_value": "weighted.sum", "weight": "weighted.weight"}
     weighted: WeightedTotal
 
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
@@ -241,6 +243,7 @@ class MeanMetric(Aggregator):
 class SumMetric(Aggregator):
     """The sum of all values; `nan_strategy` as in :class:`MeanMetric`."""
 
+    aliases: ClassVar[dict[str, str]] = {"sum_value": "total.sum"}
     total: Total
 
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
@@ -258,6 +261,7 @@ class SumMetric(Aggregator):
 class MaxMetric(Aggregator):
     """The largest value; `nan_strategy` as in :class:`MeanMetric`."""
 
+    aliases: ClassVar[dict[str, str]] = {"max_value": "extreme.value"}
     extreme: Extreme
 
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
@@ -275,6 +279,7 @@ class MaxMetric(Aggregator):
 class MinMetric(Aggregator):
     """The smallest value; `nan_strategy` as in :class:`MeanMetric`."""
 
+    aliases: ClassVar[dict[str, str]] = {"min_value": "extreme.value"}
     extreme: Extreme
 
     def __init__(self, nan_strategy: Nan = "warn", **kwargs: Any) -> None:
@@ -297,6 +302,7 @@ class CatMetric(Aggregator):
     storage never changes; rows beyond it are counted and told with the next reading.
     """
 
+    aliases: ClassVar[dict[str, str]] = {"value": "values.value"}
     values: Values
 
     def __init__(self, nan_strategy: Nan = "warn", capacity: int | None = None, **kwargs: Any) -> None:
@@ -313,3 +319,9 @@ class CatMetric(Aggregator):
             kept = ~found.isnan()
             return found if kept.all() else found[kept]
         return found
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("RunningMean", "RunningSum"):  # where TorchMetrics has them; here they are wrappers
+        return getattr(importlib.import_module("gapless.metrics.wrappers"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Derivation = Callable[..., Any]
+CPU = torch.device("cpu")
 
 
 class Batch:
     """The arguments of one update, shared by every statistic that reads them.
 
     What several statistics need (the labels of logits, say) is derived once: :meth:`derive` keeps it under
-    the function and its configuration until the update is over.
+    the function and its configuration until the update is over. With `graph` tensors keep theirs.
     """
 
     __slots__ = ("_derived", "args")
 
-    def __init__(self, args: Sequence[Any], device: torch.device) -> None:
-        self.args = args if ready(args, device) else tuple([admit(value, device) for value in args])
+    def __init__(self, args: Sequence[Any], device: torch.device, graph: bool = False) -> None:
+        self.args = args if ready(args, device) else tuple([admit(value, device, graph) for value in args])
         self._derived: dict[Any, Any] = {}
 
     def derive(self, function: Derivation, *config: Any) -> Any:
@@ -43,17 +44,17 @@ def ready(args: Sequence[Any], device: torch.device) -> bool:
     return True
 
 
-def admit(value: Any, device: torch.device) -> Any:
+def admit(value: Any, device: torch.device, graph: bool = False) -> Any:
     """`value` as an update may use it on `device` without waiting.
 
-    Tensors come without their graph. A tensor of the host travels through pinned memory; one with no
-    dimension becomes a Python number, which operators take as a kernel's argument.
+    Tensors come without their graph, unless `graph` says otherwise. A tensor of the host travels through
+    pinned memory; one with no dimension becomes a Python number, which operators take as a kernel's argument.
     """
     if not isinstance(value, Tensor):
         if isinstance(value, (list, tuple)):
-            return admit(torch.as_tensor(value), device)
+            return admit(torch.as_tensor(value), device, graph)
         return value
-    if value.requires_grad:
+    if value.requires_grad and not graph:
         value = value.detach()
     if value.device == device:
         return value
@@ -74,6 +75,11 @@ def moved(value: Tensor, device: torch.device) -> Tensor:
     if value.device == device:
         return value
     return to_device(value, device) if value.device.type == "cpu" else value.to(device)
+
+
+def has_graph(args: Iterable[Any]) -> bool:
+    """Whether one of `args` is a tensor that gradients are to be taken for."""
+    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in args)
 
 
 def device_of(args: Sequence[Any]) -> torch.device | None:

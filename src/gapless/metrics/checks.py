@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,6 @@ def one_of(
     if not any(value is one or value == one for one in allowed):
         shown = tuple(allowed) if listed is None else listed
         raise ValueError(f"Expected argument `{name}` to be one of {shown}{comma} but got {value}{stop}")
-
-
-def boolean(name: str, value: Any) -> None:
-    """Raises ValueError unless `value` is a bool."""
-    if not isinstance(value, bool):
-        raise ValueError(f"Expected argument `{name}` to be a `bool`, but got {value}")
 
 
 def integer_above(name: str, value: Any, least: int) -> None:
@@ -49,6 +44,16 @@ def zero_or_one(name: str, value: Any) -> None:
     """Raises ValueError unless `value` is 0 or 1."""
     if value not in (0, 1):
         raise ValueError(f"Expected argument `{name}` to be 0 or 1, but got {value}.")
+
+
+def user_error(kind: type[Exception], message: str) -> Exception:
+    """An exception of `kind`; where TorchMetrics is loaded also of its own, for which its users may look."""
+    theirs = sys.modules.get("torchmetrics.utilities.exceptions")
+    if theirs is None:
+        return kind(message)
+    body = {"__module__": kind.__module__, "__reduce__": lambda error: (kind, error.args)}
+    both: type[Exception] = type(kind.__name__, (kind, theirs.TorchMetricsUserError), body)
+    return both(message)
 
 
 def multidim(value: Any) -> None:

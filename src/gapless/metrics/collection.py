@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gapless.metrics.batch import Batch, device_of, ready
+from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
+from gapless.metrics.declared import changed
+from gapless.metrics.declaring import OwnAttributes, warn_of_no_data
 from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
-from gapless.metrics.metric import Ledger, Metric, squeezed
+from gapless.metrics.ledger import Ledger
+from gapless.metrics.members import Sources, chosen, flattened, named, sources_of
+from gapless.metrics.metric import Metric
 from gapless.metrics.reading import Every, Later, Reading, Watch
 from gapless.metrics.statistic import Statistic
 
-Sources = tuple[int | str, ...]
 Watched = tuple[Statistic, tuple[str, ...]]
 
 
@@ -27,8 +29,10 @@ class Plan(NamedTuple):
 
     groups: list[tuple[Sources | None, list[Watched]]]
     """Statistics with the names of their metrics, by the arguments they get; None for all, in order."""
-    direct: list[tuple[Sources, Metric]]
+    direct: list[tuple[Sources, str, Metric]]
     first: Statistic | None
+    ledgers: list[Ledger]
+    """Those of members that went their own way for a while, beside the collection's."""
 
 
 class MetricCollection(nn.ModuleDict):
@@ -43,8 +47,20 @@ class MetricCollection(nn.ModuleDict):
         additional: more metrics, where the first argument is no mapping.
         prefix: put before every name of a result.
         postfix: put behind every name of a result.
-        compute_groups: False to let every metric have statistics of its own.
+        compute_groups: False to let every metric have statistics of its own; lists of names to let only these
+            share any.
     """
+
+    __jit_ignored_attributes__ = OwnAttributes()
+    __jit_unused_properties__: ClassVar[list[str]] = [
+        "device",
+        "compute_groups",
+        "metric_state",
+        "_groups_checked",
+    ]
+    _affixes: dict[str, tuple[str, str]]
+    _plans: dict[Any, Plan]
+    _watchers: list[Every]
 
     def __init__(
         self,
@@ -55,47 +71,71 @@ class MetricCollection(nn.ModuleDict):
         compute_groups: bool | list[list[str]] = True,
     ) -> None:
         super().__init__()
-        self.prefix = check_affix("prefix", prefix)
-        self.postfix = check_affix("postfix", postfix)
+        self.prefix = self._check_arg(prefix, "prefix")
+        self.postfix = self._check_arg(postfix, "postfix")
         self._share = bool(compute_groups)
-        self._plans: dict[Any, Plan] = {}
+        self._given = compute_groups if isinstance(compute_groups, list) and compute_groups else None
+        self._affixes = {}
+        self._plans = {}
         self._watch = Watch()
         self._ledger = Ledger()
-        self._watchers: list[Every] = []
-        self._in_forward = False
+        self._watchers = []
         self.add_metrics(metrics, *additional)
 
     # Members.
 
     def add_metrics(self, metrics: Any, *additional: Any) -> None:
         """Add members; raises ValueError for what is no metric, or has a name that is taken."""
-        for name, metric in named(metrics, additional):
-            if name in self:
+        for name, metric, affixes in named(metrics, additional, MetricCollection):
+            if name in self._modules:
                 raise ValueError(f"Encountered two metrics both named {name}")
             super().__setitem__(name, metric)
-            self._lend(metric)
+            self._affixes[name] = affixes
+        self._check_groups()
+        for name, member in self._each():
+            if member._lender is not self:
+                self._lend(name, member)
         self.forget_plan()
 
-    def _lend(self, metric: Metric) -> None:
-        if metric.direct or not self._share:
+    def _check_groups(self) -> None:
+        for group in self._given or ():
+            for name in group:
+                if name not in self._modules:
+                    raise ValueError(
+                        f"Input {name} in `compute_groups` argument does not match a metric in the"
+                        f" collection: {self._given} must match {list(self._modules)}"
+                    )
+
+    def _lend(self, name: str, metric: Metric) -> None:
+        if metric.direct:
             return
-        if not metric.update_called and not self._ledger.updated and metric._lender is None:
-            known = {part.key: part for part in self._distinct(except_for=metric)}
-            for name, part in list(metric.statistics()):
+        if metric._lender is not None:  # Its mates elsewhere must not hear of updates here.
+            metric._take_back()
+        if self._share and not metric.update_called and not self._ledger.updated:
+            known = {part.key: part for part in self._distinct(self._mates(name))}
+            for part_name, part in list(metric.statistics()):
                 same = known.get(part.key)
                 if same is not None:
                     same.checked = same.checked or part.checked
-                    metric.use(name, same)
+                    metric.use(part_name, same)
         metric.__dict__["_lender"] = self
         self._ledger.updated = self._ledger.updated or metric.update_called
         self._ledger.count = max(self._ledger.count, metric.update_count)
         metric.__dict__["_ledger"] = self._ledger
 
-    def _distinct(self, except_for: Metric | None = None) -> list[Statistic]:
-        """Every statistic that is updated here, once."""
+    def _mates(self, name: str) -> set[str]:
+        """The members whose statistics `name` may share, of those that share already."""
+        if self._given is None:
+            mates = set(self._modules)
+        else:
+            mates = {mate for group in self._given if name in group for mate in group}
+        return {mate for mate, member in self._each() if mate in mates and member._lender is self}
+
+    def _distinct(self, names: set[str] | None = None) -> list[Statistic]:
+        """Every statistic that is updated here (for the members of these names, if given), once."""
         found: dict[int, Statistic] = {}
-        for member in self._members():
-            if member is not except_for and not member.direct:
+        for name, member in self._modules.items():
+            if isinstance(member, Metric) and not member.direct and (names is None or name in names):
                 found.update((id(part), part) for part in member._parts)
         return list(found.values())
 
@@ -109,9 +149,10 @@ class MetricCollection(nn.ModuleDict):
         compiled once.
         """
         self._plans = {}
+        self._ledger.computed.clear()
         needed: list[str] = []
         for member in self._members():
-            parameters = inspect.signature(member.update).parameters.values()
+            parameters = member._parameters_of_update()
             ordinary = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
             needed += [p.name for p in ordinary if p.name not in needed]
         for given, names in ((1, ()), (2, ()), (3, ()), (0, tuple(needed))):
@@ -120,14 +161,19 @@ class MetricCollection(nn.ModuleDict):
 
     def _make_plan(self, given: int, names: tuple[str, ...]) -> Plan:
         groups: dict[Sources, list[Watched]] = {}
-        direct: list[tuple[Sources, Metric]] = []
+        direct: list[tuple[Sources, str, Metric]] = []
+        ledgers: dict[int, Ledger] = {}
         taken: set[int] = set()
         called = {id(part): watched for part, watched in self._named_parts()}
-        for member in self._members():
+        for name, member in self._modules.items():
+            if not isinstance(member, Metric):
+                continue
             sources = sources_of(member, given, names)
             if member.direct:
-                direct.append((sources, member))
+                direct.append((sources, name, member))
                 continue
+            if member._ledger is not self._ledger:
+                ledgers[id(member._ledger)] = member._ledger
             group = groups.setdefault(sources, [])
             group += [(part, called[id(part)]) for part in member._parts if id(part) not in taken]
             taken.update(id(part) for part in member._parts)
@@ -135,7 +181,7 @@ class MetricCollection(nn.ModuleDict):
         routes = [(None if sources == plain else sources, parts) for sources, parts in groups.items()]
         first = routes[0][1][0][0] if routes else None
         call: tuple[int | str, ...] = (given, *names)
-        self._plans[call] = Plan(routes, direct, first)
+        self._plans[call] = Plan(routes, direct, first, list(ledgers.values()))
         return self._plans[call]
 
     def _named_parts(self) -> list[Watched]:
@@ -149,50 +195,68 @@ class MetricCollection(nn.ModuleDict):
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch to every member. Of named arguments each member gets those its ``update`` knows."""
+        plan = self._plan_for(args, kwargs)
+        self._count(plan, args, kwargs)
+        for sources, _, member in plan.direct:
+            positional, named_ = chosen(sources, args, kwargs)
+            member.update(*positional, **named_)
+        if self._watchers:
+            self._tell_watchers()
+
+    def _plan_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         plan = self._plans.get((len(args), *kwargs))
-        if plan is None:
-            plan = self._make_plan(len(args), tuple(kwargs))
+        return self._make_plan(len(args), tuple(kwargs)) if plan is None else plan
+
+    def _count(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], graph: bool = False) -> None:
+        """Add a batch to every statistic."""
         device = plan.first.device if plan.first is not None else self.device
-        if device.type == "cpu" and not ready((*args, *kwargs.values()), device):
+        if device == CPU and not ready((*args, *kwargs.values()), device):
             device = self._follow((*args, *kwargs.values()), device)
         compiling = torch.compiler.is_compiling()
-        at_once = device.type == "cpu" and not compiling
+        at_once = device == CPU and not compiling
         self._ledger.updated_once(compiling)
+        for ledger in plan.ledgers:
+            ledger.updated_once(compiling)
         for sources, parts in plan.groups:
             given = (
                 args if sources is None else [args[s] if isinstance(s, int) else kwargs[s] for s in sources]
             )
-            batch = Batch(given, device)
+            batch = Batch(given, device, graph)
             for part, names in parts:
                 part.count(batch)
                 if part.checked:
-                    deliver_on_host(part, names) if at_once else part.note()
-        for sources, member in plan.direct:
-            member.update(*[args[s] if isinstance(s, int) else kwargs[s] for s in sources])
-        if not self._in_forward:
-            self._tell_watchers()
+                    deliver_on_host(part, names, batch) if at_once else part.note()
 
+    @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Add a batch, and return the results over this batch alone, from the same pass over the data."""
-        if self.device.type == "cpu":
-            self._follow((*args, *kwargs.values()), self.device)
-        self._in_forward = True
-        with ExitStack() as stack:
-            stack.callback(setattr, self, "_in_forward", False)
-            for part in self._distinct():
-                part.begin_batch()
-                stack.callback(part.end_batch)
-            for member in self._members():
-                if member.direct:
-                    stack.enter_context(member.batch_only())
-            self.update(*args, **kwargs)
-            members = self._reduced(lambda member: member.dist_sync_on_step)
+        plan = self._plan_for(args, kwargs)
+        given = (*args, *kwargs.values())
+        if plan.first is not None and plan.first.device == CPU:
+            self._follow(given, CPU)
+        graph = has_graph(given) and any(member.is_differentiable for member in self._members())
+        watched = [one for _, parts in plan.groups for one in parts]
+        for part, _ in watched:
+            part.begin_batch(graph)
+        try:
+            self._count(plan, args, kwargs, graph)
+            members = self._reduced(lambda member: member.dist_sync_on_step and not member.direct)
             with Everywhere(members).held() if members else nullcontext():
-                found = self._values()
+                found = self._results(lambda member: not member.direct)
+            for name, value in found.items():
+                kept = changed(value, Tensor.detach) if graph else value
+                self._modules[name].__dict__["_forward_cache"] = kept  # type: ignore[union-attr]
+        finally:
+            for part, _ in watched:
+                part.end_batch()
         if not torch.compiler.is_compiling():
-            check_on_host(self._named_parts())
-        self._tell_watchers()
-        return found
+            check_on_host(watched)
+        for sources, name, member in plan.direct:
+            positional, named_ = chosen(sources, args, kwargs)
+            found[name] = member(*positional, **named_)
+        if self._watchers:
+            self._tell_watchers()
+        return self._flat(found)
 
     def _tell_watchers(self) -> None:
         for watcher in self._watchers:
@@ -203,15 +267,20 @@ class MetricCollection(nn.ModuleDict):
 
         With several processes, all states travel together: one collective per kind of reduction.
         """
+        warn_of_no_data(self)
         self._watch.look(self._named_parts())
         members = self._reduced(lambda member: member.sync_on_compute)
         if not members:
             return self._values()
         known = self._ledger.computed
-        if id(self) not in known:
+        stamp = [(one._ledger.count, one._ledger.updated) for one in self._members()]
+        if id(self) not in known or known[id(self)][0] != stamp:
             with Everywhere(members).held():
-                known[id(self)] = self._values()
-        return dict(known[id(self)])
+                found = self._values()
+            if not all(member.compute_with_cache for member in members):
+                return found
+            known[id(self)] = (stamp, found)
+        return dict(known[id(self)][1])
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
@@ -219,8 +288,11 @@ class MetricCollection(nn.ModuleDict):
         for part in self._distinct():
             part.reset()
         for member in self._members():
+            member.__dict__["_forward_cache"] = None
             if member.direct:
                 member.reset()
+            elif member._ledger is not self._ledger:
+                member._ledger.start_again()
         self._ledger.start_again()
 
     def read(self, async_op: bool = False) -> Reading:
@@ -258,8 +330,8 @@ class MetricCollection(nn.ModuleDict):
     def clone(self, prefix: str | None = None, postfix: str | None = None) -> MetricCollection:
         """A copy that shares nothing with this collection, with other affixes if given."""
         made = copy.deepcopy(self)
-        made.prefix = check_affix("prefix", prefix) if prefix else made.prefix
-        made.postfix = check_affix("postfix", postfix) if postfix else made.postfix
+        made.prefix = self._check_arg(prefix, "prefix") if prefix else made.prefix
+        made.postfix = self._check_arg(postfix, "postfix") if postfix else made.postfix
         return made
 
     def persistent(self, mode: bool = True) -> None:
@@ -267,11 +339,21 @@ class MetricCollection(nn.ModuleDict):
         for member in self._members():
             member.persistent(mode)
 
-    def set_dtype(self, dtype: torch.dtype) -> MetricCollection:
-        """Give results the floating-point type `dtype`."""
+    def set_dtype(self, dst_type: torch.dtype | str) -> MetricCollection:
+        """Give results the floating-point type `dst_type`."""
         for member in self._members():
-            member.set_dtype(dtype)
+            member.set_dtype(dst_type)
         return self
+
+    def plot(self, val: Any = None, ax: Any = None, together: bool = False) -> Any:
+        """Draw `val`, the results of a call or a list of them (None for those of ``compute``).
+
+        Returns:
+            The figure and its axes for each member, or one of both where all are drawn `together`.
+        """
+        from gapless.metrics.plotting import plot_collection
+
+        return plot_collection(self, val, ax, together)
 
     @property
     def device(self) -> torch.device:
@@ -281,28 +363,57 @@ class MetricCollection(nn.ModuleDict):
 
     @property
     def compute_groups(self) -> dict[int, list[str]]:
-        """Names of members that share statistics."""
-        found: dict[tuple[int, ...], list[str]] = {}
+        """Names of members that share statistics; none where nothing may be shared.
+
+        As in TorchMetrics each member is a group by itself before the first update, unless groups were given.
+        """
+        if not self._share:
+            return {}
+        if self._given is not None:
+            known = [name for group in self._given for name in group]
+            return dict(enumerate([*self._given, *([name] for name in self._modules if name not in known)]))
+        found: dict[Any, list[str]] = {}
         for name, member in self._modules.items():
-            parts = member._parts if isinstance(member, Metric) else []
-            found.setdefault(tuple(id(part) for part in parts), []).append(name)
+            assert isinstance(member, Metric)
+            alone = member.direct or not member._parts or not self._groups_checked
+            key = id(member) if alone else tuple(id(part) for part in member._parts)
+            found.setdefault(key, []).append(name)
         return dict(enumerate(found.values()))
+
+    @property
+    def _groups_checked(self) -> bool:
+        return self._given is not None or self._ledger.updated or self._ledger.ever
+
+    @property
+    def metric_state(self) -> dict[str, dict[str, Any]]:
+        """The states of the members, by the names of their results."""
+        return {self._outer(name): member.metric_state for name, member in self._each()}
+
+    def _each(self) -> Iterator[tuple[str, Metric]]:
+        for name, member in self._modules.items():
+            if isinstance(member, Metric):
+                yield name, member
 
     # Names.
 
     def keys(self, keep_base: bool = False) -> Any:
         """Names of the results, or of the members themselves."""
-        return (
-            self._modules.keys() if keep_base else {self._outer(name): None for name in self._modules}.keys()
-        )
+        return self._renamed(keep_base).keys()
 
     def items(self, keep_base: bool = False, copy_state: bool = True) -> Any:
-        """Members by the names of their results, or by their own."""
-        return zip(self.keys(keep_base), self._modules.values(), strict=True)
+        """Members by the names of their results, or by their own.
+
+        `copy_state` has no effect: a member that is updated or reset by itself stops sharing first.
+        """
+        return self._renamed(keep_base).items()
 
     def values(self, copy_state: bool = True) -> Any:
-        """The members."""
+        """The members; `copy_state` as in :meth:`items`."""
         return self._modules.values()
+
+    def _renamed(self, keep_base: bool) -> Mapping[str, nn.Module | None]:
+        members = self._modules
+        return members if keep_base else {self._outer(name): member for name, member in members.items()}
 
     def __getitem__(self, key: str, copy_state: bool = True) -> Any:
         if key not in self._modules:
@@ -323,10 +434,8 @@ class MetricCollection(nn.ModuleDict):
         self.forget_plan()
 
     def __repr__(self) -> str:
-        affixes = (
-            f"\n  prefix={self.prefix},\n  postfix={self.postfix}" if self.prefix or self.postfix else ""
-        )
-        return f"{super().__repr__()[:-1]}{affixes}\n)"
+        affixes = [f",\n  {n}={v}" for n, v in (("prefix", self.prefix), ("postfix", self.postfix)) if v]
+        return f"{super().__repr__()[:-2]}{''.join(affixes)}\n)"
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy shares nothing: who asked for readings of this collection did not ask for those of another.
@@ -336,14 +445,31 @@ class MetricCollection(nn.ModuleDict):
         return f"{self.prefix or ''}{name}{self.postfix or ''}"
 
     def _values(self) -> dict[str, Any]:
-        results: dict[str, Any] = {}
-        for name, member in self._modules.items():
-            value = squeezed(member.value()) if isinstance(member, Metric) else None
-            if isinstance(value, dict):
-                results.update((self._outer(key), one) for key, one in value.items())
-            else:
-                results[self._outer(name)] = value
-        return results
+        return self._flat(self._results(lambda member: True))
+
+    def _results(self, wanted: Callable[[Metric], bool]) -> dict[str, Any]:
+        """The results of the wanted members; what follows from a statistic for several of them, once."""
+        members = [(name, member) for name, member in self._each() if wanted(member)]
+        parts = [part for _, member in members for part in member._parts]
+        for part in parts:
+            part.derived = {}
+        try:
+            return {name: member._squeezed_result() for name, member in members}
+        finally:
+            for part in parts:
+                part.derived = None
+
+    def _flat(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Results by their outer names, those that are dicts taken apart."""
+        found = flattened({name: results[name] for name in self._modules}, self._affixes)
+        return {self._outer(name): value for name, value in found.items()}
+
+    @staticmethod
+    def _check_arg(arg: Any, name: str) -> str | None:
+        """`arg`; raises ValueError unless it is None or a string."""
+        if arg is None or isinstance(arg, str):
+            return arg
+        raise ValueError(f"Expected input `{name}` to be a string, but got {type(arg)}")
 
     # Processes and devices.
 
@@ -362,59 +488,3 @@ class MetricCollection(nn.ModuleDict):
             if member.direct:
                 member._follow(args, member.device)
         return accelerator
-
-
-def named(metrics: Any, additional: Sequence[Any]) -> Iterator[tuple[str, Metric]]:
-    """Members and their names, nested collections taken apart."""
-    if isinstance(metrics, Mapping):
-        if additional:
-            raise ValueError(
-                f"Received extra metrics {additional}, which need names beside a mapping: {metrics}."
-            )
-        for name in sorted(metrics):
-            yield from named_member(metrics[name], name)
-        return
-    several = metrics if isinstance(metrics, Sequence) else [metrics]
-    for metric in (*several, *additional):
-        yield from named_member(metric, None)
-
-
-def named_member(metric: Any, name: str | None) -> Iterator[tuple[str, Metric]]:
-    if isinstance(metric, MetricCollection):
-        for inner, member in metric.items(keep_base=False):
-            yield (inner if name is None else f"{name}_{inner}"), member
-    elif isinstance(metric, Metric):
-        yield name or type(metric).__name__, metric
-    else:
-        raise ValueError(
-            f"Expected a `gapless.metrics.Metric` or a `MetricCollection`, but got {metric!r}"
-            + (f" under the name {name}" if name else "")
-        )
-
-
-def sources_of(member: Metric, given: int, names: tuple[str, ...]) -> Sources:
-    """Which arguments of a call go to the member's ``update``, in its order."""
-    parameters = inspect.signature(member.update).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL or p.kind is p.VAR_KEYWORD for p in parameters):
-        return (*range(given), *names)
-    known = [p.name for p in parameters]
-    taken: list[int | str] = list(range(given))
-    if given > len(known):
-        raise TypeError(
-            f"`update` of {type(member).__name__} takes {len(known)} arguments, but {given} were given"
-        )
-    for name in known[given:]:
-        if name not in names:
-            break
-        taken.append(name)
-    needed = [p.name for p in parameters if p.default is p.empty]
-    if len(taken) < len(needed):
-        raise TypeError(f"`update` of {type(member).__name__} misses the argument `{needed[len(taken)]}`")
-    return tuple(taken)
-
-
-def check_affix(name: str, value: Any) -> str | None:
-    """`value`; raises ValueError unless it is None or a string."""
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"Expected input `{name}` to be a string, but got {type(value)}")
-    return value

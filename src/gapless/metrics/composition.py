@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gapless.metrics.metric import Metric
+from gapless.metrics.metric import Metric, squeezed
 
 
 class CompositionalMetric(Metric):
@@ -66,22 +65,45 @@ class CompositionalMetric(Metric):
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch to every metric in it; each takes the keyword arguments that it knows."""
         for metric in self._operands():
-            metric.update(*args, **known(metric, kwargs))
+            metric.update(*args, **metric._filter_kwargs(**kwargs))
         self._ledger.updated_once(torch.compiler.is_compiling())
 
+    @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return the operation's result over this batch alone."""
         self._leave()
-        return super().forward(*args, **kwargs)
+        if not any(metric._holders() or metric._computes_itself for metric in self._operands()):
+            return super().forward(*args, **kwargs)
+        found = {id(one): one(*args, **one._filter_kwargs(**kwargs)) for one in self._operands()}
+        self._ledger.updated_once(torch.compiler.is_compiling())
+        self.__dict__["_forward_cache"] = result = squeezed(self._combined_from(found))
+        return result
 
     def compute(self) -> Any:
         """The operation's result, over all that the metrics in it have seen. The host does not wait."""
         self._look_up()
         self._ledger.updated = any(metric.update_called for metric in self._operands())
-        return super().compute()
+        return Metric.compute(self)
 
     def value(self) -> Any:
-        first = value_of(self.metric_a)
-        return self.op(first) if self.metric_b is None else self.op(first, value_of(self.metric_b))
+        return self._combined_from({})
+
+    def _combined_from(self, known_results: dict[int, Any]) -> Any:
+        """The operation's result, given those of some of the metrics in it."""
+
+        def result(operand: Any) -> Any:
+            if isinstance(operand, CompositionalMetric):
+                return operand._combined_from(known_results)
+            if isinstance(operand, Metric):
+                found = known_results[id(operand)] if id(operand) in known_results else operand._result()
+                return squeezed(found)
+            return operand
+
+        first = result(self.metric_a)
+        return self.op(first) if self.metric_b is None else self.op(first, result(self.metric_b))
+
+    def _holders(self) -> list[Metric]:
+        return [holder for metric in self._operands() for holder in metric._holders()]
 
     def reset(self) -> None:
         self._leave()
@@ -98,19 +120,3 @@ class CompositionalMetric(Metric):
 
     def extra_repr(self) -> str:
         return f"{getattr(self.op, '__name__', type(self.op).__name__)}"
-
-
-def known(metric: Metric, given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the keyword arguments that the metric's ``update`` takes."""
-    if not given:
-        return given
-    parameters = inspect.signature(metric.update).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return given
-    names = {one.name for one in parameters}
-    return {name: value for name, value in given.items() if name in names}
-
-
-def value_of(operand: Any) -> Any:
-    """The operand, or its value where it is a metric."""
-    return operand.value() if isinstance(operand, Metric) else operand

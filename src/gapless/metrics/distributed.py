@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,9 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gapless.metrics.batch import moved
+from gapless.metrics.sized import exchange_sizes
 from gapless.metrics.statistic import State, Statistic
 
 Place = tuple[int, str]
+Form = tuple[torch.Size, torch.dtype]
 
 
 def available() -> bool:
@@ -40,7 +43,8 @@ class Reduction:
         self.statistics = statistics
         self.group = as_group(group)
         self._carrier = carrier_device(self.group)
-        self._states = [{name: part.state[name] for name in part.slots} for part in statistics]
+        exchange_sizes(statistics, self.group, self._carrier)
+        self._states = [{name: part.state[name].detach() for name in part.slots} for part in statistics]
         self._under_way: list[UnderWay] = []
         whole = [i for i, part in enumerate(statistics) if part.gathers and async_op]
         gathered = reduce([statistics[i] for i in whole], group) if whole else []
@@ -121,6 +125,76 @@ def gather_into(value: Tensor, group: Any, async_op: bool) -> tuple[Tensor, Any]
     # The older name warns where there is the newer one.
     name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
     return into, getattr(dist, name)(flat, value, group=group, async_op=async_op)
+
+
+def gather_uneven(
+    values: Sequence[Sequence[Tensor]], device: torch.device, group: Any
+) -> list[list[list[Tensor]]]:
+    """For each of `values`, lists of tensors that differ between processes, those of every process.
+
+    They come on `device`. All travel together as bytes, once their shapes have been exchanged. **The host
+    waits** for both.
+    """
+    ranks = dist.get_world_size(group)
+    forms: list[Any] = [None] * ranks
+    mine = [[(value.shape, value.dtype) for value in several] for several in values]
+    dist.all_gather_object(forms, mine, group=group)
+    sizes = [sum(aligned(form) for several in of_rank for form in several) for of_rank in forms]
+    carrier = carrier_device(group) or device
+    sent = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=carrier)
+    at = 0
+    for several in values:
+        for value in several:
+            found = as_bytes(moved(value.detach(), carrier))
+            sent[at : at + found.numel()].copy_(found)
+            at += aligned((value.shape, value.dtype))
+    rows = moved(gather(sent, group), device)
+    unpacked = [unpack(row, of_rank) for row, of_rank in zip(rows, forms, strict=True)]
+    return [[of_rank[i] for of_rank in unpacked] for i in range(len(values))]
+
+
+def unpack(row: Tensor, forms: Sequence[Sequence[Form]]) -> list[list[Tensor]]:
+    """The tensors of one process, which travelled as bytes."""
+    found, at = [], 0
+    for several in forms:
+        made = []
+        for shape, dtype in several:
+            size = shape.numel() * dtype.itemsize
+            made.append(row[at : at + size].clone().view(dtype).view(shape))
+            at += aligned((shape, dtype))
+        found.append(made)
+    return found
+
+
+def as_bytes(value: Tensor) -> Tensor:
+    return value.contiguous().reshape(-1).view(torch.uint8)
+
+
+def aligned(form: Form) -> int:
+    """The bytes of a tensor of this form, rounded up to where any other may begin."""
+    shape, dtype = form
+    return -(-shape.numel() * dtype.itemsize // 16) * 16
+
+
+def gathered_by(gather: Callable[..., Any], statistics: Sequence[Statistic], group: Any) -> list[State]:
+    """The states of `statistics` over processes that ``gather(tensor, group=group)`` can reach."""
+    return [by_function(gather, part, group) for part in statistics]
+
+
+def by_function(gather: Callable[..., Any], statistic: Statistic, group: Any) -> State:
+    """The state of one of them, joined as checkpoints are."""
+    saved = {name: value for name, value in statistic.saved().items() if name != "clean"}
+    answers = {name: list(gather(value, group=group)) for name, value in saved.items()}
+    whole: Statistic | None = None
+    for values in zip(*answers.values(), strict=True):
+        one = copy.deepcopy(statistic)
+        one.reset()
+        one.load({"clean": statistic.state["clean"], **dict(zip(answers, values, strict=True))})
+        if whole is None:
+            whole = one
+        else:
+            whole.absorb(one)
+    return statistic.state if whole is None else whole.state
 
 
 def split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from gapless.metrics.batch import Batch
 from gapless.metrics.statistic import Statistic, Told
 
 
 def deliver(
-    statistic: Statistic, names: Sequence[str], told: Told, count: int, clean: int | None = None
+    statistic: Statistic,
+    names: Sequence[str],
+    told: Told,
+    count: int,
+    clean: int | None = None,
+    batch: Batch | None = None,
 ) -> None:
     """Raise or warn, as `statistic` says, if `count` bad values since a reset are more than were `told`.
 
     The message names the metrics computed from the statistic and, where `clean` updates went well before the
-    first bad value, that update.
+    first bad value, that update; `batch` is the one that brought the bad values, if it is at hand.
 
     Raises:
         RuntimeError: where the statistic takes bad values for an error.
@@ -24,7 +30,8 @@ def deliver(
         return
     where = "" if clean is None or told.count else f" (first in update {clean + 1})"
     told.count = count
-    message = f"{', '.join(names)}: {statistic.complaint(fresh)}{where}"
+    words = statistic.complaint(fresh) if batch is None else statistic.complaint_about(batch, fresh)
+    message = f"{', '.join(names)}: {words}{where}"
     if statistic.severity == "error":
         raise RuntimeError(message)
     warnings.warn(message, UserWarning, stacklevel=4)
@@ -36,15 +43,13 @@ def deliver_state(statistic: Statistic, names: Sequence[str], told: Told, state:
     deliver(statistic, names, told, count, None if statistic.device.type == "cpu" else clean)
 
 
-def deliver_on_host(statistic: Statistic, names: Sequence[str]) -> None:
+def deliver_on_host(statistic: Statistic, names: Sequence[str], batch: Batch | None = None) -> None:
     """The same for a statistic on the CPU, where looking is free; not before a batch is added to the rest."""
     if statistic.in_batch:
         return
-    faults = statistic.faults()
-    if faults is not None:
-        count = int(faults.item())
-        if count:
-            deliver(statistic, names, statistic.told, count)
+    count = statistic.faults_on_host()
+    if count:
+        deliver(statistic, names, statistic.told, count, batch=batch)
 
 
 def check(statistics: Sequence[tuple[Statistic, Sequence[str]]]) -> None:

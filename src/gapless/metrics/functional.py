@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -35,13 +36,25 @@ from gapless.metrics.tasks import Task
 
 BEFORE = (("average", "top_k"), ("normalize", "ignore_index"), ("weights", "ignore_index"))
 """Arguments that come earlier in a function than in its class, and before which."""
-BY_INPUT = ("PearsonCorrCoef", "ConcordanceCorrCoef", "LogCoshError", "SpearmanCorrCoef")
+BY_INPUT = (
+    "PearsonCorrCoef",
+    "ConcordanceCorrCoef",
+    "LogCoshError",
+    "RelativeSquaredError",
+    "SpearmanCorrCoef",
+)
 """Metrics whose function takes the number of outputs from its input."""
+COLUMNS = ("ConcordanceCorrCoef", "SpearmanCorrCoef")
+"""Those whose function gives a value per column of its input where there is one column; the first always."""
 DIVIDING = (FBeta, PrecisionScore, RecallScore, NegativePredictiveValueScore)
 """Metrics whose function says what a division by zero gives."""
+UNCHECKED = ("BinaryHingeLoss", "MulticlassHingeLoss")
+"""Metrics whose function checks nothing unless it is asked to."""
 ONLY_CLASSES = ("TokenAccuracy",)
 """Metrics without a function, as TorchMetrics has neither."""
 Parameter = inspect.Parameter
+__path__: list[str] = []
+"""Beneath it are TorchMetrics' paths of modules: see `gapless.metrics.paths`."""
 
 
 def function_name(metric: str) -> str:
@@ -80,6 +93,8 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
     if not issubclass(metric, Task) and metric.__name__ != "MulticlassAccuracy":
         found = [one.replace(default=Parameter.empty) if one.name == "num_classes" else one for one in found]
     found = [one for one in found if one.name not in ("capacity", "num_outputs") or keeps(metric, one.name)]
+    if metric.__name__ in UNCHECKED:
+        found = [one.replace(default=False) if one.name == "validate_args" else one for one in found]
     for name, other in BEFORE:
         names = [one.name for one in found]
         if name in names and other in names and names.index(name) > names.index(other):
@@ -92,7 +107,11 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
 
 def keeps(metric: type[Metric], name: str) -> bool:
     """Whether the function has the argument `name`, which TorchMetrics' function of other metrics has not."""
-    return name == "num_outputs" and metric.__name__ in ("MeanSquaredError", "MeanAbsoluteError")
+    return name == "num_outputs" and metric.__name__ in (
+        "MeanSquaredError",
+        "MeanAbsoluteError",
+        "NormalizedRootMeanSquaredError",
+    )
 
 
 def function_of(metric: type[Metric]) -> Callable[..., Any]:
@@ -109,7 +128,9 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
         preds, truth = options.pop("preds"), options.pop(target)
         if metric.__name__ in BY_INPUT and preds.dim() == 2:
             options.setdefault("num_outputs", preds.shape[1])
-        return of_batch(metric, options, preds, truth)
+        found = of_batch(metric, options, preds, truth)
+        per_column = metric.__name__ in COLUMNS and (preds.dim() == 2 or metric.__name__ == COLUMNS[0])
+        return found.reshape(-1) if per_column else found
 
     compute.__name__ = compute.__qualname__ = function_name(metric.__name__)
     compute.__doc__ = (
@@ -125,8 +146,9 @@ def of_batch(metric: type[Metric], options: dict[str, Any], preds: Tensor, targe
         made = metric(**options)
     if torch.float64 in (preds.dtype, target.dtype):
         made.set_dtype(torch.float64)
-    made.update(preds, target)
-    return squeezed(made.value()) if isinstance(made, BinaryScore) else made.value()
+    with made.batch_only(graph=True) if made.keeps_graph((preds, target)) else nullcontext():
+        made.update(preds, target)
+        return squeezed(made.value()) if isinstance(made, BinaryScore) else made.value()
 
 
 def mean_iou(
@@ -140,7 +162,7 @@ def mean_iou(
     """Intersection over union per sample, ``[N]``, or per sample and class: -1 where it does not occur."""
     check_masks(num_classes, include_background, input_format, optional=True)
     num_classes = channels_of(preds, target) if num_classes is None else num_classes
-    masks = Masks(num_classes, include_background, input_format)
+    masks = Masks(num_classes, include_background, input_format, single=True)
     both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)
     union = in_preds + in_target - both
     scores = divide(both, union, -1.0 if per_class else 0.0)

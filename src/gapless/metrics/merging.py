@@ -50,29 +50,15 @@ def merge_states(module: nn.Module, states: Sequence[StateDict]) -> dict[str, An
 def joined(place: str, metric: Metric, states: Sequence[StateDict]) -> dict[str, Tensor]:
     """The entries of one metric over all of `states`, under names that begin with `place`."""
     found: dict[str, Tensor] = {}
-    first_batch_decides = not metric._parts
-    if first_batch_decides:
-        metric = decided(place, metric, states)
     for name, statistic in metric.statistics():
         begin = f"{place}{name}."
         have = [any(begin + slot in state for slot in statistic.slots) for state in states]
         if not any(have):
             continue
-        if not all(have) and not first_batch_decides:
+        if not all(have):
             raise KeyError(f"The states of process {have.index(False)} have no entries under {begin!r}")
-        those = [state for state, has in zip(states, have, strict=True) if has]
-        found.update((begin + slot, value) for slot, value in whole(begin, statistic, those).items())
+        found.update((begin + slot, value) for slot, value in whole(begin, statistic, states).items())
     return found
-
-
-def decided(place: str, metric: Metric, states: Sequence[StateDict]) -> Metric:
-    """A copy of `metric`, whose statistics depend on its first batch, after the first state that had one."""
-    made = copy.deepcopy(metric)
-    for state in states:
-        if not made._parts:
-            own = {name[len(place) :]: value for name, value in state.items() if name.startswith(place)}
-            made.load_state_dict(own, strict=False)
-    return made
 
 
 def whole(begin: str, statistic: Statistic, states: Sequence[StateDict]) -> dict[str, Tensor]:

@@ -3,60 +3,52 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gapless.metrics import distributed
-from gapless.metrics.batch import Batch, device_of, ready
+from gapless.metrics import declared, distributed
+from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
+from gapless.metrics.checks import user_error
+from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
 from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.ledger import Ledger
+from gapless.metrics.mergeable import Mergeable
 from gapless.metrics.operators import Operators
 from gapless.metrics.reading import Later, Reading, Watch
-from gapless.metrics.statistic import State, Statistic, swap
+from gapless.metrics.statistic import Statistic
+from gapless.metrics.synced import Synced
 
-FIXED = ("higher_is_better", "is_differentiable", "full_state_update")
-
-
-class Ledger:
-    """What the host knows about a metric's updates."""
-
-    def __init__(self) -> None:
-        self.updated = False
-        self.count = 0
-        self.computed: dict[int, Any] = {}
-
-    def updated_once(self, compiling: bool) -> None:
-        """There was an update; in a compiled function its number is not known."""
-        self.updated = True
-        if self.computed:
-            self.computed.clear()
-        if not compiling:
-            self.count += 1
-
-    def start_again(self) -> None:
-        """There was a reset."""
-        self.updated = False
-        self.count = 0
-        self.computed.clear()
+FIXED = (
+    "higher_is_better",
+    "is_differentiable",
+    "full_state_update",
+    "plot_lower_bound",
+    "plot_upper_bound",
+    "plot_legend_name",
+)
 
 
-class Metric(Operators, nn.Module):
+class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     """A number (or several) over a stream of batches.
 
     A subclass declares its statistics with :meth:`use`, passes what its ``update`` is given to
-    :meth:`observe`, and says in :meth:`value` how the result follows from the statistics' states.
+    :meth:`observe`, and says in :meth:`value` how the result follows from the statistics' states. One that is
+    written for TorchMetrics (``add_state``, ``update``, ``compute``) works as it does there.
 
     Args:
-        compute_on_cpu: accepted and of no effect; states stay where the inputs are.
+        compute_on_cpu: whether states that are lists move to the CPU after each update; all others stay where
+            the inputs are.
         dist_sync_on_step: whether the batch value of ``forward`` is taken over all processes.
         process_group: the processes to reduce over, as a group or a one-dimensional ``DeviceMesh``; None for
             all.
-        dist_sync_fn: accepted and of no effect; states are reduced, not gathered.
+        dist_sync_fn: gathers a tensor from all processes, called as ``dist_sync_fn(tensor, group=…)``; None
+            to reduce all states together.
         distributed_available_fn: says whether there are other processes; None to ask ``torch.distributed``.
         sync_on_compute: whether ``compute`` reduces over all processes.
         compute_with_cache: whether ``compute`` may return the last value reduced over processes again, so
@@ -65,27 +57,46 @@ class Metric(Operators, nn.Module):
 
     higher_is_better: bool | None = None
     is_differentiable: bool | None = None
-    full_state_update: bool | None = False
+    full_state_update: bool | None = None
     plot_lower_bound: float | None = None
     plot_upper_bound: float | None = None
     plot_legend_name: str | None = None
+    drawn_as = "values"
+    """How `plot` draws a result: ``"values"``, ``"matrix"``, or ``"curve"``."""
     direct = False
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
+    __jit_unused_properties__: ClassVar[list[str]] = [
+        "device",
+        "dtype",
+        "update_called",
+        "update_count",
+        "metric_state",
+        "_computed",
+        "_is_synced",
+        "_update_called",
+        "_update_count",
+    ]
 
     _ledger: Ledger
     _watch: Watch
     _parts: list[Statistic]
     _names: list[str]
     _lender: Any
-    _local: list[State] | None
-    _persistent: bool
+    _forward_cache: Any
+    _keeps: bool
+    _device: torch.device
     _dtype: torch.dtype
     sync_on_compute: bool
     dist_sync_on_step: bool
     compute_with_cache: bool
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        adapt(cls, Metric)
+
     def __init__(self, **options: Any) -> None:
         super().__init__()
+        self._declare_nothing()
         self._set_options(options)
         own = self.__dict__
         own["_parts"] = []
@@ -94,7 +105,10 @@ class Metric(Operators, nn.Module):
         own["_ledger"] = Ledger()
         own["_watch"] = Watch()
         own["_local"] = None
-        own["_persistent"] = False
+        own["_cache"] = None
+        own["_forward_cache"] = None
+        own["_keeps"] = False
+        own["_device"] = torch.get_default_device()
         own["_dtype"] = torch.get_default_dtype()
 
     def _set_options(self, options: dict[str, Any]) -> None:
@@ -137,18 +151,18 @@ class Metric(Operators, nn.Module):
             self._take_back()
         parts = own["_parts"]
         device = parts[0].device
-        on_host = device.type == "cpu"
+        on_host = device == CPU
         if on_host and not ready(args, device):
             device = self._follow(args, device)
             on_host = device.type == "cpu"
-        batch = Batch(args, device)
+        batch = Batch(args, device, parts[0].graph)
         compiling = torch.compiler.is_compiling()
         at_once = on_host and not compiling
         own["_ledger"].updated_once(compiling)
         for part in parts:
             part.count(batch)
             if part.checked:
-                deliver_on_host(part, (type(self).__name__,)) if at_once else part.note()
+                deliver_on_host(part, (type(self).__name__,), batch) if at_once else part.note()
 
     def value(self) -> Any:
         """The result, as new tensors on the device, from the statistics' states."""
@@ -165,44 +179,72 @@ class Metric(Operators, nn.Module):
 
         With several processes it is the result over all of them, and a collective operation.
         """
-        if not self._ledger.updated and not torch.compiler.is_compiling():
-            warnings.warn(
-                f"`compute` of {type(self).__name__} was called before `update`: a result of no data",
-                UserWarning,
-                stacklevel=2,
-            )
+        if self._bare:
+            return squeezed(self.value())
+        warn_of_no_data(self)
         self._watch.look(self._watched())
         if not (self.sync_on_compute and self._local is None and self._distributed()):
             return squeezed(self.value())
         known = self._ledger.computed
         if id(self) not in known or not self.compute_with_cache:
-            with self.sync_context():
+            with self.sync_context(distributed_available=lambda: True):
                 known[id(self)] = squeezed(self.value())
         return copy.copy(known[id(self)])
 
+    @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the result over this batch alone, from the same pass over the data."""
+        if self._local is not None:
+            raise user_error(
+                RuntimeError,
+                "The Metric shouldn't be synced when performing ``forward``: call ``unsync`` first",
+            )
         if self._lender is not None:
             self._take_back()
+        found = (
+            self._forward_declared(args, kwargs) if self._holders() else self._forward_counted(args, kwargs)
+        )
+        # What is kept keeps no graph alive, and can be copied.
+        self.__dict__["_forward_cache"] = declared.changed(found, Tensor.detach)
+        return found
+
+    def _forward_counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if device_of(args) is not None:
             self._follow(args, self.device)
-        with self.batch_only():
+        with self.batch_only(graph=self.keeps_graph((*args, *kwargs.values()))):
             self.update(*args, **kwargs)
             if self.dist_sync_on_step and self._distributed():
                 with self.sync_context():
-                    found = self.value()
-            else:
-                found = self.value()
-        return squeezed(found)
+                    return self._squeezed_result()
+            return self._squeezed_result()
+
+    def _result(self) -> Any:
+        """The result from the states as they are, by a subclass's own ``compute`` or by :meth:`value`."""
+        if not self._computes_itself:
+            return self.value()
+        with bare(self):
+            return self.compute()
+
+    def _squeezed_result(self) -> Any:
+        return squeezed(self._result())
+
+    @staticmethod
+    def _squeezed(value: Any) -> Any:
+        return squeezed(value)
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
         if self._lender is not None:
             self._take_back()
+        if self._local is not None:
+            self.unsync()
         self._watch.look(self._watched())
         for part in self._parts:
             part.reset()
+        for holder in self._holders():
+            declared.cleared(holder)
         self._ledger.start_again()
+        self.__dict__["_forward_cache"] = None
 
     def read(self, async_op: bool = False) -> Reading:
         """Start to bring the result to the host and return at once, with a :class:`~.reading.Reading`.
@@ -213,7 +255,7 @@ class Metric(Operators, nn.Module):
         if async_op and self.sync_on_compute and self._local is None and self._distributed():
             self._watch.forget()
             whole = Everywhere([self], async_op=True)
-            return Later(Reading(None, self._watched()), whole, lambda: squeezed(self.value()))
+            return Later(Reading(None, self._watched()), whole, self._squeezed_result)
         found = self.compute()
         self._watch.forget()
         return Reading(found, self._watched())
@@ -233,11 +275,28 @@ class Metric(Operators, nn.Module):
         """A copy that shares nothing with this metric."""
         return copy.deepcopy(self)
 
+    def plot(self, val: Any = None, ax: Any = None, **options: Any) -> Any:
+        """Draw `val`, one or more results (None for that of ``compute``), with Matplotlib.
+
+        Args:
+            val: what to draw; a curve or a matrix is drawn as such, one of them.
+            ax: what to draw in; None for a new figure.
+            options: for curves `score`, a number for the legend or True for the area; for matrices
+                `add_text`, `labels` and `cmap`.
+
+        Returns:
+            The figure and its axes; `ax` where it was given.
+        """
+        from gapless.metrics import plotting
+
+        given = options.pop("curve", val)
+        return plotting.DRAWN[self.drawn_as](self, self.compute() if given is None else given, ax, **options)
+
     @property
     def device(self) -> torch.device:
         """Where the states are."""
         parts = self._parts
-        return parts[0].device if parts else torch.get_default_device()
+        return parts[0].device if parts else self._device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -256,67 +315,68 @@ class Metric(Operators, nn.Module):
         """
         return self._ledger.count
 
+    _update_called = update_called
+
     @property
-    def metric_state(self) -> dict[str, Tensor]:
+    def _update_count(self) -> int:
+        return self._ledger.count
+
+    @_update_count.setter
+    def _update_count(self, count: int) -> None:
+        self._ledger.count = count
+        self._ledger.updated = count > 0
+
+    @property
+    def _computed(self) -> Any:
+        """The result that is known until the next update; None where there is none."""
+        return self._ledger.computed.get(id(self))
+
+    @_computed.setter
+    def _computed(self, value: Any) -> None:
+        if value is None:
+            self._ledger.computed.pop(id(self), None)
+        else:
+            self._ledger.computed[id(self)] = value
+
+    @property
+    def metric_state(self) -> dict[str, Any]:
         """The states by name."""
+        found = {name: getattr(self, name) for name in self._defaults}
+        return {**found, **{n: v for n, v in self._counted_state().items() if not n.endswith(".clean")}}
+
+    def _counted_state(self) -> dict[str, Tensor]:
         return {f"{n}.{slot}": value for n, part in self.statistics() for slot, value in part.saved().items()}
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
         """The statistics this metric is computed from, by name."""
         return zip(self._names, self._parts, strict=True)
 
-    def set_dtype(self, dtype: torch.dtype) -> Metric:
-        """Give results the floating-point type `dtype`. Sums keep their own, wider type."""
+    def set_dtype(self, dst_type: torch.dtype | str) -> Metric:
+        """Give results the floating-point type `dst_type`, and declared states too. Sums of statistics keep
+        their own, wider type.
+        """
+        dtype = torch.empty(0).type(dst_type).dtype
         self.__dict__["_dtype"] = dtype
+        declared.moved_to(self, lambda value: value.to(dtype) if value.is_floating_point() else value)
+        for child in self.modules():
+            if child is not self and isinstance(child, Metric):
+                child.set_dtype(dtype)
         return self
-
-    # Processes.
-
-    def sync(
-        self,
-        dist_sync_fn: Any = None,
-        process_group: Any = None,
-        should_sync: bool = True,
-        distributed_available: Callable[[], bool] | None = None,
-    ) -> None:
-        """Put the states reduced over all processes in place of the local ones, until :meth:`unsync`."""
-        if self._local is not None:
-            raise RuntimeError(f"{type(self).__name__} has been synced already: call `unsync` first")
-        available = distributed_available or self.distributed_available_fn
-        if not should_sync or not available():
-            return
-        reduced = distributed.reduce(self._parts, process_group or self.process_group)
-        self.__dict__["_local"] = swap(self._parts, reduced)
-
-    def unsync(self, should_unsync: bool = True) -> None:
-        """Put the local states back."""
-        if not should_unsync:
-            return
-        if self._local is None:
-            raise RuntimeError(f"{type(self).__name__} has not been synced: there is nothing to undo")
-        swap(self._parts, self._local)
-        self.__dict__["_local"] = None
-
-    @contextmanager
-    def sync_context(self, **options: Any) -> Iterator[None]:
-        """The states of all processes inside the block, the local ones after it."""
-        self.sync(**options)
-        try:
-            yield
-        finally:
-            if self._local is not None:
-                self.unsync()
-
-    def _distributed(self) -> bool:
-        return bool(self.distributed_available_fn())
 
     # Parts.
 
+    def keeps_graph(self, args: Iterable[Any]) -> bool:
+        """Whether gradients are to be taken of the result over a batch of `args`."""
+        return bool(self.is_differentiable) and has_graph(args)
+
     @contextmanager
-    def batch_only(self) -> Iterator[None]:
-        """Updates and values inside the block are of one batch, which is added to the rest at its end."""
+    def batch_only(self, graph: bool = False) -> Iterator[None]:
+        """Updates and values inside the block are of one batch, which is added to the rest at its end.
+
+        With `graph` gradients can be taken of values.
+        """
         for part in self._parts:
-            part.begin_batch()
+            part.begin_batch(graph)
         try:
             yield
         finally:
@@ -343,31 +403,45 @@ class Metric(Operators, nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Metric:
         super()._apply(fn, recurse)
+        there = fn(torch.empty(0, device=self.device)).device
         for part in self._parts:
-            part.to(fn(torch.empty(0, device=part.device)).device)
+            part.to(there)
+        declared.moved_to(self, lambda value: moved(value, there))
+        self.__dict__["_device"] = there
+        self.__dict__["_forward_cache"] = declared.changed(self._forward_cache, lambda value: value.to(there))
+        self._ledger.computed.clear()
         return self
 
     # Saving.
 
     def persistent(self, mode: bool = False) -> None:
         """Whether ``state_dict`` holds the states."""
-        self.__dict__["_persistent"] = mode
+        self.__dict__["_keeps"] = mode
+        self._persistent.update(dict.fromkeys(self._persistent, mode))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._persistent:
-            for name, value in self.metric_state.items():
-                destination[prefix + name] = value if keep_vars else value.detach().clone()
+        found: dict[str, Any] = {
+            name: getattr(self, name) for name in self._defaults if self._persistent[name]
+        }
+        if self._keeps:
+            found.update(self._counted_state())
+        for name, value in found.items():
+            destination[prefix + name] = value if keep_vars else declared.copied(value)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         missing = args[2]
+        for name in self._defaults:
+            if prefix + name in state_dict:
+                setattr(self, name, state_dict.pop(prefix + name))
+                self._ledger.updated_once(compiling=True)
         for name, part in self.statistics():
             found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
             lost = [slot for slot in part.slots if found[slot] is None]
             if not lost:
                 part.load({slot: value for slot, value in found.items() if value is not None})
                 self._ledger.updated_once(False)
-            elif self._persistent:
+            elif self._keeps:
                 missing += [f"{prefix}{name}.{slot}" for slot in lost]
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -388,3 +462,9 @@ def squeezed(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(squeezed(one) for one in value)
     return value
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CompositionalMetric":  # where TorchMetrics has it
+        return getattr(importlib.import_module("gapless.metrics.composition"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

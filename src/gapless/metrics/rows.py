@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ class RowState(dict[str, Tensor]):
 
     start = 0
     length = 0
+    with_graph: Mapping[str, Tensor] = MappingProxyType({})
+    """The rows of a batch of which gradients may be taken."""
 
 
 class Rows(Statistic):
@@ -62,6 +65,9 @@ class Rows(Statistic):
     def append(self, **columns: Tensor) -> None:
         """Add rows: for each column a tensor ``(n, ...)`` with the same `n`."""
         state, new = self._rows(), next(iter(columns.values())).shape[0]
+        if self.graph:
+            state.with_graph = columns
+            columns = {name: value.detach() for name, value in columns.items()}
         if self.capacity is not None:
             self._append_fixed(state, new, columns)
             return
@@ -79,6 +85,8 @@ class Rows(Statistic):
     def read(self, column: str) -> Tensor:
         """The rows of `column`, with all the capacity there is where one was given."""
         state = self._rows()
+        if column in state.with_graph:
+            return state.with_graph[column]
         if column not in state:
             return torch.zeros(self.capacity or 0, device=self.device)
         if self.capacity is None:
@@ -92,7 +100,7 @@ class Rows(Statistic):
 
     def there(self) -> Tensor | None:
         """Which rows of :meth:`read` count; None where all do."""
-        if self.capacity is None:
+        if self.capacity is None or self._rows().with_graph:
             return None
         if "mask" in self.state:
             return self.state["mask"]
@@ -118,14 +126,16 @@ class Rows(Statistic):
         super().reset()
         self._rows().length = 0
 
-    def begin_batch(self) -> None:
+    def begin_batch(self, graph: bool = False) -> None:
+        self.graph = graph
         state = self._rows()
         state.start = state.length
         if self.capacity is not None:
             state["start"].copy_(state["length"])
 
     def end_batch(self) -> None:
-        self._rows().start = 0
+        state = self._rows()
+        self.graph, state.with_graph, state.start = False, {}, 0
         if self.capacity is not None:
             self.state["start"].zero_()
 

@@ -54,6 +54,8 @@ class Statistic:
     """
 
     severity = "error"
+    graph = False
+    """Whether the state is that of one batch, and gradients may be taken of what follows from it."""
     gathers = False
     """Whether :meth:`from_processes` is a collective operation itself."""
     constants: Mapping[str, int | Tensor] = MappingProxyType({})
@@ -61,6 +63,9 @@ class Statistic:
 
     Each is an attribute.
     """
+
+    derived: dict[str, Any] | None = None
+    """While a collection computes: what has been derived from the state so far, for all its members."""
 
     def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
         self.key = (type(self), *config)
@@ -85,9 +90,18 @@ class Statistic:
         """
         return None
 
+    def faults_on_host(self) -> int:
+        """The same as a number, for a state on the CPU."""
+        faults = self.faults()
+        return 0 if faults is None else int(faults.item())
+
     def complaint(self, count: int) -> str:
         """What to say about `count` bad values."""
         return f"met {count} bad value{'s' * (count != 1)}"
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        """The same for those of `batch`, a batch on the CPU, into which one may look."""
+        return self.complaint(count)
 
     def merge(self, into: State, other: State) -> None:
         """Add the state `other` to the state `into`, in place."""
@@ -130,12 +144,16 @@ class Statistic:
         """Whether the state is that of one batch only, which has not been added to the rest."""
         return self._whole is not None
 
-    def begin_batch(self) -> None:
-        """From here to :meth:`end_batch`, updates and readings concern one batch only."""
-        if self._scratch is None:
+    def begin_batch(self, graph: bool = False) -> None:
+        """From here to :meth:`end_batch`, updates and readings concern one batch only.
+
+        With `graph` gradients may be taken of readings: the batch has a state of its own, never used again.
+        """
+        if graph or self._scratch is None:
             self._scratch = self._allocate()
         else:
             self._clear(self._scratch)
+        self.graph = graph
         self._whole, self.state = self.state, self._scratch
 
     def end_batch(self) -> None:
@@ -143,6 +161,9 @@ class Statistic:
         if self._whole is None:
             return
         batch, self.state, self._whole = self.state, self._whole, None
+        if self.graph:
+            self.graph, self._scratch = False, None
+            batch = {name: value.detach() for name, value in batch.items()}
         self.merge(self.state, batch)
         self.note()
 
@@ -158,6 +179,14 @@ class Statistic:
             if name in self.slots
         }
         self._scratch = None
+
+    def derive(self, name: str, function: Callable[[], Any]) -> Any:
+        """``function()``, which follows from the state; once where several metrics are computed together."""
+        if self.derived is None:
+            return function()
+        if name not in self.derived:
+            self.derived[name] = function()
+        return self.derived[name]
 
     def saved(self) -> dict[str, Tensor]:
         """What a checkpoint holds."""
@@ -195,7 +224,7 @@ class Statistic:
         with torch.inference_mode(False):
             for name, held in self.constants.items():
                 if isinstance(held, Tensor):
-                    setattr(self, name, moved(held, self.device))
+                    setattr(self, name, moved(held.to(storable(held.dtype, self.device)), self.device))
                 else:
                     setattr(self, name, torch.full((), held, dtype=torch.int64, device=self.device))
 

@@ -8,10 +8,16 @@ from typing import Any, ClassVar
 from gapless.metrics.metric import Metric
 
 
+def by_task(*forms: Any) -> dict[str, Any]:
+    """Forms of a metric under the names of their tasks, in this order."""
+    return {form.task: form for form in forms}
+
+
 class Task(Metric):
     """``Name(task="multiclass", num_classes=10, …)`` makes the metric of that task.
 
-    A subclass lists the forms by task and the arguments with their defaults, in order.
+    A subclass lists the forms by task and the arguments with their defaults, in order. One that must be given
+    has ``inspect.Parameter.empty`` there.
     """
 
     forms: ClassVar[dict[str, type[Metric]]] = {}
@@ -25,7 +31,11 @@ class Task(Metric):
             if name in kwargs:
                 raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
         options = {**cls.arguments, **given, **kwargs}
-        return cls._make(cls._form(task), options)
+        form = cls._form(task)
+        for name, value in options.items():
+            if value is inspect.Parameter.empty:
+                raise TypeError(f"{cls.__name__} is missing the argument {name!r}")
+        return cls._make(form, options)
 
     @classmethod
     def _form(cls, task: str) -> type[Metric]:

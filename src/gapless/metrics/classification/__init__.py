@@ -36,6 +36,12 @@ from gapless.metrics.classification.confusion_matrix import (
     MulticlassConfusionMatrix,
     MultilabelConfusionMatrix,
 )
+from gapless.metrics.classification.eer import (
+    EER,
+    BinaryEER,
+    MulticlassEER,
+    MultilabelEER,
+)
 from gapless.metrics.classification.exact_match import (
     ExactMatch,
     MulticlassExactMatch,
@@ -56,6 +62,11 @@ from gapless.metrics.classification.hamming import (
     HammingDistance,
     MulticlassHammingDistance,
     MultilabelHammingDistance,
+)
+from gapless.metrics.classification.hinge import (
+    BinaryHingeLoss,
+    HingeLoss,
+    MulticlassHingeLoss,
 )
 from gapless.metrics.classification.jaccard import (
     BinaryJaccardIndex,
@@ -81,11 +92,22 @@ from gapless.metrics.classification.precision import (
     MultilabelPrecision,
     Precision,
 )
+from gapless.metrics.classification.precision_at_fixed_recall import (
+    BinaryPrecisionAtFixedRecall,
+    MulticlassPrecisionAtFixedRecall,
+    MultilabelPrecisionAtFixedRecall,
+    PrecisionAtFixedRecall,
+)
 from gapless.metrics.classification.precision_recall_curve import (
     BinaryPrecisionRecallCurve,
     MulticlassPrecisionRecallCurve,
     MultilabelPrecisionRecallCurve,
     PrecisionRecallCurve,
+)
+from gapless.metrics.classification.ranking import (
+    MultilabelCoverageError,
+    MultilabelRankingAveragePrecision,
+    MultilabelRankingLoss,
 )
 from gapless.metrics.classification.recall import (
     BinaryRecall,
@@ -93,17 +115,35 @@ from gapless.metrics.classification.recall import (
     MultilabelRecall,
     Recall,
 )
+from gapless.metrics.classification.recall_at_fixed_precision import (
+    BinaryRecallAtFixedPrecision,
+    MulticlassRecallAtFixedPrecision,
+    MultilabelRecallAtFixedPrecision,
+    RecallAtFixedPrecision,
+)
 from gapless.metrics.classification.roc import (
     ROC,
     BinaryROC,
     MulticlassROC,
     MultilabelROC,
 )
+from gapless.metrics.classification.sensitivity_at_specificity import (
+    BinarySensitivityAtSpecificity,
+    MulticlassSensitivityAtSpecificity,
+    MultilabelSensitivityAtSpecificity,
+    SensitivityAtSpecificity,
+)
 from gapless.metrics.classification.specificity import (
     BinarySpecificity,
     MulticlassSpecificity,
     MultilabelSpecificity,
     Specificity,
+)
+from gapless.metrics.classification.specificity_at_sensitivity import (
+    BinarySpecificityAtSensitivity,
+    MulticlassSpecificityAtSensitivity,
+    MultilabelSpecificityAtSensitivity,
+    SpecificityAtSensitivity,
 )
 from gapless.metrics.classification.stat_scores import (
     BinaryStatScores,
@@ -114,6 +154,7 @@ from gapless.metrics.classification.stat_scores import (
 
 __all__ = [
     "AUROC",
+    "EER",
     "ROC",
     "Accuracy",
     "AveragePrecision",
@@ -123,17 +164,23 @@ __all__ = [
     "BinaryCalibrationError",
     "BinaryCohenKappa",
     "BinaryConfusionMatrix",
+    "BinaryEER",
     "BinaryF1Score",
     "BinaryFBetaScore",
     "BinaryHammingDistance",
+    "BinaryHingeLoss",
     "BinaryJaccardIndex",
     "BinaryMatthewsCorrCoef",
     "BinaryNegativePredictiveValue",
     "BinaryPrecision",
+    "BinaryPrecisionAtFixedRecall",
     "BinaryPrecisionRecallCurve",
     "BinaryROC",
     "BinaryRecall",
+    "BinaryRecallAtFixedPrecision",
+    "BinarySensitivityAtSpecificity",
     "BinarySpecificity",
+    "BinarySpecificityAtSensitivity",
     "BinaryStatScores",
     "CalibrationError",
     "CohenKappa",
@@ -142,6 +189,7 @@ __all__ = [
     "F1Score",
     "FBetaScore",
     "HammingDistance",
+    "HingeLoss",
     "JaccardIndex",
     "MatthewsCorrCoef",
     "MulticlassAUROC",
@@ -150,23 +198,31 @@ __all__ = [
     "MulticlassCalibrationError",
     "MulticlassCohenKappa",
     "MulticlassConfusionMatrix",
+    "MulticlassEER",
     "MulticlassExactMatch",
     "MulticlassF1Score",
     "MulticlassFBetaScore",
     "MulticlassHammingDistance",
+    "MulticlassHingeLoss",
     "MulticlassJaccardIndex",
     "MulticlassMatthewsCorrCoef",
     "MulticlassNegativePredictiveValue",
     "MulticlassPrecision",
+    "MulticlassPrecisionAtFixedRecall",
     "MulticlassPrecisionRecallCurve",
     "MulticlassROC",
     "MulticlassRecall",
+    "MulticlassRecallAtFixedPrecision",
+    "MulticlassSensitivityAtSpecificity",
     "MulticlassSpecificity",
+    "MulticlassSpecificityAtSensitivity",
     "MulticlassStatScores",
     "MultilabelAUROC",
     "MultilabelAccuracy",
     "MultilabelAveragePrecision",
     "MultilabelConfusionMatrix",
+    "MultilabelCoverageError",
+    "MultilabelEER",
     "MultilabelExactMatch",
     "MultilabelF1Score",
     "MultilabelFBetaScore",
@@ -175,15 +231,25 @@ __all__ = [
     "MultilabelMatthewsCorrCoef",
     "MultilabelNegativePredictiveValue",
     "MultilabelPrecision",
+    "MultilabelPrecisionAtFixedRecall",
     "MultilabelPrecisionRecallCurve",
     "MultilabelROC",
+    "MultilabelRankingAveragePrecision",
+    "MultilabelRankingLoss",
     "MultilabelRecall",
+    "MultilabelRecallAtFixedPrecision",
+    "MultilabelSensitivityAtSpecificity",
     "MultilabelSpecificity",
+    "MultilabelSpecificityAtSensitivity",
     "MultilabelStatScores",
     "NegativePredictiveValue",
     "Precision",
+    "PrecisionAtFixedRecall",
     "PrecisionRecallCurve",
     "Recall",
+    "RecallAtFixedPrecision",
+    "SensitivityAtSpecificity",
     "Specificity",
+    "SpecificityAtSensitivity",
     "StatScores",
 ]

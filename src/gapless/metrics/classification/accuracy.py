@@ -13,7 +13,7 @@ from gapless.metrics.classification.base import (
     Score,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class AccuracyScore(Score):
@@ -29,23 +29,19 @@ class AccuracyScore(Score):
 
 
 class BinaryAccuracy(AccuracyScore, BinaryScore):
-    __doc__ = f"Accuracy. {BinaryScore.__doc__}"
+    """Accuracy."""
 
 
 class MulticlassAccuracy(AccuracyScore, MulticlassScore):
-    __doc__ = f"Accuracy. {MulticlassScore.__doc__}"
+    """Accuracy."""
 
 
 class MultilabelAccuracy(AccuracyScore, MultilabelScore):
-    __doc__ = f"Accuracy. {MultilabelScore.__doc__}"
+    """Accuracy."""
 
 
 class Accuracy(Task):
     """Accuracy of a task."""
 
-    forms: ClassVar = {
-        "binary": BinaryAccuracy,
-        "multiclass": MulticlassAccuracy,
-        "multilabel": MultilabelAccuracy,
-    }
+    forms: ClassVar = by_task(BinaryAccuracy, MulticlassAccuracy, MultilabelAccuracy)
     arguments: ClassVar = TASK_PARAMETERS

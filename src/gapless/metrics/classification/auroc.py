@@ -6,30 +6,31 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gapless.metrics import checks
-from gapless.metrics.classification.curves import ScoreMetric, area, over_classes, partial_area, roc_points
+from gapless.metrics.classification.curves import area, partial_area, roc_points
+from gapless.metrics.classification.scored import AreaMetric, BinaryScored, MulticlassArea, MultilabelArea
 from gapless.metrics.classification.scores import Rising, Thresholds
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
-class RocArea(ScoreMetric):
+class RocArea(AreaMetric):
     """The area under the receiver operating characteristic."""
 
-    plot_lower_bound = 0.0
-    plot_upper_bound = 1.0
     max_fpr: float | None = None
 
-    def score(self, rising: Rising) -> Tensor:
+    def areas(self, rising: Rising) -> Tensor:
         fpr, tpr = roc_points(rising)
-        if self.max_fpr not in (None, 1):
-            return partial_area(fpr, tpr, float(self.max_fpr or 0))[0]
-        areas = area(fpr, tpr)
-        return areas[0] if self._single else over_classes(areas, self.average, rising.positives)
+        if self.max_fpr is None or self.max_fpr == 1:
+            return area(fpr, tpr)
+        return partial_area(fpr, tpr, self.max_fpr)
 
 
-class BinaryAUROC(RocArea):
-    __doc__ = f"""The area under the receiver operating characteristic, up to `max_fpr` if given.
-{ScoreMetric.__doc__}"""
+class BinaryAUROC(RocArea, BinaryScored):
+    """The area under the receiver operating characteristic.
+
+    Args:
+        max_fpr: the false positive rate up to which it is taken, scaled so that chance is 0.5 and the best 1;
+            None for all.
+    """
 
     def __init__(
         self,
@@ -41,58 +42,22 @@ class BinaryAUROC(RocArea):
     ) -> None:
         if validate_args and max_fpr is not None and not (isinstance(max_fpr, float) and 0 < max_fpr <= 1):
             raise ValueError(f"Arguments `max_fpr` should be a float in range (0, 1], but got: {max_fpr}")
-        self._begin("binary", 1, thresholds, ignore_index, validate_args, kwargs)
+        super().__init__(thresholds, ignore_index, validate_args, **kwargs)
         self.max_fpr = max_fpr
 
 
-class MulticlassAUROC(RocArea):
-    __doc__ = f"""The area under the receiver operating characteristic of each class against the others.
-{ScoreMetric.__doc__}"""
-
-    plot_legend_name = "Class"
-
-    def __init__(
-        self,
-        num_classes: int,
-        average: str | None = "macro",
-        thresholds: Thresholds = None,
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        if validate_args:
-            checks.one_of("average", average, ("macro", "weighted", "none", None), comma="")
-        self._begin("multiclass", num_classes, thresholds, ignore_index, validate_args, kwargs)
-        self.num_classes = num_classes
-        self.average = average
+class MulticlassAUROC(RocArea, MulticlassArea):
+    """The area under the receiver operating characteristic of each class against the others."""
 
 
-class MultilabelAUROC(RocArea):
-    __doc__ = f"""The area under the receiver operating characteristic of each label.
-{ScoreMetric.__doc__}"""
-
-    plot_legend_name = "Label"
-
-    def __init__(
-        self,
-        num_labels: int,
-        average: str | None = "macro",
-        thresholds: Thresholds = None,
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        if validate_args:
-            checks.one_of("average", average, checks.AVERAGES, comma="")
-        self._begin("multilabel", num_labels, thresholds, ignore_index, validate_args, kwargs)
-        self.num_labels = num_labels
-        self.average = average
+class MultilabelAUROC(RocArea, MultilabelArea):
+    """The area under the receiver operating characteristic of each label."""
 
 
 class AUROC(Task):
     """The area under the receiver operating characteristic, of a task."""
 
-    forms: ClassVar = {"binary": BinaryAUROC, "multiclass": MulticlassAUROC, "multilabel": MultilabelAUROC}
+    forms: ClassVar = by_task(BinaryAUROC, MulticlassAUROC, MultilabelAUROC)
     arguments: ClassVar = {
         "thresholds": None,
         "num_classes": None,

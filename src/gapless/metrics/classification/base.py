@@ -16,8 +16,8 @@ from gapless.metrics.classification.counts import (
     SamplewiseMulticlassCounts,
     Sides,
 )
+from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import averaged, divide
-from gapless.metrics.metric import Metric
 
 Ratio = tuple[Tensor, Tensor]
 
@@ -58,38 +58,36 @@ class Score:
         return (counts.tp + counts.fp + counts.fn) != 0
 
 
-class CountMetric(Score, Metric):
+class CountMetric(Score, PredictionMetric):
     """A metric of counts, of whatever task."""
 
-    is_differentiable = False
-    higher_is_better: bool | None = True
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0
     counted: Any
 
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets."""
-        self.observe(preds, target)
-
     def value(self) -> Tensor:
-        return self.score(self.counted.counts())
+        return self.score(self.counted.derive("counts", self.counted.counts))
 
-    def _begin(
+    def _count(
         self, multidim_average: str, ignore_index: int | None, validate_args: bool, options: dict[str, Any]
     ) -> tuple[bool | None, int | None]:
         """Set up what the tasks have in common; returns ``(logits, capacity)``."""
         zero_division = options.pop("zero_division", 0)
         logits, capacity = options.pop("logits", None), options.pop("capacity", None)
-        Metric.__init__(self, **options)
+        self._begin(ignore_index, validate_args, options)
         if validate_args:
             checks.multidim(multidim_average)
-            checks.optional_integer("ignore_index", ignore_index)
             self._check_zero_division(zero_division)
         self.zero_division = zero_division
         self.multidim_average = multidim_average
-        self.ignore_index = ignore_index
-        self.validate_args = validate_args
         return logits, capacity
+
+    def _count_sides(self, sides: Sides, labels: int | None, capacity: int | None) -> None:
+        """Count what lies on either side of a threshold, of `labels` labels; of one if None."""
+        if self.multidim_average == "global":
+            self.use("counted", BinaryCounts(sides, labels, self.validate_args))
+        else:
+            self.use("counted", SamplewiseBinaryCounts(sides, labels, self.validate_args, capacity))
 
     def _check_zero_division(self, value: Any) -> None:
         checks.zero_or_one("zero_division", value)
@@ -118,15 +116,11 @@ class BinaryScore(CountMetric):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._begin(multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._count(multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.unit_float("threshold", threshold)
         self.threshold = threshold
-        sides = Sides(threshold, ignore_index, logits)
-        if multidim_average == "global":
-            self.use("counted", BinaryCounts(sides, None, validate_args))
-        else:
-            self.use("counted", SamplewiseBinaryCounts(sides, None, validate_args, capacity))
+        self._count_sides(Sides(threshold, ignore_index, logits), None, capacity)
 
 
 class MulticlassScore(CountMetric):
@@ -158,7 +152,7 @@ class MulticlassScore(CountMetric):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        _, capacity = self._begin(multidim_average, ignore_index, validate_args, kwargs)
+        _, capacity = self._count(multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             check_classes(num_classes, top_k, average)
         self.num_classes = num_classes
@@ -207,7 +201,7 @@ class MultilabelScore(CountMetric):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits, capacity = self._begin(multidim_average, ignore_index, validate_args, kwargs)
+        logits, capacity = self._count(multidim_average, ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
@@ -215,11 +209,7 @@ class MultilabelScore(CountMetric):
         self.num_labels = num_labels
         self.threshold = threshold
         self.average = average
-        sides = Sides(threshold, ignore_index, logits)
-        if multidim_average == "global":
-            self.use("counted", BinaryCounts(sides, num_labels, validate_args))
-        else:
-            self.use("counted", SamplewiseBinaryCounts(sides, num_labels, validate_args, capacity))
+        self._count_sides(Sides(threshold, ignore_index, logits), num_labels, capacity)
 
 
 def check_classes(num_classes: int | None, top_k: int, average: str | None) -> None:

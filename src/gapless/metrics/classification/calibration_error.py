@@ -10,10 +10,12 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels
+from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
-from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Slot, Statistic
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
+
+FLOATS = (torch.float32, torch.float64)
 
 
 class Confidences(Statistic):
@@ -21,10 +23,13 @@ class Confidences(Statistic):
 
     one: Tensor
     edges: Tensor
+    fine_edges: Tensor
 
     def __init__(self, problem: Problem, bins: int, checked: bool) -> None:
         self.problem = problem
-        self.constants = {"one": 1, "edges": torch.linspace(0, 1, bins + 1, device="cpu")}
+        # Rounded from float64, edges would not be those of float32: 0.9 is in another bin then.
+        edges, fine = (torch.linspace(0, 1, bins + 1, dtype=dtype, device="cpu") for dtype in FLOATS)
+        self.constants = {"one": 1, "edges": edges, "fine_edges": fine}
         slots = {
             "seen": Slot((bins + 2,)),
             "right": Slot((bins + 2,)),
@@ -35,7 +40,7 @@ class Confidences(Statistic):
 
     def count(self, batch: Batch) -> None:
         if self.checked:
-            self._check(batch)
+            self.problem.check_floats(batch)
         scores = batch.derive(problem_scores, self.problem)
         if self.problem.task == "binary":
             marks = batch.derive(problem_marks, self.problem)[:, 0]
@@ -51,7 +56,7 @@ class Confidences(Statistic):
                 strange = strange & (target != ignored)
             dropped = strange if ignored is None else strange | (target == ignored)
         self.state["strange"].add_(strange.sum())
-        edges = self.edges if self.edges.dtype == confidence.dtype else self.edges.to(confidence.dtype)
+        edges = self.fine_edges if confidence.dtype == torch.float64 else self.edges
         at = torch.bucketize(confidence.contiguous(), edges, right=True).sub_(1)
         at = at.masked_fill_(dropped, len(edges)).clamp_(min=0)
         self.state["seen"].scatter_add_(0, at, self.one.expand_as(at))
@@ -65,20 +70,11 @@ class Confidences(Statistic):
     def complaint(self, count: int) -> str:
         return self.problem.complaint(count)
 
-    def _check(self, batch: Batch) -> None:
-        if self.problem.task == "binary":
-            labels.same_shape(batch)
-        else:
-            labels.check_multiclass(batch, self.problem.classes, False)
-        preds = batch.args[0]
-        if not preds.is_floating_point():
-            raise ValueError(
-                "Expected argument `preds` to be floating tensor with probabilities/logits"
-                f" but got tensor with dtype {preds.dtype}"
-            )
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.problem.complaint_about(batch, count)
 
 
-class Calibration(Metric):
+class Calibration(PredictionMetric):
     """The distance between confidence and the share that is right, over bins of confidence.
 
     Args:
@@ -92,14 +88,9 @@ class Calibration(Metric):
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
-    is_differentiable = False
     higher_is_better = False
     norm = "l1"
     confidences: Confidences
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of scores and targets."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         state = self.confidences.state
@@ -107,39 +98,36 @@ class Calibration(Metric):
         distance = (state["right"][:-1] / seen - state["confidence"][:-1] / seen).nan_to_num().abs()
         share = seen / seen.sum()
         if self.norm == "max":
-            return distance.max().float()
+            return distance.max().to(self.dtype)
         if self.norm == "l2":
             spread = (distance**2 * share).sum()
-            return torch.where(spread > 0, spread, 0.0).sqrt().float()
-        return (distance * share).sum().float()
+            return torch.where(spread > 0, spread, 0.0).sqrt().to(self.dtype)
+        return (distance * share).sum().to(self.dtype)
 
-    def _begin(
+    def _calibrate(
         self,
-        task: str,
         classes: int,
         n_bins: int,
         norm: str,
         ignore_index: int | None,
+        validate_args: bool,
         options: dict[str, Any],
     ) -> None:
-        logits, validate_args = options.pop("logits", None), options.pop("validate_args")
-        Metric.__init__(self, **options)
+        logits = options.pop("logits", None)
+        self._begin(ignore_index, validate_args, options)
         if validate_args:
             checks.integer_above("n_bins", n_bins, 0)
             checks.one_of("norm", norm, ("l1", "l2", "max"), stop=".")
-            checks.optional_integer("ignore_index", ignore_index)
-            if task == "multiclass":
+            if self.task == "multiclass":
                 checks.integer_above("num_classes", classes, 1)
         self.n_bins = n_bins
         self.norm = norm
-        self.ignore_index = ignore_index
-        self.validate_args = validate_args
-        problem = Problem(task, classes, ignore_index, "sigmoid", logits)
+        problem = Problem(self.task, classes, ignore_index, "sigmoid", logits)
         self.use("confidences", Confidences(problem, n_bins, validate_args))
 
 
 class BinaryCalibrationError(Calibration):
-    __doc__ = Calibration.__doc__
+    """The distance between the probability of a positive and how often there is one."""
 
     def __init__(
         self,
@@ -149,12 +137,17 @@ class BinaryCalibrationError(Calibration):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._begin("binary", 1, n_bins, norm, ignore_index, {**kwargs, "validate_args": validate_args})
+        self._calibrate(1, n_bins, norm, ignore_index, validate_args, kwargs)
 
 
 class MulticlassCalibrationError(Calibration):
-    __doc__ = Calibration.__doc__
+    """The distance between the confidence in the predicted class and how often it is right.
 
+    Args:
+        num_classes: how many classes there are.
+    """
+
+    task = "multiclass"
     plot_legend_name = "Class"
 
     def __init__(
@@ -166,15 +159,14 @@ class MulticlassCalibrationError(Calibration):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        options = {**kwargs, "validate_args": validate_args}
-        self._begin("multiclass", num_classes, n_bins, norm, ignore_index, options)
+        self._calibrate(num_classes, n_bins, norm, ignore_index, validate_args, kwargs)
         self.num_classes = num_classes
 
 
 class CalibrationError(Task):
     """The calibration error of a task, binary or multiclass."""
 
-    forms: ClassVar = {"binary": BinaryCalibrationError, "multiclass": MulticlassCalibrationError}
+    forms: ClassVar = by_task(BinaryCalibrationError, MulticlassCalibrationError)
     arguments: ClassVar = {
         "n_bins": 15,
         "norm": "l1",

@@ -9,12 +9,15 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.classification.confusion import BinaryConfusion, Confusion, MulticlassConfusion
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class Kappa(Confusion):
-    """Cohen's kappa; disagreements weigh alike, or by their distance (``"linear"``) or its square
-    (``"quadratic"``).
+    """Cohen's kappa.
+
+    Args:
+        weights: how disagreements weigh: all alike (None or ``"none"``), by their distance (``"linear"``), or
+            by its square (``"quadratic"``).
     """
 
     plot_lower_bound = 0.0
@@ -40,7 +43,7 @@ class Kappa(Confusion):
 
 
 class BinaryCohenKappa(Kappa, BinaryConfusion):
-    __doc__ = f"Cohen's kappa. {BinaryConfusion.__doc__}"
+    """Cohen's kappa."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class BinaryCohenKappa(Kappa, BinaryConfusion):
 
 
 class MulticlassCohenKappa(Kappa, MulticlassConfusion):
-    __doc__ = f"Cohen's kappa. {MulticlassConfusion.__doc__}"
+    """Cohen's kappa."""
 
     plot_legend_name = "Class"
 
@@ -74,7 +77,7 @@ class MulticlassCohenKappa(Kappa, MulticlassConfusion):
 class CohenKappa(Task):
     """Cohen's kappa of a task."""
 
-    forms: ClassVar = {"binary": BinaryCohenKappa, "multiclass": MulticlassCohenKappa}
+    forms: ClassVar = by_task(BinaryCohenKappa, MulticlassCohenKappa)
     arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels
-from gapless.metrics.classification.counts import COMPLAINT, BinaryCounts, Classes, Sides
+from gapless.metrics.classification import labels, words
+from gapless.metrics.classification.counts import BinaryCounts, Classes, Sides
+from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
-from gapless.metrics.metric import Metric
+from gapless.metrics.host import within_reach
 from gapless.metrics.statistic import Slot, Statistic
 
 NORMALIZATIONS = ("true", "pred", "all", "none", None)
@@ -51,24 +52,20 @@ class ConfusionCounts(Statistic):
         return self.state["table"][-2]
 
     def complaint(self, count: int) -> str:
-        return f"Detected {count} pair{'s' * (count != 1)} {COMPLAINT}: 0 to {self.classes - 1}"
+        return words.outside(count, f"0 to {self.classes - 1}", "pair")
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return words.more_than_classes(batch, self.classes, self.ignore_index) or self.complaint(count)
 
     def matrix(self) -> Tensor:
         """``[C, C]``, targets by predictions."""
         return self.state["table"][:-2].view(self.classes, self.classes).clone()
 
 
-class Confusion(Metric):
+class Confusion(PredictionMetric):
     """A metric of the confusion matrix of a task."""
 
-    is_differentiable = False
-    higher_is_better: bool | None = True
-    task = "binary"
     confused: Any
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         return self.score(self.matrix())
@@ -85,14 +82,11 @@ class Confusion(Metric):
         tp, fp, tn, fn = self.confused.counts()
         return torch.stack((torch.stack((tn, fp), -1), torch.stack((fn, tp), -1)), -2)
 
-    def _begin(self, ignore_index: int | None, validate_args: bool, options: dict[str, Any]) -> bool | None:
-        logits: bool | None = options.pop("logits", None)
-        Metric.__init__(self, **options)
-        if validate_args:
-            checks.optional_integer("ignore_index", ignore_index)
-        self.ignore_index = ignore_index
-        self.validate_args = validate_args
-        return logits
+    def _count_sides(self, threshold: float, labels: int | None, logits: bool | None) -> None:
+        """Count what lies on either side of `threshold`, of `labels` labels; of one if None."""
+        self.threshold = threshold
+        sides = Sides(threshold, self.ignore_index, logits)
+        self.use("confused", BinaryCounts(sides, labels, self.validate_args))
 
 
 class BinaryConfusion(Confusion):
@@ -113,11 +107,11 @@ class BinaryConfusion(Confusion):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits = self._begin(ignore_index, validate_args, kwargs)
+        logits = kwargs.pop("logits", None)
+        self._begin(ignore_index, validate_args, kwargs)
         if validate_args:
             checks.unit_float("threshold", threshold)
-        self.threshold = threshold
-        self.use("confused", BinaryCounts(Sides(threshold, ignore_index, logits), None, validate_args))
+        self._count_sides(threshold, None, logits)
 
 
 class MulticlassConfusion(Confusion):
@@ -163,13 +157,13 @@ class MultilabelConfusion(Confusion):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        logits = self._begin(ignore_index, validate_args, kwargs)
+        logits = kwargs.pop("logits", None)
+        self._begin(ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
         self.num_labels = num_labels
-        self.threshold = threshold
-        self.use("confused", BinaryCounts(Sides(threshold, ignore_index, logits), num_labels, validate_args))
+        self._count_sides(threshold, num_labels, logits)
 
 
 def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
@@ -177,4 +171,9 @@ def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
     if normalize is None or normalize == "none":
         return matrix
     dims: Any = {"true": -1, "pred": -2, "all": (-2, -1)}[normalize]
-    return divide(matrix, matrix.sum(dims, keepdim=True))
+    whole = matrix.sum(dims, keepdim=True)
+    if within_reach(whole):  # Elsewhere the host would wait to learn it.
+        lost = int((whole == 0).expand_as(matrix).sum())
+        if lost:
+            words.warn(f"{lost} NaN values found in confusion matrix have been replaced with zeros.")
+    return divide(matrix, whole)

@@ -15,14 +15,20 @@ from gapless.metrics.classification.confusion import (
     MultilabelConfusion,
     normalized,
 )
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class Matrix(Confusion):
-    """Targets by predictions; in shares where `normalize` is ``"true"``, ``"pred"`` or ``"all"``."""
+    """Targets by predictions.
+
+    Args:
+        normalize: ``"true"``, ``"pred"`` or ``"all"`` for shares of targets, of predictions or of all;
+            None or ``"none"`` for counts.
+    """
 
     higher_is_better: bool | None = None
     normalize: str | None = None
+    drawn_as = "matrix"
 
     def score(self, matrix: Tensor) -> Tensor:
         return normalized(matrix, self.normalize)
@@ -34,7 +40,7 @@ class Matrix(Confusion):
 
 
 class BinaryConfusionMatrix(Matrix, BinaryConfusion):
-    __doc__ = f"Targets by predictions, ``[2, 2]``. {BinaryConfusion.__doc__}"
+    """Targets by predictions, ``[2, 2]``."""
 
     def __init__(
         self,
@@ -49,7 +55,7 @@ class BinaryConfusionMatrix(Matrix, BinaryConfusion):
 
 
 class MulticlassConfusionMatrix(Matrix, MulticlassConfusion):
-    __doc__ = f"Targets by predictions, ``[C, C]``. {MulticlassConfusion.__doc__}"
+    """Targets by predictions, ``[C, C]``."""
 
     def __init__(
         self,
@@ -64,7 +70,7 @@ class MulticlassConfusionMatrix(Matrix, MulticlassConfusion):
 
 
 class MultilabelConfusionMatrix(Matrix, MultilabelConfusion):
-    __doc__ = f"Targets by predictions, ``[L, 2, 2]``. {MultilabelConfusion.__doc__}"
+    """Targets by predictions, ``[L, 2, 2]``."""
 
     def __init__(
         self,
@@ -82,11 +88,7 @@ class MultilabelConfusionMatrix(Matrix, MultilabelConfusion):
 class ConfusionMatrix(Task):
     """The confusion matrix of a task."""
 
-    forms: ClassVar = {
-        "binary": BinaryConfusionMatrix,
-        "multiclass": MulticlassConfusionMatrix,
-        "multilabel": MultilabelConfusionMatrix,
-    }
+    forms: ClassVar = by_task(BinaryConfusionMatrix, MulticlassConfusionMatrix, MultilabelConfusionMatrix)
     arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,

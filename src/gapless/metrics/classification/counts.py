@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels
+from gapless.metrics.classification import labels, words
+from gapless.metrics.host import ClassTable, within_reach
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
 
@@ -40,11 +41,7 @@ class Classes:
 
         `nowhere`, the number ``classes + 1`` as a tensor, stands where they do not.
         """
-        target = batch.derive(labels.target_classes)
-        if self.top_k > 1:
-            predicted = batch.derive(labels.best_of, self.top_k)
-        else:
-            predicted = batch.derive(labels.top_class)
+        target, predicted = batch.derive(labels.target_classes), self.predicted(batch)
         actual = target.clamp(-1, self.classes)
         if not batch.args[0].is_floating_point() or self.top_k > 1:
             predicted = predicted.clamp(-1, self.classes)
@@ -54,6 +51,18 @@ class Classes:
             predicted = predicted.masked_fill(ignored, self.classes + 1)
         hit = torch.where(actual == predicted, actual, nowhere)
         return torch.stack((actual, predicted, hit)).add_(1)
+
+    def predicted(self, batch: Batch) -> Tensor:
+        """The predicted class, in the shape of the target."""
+        predicted: Tensor = (
+            batch.derive(labels.best_of, self.top_k) if self.top_k > 1 else batch.derive(labels.top_class)
+        )
+        return predicted
+
+    def are_classes(self, batch: Batch) -> bool:
+        """Whether what is predicted is a class whatever the values are."""
+        scores, target = batch.args
+        return self.top_k == 1 and scores.dim() > target.dim() and scores.shape[1] == self.classes
 
     def counts(self, table: Tensor) -> Counts:
         """From a table ``[..., 3, width]``."""
@@ -70,15 +79,12 @@ class Classes:
         return table[..., :2, :: self.classes + 1]
 
 
-COMPLAINT = "in `preds` or `target` outside the expected values"
-
-
 class MulticlassCounts(Statistic):
     """Per class: how often it was the target, the prediction, and both."""
 
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
         self.layout = Classes(classes, top_k, ignore_index)
-        self._edges: tuple[Tensor, Tensor] | None = None
+        self._on_host: ClassTable | None = None
         self.constants = {"one": 1, "nowhere": classes + 1}
         slots = {"table": Slot((3, self.layout.width))}
         super().__init__((classes, top_k, ignore_index), slots, checked)
@@ -89,22 +95,41 @@ class MulticlassCounts(Statistic):
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.layout.classes, False)
-        at = self.layout.positions(batch, self.nowhere).view(3, -1)
-        self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
+        if not self._count_on_host(batch):
+            at = self.layout.positions(batch, self.nowhere).view(3, -1)
+            self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
+
+    def _count_on_host(self, batch: Batch) -> bool:
+        """Add `batch` to a table on the CPU; False where that is not possible or a label is no class."""
+        layout, target = self.layout, batch.derive(labels.target_classes)
+        if not within_reach(target):
+            return False
+        predicted = layout.predicted(batch)
+        if not within_reach(predicted):
+            return False
+        return self._host_table().add(target, predicted, layout.ignore_index, layout.are_classes(batch))
+
+    def _host_table(self) -> ClassTable:
+        table = self.state["table"]
+        if self._on_host is None or self._on_host.table is not table:
+            self._on_host = ClassTable(table, self.layout.classes)
+        return self._on_host
 
     def faults(self) -> Tensor:
-        table = self.state["table"]
-        if torch.compiler.is_compiling():
-            return self.layout.strange(table)
-        if self._edges is None or self._edges[0] is not table:
-            self._edges = (table, self.layout.edges(table))
-        return self._edges[1].sum()
+        return self.layout.strange(self.state["table"])
+
+    def faults_on_host(self) -> int:
+        return self._host_table().strange()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_edges": None}
+        return {**self.__dict__, "_on_host": None}
 
     def complaint(self, count: int) -> str:
-        return f"Detected {count} value{'s' * (count != 1)} {COMPLAINT}: 0 to {self.layout.classes - 1}"
+        return words.outside(count, f"0 to {self.layout.classes - 1}")
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        found = words.more_than_classes(batch, self.layout.classes, self.layout.ignore_index)
+        return found or self.complaint(count)
 
     def counts(self) -> Counts:
         """``(C,)`` each."""
@@ -134,8 +159,11 @@ class SamplewiseMulticlassCounts(Rows):
         self.append(table=table)
 
     def complaint(self, count: int) -> str:
-        values = f"{count} value{'s' * (count != 1)}"
-        return f"Detected {values} {COMPLAINT}: 0 to {self.layout.classes - 1}{self.full()}"
+        return words.outside(count, f"0 to {self.layout.classes - 1}") + self.full()
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        found = words.more_than_classes(batch, self.layout.classes, self.layout.ignore_index)
+        return found or self.complaint(count)
 
     def counts(self) -> Counts:
         """``(N, C)`` each."""
@@ -185,7 +213,7 @@ class Sides:
             ignored = (target == self.ignore_index,)
             positive = positive & False if self.ignore_index == 1 else positive
             negative = negative & False if self.ignore_index == 0 else negative
-        predicted = batch.derive(labels.binary_labels, self.threshold, self.logits)
+        predicted = batch.derive(labels.binary_labels, self.threshold, self.logits, self.ignore_index)
         return torch.stack((predicted & positive, predicted & negative, positive, negative, *ignored))
 
     def counts(self, table: Tensor) -> Counts:
@@ -195,7 +223,7 @@ class Sides:
 
     def complaint(self, count: int) -> str:
         allowed = "0 and 1" if self.ignore_index is None else f"0, 1 and {self.ignore_index} in `target`"
-        return f"Detected {count} value{'s' * (count != 1)} {COMPLAINT}: {allowed}"
+        return words.outside(count, allowed)
 
 
 class BinaryCounts(Statistic):
@@ -213,7 +241,7 @@ class BinaryCounts(Statistic):
             self._check(batch)
         met = self.sides.meet(batch)
         if self.labels is None:
-            self.state["table"].add_(met.flatten(1).sum(1))
+            self.state["table"].add_(met.reshape(len(met), batch.args[1].numel()).sum(1))
         else:
             self.state["table"].add_(met.flatten(3).sum((1, 3)).t() if met.dim() > 3 else met.sum(1).t())
 
@@ -232,6 +260,9 @@ class BinaryCounts(Statistic):
 
     def complaint(self, count: int) -> str:
         return self.sides.complaint(count)
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return words.neither_zero_nor_one(batch, self.sides.ignore_index) or self.complaint(count)
 
     def counts(self) -> Counts:
         """``()`` or ``(L,)`` each."""
@@ -265,6 +296,9 @@ class SamplewiseBinaryCounts(Rows):
 
     def complaint(self, count: int) -> str:
         return self.sides.complaint(count) + self.full()
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return words.neither_zero_nor_one(batch, self.sides.ignore_index) or self.complaint(count)
 
     def counts(self) -> Counts:
         """``(N,)`` or ``(N, L)`` each."""

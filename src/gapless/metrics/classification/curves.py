@@ -7,69 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.classification.scores import Problem, Rising, Thresholds, scored
+from gapless.metrics.classification.scores import Rising
+from gapless.metrics.classification.words import warn_on_host
 from gapless.metrics.divide import divide
-from gapless.metrics.metric import Metric
 
 Curve = tuple[Any, Any, Any]
 
 
-class ScoreMetric(Metric):
-    """A metric of scores, of whatever task.
-
-    Args:
-        thresholds: a number of evenly spaced thresholds, or the thresholds; with None every score is kept.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
-        capacity: without thresholds, the number of samples there is room for, in fixed storage.
-    """
-
-    is_differentiable = False
-    higher_is_better: bool | None = True
-    task = "binary"
-    average: str | None = None
-    scored: Any
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of scores and targets."""
-        self.observe(preds, target)
-
-    def value(self) -> Any:
-        return self.score(self.scored.rising(self.average == "micro"))
-
-    def score(self, rising: Rising) -> Any:
-        """The metric's value."""
-        raise NotImplementedError
-
-    def _begin(
-        self,
-        task: str,
-        classes: int,
-        thresholds: Thresholds,
-        ignore_index: int | None,
-        validate_args: bool,
-        options: dict[str, Any],
-    ) -> None:
-        logits, capacity = options.pop("logits", None), options.pop("capacity", None)
-        normalization = options.pop("normalization", "sigmoid")
-        Metric.__init__(self, **options)
-        self.task = task
-        self.ignore_index = ignore_index
-        self.validate_args = validate_args
-        problem = Problem(task, classes, ignore_index, normalization, logits)
-        statistic = scored(problem, thresholds, validate_args, capacity)
-        self.thresholds = thresholds
-        self.use("scored", statistic)
-
-    @property
-    def _single(self) -> bool:
-        """Whether there is one curve only."""
-        return self.task == "binary" or self.average == "micro"
-
-
 def roc_points(rising: Rising) -> tuple[Tensor, Tensor]:
     """False and true positive rates, ``[K, P]`` of float32."""
+    if rising.exact:
+        for name, rate, count in (
+            ("negative", "false", rising.negatives),
+            ("positive", "true", rising.positives),
+        ):
+            warn_on_host(
+                count == 0,
+                f"No {name} samples in targets, {rate} positive value should be meaningless."
+                f" Returning zero tensor in {rate} positive score",
+            )
     fpr = divide(rising.fps, rising.negatives.unsqueeze(1))
     tpr = divide(rising.tps, rising.positives.unsqueeze(1))
     if rising.exact:
@@ -103,11 +59,26 @@ def average_precision(rising: Rising, missing: float = 0.0) -> Tensor:
     return (steps * precision).sum(1).float().masked_fill_(rising.positives == 0, missing)
 
 
+def recall_unknown(rising: Rising, task: str) -> None:
+    """Warn of labels without positives, where every score is kept."""
+    if rising.exact and task != "multiclass":
+        warn_on_host(
+            rising.positives == 0,
+            "No positive samples found in target, recall is undefined. "
+            "Setting recall to one for all thresholds.",
+        )
+
+
 def over_classes(scores: Tensor, average: str | None, support: Tensor) -> Tensor:
     """The average over classes, without those that have no score."""
     if average in (None, "none"):
         return scores
     there = ~scores.isnan()
+    warn_on_host(
+        ~there,
+        "Average precision score for one or more classes was `nan`. "
+        f"Ignoring these classes in {average}-average",
+    )
     weights = there * (support.float() if average == "weighted" else torch.ones_like(scores))
     return divide((scores.nan_to_num() * weights).sum(), weights.sum())
 
@@ -117,14 +88,22 @@ def precision_recall(rising: Rising, missing: float) -> Curve:
 
     `missing` is the recall of a class without positives where every score is kept.
     """
-    precision, recall = rising.tps / (rising.tps + rising.fps), rising.tps / rising.positives.unsqueeze(1)
+    precision, recall = precision_recall_points(rising, missing)
     if rising.exact:
-        return thinned(rising, precision, recall.masked_fill_(rising.positives.unsqueeze(1) == 0, missing))
+        return thinned(rising, precision, recall)
     ends = (torch.ones_like(precision[:, :1]), torch.zeros_like(recall[:, :1]))
     precision, recall = (
         torch.cat((one.flip(1), end), 1) for one, end in zip((precision, recall), ends, strict=True)
     )
     return precision, recall, rising.thresholds.flip(0)
+
+
+def precision_recall_points(rising: Rising, missing: float) -> tuple[Tensor, Tensor]:
+    """Precision and recall, ``[K, P]`` of float32, from the highest threshold down."""
+    precision, recall = rising.tps / (rising.tps + rising.fps), rising.tps / rising.positives.unsqueeze(1)
+    if rising.exact:
+        recall = recall.masked_fill_(rising.positives.unsqueeze(1) == 0, missing)
+    return precision, recall
 
 
 def thinned(rising: Rising, precision: Tensor, recall: Tensor) -> Curve:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels
+from gapless.metrics.classification import labels, words
+from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
-from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class Whole:
@@ -33,7 +33,7 @@ class Whole:
         predicted = (
             batch.derive(labels.top_class)
             if self.sides is None
-            else batch.derive(labels.binary_labels, *self.sides[1:])
+            else batch.derive(labels.binary_labels, *self.sides[1:], self.ignore_index)
         )
         agree: Tensor = predicted == target
         if self.ignore_index is not None:
@@ -60,7 +60,15 @@ class Whole:
 
     def complaint(self, count: int) -> str:
         most = 1 if self.sides is not None else (self.classes or 0) - 1
-        return f"Detected {count} value{'s' * (count != 1)} in `preds` or `target` outside 0 to {most}"
+        return f"Detected {words.some(count)} in `preds` or `target` outside 0 to {most}"
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        """The same for those of a batch on the CPU."""
+        if self.sides is None:
+            found = words.more_than_classes(batch, self.classes or 0, self.ignore_index)
+        else:
+            found = words.neither_zero_nor_one(batch, self.ignore_index)
+        return found or self.complaint(count)
 
 
 class Matches(Statistic):
@@ -85,6 +93,9 @@ class Matches(Statistic):
     def complaint(self, count: int) -> str:
         return self.whole.complaint(count)
 
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.whole.complaint_about(batch, count)
+
 
 class SampleMatches(Rows):
     """The share that is right, per sample."""
@@ -104,20 +115,16 @@ class SampleMatches(Rows):
     def complaint(self, count: int) -> str:
         return self.whole.complaint(count) + self.full()
 
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.whole.complaint_about(batch, count) + self.full()
 
-class ExactMatching(Metric):
+
+class ExactMatching(PredictionMetric):
     """What both tasks have in common."""
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     matches: Any
-
-    is_differentiable = False
-    higher_is_better: bool | None = True
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         if self.multidim_average == "samplewise":
@@ -127,10 +134,7 @@ class ExactMatching(Metric):
     def _match(self, whole: Whole, multidim_average: str, validate_args: bool, capacity: int | None) -> None:
         if validate_args:
             checks.multidim(multidim_average)
-            checks.optional_integer("ignore_index", whole.ignore_index)
         self.multidim_average = multidim_average
-        self.ignore_index = whole.ignore_index
-        self.validate_args = validate_args
         if multidim_average == "global":
             self.use("matches", Matches(whole, validate_args))
         else:
@@ -148,6 +152,7 @@ class MulticlassExactMatch(ExactMatching):
         capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
+    task = "multiclass"
     plot_legend_name = "Class"
 
     def __init__(
@@ -159,7 +164,7 @@ class MulticlassExactMatch(ExactMatching):
         **kwargs: Any,
     ) -> None:
         capacity = kwargs.pop("capacity", None)
-        super().__init__(**kwargs)
+        self._begin(ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
         self.num_classes = num_classes
@@ -180,6 +185,7 @@ class MultilabelExactMatch(ExactMatching):
         capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
+    task = "multilabel"
     plot_legend_name = "Label"
 
     def __init__(
@@ -192,7 +198,7 @@ class MultilabelExactMatch(ExactMatching):
         **kwargs: Any,
     ) -> None:
         logits, capacity = kwargs.pop("logits", None), kwargs.pop("capacity", None)
-        super().__init__(**kwargs)
+        self._begin(ignore_index, validate_args, kwargs)
         if validate_args:
             checks.integer_above("num_labels", num_labels, 1)
             checks.unit_float("threshold", threshold, range_told=False)
@@ -205,7 +211,7 @@ class MultilabelExactMatch(ExactMatching):
 class ExactMatch(Task):
     """Exact matches of a task, multiclass or multilabel."""
 
-    forms: ClassVar = {"multilabel": MultilabelExactMatch, "multiclass": MulticlassExactMatch}
+    forms: ClassVar = by_task(MultilabelExactMatch, MulticlassExactMatch)
     arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,

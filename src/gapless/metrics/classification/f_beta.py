@@ -13,29 +13,32 @@ from gapless.metrics.classification.base import (
     Score,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class FBeta(Score):
     """The harmonic mean in which recall weighs `beta` times as much as precision."""
 
     beta = 1.0
+    validate_args: bool
 
     def ratio(self, counts: Counts) -> Ratio:
         square = self.beta**2
         right = (1 + square) * counts.tp
         return right, right + square * counts.fn + counts.fp
 
-
-def check_beta(beta: Any) -> float:
-    """`beta`; raises ValueError unless it is a float above 0."""
-    if not (isinstance(beta, float) and beta > 0):
-        raise ValueError(f"Expected argument `beta` to be a float larger than 0, but got {beta}.")
-    return beta
+    def _weigh(self, beta: Any) -> None:
+        if self.validate_args and not (isinstance(beta, float) and beta > 0):
+            raise ValueError(f"Expected argument `beta` to be a float larger than 0, but got {beta}.")
+        self.beta = beta
 
 
 class BinaryFBetaScore(FBeta, BinaryScore):
-    __doc__ = f"F-beta; the first argument is `beta`. {BinaryScore.__doc__}"
+    """F-beta.
+
+    Args:
+        beta: how much more recall weighs than precision.
+    """
 
     def __init__(
         self,
@@ -47,13 +50,17 @@ class BinaryFBetaScore(FBeta, BinaryScore):
         zero_division: float = 0,
         **kwargs: Any,
     ) -> None:
-        options = {**kwargs, "zero_division": zero_division}
-        super().__init__(threshold, multidim_average, ignore_index, validate_args, **options)
-        self.beta = check_beta(beta) if validate_args else beta
+        kwargs["zero_division"] = zero_division
+        super().__init__(threshold, multidim_average, ignore_index, validate_args, **kwargs)
+        self._weigh(beta)
 
 
 class MulticlassFBetaScore(FBeta, MulticlassScore):
-    __doc__ = f"F-beta; the first argument is `beta`. {MulticlassScore.__doc__}"
+    """F-beta.
+
+    Args:
+        beta: how much more recall weighs than precision.
+    """
 
     def __init__(
         self,
@@ -67,15 +74,17 @@ class MulticlassFBetaScore(FBeta, MulticlassScore):
         zero_division: float = 0,
         **kwargs: Any,
     ) -> None:
-        options = {**kwargs, "zero_division": zero_division}
-        super().__init__(
-            num_classes, top_k, average, multidim_average, ignore_index, validate_args, **options
-        )
-        self.beta = check_beta(beta) if validate_args else beta
+        kwargs["zero_division"] = zero_division
+        super().__init__(num_classes, top_k, average, multidim_average, ignore_index, validate_args, **kwargs)
+        self._weigh(beta)
 
 
 class MultilabelFBetaScore(FBeta, MultilabelScore):
-    __doc__ = f"F-beta; the first argument is `beta`. {MultilabelScore.__doc__}"
+    """F-beta.
+
+    Args:
+        beta: how much more recall weighs than precision.
+    """
 
     def __init__(
         self,
@@ -89,19 +98,19 @@ class MultilabelFBetaScore(FBeta, MultilabelScore):
         zero_division: float = 0,
         **kwargs: Any,
     ) -> None:
-        options = {**kwargs, "zero_division": zero_division}
+        kwargs["zero_division"] = zero_division
         super().__init__(
-            num_labels, threshold, average, multidim_average, ignore_index, validate_args, **options
+            num_labels, threshold, average, multidim_average, ignore_index, validate_args, **kwargs
         )
-        self.beta = check_beta(beta) if validate_args else beta
+        self._weigh(beta)
 
 
 class BinaryF1Score(FBeta, BinaryScore):
-    __doc__ = f"The harmonic mean of precision and recall. {BinaryScore.__doc__}"
+    """The harmonic mean of precision and recall."""
 
 
 class MulticlassF1Score(FBeta, MulticlassScore):
-    __doc__ = f"The harmonic mean of precision and recall. {MulticlassScore.__doc__}"
+    """The harmonic mean of precision and recall."""
 
     def __init__(
         self,
@@ -117,26 +126,18 @@ class MulticlassF1Score(FBeta, MulticlassScore):
 
 
 class MultilabelF1Score(FBeta, MultilabelScore):
-    __doc__ = f"The harmonic mean of precision and recall. {MultilabelScore.__doc__}"
+    """The harmonic mean of precision and recall."""
 
 
 class FBetaScore(Task):
     """F-beta of a task."""
 
-    forms: ClassVar = {
-        "binary": BinaryFBetaScore,
-        "multiclass": MulticlassFBetaScore,
-        "multilabel": MultilabelFBetaScore,
-    }
+    forms: ClassVar = by_task(BinaryFBetaScore, MulticlassFBetaScore, MultilabelFBetaScore)
     arguments: ClassVar = {"beta": 1.0, **TASK_PARAMETERS, "zero_division": 0}
 
 
 class F1Score(Task):
     """The harmonic mean of precision and recall of a task."""
 
-    forms: ClassVar = {
-        "binary": BinaryF1Score,
-        "multiclass": MulticlassF1Score,
-        "multilabel": MultilabelF1Score,
-    }
+    forms: ClassVar = by_task(BinaryF1Score, MulticlassF1Score, MultilabelF1Score)
     arguments: ClassVar = {**TASK_PARAMETERS, "zero_division": 0}

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from gapless.metrics.classification.accuracy import AccuracyScore
 from gapless.metrics.classification.base import (
     TASK_PARAMETERS,
     BinaryScore,
     MulticlassScore,
     MultilabelScore,
-    Ratio,
-    Score,
 )
-from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
-class HammingDistanceScore(Score):
+class HammingDistanceScore(AccuracyScore):
     """The share of predictions that are wrong."""
 
     complement = True
+    counts_top_k = False
     higher_is_better: bool | None = False
-
-    def ratio(self, counts: Counts) -> Ratio:
-        if self.task == "multiclass":
-            return counts.tp, counts.tp + counts.fn
-        right = counts.tp + counts.tn
-        return right, right + counts.fp + counts.fn
 
 
 class BinaryHammingDistance(HammingDistanceScore, BinaryScore):
-    __doc__ = f"The share of predictions that are wrong. {BinaryScore.__doc__}"
+    """The share of predictions that are wrong."""
 
 
 class MulticlassHammingDistance(HammingDistanceScore, MulticlassScore):
-    __doc__ = f"The share of predictions that are wrong. {MulticlassScore.__doc__}"
+    """The share of predictions that are wrong."""
 
 
 class MultilabelHammingDistance(HammingDistanceScore, MultilabelScore):
-    __doc__ = f"The share of predictions that are wrong. {MultilabelScore.__doc__}"
+    """The share of predictions that are wrong."""
 
 
 class HammingDistance(Task):
@@ -48,9 +41,5 @@ class HammingDistance(Task):
     by task.
     """
 
-    forms: ClassVar = {
-        "binary": BinaryHammingDistance,
-        "multiclass": MulticlassHammingDistance,
-        "multilabel": MultilabelHammingDistance,
-    }
+    forms: ClassVar = by_task(BinaryHammingDistance, MulticlassHammingDistance, MultilabelHammingDistance)
     arguments: ClassVar = TASK_PARAMETERS

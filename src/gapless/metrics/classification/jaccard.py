@@ -10,7 +10,7 @@ from gapless.metrics import checks
 from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore
 from gapless.metrics.classification.counts import Counts
 from gapless.metrics.divide import divide
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class Jaccard:
@@ -61,7 +61,7 @@ class Jaccard:
 
 
 class BinaryJaccardIndex(Jaccard, BinaryScore):
-    __doc__ = f"Intersection over union. {BinaryScore.__doc__}"
+    """Intersection over union."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class BinaryJaccardIndex(Jaccard, BinaryScore):
         zero_division: float = 0,
         **kwargs: Any,
     ) -> None:
-        options = {**kwargs, "zero_division": zero_division}
-        super().__init__(threshold, "global", ignore_index, validate_args, **options)
+        kwargs["zero_division"] = zero_division
+        super().__init__(threshold, "global", ignore_index, validate_args, **kwargs)
 
 
 class MulticlassJaccardIndex(Jaccard, MulticlassScore):
-    __doc__ = f"Intersection over union. {MulticlassScore.__doc__}"
+    """Intersection over union."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class MulticlassJaccardIndex(Jaccard, MulticlassScore):
         if validate_args:
             checks.integer_above("num_classes", num_classes, 1)
             checks.one_of("average", average, checks.AVERAGES, stop=".")
-        options = {**kwargs, "zero_division": zero_division}
-        super().__init__(num_classes, 1, average, "global", ignore_index, validate_args, **options)
+        kwargs["zero_division"] = zero_division
+        super().__init__(num_classes, 1, average, "global", ignore_index, validate_args, **kwargs)
 
 
 class MultilabelJaccardIndex(Jaccard, MultilabelScore):
-    __doc__ = f"Intersection over union. {MultilabelScore.__doc__}"
+    """Intersection over union."""
 
     def __init__(
         self,
@@ -109,18 +109,14 @@ class MultilabelJaccardIndex(Jaccard, MultilabelScore):
     ) -> None:
         if validate_args:
             checks.one_of("average", average, checks.AVERAGES, stop=".")
-        options = {**kwargs, "zero_division": zero_division}
-        super().__init__(num_labels, threshold, average, "global", ignore_index, validate_args, **options)
+        kwargs["zero_division"] = zero_division
+        super().__init__(num_labels, threshold, average, "global", ignore_index, validate_args, **kwargs)
 
 
 class JaccardIndex(Task):
     """Intersection over union of a task."""
 
-    forms: ClassVar = {
-        "binary": BinaryJaccardIndex,
-        "multiclass": MulticlassJaccardIndex,
-        "multilabel": MultilabelJaccardIndex,
-    }
+    forms: ClassVar = by_task(BinaryJaccardIndex, MulticlassJaccardIndex, MultilabelJaccardIndex)
     arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.host import argmax
 
 
 def same_shape(batch: Batch) -> None:
@@ -87,7 +90,7 @@ def target_classes(batch: Batch) -> Tensor:
 def top_class(batch: Batch) -> Tensor:
     """The predicted class, int64, in the shape of the target: the largest score, or the labels as given."""
     preds, target = batch.args
-    return preds.argmax(dim=1) if preds.dim() == target.dim() + 1 else integers(preds)
+    return argmax(preds, 1) if preds.dim() == target.dim() + 1 else integers(preds)
 
 
 def best_of(batch: Batch, top_k: int) -> Tensor:
@@ -99,24 +102,41 @@ def best_of(batch: Batch, top_k: int) -> Tensor:
     return torch.where((top == target.unsqueeze(1)).any(dim=1), target, top[:, 0])
 
 
-def probabilities(scores: Tensor, logits: bool | None) -> Tensor:
-    """`scores` after a sigmoid if they are logits; with None, values outside [0, 1] tell that they are."""
+def probabilities(
+    scores: Tensor,
+    logits: bool | None,
+    kept: Tensor | None = None,
+    normalize: Callable[[Tensor], Tensor] = torch.sigmoid,
+) -> Tensor:
+    """`scores`, normalized if they are logits; with None, values outside [0, 1] tell that they are.
+
+    Only those `kept` tell it, where that is given.
+    """
     if logits is not None:
-        return scores.sigmoid() if logits else scores
-    outside = (scores.clamp(0, 1) != scores).any()
-    return torch.where(outside, scores.sigmoid(), scores)
+        return normalize(scores) if logits else scores
+    outside = scores.clamp(0, 1) != scores
+    if kept is not None:
+        outside = outside & kept
+    return torch.where(outside.any(), normalize(scores), scores)
 
 
-def binary_probabilities(batch: Batch, logits: bool | None) -> Tensor:
+def kept_targets(batch: Batch, ignore_index: int | None) -> Tensor | None:
+    """Where the target counts; None where all do."""
+    return None if ignore_index is None else batch.args[1] != ignore_index
+
+
+def binary_probabilities(batch: Batch, logits: bool | None, ignore_index: int | None) -> Tensor:
     """Scores as probabilities, in their own shape."""
-    return probabilities(batch.args[0], logits)
+    return probabilities(batch.args[0], logits, kept_targets(batch, ignore_index))
 
 
-def binary_labels(batch: Batch, threshold: float, logits: bool | None) -> Tensor:
+def binary_labels(
+    batch: Batch, threshold: float, logits: bool | None, ignore_index: int | None = None
+) -> Tensor:
     """Predictions as booleans: probabilities above the threshold, or the labels as given."""
     preds = batch.args[0]
     if preds.is_floating_point():
-        above: Tensor = batch.derive(binary_probabilities, logits) > threshold
+        above: Tensor = batch.derive(binary_probabilities, logits, ignore_index) > threshold
         return above
     return preds if preds.dtype == torch.bool else preds == 1
 

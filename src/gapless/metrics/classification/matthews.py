@@ -13,7 +13,7 @@ from gapless.metrics.classification.confusion import (
     MulticlassConfusion,
     MultilabelConfusion,
 )
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class Matthews(Confusion):
@@ -61,17 +61,17 @@ def degenerate(seen: Tensor, score: Tensor, spread: Tensor) -> Tensor:
 
 
 class BinaryMatthewsCorrCoef(Matthews, BinaryConfusion):
-    __doc__ = f"Matthews' correlation coefficient. {BinaryConfusion.__doc__}"
+    """Matthews' correlation coefficient."""
 
 
 class MulticlassMatthewsCorrCoef(Matthews, MulticlassConfusion):
-    __doc__ = f"Matthews' correlation coefficient. {MulticlassConfusion.__doc__}"
+    """Matthews' correlation coefficient."""
 
     plot_legend_name = "Class"
 
 
 class MultilabelMatthewsCorrCoef(Matthews, MultilabelConfusion):
-    __doc__ = f"Matthews' correlation coefficient. {MultilabelConfusion.__doc__}"
+    """Matthews' correlation coefficient."""
 
     plot_legend_name = "Label"
 
@@ -79,11 +79,7 @@ class MultilabelMatthewsCorrCoef(Matthews, MultilabelConfusion):
 class MatthewsCorrCoef(Task):
     """Matthews' correlation coefficient of a task."""
 
-    forms: ClassVar = {
-        "binary": BinaryMatthewsCorrCoef,
-        "multiclass": MulticlassMatthewsCorrCoef,
-        "multilabel": MultilabelMatthewsCorrCoef,
-    }
+    forms: ClassVar = by_task(BinaryMatthewsCorrCoef, MulticlassMatthewsCorrCoef, MultilabelMatthewsCorrCoef)
     arguments: ClassVar = {
         "threshold": 0.5,
         "num_classes": None,

@@ -13,7 +13,7 @@ from gapless.metrics.classification.base import (
     Score,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class NegativePredictiveValueScore(Score):
@@ -27,15 +27,15 @@ class NegativePredictiveValueScore(Score):
 
 
 class BinaryNegativePredictiveValue(NegativePredictiveValueScore, BinaryScore):
-    __doc__ = f"The share of negative predictions that are right. {BinaryScore.__doc__}"
+    """The share of negative predictions that are right."""
 
 
 class MulticlassNegativePredictiveValue(NegativePredictiveValueScore, MulticlassScore):
-    __doc__ = f"The share of negative predictions that are right. {MulticlassScore.__doc__}"
+    """The share of negative predictions that are right."""
 
 
 class MultilabelNegativePredictiveValue(NegativePredictiveValueScore, MultilabelScore):
-    __doc__ = f"The share of negative predictions that are right. {MultilabelScore.__doc__}"
+    """The share of negative predictions that are right."""
 
 
 class NegativePredictiveValue(Task):
@@ -45,9 +45,7 @@ class NegativePredictiveValue(Task):
     :class:`MultilabelNegativePredictiveValue`, by task.
     """
 
-    forms: ClassVar = {
-        "binary": BinaryNegativePredictiveValue,
-        "multiclass": MulticlassNegativePredictiveValue,
-        "multilabel": MultilabelNegativePredictiveValue,
-    }
+    forms: ClassVar = by_task(
+        BinaryNegativePredictiveValue, MulticlassNegativePredictiveValue, MultilabelNegativePredictiveValue
+    )
     arguments: ClassVar = TASK_PARAMETERS

@@ -13,7 +13,7 @@ from gapless.metrics.classification.base import (
     Score,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class PrecisionScore(Score):
@@ -26,15 +26,15 @@ class PrecisionScore(Score):
 
 
 class BinaryPrecision(PrecisionScore, BinaryScore):
-    __doc__ = f"The share of positive predictions that are right. {BinaryScore.__doc__}"
+    """The share of positive predictions that are right."""
 
 
 class MulticlassPrecision(PrecisionScore, MulticlassScore):
-    __doc__ = f"The share of positive predictions that are right. {MulticlassScore.__doc__}"
+    """The share of positive predictions that are right."""
 
 
 class MultilabelPrecision(PrecisionScore, MultilabelScore):
-    __doc__ = f"The share of positive predictions that are right. {MultilabelScore.__doc__}"
+    """The share of positive predictions that are right."""
 
 
 class Precision(Task):
@@ -43,9 +43,5 @@ class Precision(Task):
     :class:`BinaryPrecision`, :class:`MulticlassPrecision` or :class:`MultilabelPrecision`, by task.
     """
 
-    forms: ClassVar = {
-        "binary": BinaryPrecision,
-        "multiclass": MulticlassPrecision,
-        "multilabel": MultilabelPrecision,
-    }
+    forms: ClassVar = by_task(BinaryPrecision, MulticlassPrecision, MultilabelPrecision)
     arguments: ClassVar = TASK_PARAMETERS

@@ -13,7 +13,7 @@ from gapless.metrics.classification.base import (
     Score,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class RecallScore(Score):
@@ -26,15 +26,15 @@ class RecallScore(Score):
 
 
 class BinaryRecall(RecallScore, BinaryScore):
-    __doc__ = f"The share of positives that are found. {BinaryScore.__doc__}"
+    """The share of positives that are found."""
 
 
 class MulticlassRecall(RecallScore, MulticlassScore):
-    __doc__ = f"The share of positives that are found. {MulticlassScore.__doc__}"
+    """The share of positives that are found."""
 
 
 class MultilabelRecall(RecallScore, MultilabelScore):
-    __doc__ = f"The share of positives that are found. {MultilabelScore.__doc__}"
+    """The share of positives that are found."""
 
 
 class Recall(Task):
@@ -43,5 +43,5 @@ class Recall(Task):
     :class:`BinaryRecall`, :class:`MulticlassRecall` or :class:`MultilabelRecall`, by task.
     """
 
-    forms: ClassVar = {"binary": BinaryRecall, "multiclass": MulticlassRecall, "multilabel": MultilabelRecall}
+    forms: ClassVar = by_task(BinaryRecall, MulticlassRecall, MultilabelRecall)
     arguments: ClassVar = TASK_PARAMETERS

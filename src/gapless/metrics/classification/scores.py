@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels
-from gapless.metrics.rows import Rows
+from gapless.metrics.classification import labels, words
+from gapless.metrics.rows import Column, Rows
 from gapless.metrics.statistic import Slot, Statistic
 
 Thresholds = int | Sequence[float] | Tensor | None
@@ -64,6 +64,18 @@ class Problem(NamedTuple):
         if not preds.is_floating_point():
             raise ValueError(f"Expected argument `preds` to be an floating {what} {preds.dtype}")
 
+    def check_floats(self, batch: Batch) -> None:
+        """The same where the target may have any type."""
+        if self.task == "binary":
+            labels.same_shape(batch)
+        else:
+            labels.check_multiclass(batch, self.classes, False)
+        if not batch.args[0].is_floating_point():
+            raise ValueError(
+                "Expected argument `preds` to be floating tensor with probabilities/logits"
+                f" but got tensor with dtype {batch.args[0].dtype}"
+            )
+
     def _check_classes(self, preds: Tensor, target: Tensor) -> None:
         if target.is_floating_point():
             raise ValueError(
@@ -89,9 +101,13 @@ class Problem(NamedTuple):
         if preds.dtype in (torch.float16, torch.bfloat16):
             preds = preds.float()
         preds = preds.reshape(-1, 1) if self.task == "binary" else rowwise(preds)
-        if self.task == "multiclass":
-            return batch_probabilities(preds, self.logits)
-        return labels.probabilities(preds, self.logits) if self.normalization else preds
+        if self.normalization is None:
+            return preds
+        kept = batch.derive(labels.kept_targets, self.ignore_index)
+        if kept is not None:
+            kept = rowwise(kept) if self.task == "multilabel" else kept.reshape(-1, 1)
+        normalize = row_softmax if self.task == "multiclass" else torch.sigmoid
+        return labels.probabilities(preds, self.logits, kept, normalize)
 
     def marks(self, batch: Batch) -> Tensor:
         """``[N, K]`` of int64: 1 where positive, 0 where negative, -1 where ignored, -2 for no target."""
@@ -110,7 +126,15 @@ class Problem(NamedTuple):
 
     def complaint(self, count: int) -> str:
         most = self.classes - 1 if self.task == "multiclass" else 1
-        return f"Detected {count} value{'s' * (count != 1)} in `target` outside 0 to {most}"
+        return f"Detected {words.some(count)} in `target` outside 0 to {most}"
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        """The same for those of a batch on the CPU."""
+        if self.task == "multiclass":
+            found = words.more_than_num_classes(batch, self.classes, self.ignore_index)
+        else:
+            found = words.neither_zero_nor_one(batch, self.ignore_index)
+        return found or self.complaint(count)
 
 
 def rowwise(value: Tensor) -> Tensor:
@@ -118,12 +142,9 @@ def rowwise(value: Tensor) -> Tensor:
     return value if value.dim() == 2 else value.movedim(1, -1).reshape(-1, value.shape[1])
 
 
-def batch_probabilities(scores: Tensor, logits: bool | None) -> Tensor:
-    """``[N, C]`` after a softmax if they are logits; with None, values outside [0, 1] tell that they are."""
-    if logits is not None:
-        return scores.softmax(1) if logits else scores
-    outside = (scores.clamp(0, 1) != scores).any()
-    return torch.where(outside, scores.softmax(1), scores)
+def row_softmax(scores: Tensor) -> Tensor:
+    """``[N, C]``: the softmax over classes."""
+    return scores.softmax(1)
 
 
 def problem_scores(batch: Batch, problem: Problem) -> Tensor:
@@ -177,6 +198,9 @@ class BinnedScores(Statistic):
     def complaint(self, count: int) -> str:
         return self.problem.complaint(count)
 
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.problem.complaint_about(batch, count)
+
     def rising(self, micro: bool) -> Rising:
         """At the thresholds given, from the last one to the first."""
         table = self.state["table"][: self.size].view(self.problem.classes, self.bins, 2)
@@ -190,12 +214,16 @@ class BinnedScores(Statistic):
 
 
 class KeptScores(Rows):
-    """Every score and its mark."""
+    """Every score and its mark.
+
+    Without a capacity scores stay float64 where the first ones are; in fixed storage they are float32.
+    """
 
     def __init__(self, problem: Problem, checked: bool, capacity: int | None) -> None:
         self.problem = problem
         shape = (problem.classes,)
-        columns = {"score": (shape, torch.float32), "mark": (shape, torch.int8)}
+        score: Column | None = None if capacity is None else (shape, torch.float32)
+        columns = {"score": score, "mark": (shape, torch.int8)}
         super().__init__((problem,), columns, capacity, checked)
 
     def count(self, batch: Batch) -> None:
@@ -209,6 +237,9 @@ class KeptScores(Rows):
 
     def complaint(self, count: int) -> str:
         return self.problem.complaint(count) + self.full()
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.problem.complaint_about(batch, count) + self.full()
 
     def rising(self, micro: bool) -> Rising:
         """At every score there is, in a form whose size does not depend on the data."""

@@ -13,7 +13,7 @@ from gapless.metrics.classification.base import (
     Score,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class SpecificityScore(Score):
@@ -26,15 +26,15 @@ class SpecificityScore(Score):
 
 
 class BinarySpecificity(SpecificityScore, BinaryScore):
-    __doc__ = f"The share of negatives that are left alone. {BinaryScore.__doc__}"
+    """The share of negatives that are left alone."""
 
 
 class MulticlassSpecificity(SpecificityScore, MulticlassScore):
-    __doc__ = f"The share of negatives that are left alone. {MulticlassScore.__doc__}"
+    """The share of negatives that are left alone."""
 
 
 class MultilabelSpecificity(SpecificityScore, MultilabelScore):
-    __doc__ = f"The share of negatives that are left alone. {MultilabelScore.__doc__}"
+    """The share of negatives that are left alone."""
 
 
 class Specificity(Task):
@@ -43,9 +43,5 @@ class Specificity(Task):
     :class:`BinarySpecificity`, :class:`MulticlassSpecificity` or :class:`MultilabelSpecificity`, by task.
     """
 
-    forms: ClassVar = {
-        "binary": BinarySpecificity,
-        "multiclass": MulticlassSpecificity,
-        "multilabel": MultilabelSpecificity,
-    }
+    forms: ClassVar = by_task(BinarySpecificity, MulticlassSpecificity, MultilabelSpecificity)
     arguments: ClassVar = TASK_PARAMETERS

@@ -15,7 +15,7 @@ from gapless.metrics.classification.base import (
     Score,
 )
 from gapless.metrics.classification.counts import Counts
-from gapless.metrics.tasks import Task
+from gapless.metrics.tasks import Task, by_task
 
 
 class StatScore(Score):
@@ -40,23 +40,19 @@ class StatScore(Score):
 
 
 class BinaryStatScores(StatScore, BinaryScore):
-    __doc__ = f"True and false positives and negatives, and support. {BinaryScore.__doc__}"
+    """True and false positives and negatives, and support."""
 
 
 class MulticlassStatScores(StatScore, MulticlassScore):
-    __doc__ = f"True and false positives and negatives, and support. {MulticlassScore.__doc__}"
+    """True and false positives and negatives, and support."""
 
 
 class MultilabelStatScores(StatScore, MultilabelScore):
-    __doc__ = f"True and false positives and negatives, and support. {MultilabelScore.__doc__}"
+    """True and false positives and negatives, and support."""
 
 
 class StatScores(Task):
     """True and false positives and negatives, and support, of a task."""
 
-    forms: ClassVar = {
-        "binary": BinaryStatScores,
-        "multiclass": MulticlassStatScores,
-        "multilabel": MultilabelStatScores,
-    }
+    forms: ClassVar = by_task(BinaryStatScores, MulticlassStatScores, MultilabelStatScores)
     arguments: ClassVar = TASK_PARAMETERS

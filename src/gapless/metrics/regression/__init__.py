@@ -13,8 +13,9 @@ from gapless.metrics.regression.errors import (
     SymmetricMeanAbsolutePercentageError,
     WeightedMeanAbsolutePercentageError,
 )
+from gapless.metrics.regression.normalized import NormalizedRootMeanSquaredError
 from gapless.metrics.regression.spearman import SpearmanCorrCoef
-from gapless.metrics.regression.variance import ExplainedVariance, R2Score
+from gapless.metrics.regression.variance import ExplainedVariance, R2Score, RelativeSquaredError
 
 __all__ = [
     "ConcordanceCorrCoef",
@@ -26,8 +27,10 @@ __all__ = [
     "MeanSquaredError",
     "MeanSquaredLogError",
     "MinkowskiDistance",
+    "NormalizedRootMeanSquaredError",
     "PearsonCorrCoef",
     "R2Score",
+    "RelativeSquaredError",
     "SpearmanCorrCoef",
     "SymmetricMeanAbsolutePercentageError",
     "WeightedMeanAbsolutePercentageError",

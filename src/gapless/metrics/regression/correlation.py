@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.host import within_reach
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import check_columns, check_outputs, pair
+from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, pair
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic
 
@@ -32,6 +34,8 @@ class Comoments(Statistic):
 
     def count(self, batch: Batch) -> None:
         preds, target = batch.derive(pair)
+        if preds.dim() == 1:  # One column stands for every output.
+            preds, target = (one.unsqueeze(1).expand(-1, self.outputs) for one in (preds, target))
         check_columns(preds, target, self.outputs)
         if not preds.numel():
             return
@@ -71,7 +75,7 @@ class Correlation(Metric):
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_outputs = check_outputs(num_outputs)
+        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.use("comoments", Comoments(num_outputs))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
@@ -82,7 +86,7 @@ class Correlation(Metric):
 class PearsonCorrCoef(Correlation):
     """Pearson's correlation, for each of `num_outputs` outputs.
 
-    NaN where predictions or targets do not vary.
+    NaN where predictions or targets do not vary; on the CPU, where looking costs no wait, ``compute`` warns.
     """
 
     plot_lower_bound = -1.0
@@ -90,7 +94,13 @@ class PearsonCorrCoef(Correlation):
 
     def value(self) -> Tensor:
         state = self.comoments.state
-        root = (state["square_x"] * state["square_y"]).sqrt()
+        root = state["square_x"].sqrt() * state["square_y"].sqrt()
+        if within_reach(root) and bool((root == 0).any()):
+            warnings.warn(
+                "The variance of predictions or target is close to zero: the correlation coefficient is NaN",
+                UserWarning,
+                stacklevel=3,
+            )
         return (state["product"] / root).clamp(-1.0, 1.0).to(self.dtype)
 
 
@@ -171,7 +181,8 @@ class CosineSimilarity(Metric):
 
     def value(self) -> Tensor:
         if self.reduction in ("none", None):
-            return torch.clone(self.similar.known("similarity"))
+            rows: Tensor = self.similar.known("similarity")
+            return rows.to(self.dtype, copy=True)
         state = self.similar.state
         total: Tensor = state["sum"] if self.reduction == "sum" else state["sum"] / state["seen"]
         return total.to(self.dtype, copy=True)

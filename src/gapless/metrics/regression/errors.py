@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.checks import user_error
 from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Slot, Statistic
 
@@ -123,11 +124,14 @@ class MeanError(Metric):
         return mean
 
 
-def check_outputs(num_outputs: int) -> int:
-    """`num_outputs`; raises ValueError unless it is a positive integer."""
+def check_outputs(num_outputs: int, words: str = "num_outputs to be a positive integer") -> int:
+    """`num_outputs`; raises ValueError, in TorchMetrics' `words`, unless it is a positive integer."""
     if not (isinstance(num_outputs, int) and num_outputs > 0):
-        raise ValueError(f"Expected num_outputs to be a positive integer but got {num_outputs}")
+        raise ValueError(f"Expected {words} but got {num_outputs}")
     return num_outputs
+
+
+ARGUMENT = "argument `num_outputs` to be an int larger than 0,"
 
 
 def check_columns(preds: Tensor, target: Tensor, outputs: int) -> None:
@@ -214,7 +218,7 @@ class LogCoshError(MeanError):
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_outputs = check_outputs(num_outputs)
+        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.use("errors", Errors(log_cosh, num_outputs, (num_outputs,)))
 
 
@@ -224,7 +228,8 @@ class MinkowskiDistance(MeanError):
     def __init__(self, p: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not (isinstance(p, (float, int)) and p >= 1):
-            raise ValueError(f"Argument ``p`` must be a float or int greater than 1, but got {p}")
+            message = f"Argument ``p`` must be a float or int greater than 1, but got {p}"
+            raise user_error(ValueError, message)
         self.p = p
         self.use("errors", Errors(power, config=(float(p),)))
 

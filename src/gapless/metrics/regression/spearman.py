@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import check_outputs
+from gapless.metrics.regression.errors import ARGUMENT, check_outputs
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
@@ -43,10 +43,11 @@ class Pairs(Rows):
                 "Expected both predictions and target to be either 1- or 2-dimensional tensors, "
                 f"but got {target.dim()} and {preds.dim()}."
             )
-        if self.outputs != (preds.shape[1] if preds.dim() == 2 else 1):
+        columns = preds.shape[1] if preds.dim() == 2 else 1
+        if columns != self.outputs:
             raise ValueError(
                 "Expected argument `num_outputs` to match the second dimension of input, "
-                f"but got {self.outputs} and {tuple(preds.shape)}."
+                f"but got {self.outputs} and {columns}."
             )
         if preds.dim() == 2 and self.outputs == 1:
             preds, target = preds.squeeze(1), target.squeeze(1)
@@ -96,7 +97,7 @@ class SpearmanCorrCoef(Metric):
 
     def __init__(self, num_outputs: int = 1, capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_outputs = check_outputs(num_outputs)
+        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.use("pairs", Pairs(num_outputs, capacity))
 
     def update(self, preds: Tensor, target: Tensor) -> None:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.host import within_reach
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import difference, pair
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, difference, pair
+from gapless.metrics.sized import SizedByData
+from gapless.metrics.statistic import Slot, State
 
 MULTIOUTPUT = ("raw_values", "uniform_average", "variance_weighted")
 PARTS = ("target", "target_squared", "error", "error_squared")
 
 
-class ErrorMoments(Statistic):
+class ErrorMoments(SizedByData):
     """Sums and sums of squares of targets and errors, per output, in float64.
 
     The number of outputs is that of the first batch, unless it is given.
     """
 
     def __init__(self, outputs: int | None) -> None:
-        self.outputs = outputs
-        super().__init__((outputs,), self._slots(outputs), checked=False)
+        super().__init__(outputs, (), checked=False)
 
-    def _slots(self, outputs: int | None) -> dict[str, Slot]:
-        shape = () if outputs in (None, 1) else (outputs,)
+    def sized(self, size: int | None) -> dict[str, Slot]:
+        shape = () if size is None or size == 1 else (size,)
         return {"seen": Slot(), **{name: Slot(shape, torch.float64) for name in PARTS}}
+
+    def size_in(self, saved: State) -> int:
+        return len(saved["target"]) if saved["target"].dim() else 0
 
     def count(self, batch: Batch) -> None:
         target = batch.derive(pair)[1]
@@ -37,27 +42,14 @@ class ErrorMoments(Statistic):
                 "Expected both prediction and target to be 1D or 2D tensors,"
                 f" but received tensors with dimension {target.shape}"
             )
-        if self.outputs is None:
-            self._fix(1 if target.dim() < 2 or target.shape[1] == 1 else target.shape[1])
+        self.show(target.shape[1:].numel())
+        check_columns(target, target, self.size or 1)
         wide = self.state["target"].dtype
         target, error = target.to(wide), batch.derive(difference).to(wide)
         shape = self.state["target"].shape
         for name, value in zip(PARTS, (target, target**2, error, error**2), strict=True):
             self.state[name].add_(value.sum(0).reshape(shape))
         self.state["seen"].add_(target.shape[0])
-
-    def load(self, saved: dict[str, Tensor]) -> None:
-        if self.outputs is None and saved["target"].dim():
-            self._fix(len(saved["target"]))
-        super().load(saved)
-
-    def _fix(self, outputs: int) -> None:
-        self.outputs = outputs
-        if outputs != 1:
-            self.slots = {**self._slots(outputs), "clean": Slot()}
-            self.state = self._allocate()
-            self._scratch = None if self._whole is None else self.state
-            self._whole = None if self._whole is None else self._allocate()
 
 
 class ExplainedShare(Metric):
@@ -89,7 +81,10 @@ class ExplainedShare(Metric):
 
 
 class R2Score(ExplainedShare):
-    """R²: 1 minus the squared errors in shares of the targets' spread. NaN below two samples.
+    """R²: 1 minus the squared errors in shares of the targets' spread.
+
+    Below two samples it is NaN on a GPU, and ``compute`` raises ValueError on the CPU, where looking costs no
+    wait; where there are too few to adjust for, it warns there.
 
     Args:
         adjusted: the number of independent regressors to adjust for; no adjustment where there are too few
@@ -118,12 +113,29 @@ class R2Score(ExplainedShare):
         seen, left = state["seen"], state["error_squared"]
         spread = state["target_squared"] - state["target"] ** 2 / seen
         some_left, some_spread = left.abs() > 1e-4, spread.abs() > 1e-4
-        scores = torch.where(some_spread, 1 - left / spread, torch.zeros_like(left))
+        apart = spread.masked_fill(~some_spread, 1.0)  # No gradient follows from a division by zero.
+        scores = torch.where(some_spread, 1 - left / apart, torch.zeros_like(left))
         score = self._over_outputs(scores.masked_fill(~some_left, 1.0), spread)
+        if within_reach(seen):
+            self._tell(int(seen))
         if self.adjusted:
             room = seen - self.adjusted - 1
-            score = torch.where(room > 0, 1 - (1 - score) * (seen - 1) / room, score)
+            score = torch.where(room > 0, 1 - (1 - score) * (seen - 1) / room.clamp(min=1), score)
         return score.masked_fill(seen < 2, torch.nan).to(self.dtype)
+
+    def _tell(self, seen: int) -> None:
+        """Say what is wrong with the number of samples, which on the CPU can be looked at."""
+        if seen < 2:
+            raise ValueError("Needs at least two samples to calculate r2 score.")
+        if self.adjusted and self.adjusted >= seen - 1:
+            few = (
+                "Division by zero"
+                if self.adjusted == seen - 1
+                else "More independent regressions than data points"
+            )
+            warnings.warn(
+                f"{few} in adjusted r2 score. Falls back to standard r2 score.", UserWarning, stacklevel=4
+            )
 
 
 class ExplainedVariance(ExplainedShare):
@@ -148,5 +160,35 @@ class ExplainedVariance(ExplainedShare):
         seen = state["seen"]
         left = state["error_squared"] / seen - (state["error"] / seen) ** 2
         variance = state["target_squared"] / seen - (state["target"] / seen) ** 2
-        scores = torch.where(variance != 0, 1 - left / variance, torch.zeros_like(left))
+        apart = variance.masked_fill(variance == 0, 1.0)  # No gradient follows from a division by zero.
+        scores = torch.where(variance != 0, 1 - left / apart, torch.zeros_like(left))
         return self._over_outputs(scores.masked_fill(left == 0, 1.0), variance).to(self.dtype)
+
+
+class RelativeSquaredError(Metric):
+    """The squared errors in shares of the targets' spread, averaged over `num_outputs` outputs.
+
+    Args:
+        num_outputs: columns of the predictions and targets.
+        squared: False for the root.
+    """
+
+    is_differentiable = True
+    higher_is_better = False
+    moments: ErrorMoments
+
+    def __init__(self, num_outputs: int = 1, squared: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_outputs = check_outputs(num_outputs, ARGUMENT)
+        self.squared = squared
+        self.use("moments", ErrorMoments(num_outputs))
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch ``(N,)`` or ``(N, num_outputs)``."""
+        self.observe(preds, target)
+
+    def value(self) -> Tensor:
+        state = self.moments.state
+        spread = state["target_squared"] - state["target"] ** 2 / state["seen"]
+        share = state["error_squared"] / spread.clamp(min=torch.finfo(self.dtype).eps)
+        return (share if self.squared else share.sqrt()).mean().to(self.dtype)

@@ -10,18 +10,24 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.divide import divide
+from gapless.metrics.host import argmax
 from gapless.metrics.metric import Metric
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.sized import SizedByData
+from gapless.metrics.statistic import Slot, State
 
 FORMATS = ("one-hot", "index", "mixed")
 
 
 class Masks(NamedTuple):
-    """How masks are given: one channel per class (``"one-hot"``), class indices (``"index"``), or each."""
+    """How masks are given: one channel per class (``"one-hot"``), class indices (``"index"``), or each.
+
+    With `single` indices of one or two dimensions are those of one image.
+    """
 
     classes: int
     background: bool
     format: str
+    single: bool = False
 
     @property
     def counted(self) -> int:
@@ -34,6 +40,11 @@ def overlaps(batch: Batch, masks: Masks) -> tuple[Tensor, Tensor, Tensor]:
 
     ``[N, C]`` of int64 each.
     """
+    if masks.format == "mixed" and abs(batch.args[0].dim() - batch.args[1].dim()) != 1:
+        raise RuntimeError(
+            "Predictions and targets are expected to have the same shape, "
+            f"got {batch.args[0].shape} and {batch.args[1].shape}."
+        )
     preds, target = (channels(one, masks, batch) for one in batch.args)
     if preds.shape != target.shape:
         raise RuntimeError(
@@ -57,9 +68,15 @@ def channels(mask: Tensor, masks: Masks, batch: Batch) -> Tensor:
     )
     if not indices and not mask.is_floating_point():
         return mask if mask.dtype == torch.bool else mask != 0
-    index = mask if indices else mask.argmax(1)
+    index = one_image(mask) if masks.single and masks.format == "index" else mask
+    index = index if indices else argmax(mask, 1)
     classes = torch.arange(masks.classes, device=mask.device).reshape(-1, *[1] * (index.dim() - 1))
     return index.unsqueeze(1) == classes
+
+
+def one_image(index: Tensor) -> Tensor:
+    """Class indices ``(N, ...)``, of which those of one or two dimensions are one image, with `N` of 1."""
+    return index.reshape(*[1] * (3 - index.dim()), *index.shape)
 
 
 def strange_pixels(batch: Batch, masks: Masks) -> Tensor | None:
@@ -75,48 +92,82 @@ def strange_pixels(batch: Batch, masks: Masks) -> Tensor | None:
     return found
 
 
-class Overlapping(Statistic):
-    """Per class: sums over samples of a score, of whether it was there, and of the pixels in it."""
+class MaskCounts(SizedByData):
+    """What is counted of masks. Without a number of classes the channels of the first batch are as many."""
 
-    def __init__(self, masks: Masks, average: str | None) -> None:
+    def __init__(self, masks: Masks, config: tuple[Any, ...], known: bool = True) -> None:
         self.masks = masks
-        self.average = average
-        classes = (masks.counted,)
-        per_class = average in ("iou", "none", None)
-        scores = classes if per_class else ()
-        slots = {
-            "score": Slot(scores, torch.float64),
-            "there": Slot(scores),
-            "both": Slot(classes),
-            "either": Slot(classes),
-            "support": Slot(classes),
-            "strange": Slot(),
-        }
-        super().__init__((masks, average), slots)
+        super().__init__(masks.classes if known else None, (masks, *config))
+
+    def sized(self, size: int | None) -> dict[str, Slot]:
+        self.masks = self.masks._replace(classes=size or 1)
+        return {**self.slots_of(self.masks.counted), "strange": Slot()}
+
+    def slots_of(self, classes: int) -> dict[str, Slot]:
+        """The slots for so many classes that count."""
+        raise NotImplementedError
+
+    def add(self, both: Tensor, in_preds: Tensor, in_target: Tensor) -> None:
+        """Add pixels, ``[N, C]`` each, as :func:`overlaps` gives them."""
+        raise NotImplementedError
 
     def count(self, batch: Batch) -> None:
-        both, in_preds, in_target = batch.derive(overlaps, self.masks)
-        score = (
-            divide(both, in_preds + in_target - both, torch.nan)
-            if self.average == "iou"
-            else dice(both, in_preds + in_target, in_target, self.average)
-        )
-        state = self.state
-        state["score"].add_(score.nansum(0, dtype=state["score"].dtype))
-        state["there"].add_((~score.isnan()).sum(0))
-        if self.average != "iou":
-            state["both"].add_(both.sum(0))
-            state["either"].add_((in_preds + in_target).sum(0))
-            state["support"].add_(in_target.sum(0))
-        strange = batch.derive(strange_pixels, self.masks)
+        if self.size is None:
+            self.show(channels_of(*batch.args))
+        several = batch.args[0].dim() > 2
+        masks = self.masks._replace(single=False) if several else self.masks
+        self.add(*batch.derive(overlaps, masks))
+        strange = batch.derive(strange_pixels, masks)
         if strange is not None:
-            state["strange"].add_(strange)
+            self.state["strange"].add_(strange)
 
     def faults(self) -> Tensor:
         return self.state["strange"]
 
     def complaint(self, count: int) -> str:
         return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
+
+
+class SampleScores(MaskCounts):
+    """Sums over samples of a score, and of whether it was there: per class, or averaged over classes."""
+
+    def __init__(self, masks: Masks, average: str | None, known: bool = True) -> None:
+        self.average = average
+        super().__init__(masks, (average,), known)
+
+    def slots_of(self, classes: int) -> dict[str, Slot]:
+        shape = (classes,) if self.average in ("iou", "none", None) else ()
+        return {"score": Slot(shape, torch.float64), "there": Slot(shape)}
+
+    def size_in(self, saved: State) -> int:
+        counted = saved["score"].numel()
+        return 0 if counted == 1 else counted + (not self.masks.background)
+
+    def add(self, both: Tensor, in_preds: Tensor, in_target: Tensor) -> None:
+        either, state = in_preds + in_target, self.state
+        score = (
+            divide(both, either - both, torch.nan)
+            if self.average == "iou"
+            else dice(both, either, in_target, self.average)
+        )
+        state["score"].add_(score.nansum(0, dtype=state["score"].dtype))
+        state["there"].add_((~score.isnan()).sum(0))
+
+
+class Pixels(MaskCounts):
+    """Per class the pixels in both masks, in the prediction and the target, and in the target."""
+
+    def __init__(self, masks: Masks) -> None:
+        super().__init__(masks, ())
+
+    def slots_of(self, classes: int) -> dict[str, Slot]:
+        return {name: Slot((classes,)) for name in ("both", "either", "support")}
+
+    def add(self, both: Tensor, in_preds: Tensor, in_target: Tensor) -> None:
+        state = self.state
+        state["both"].add_(both.sum(0))
+        state["either"].add_((in_preds + in_target).sum(0))
+        state["support"].add_(in_target.sum(0))
 
 
 def dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> Tensor:
@@ -139,7 +190,6 @@ class MaskMetric(Metric):
     plot_upper_bound = 1.0
     is_differentiable = False
     higher_is_better = True
-    overlapping: Overlapping
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
@@ -169,8 +219,18 @@ def check_dice(average: Any, aggregation_level: Any) -> None:
 
 
 def channels_of(preds: Tensor, target: Tensor) -> int:
-    """How many classes masks of one channel per class have, where either may hold class indices."""
-    return (preds if preds.dim() >= target.dim() else target).shape[1]
+    """How many classes masks of one channel per class have, where either may hold class indices.
+
+    Raises:
+        IndexError: there are no channels.
+        ValueError: there are none in them.
+    """
+    channelled = preds if preds.dim() >= target.dim() else target
+    if channelled.dim() < 2:
+        raise IndexError(f"Cannot determine `num_classes` from `preds` tensor: {preds}.")
+    if not channelled.shape[1]:
+        raise ValueError("Expected argument `num_classes` to be a positive integer, but got 0.")
+    return channelled.shape[1]
 
 
 class MeanIoU(MaskMetric):
@@ -184,6 +244,8 @@ class MeanIoU(MaskMetric):
             one of each.
     """
 
+    scores: SampleScores
+
     def __init__(
         self,
         num_classes: int | None = None,
@@ -196,35 +258,19 @@ class MeanIoU(MaskMetric):
         check_masks(num_classes, include_background, input_format, optional=True)
         if not isinstance(per_class, bool):
             raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
-        self.num_classes = num_classes
         self.include_background = include_background
         self.per_class = per_class
         self.input_format = input_format
-        self.direct = num_classes is None
-        if num_classes is not None:
-            self._count_classes(num_classes)
+        masks = Masks(num_classes or 1, include_background, input_format, single=True)
+        self.use("scores", SampleScores(masks, "iou", known=num_classes is not None))
 
-    def _count_classes(self, classes: int) -> None:
-        self.num_classes = classes
-        masks = Masks(classes, self.include_background, self.input_format)
-        self.use("overlapping", Overlapping(masks, "iou"))
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        saved = state_dict.get(f"{prefix}overlapping.both")
-        if not self._parts and saved is not None:
-            hidden = 0 if self.include_background else 1
-            self._count_classes(len(saved) + hidden)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of masks ``(N, C, ...)`` or class indices ``(N, ...)``."""
-        if not self._parts:
-            with preds.device:
-                self._count_classes(channels_of(preds, target))
-        self.observe(preds, target)
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes there are; None where no batch has shown it yet."""
+        return self.scores.size
 
     def value(self) -> Tensor:
-        score, there = self.overlapping.state["score"], self.overlapping.state["there"]
+        score, there = self.scores.state["score"], self.scores.state["there"]
         if self.per_class:
             return divide(score, there, -1.0).to(self.dtype)
         return torch.div(score.sum(), there.sum()).to(self.dtype)
@@ -244,6 +290,8 @@ class DiceScore(MaskMetric):
             one of each.
     """
 
+    counts: MaskCounts
+
     def __init__(
         self,
         num_classes: int,
@@ -261,10 +309,12 @@ class DiceScore(MaskMetric):
         self.input_format = input_format
         self.average = average
         self.aggregation_level = aggregation_level
-        self.use("overlapping", Overlapping(Masks(num_classes, include_background, input_format), average))
+        masks = Masks(num_classes, include_background, input_format)
+        everything = aggregation_level == "global"
+        self.use("counts", Pixels(masks) if everything else SampleScores(masks, average))
 
     def value(self) -> Tensor:
-        state = self.overlapping.state
+        state = self.counts.state
         if self.aggregation_level == "global":
             return dice(state["both"], state["either"], state["support"], self.average).to(self.dtype)
         return torch.div(state["score"], state["there"]).to(self.dtype)

@@ -11,6 +11,6 @@ tensor(2.)
 
 from __future__ import annotations
 
-from gapless.metrics.torchmetrics._unwait import MetricChanges, Unwaited, unwait
+from gapless.metrics.torchmetrics._unwait import MetricChanges, Unwaited, rewait, unwait
 
-__all__ = ["MetricChanges", "Unwaited", "unwait"]
+__all__ = ["MetricChanges", "Unwaited", "rewait", "unwait"]

@@ -116,7 +116,7 @@ class UnwaitedMean(MeanMetric):
         ):
             if weight is not None and not isinstance(weight, Tensor):
                 weight = as_tensor_without_waiting(weight, dtype=self.dtype, device=self.device)
-            super().update(value, weight)
+            super().update(value, *(() if weight is None else (weight,)))  # None is no weight before 1.6
             return
         value = value.to(self.dtype)
         count: Tensor | int = value.numel()

@@ -14,11 +14,15 @@ from typing import Any
 from torch import nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.aggregation import BaseAggregator, CatMetric, MeanMetric
+from torchmetrics.wrappers import MinMaxMetric
 
+from gapless.metrics.torchmetrics import _host
 from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, UnwaitedCat, UnwaitedMean
 from gapless.metrics.torchmetrics._checks import Counter, Delivery
-from gapless.metrics.torchmetrics._metric import UnwaitedCollection, UnwaitedMetric
+from gapless.metrics.torchmetrics._collection import UnwaitedCollection
+from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
+from gapless.metrics.torchmetrics._wrappers import KEEPS, UnwaitedMinMax
 
 WRITTEN: dict[type, type] = {
     Metric: UnwaitedMetric,
@@ -26,6 +30,7 @@ WRITTEN: dict[type, type] = {
     BaseAggregator: UnwaitedAggregator,
     CatMetric: UnwaitedCat,
     MeanMetric: UnwaitedMean,
+    MinMaxMetric: UnwaitedMinMax,
 }
 """Classes of TorchMetrics and what stands before them. For the rest it is made of relinked methods."""
 
@@ -42,6 +47,8 @@ def _part(cls: type) -> type | None:
             for name, value in vars(cls).items()
             if isinstance(value, types.FunctionType) and RELINKER.reaches(value) and name != "__init__"
         }
+        if _host.on_host(cls):
+            methods["compute"] = _host.from_host(RELINKER.copy(vars(cls)["compute"]))
         body = {
             **methods,
             "__module__": cls.__module__,
@@ -58,9 +65,24 @@ def changed_methods(cls: type) -> dict[str, frozenset[str]]:
     for one in cls.__mro__:
         if in_library(one.__module__):
             for name, value in vars(one).items():
-                if isinstance(value, types.FunctionType) and name not in found and RELINKER.reaches(value):
+                if name == "compute" and name not in found and _host.on_host(one):
+                    found[name] = frozenset({_host.SAYS})
+                elif name == "compute" and one is MinMaxMetric:
+                    found[name] = frozenset({KEEPS})
+                elif isinstance(value, types.FunctionType) and name not in found and RELINKER.reaches(value):
                     found[name] = RELINKER.reaches(value)
     return found
+
+
+def left_alone(cls: type) -> frozenset[str]:
+    """Names of functions that `cls` calls and that have another text than what was to be replaced."""
+    found: set[str] = set()
+    for one in cls.__mro__:
+        if in_library(one.__module__):
+            for value in vars(one).values():
+                if isinstance(value, types.FunctionType):
+                    found |= RELINKER.meets(value)
+    return frozenset(found)
 
 
 def unwaited_class(cls: type) -> type:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from gapless.metrics.torchmetrics import _sync
-from gapless.metrics.torchmetrics._checks import Counter, count_for, counter_of, deliver, poll
+from gapless.metrics.torchmetrics._checks import Counter, count_for, deliver, poll
 
 
 def _rebuild(cls: type) -> Any:
@@ -128,82 +128,3 @@ def _put_back(metric: Metric, before: dict[str, Any]) -> None:
             with torch.no_grad():
                 old.copy_(new)
             setattr(metric, name, old)
-
-
-class UnwaitedCollection(MetricCollection):
-    """A collection that meets the other ranks once, reads the checks of all its metrics once, and groups
-    once.
-    """
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        from gapless.metrics.torchmetrics._classes import waited_class
-
-        made = cast("tuple[Any, ...]", super().__reduce_ex__(2))
-        return (_rebuild, (waited_class(type(self)),), *made[2:])
-
-    def compute(self) -> dict[str, Any]:
-        members = [metric for metric in self.modules() if isinstance(metric, UnwaitedMetric)]
-        counters = [counter for metric in members if (counter := counter_of(metric))]
-        for counter in counters:
-            counter.silent += 1
-        try:
-            with _sync.exchanged([m for m in self._modules.values() if isinstance(m, UnwaitedMetric)]):
-                values = super().compute()
-        finally:
-            for counter in counters:
-                counter.silent -= 1
-        deliver([m for m in members if m._unwaited_checks.delivery == "compute"])
-        for metric in members:
-            poll(metric)
-        return values
-
-    def add_metrics(self, metrics: Any, *additional_metrics: Metric) -> None:
-        super().add_metrics(metrics, *additional_metrics)
-        from gapless.metrics.torchmetrics._classes import unwait_added
-
-        unwait_added(self)
-
-    def _merge_compute_groups(self) -> None:
-        answers = _equal_states(self)
-        # the collection's own procedure, which asks for two metrics at a time
-        self.__dict__["_equal_metric_states"] = lambda a, b: answers.get((id(a), id(b)), False)
-        try:
-            super()._merge_compute_groups()
-        finally:
-            del self.__dict__["_equal_metric_states"]
-
-
-def _equal_states(collection: MetricCollection) -> dict[tuple[int, int], bool]:
-    """Which pairs of metrics have the same states by now, read from the device in one go."""
-    metrics = [collection._modules[names[0]] for names in collection._groups.values()]
-    pairs: list[tuple[int, int]] = []
-    flags: list[Tensor] = []
-    for i, first in enumerate(metrics):
-        for second in metrics[i + 1 :]:
-            found = _comparison(first, second)
-            if found is not None:
-                pairs.append((id(first), id(second)))
-                flags.append(found)
-    if not flags:
-        return {}
-    device = flags[0].device
-    values = torch.stack([flag.to(device) for flag in flags]).tolist()
-    return {key: value for pair, value in zip(pairs, values, strict=True) for key in (pair, pair[::-1])}
-
-
-def _comparison(first: Any, second: Any) -> Tensor | None:
-    """A 0-dim bool tensor, whether the states are the same; None where their form already differs."""
-    if not first._defaults or first._defaults.keys() != second._defaults.keys():
-        return None
-    flags: list[Tensor] = []
-    for name in first._defaults:
-        a, b = getattr(first, name), getattr(second, name)
-        if type(a) is not type(b):
-            return None
-        for x, y in zip(a, b, strict=False) if isinstance(a, list) else [(a, b)]:
-            if x.shape != y.shape or x.device != y.device:
-                return None
-            flags.append(torch.isclose(x, y.to(x.dtype)).all())
-    if not flags:
-        return torch.ones((), dtype=torch.bool, device=first.device)
-    return torch.stack(flags).all()

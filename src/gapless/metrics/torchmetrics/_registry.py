@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gapless.metrics.torchmetrics._digests import DIGESTS
+from gapless.metrics.torchmetrics._digests import DIGESTS, NO_NEED
 
 Function = Callable[..., Any]
 
@@ -65,6 +65,12 @@ def known(replacement: Replacement) -> tuple[str, ...]:
     return DIGESTS.get(replacement.module, {}).get(replacement.name, ())
 
 
+def needed(replacement: Replacement, original: Function | None) -> bool:
+    """Whether the installed function waits: some did only in older versions."""
+    fine = NO_NEED.get(replacement.module, {}).get(replacement.name, ())
+    return original is None or digest_of(original) not in fine
+
+
 def original_of(replacement: Replacement) -> Function | None:
     """The function as installed, or None where there is none of that name."""
     try:
@@ -80,11 +86,12 @@ class Table:
     """The replacements that fit the installed TorchMetrics.
 
     `of` goes from the original to what stands in for it and what the report says of that.
-    `strange` names what was not replaced because its source text is another.
+    `strange` names what was not replaced because its source text is another, `strange_functions` are these.
     """
 
     of: dict[Function, tuple[Function, str]]
     strange: tuple[str, ...]
+    strange_functions: frozenset[Function] = frozenset()
 
 
 @lru_cache(maxsize=1)
@@ -93,7 +100,7 @@ def table() -> Table:
     from gapless.metrics.torchmetrics import replacements
 
     assert replacements
-    found = [(one, original_of(one)) for one in REPLACEMENTS]
+    found = [(one, original) for one in REPLACEMENTS if needed(one, original := original_of(one))]
     bad = [one for one, original in found if original is None or digest_of(original) not in known(one)]
     groups = {one.group for one in bad}
     return Table(
@@ -102,5 +109,6 @@ def table() -> Table:
             for one, original in found
             if original and one.group not in groups
         },
-        tuple(sorted(f"{one.module}.{one.name}" for one in bad)),
+        tuple(sorted(f"{one.module}.{one.name}" for one, original in found if original and one in bad)),
+        frozenset(original for one, original in found if original and one in bad),
     )

@@ -1,15 +1,12 @@
-"""`unwait`, and what it tells of what it did."""
+"""`unwait`, the way back, and what is told of what was done."""
 
 from __future__ import annotations
 
-import csv
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+import torchmetrics
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.aggregation import BaseAggregator, CatMetric
 from torchmetrics.wrappers.abstract import WrapperMetric
@@ -19,62 +16,33 @@ from gapless.metrics.torchmetrics._aggregation import neutral_value
 from gapless.metrics.torchmetrics._checks import Delivery, counter_of, tell
 from gapless.metrics.torchmetrics._classes import (
     changed_methods,
-    is_unwaited,
+    left_alone,
     make_unwaited,
     make_waiting,
     metrics_in,
     waited_class,
 )
-from gapless.metrics.torchmetrics._registry import table
+from gapless.metrics.torchmetrics._host import on_host
+from gapless.metrics.torchmetrics._measured import Waits, measured, name_of
+from gapless.metrics.torchmetrics._own_code import waiting_lines, where
 from gapless.metrics.torchmetrics._relink import SCALARS, in_library
+from gapless.metrics.torchmetrics._report import MetricChanges, render
 
-MEASURED = Path(__file__).with_name("measured.tsv")
-"""Waits of each class, counted by ``benchmarks/torchmetrics_waits.py``."""
-
-NAN_SAYS = "`nan` is counted on the device and left out with weight 0; numbers are filled in on the device"
-CUT_SAYS = "`nan` is cut out by `compute`, not by each `update`; numbers are filled in on the device"
-
-
-@dataclass(frozen=True)
-class Waits:
-    """Waits per call as counted on the emulated device: as TorchMetrics has it, and unwaited."""
-
-    update: int
-    update_unwaited: int
-    compute: int
-    compute_unwaited: int
-
-
-@dataclass(frozen=True)
-class MetricChanges:
-    """What was changed in one metric, and what of it still waits.
-
-    `path` is where it was found, empty for the metric itself. `waits` are counts for its class with options
-    of the same kind, None where none were made.
-    """
-
-    path: str
-    name: str
-    changed: tuple[str, ...]
-    left: tuple[str, ...]
-    waits: Waits | None = None
-
-    def __str__(self) -> str:
-        head = f"{self.path}: {self.name}" if self.path else self.name
-        lines = [head]
-        if self.waits is not None:
-            w = self.waits
-            lines.append(
-                f"  waits per update {w.update} → {w.update_unwaited}, "
-                f"per compute {w.compute} → {w.compute_unwaited} (counted for this class, with usual inputs)"
-            )
-        lines += [f"  changed: {text}" for text in self.changed] or ["  changed: nothing"]
-        lines += [f"  still:   {text}" for text in self.left]
-        return "\n".join(lines)
+NAN_SAYS = "update: `nan` is counted on the device and left out with weight 0; numbers are filled in on it"
+CUT_SAYS = "update: `nan` is not cut out, but by compute; numbers are filled in on the device"
+FILL_SAYS = "update: numbers are filled in on the device"
+COLLECTION_SAYS = (
+    "groups are compared with one read, not with one for each pair",
+    "forward: metrics made alike share one update",
+    "states of all metrics are exchanged at once, checks of all are read at once",
+)
 
 
 class Unwaited:
-    """What `unwait` did: one `MetricChanges` for each metric and collection, readable by ``print``."""
+    """What `unwait` did: one `MetricChanges` for each metric and collection, readable by ``print``.
+
+    As a context manager it undoes at the end of its block what was done.
+    """
 
     def __init__(self, changes: list[MetricChanges], things: list[Metric | MetricCollection]) -> None:
         self.changes = tuple(changes)
@@ -87,27 +55,44 @@ class Unwaited:
         return len(self.changes)
 
     def __str__(self) -> str:
-        parts = [str(change) for change in self.changes] or ["no metrics found"]
-        if table().strange:
-            parts.append(
-                "left alone, because this version of TorchMetrics has another text for them:\n  "
-                + "\n  ".join(table().strange)
-            )
-        return "\n".join(parts)
+        if not self.changes:
+            return "no metrics found"
+        strange = sorted({name for thing in self._things for name in left_alone(waited_class(type(thing)))})
+        return "\n".join(render(self.changes, strange, torchmetrics.__version__))
 
     def __repr__(self) -> str:
         return f"<Unwaited: {len(self.changes)} metrics>"
 
+    def __enter__(self) -> Unwaited:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
     def undo(self) -> None:
         """Make the metrics what they were. Values they have stay; what was counted is told as warnings."""
         for thing in self._things:
-            counter = counter_of(thing)
-            if counter is not None:
-                found = counter.take_noted()
-                for counts in counter.counts.values():
-                    found += counter.found(counts.tolist())
-                tell([(thing, check, n) for check, n in found], warn_only=True)
-            make_waiting(thing)
+            _undo(thing)
+
+
+def rewait(metrics: Any) -> None:
+    """Undo `unwait` for whatever it takes: copies and what was read from a pickle, too.
+
+    Values stay, and what was counted and not yet told is told as warnings. What is not unwaited stays as it
+    is.
+    """
+    for _, thing in list(metrics_in(metrics)):
+        _undo(thing)
+
+
+def _undo(thing: Metric | MetricCollection) -> None:
+    counter = counter_of(thing)
+    if counter is not None:
+        found = counter.take_noted() + counter.found(counter.arrived(wait=True))
+        for counts in counter.counts.values():
+            found += counter.found(counts.tolist())
+        tell([(thing, check, n) for check, n in found], warn_only=True)
+    make_waiting(thing)
 
 
 def unwait(metrics: Any, *, checks: Delivery = "compute", stable_states: bool = False) -> Unwaited:
@@ -153,45 +138,67 @@ def _is_run(thing: Any, metrics: Any) -> bool:
 
 
 def _changes(path: str, thing: Metric | MetricCollection, own: str) -> MetricChanges:
+    name = name_of(thing)
+    if isinstance(thing, MetricCollection):
+        return MetricChanges(path, name, COLLECTION_SAYS, ())
     cls = waited_class(type(thing))
     changed: list[str] = []
     left: list[str] = []
-    if isinstance(thing, MetricCollection):
-        changed += [
-            "groups are compared with one read, not with one for each pair",
-            "states of all metrics are exchanged at once, checks of all are read at once",
-        ]
-        return MetricChanges(path, cls.__name__, tuple(changed), (), None)
     if isinstance(thing, BaseAggregator):
         _aggregator(thing, changed, left)
     methods = changed_methods(cls)
-    for name in ("update", "compute"):
+    for method in ("update", "compute"):
         told = {SCALARS} if isinstance(thing, BaseAggregator) else set()  # it has said so of itself
-        changed += [f"{name}: {text}" for text in sorted(methods.get(name, frozenset()) - told)]
+        changed += [f"{method}: {text}" for text in sorted(methods.get(method, frozenset()) - told)]
     _of_its_own(cls, own, left)
     _syncing(thing, changed, left)
-    return MetricChanges(path, cls.__name__, tuple(changed), tuple(left), _measured(thing))
+    waits = measured(thing)
+    if waits is not None:
+        _counted(cls, waits, left)
+    return MetricChanges(path, name, tuple(changed), tuple(left), waits)
 
 
 def _aggregator(metric: BaseAggregator, changed: list[str], left: list[str]) -> None:
     if metric.nan_strategy == "disable":
-        changed.append("numbers are filled in on the device")
+        changed.append(FILL_SAYS)
     elif isinstance(metric, CatMetric):
         changed.append(CUT_SAYS)
     elif neutral_value(metric) is not None:
         changed.append(NAN_SAYS)
     else:
-        changed.append("numbers are filled in on the device")
+        changed.append(FILL_SAYS)
         left.append("update: looks for `nan`, because what would stand for one is not known of this class")
+
+
+def _counted(cls: type, waits: Waits, left: list[str]) -> None:
+    if issubclass(cls, CatMetric):
+        left.append("compute: 1 wait, to cut out `nan`")
+        return
+    for method, n, place in (
+        ("update", waits.update_unwaited, waits.update_place),
+        ("compute", waits.compute_unwaited, waits.compute_place),
+    ):
+        if n:
+            if method == "compute" and any(on_host(one) for one in cls.__mro__):
+                left.append("compute: 1 wait, for the copy of the states")
+                continue
+            at = f"{' at' if n == 1 else 's, most at'} {place}" if place else "s"[n == 1 :]
+            left.append(f"{method}: {n} wait{at}")
 
 
 def _of_its_own(cls: type, own: str, left: list[str]) -> None:
     if own:
         left.append(f"{own}: replaced on the object, left alone")
-    for name in ("update", "compute", "_cast_and_nan_check_input"):
+    for name in ("update", "compute", "forward", "_cast_and_nan_check_input"):
         home = next((one for one in cls.__mro__ if name in vars(one)), None)
-        if home is not None and not in_library(home.__module__):
-            left.append(f"{name}: written in {home.__module__}.{home.__qualname__}, runs as it is")
+        if home is None or in_library(home.__module__) or home.__module__.startswith("torch."):
+            continue
+        method = vars(home)[name]
+        text = f"{name}: {home.__name__}'s own ({where(method) or home.__module__}), runs as it is"
+        lines = waiting_lines(method)
+        if lines:
+            text += "; waits there where it meets device tensors: " + "; ".join(lines)
+        left.append(text)
 
 
 def _syncing(metric: Metric, changed: list[str], left: list[str]) -> None:
@@ -206,32 +213,4 @@ def _syncing(metric: Metric, changed: list[str], left: list[str]) -> None:
         changed.append("sync: one collective")
 
 
-def options_of(metric: Any) -> str:
-    """The options of a metric that decide how often it waits, as the table of counts names them."""
-    found = [name for name in ("thresholds", "ignore_index") if getattr(metric, name, None) is not None]
-    if getattr(metric, "average", None) == "micro":
-        found.append("micro")
-    if getattr(metric, "multidim_average", None) == "samplewise":
-        found.append("samplewise")
-    if (getattr(metric, "top_k", 1) or 1) != 1:
-        found.append("top_k")
-    return ",".join(found)
-
-
-def _measured(metric: Metric) -> Waits | None:
-    return _counts().get((waited_class(type(metric)).__name__, options_of(metric)))
-
-
-@lru_cache(maxsize=1)
-def _counts() -> dict[tuple[str, str], Waits]:
-    if not MEASURED.exists():
-        return {}
-    with MEASURED.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    names = ("update", "update_unwaited", "compute", "compute_unwaited")
-    return {
-        (row["class"], row["options"]): Waits(*(int(row[name]) for name in names)) for row in reversed(rows)
-    }
-
-
-__all__ = ["MetricChanges", "Unwaited", "Waits", "is_unwaited", "options_of", "unwait"]
+__all__ = ["MetricChanges", "Unwaited", "rewait", "unwait"]

@@ -67,7 +67,7 @@ class BootStrapper(Metric):
         self._ledger.updated_once(torch.compiler.is_compiling())
 
     def value(self) -> dict[str, Tensor]:
-        values = torch.stack([metric.value() for metric in self._several()])
+        values = torch.stack([metric._result() for metric in self._several()])
         found: dict[str, Tensor] = {}
         if self.mean:
             found["mean"] = values.mean(0)
@@ -78,6 +78,9 @@ class BootStrapper(Metric):
         if self.raw:
             found["raw"] = values
         return found
+
+    def _holders(self) -> list[Metric]:
+        return [holder for metric in self._several() for holder in metric._holders()]
 
     def _several(self) -> list[Metric]:
         return [metric for metric in self.metrics if isinstance(metric, Metric)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -44,6 +45,12 @@ class Transparent(Metric):
         self.inner.update(*args, **kwargs)
         self._ledger.updated_once(torch.compiler.is_compiling())
 
+    def _holders(self) -> list[Metric]:
+        return self.inner._holders()
+
+    def _parameters_of_update(self) -> list[inspect.Parameter]:
+        return self.inner._parameters_of_update()
+
     def persistent(self, mode: bool = False) -> None:
         self.inner.persistent(mode)
 
@@ -78,6 +85,8 @@ class ClasswiseWrapper(Transparent):
             raise ValueError(
                 f"Expected argument `labels` to either be `None` or a list of strings but got {labels}"
             )
+        if labels is not None and len(set(labels)) < len(labels):
+            raise ValueError(f"Expected argument `labels` to contain unique values but got {labels}")
         for name, affix in (("prefix", prefix), ("postfix", postfix)):
             if affix is not None and not isinstance(affix, str):
                 raise ValueError(
@@ -89,7 +98,12 @@ class ClasswiseWrapper(Transparent):
         self.postfix = postfix
 
     def value(self) -> dict[str, Tensor]:
-        values = self.inner.value()
+        values = self.inner._result()
+        if self.labels is not None and len(self.labels) != len(values):
+            raise ValueError(
+                f"Expected argument `labels` to contain {len(values)} labels, but got {len(self.labels)}:"
+                f" {self.labels}"
+            )
         before, behind = self.prefix, self.postfix
         if not before and not behind:
             before, behind = f"{type(self.inner).__name__.lower()}_", ""
@@ -124,9 +138,11 @@ class MinMaxMetric(Transparent):
         self.__dict__["extremes"] = Extremes()
 
     def value(self) -> dict[str, Tensor]:
-        raw = self.inner.value()
+        raw = self.inner._result()
         if not isinstance(raw, Tensor) or raw.numel() != 1:
-            raise RuntimeError(f"Returned value from base metric should be a scalar, but got {raw}")
+            raise RuntimeError(
+                f"Returned value from base metric should be a float or a tensor of one element, but got {raw}"
+            )
         self.extremes.to(raw.device)
         self.extremes.take(raw.reshape(()))
         low, high = (self.extremes.state[name].to(raw.dtype, copy=True) for name in ("low", "high"))

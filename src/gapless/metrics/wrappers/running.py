@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.metrics import declared
 from gapless.metrics.aggregation import MeanMetric, SumMetric
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
@@ -80,7 +82,13 @@ class Window(Statistic):
 
 
 class Running(Metric):
-    """Another metric over the last `window` updates. ``forward`` gives the value of the batch."""
+    """Another metric over the last `window` updates. ``forward`` gives the value of the batch.
+
+    Args:
+        base_metric: the metric; one that declares its states must have ``full_state_update = False``, since
+            those of the updates are joined.
+        window: how many updates.
+    """
 
     direct = True
     base_metric: Metric
@@ -90,44 +98,77 @@ class Running(Metric):
         check_metric(base_metric, "argument `metric`")
         if not (isinstance(window, int) and window > 0):
             raise ValueError(f"Expected argument `window` to be a positive integer but got {window}")
+        if base_metric.full_state_update is not False:
+            found = base_metric.full_state_update
+            raise ValueError(f"Expected attribute `full_state_update` set to `False` but got {found}")
         self.base_metric = base_metric
         self.window = window
+        self._declared: deque[dict[str, Any]] = deque(maxlen=window)
         for name, part in base_metric.statistics():
             self.use(f"window_{name}", Window(part, window))
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch, in the place of the oldest."""
-        self.forward(*args, **kwargs)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.base_metric.reset()
-        self.base_metric.update(*args, **kwargs)
+        base = self.base_metric
+        base.reset()
+        base.update(*args, **kwargs)
         for window in self._windows():
             window.to(window.inner.device)
             window.push()
+        if base._defaults:
+            self._declared.append(declared.taken(base))
         self._ledger.updated_once(torch.compiler.is_compiling())
-        return self.base_metric.value()
+
+    @torch.jit.unused
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return the value of this batch alone."""
+        self.update(*args, **kwargs)
+        with self.base_metric.sync_context(should_sync=self.base_metric.dist_sync_on_step):
+            found = declared.changed(self.base_metric._squeezed_result(), Tensor.clone)
+        self.__dict__["_forward_cache"] = found
+        return found
 
     def value(self) -> Any:
         inner = [window.inner for window in self._windows()]
         before = swap(inner, [window.joined() for window in self._windows()])
+        held = declared.put(self.base_metric, self._joined())
         try:
-            return self.base_metric.value()
+            return self.base_metric._result()
         finally:
             swap(inner, before)
+            declared.put(self.base_metric, held)
+
+    def _joined(self) -> dict[str, Any]:
+        """The declared states of all updates in the window, over all processes where it is synced."""
+        base = self.base_metric
+        if not base._defaults:
+            return {}
+        last = declared.taken(base)
+        declared.cleared(base)
+        for count, states in enumerate(self._declared, 1):
+            if count > 1:
+                declared.merge(base, declared.put(base, states), count)
+            else:
+                declared.put(base, states)
+        whole = declared.taken(base)
+        if self._is_synced:
+            whole = declared.everywhere(base, self.process_group, self.dist_sync_fn)
+        declared.put(base, last)
+        return whole
 
     def _windows(self) -> list[Window]:
         return [part for part in self._parts if isinstance(part, Window)]
 
     def reset(self) -> None:
         super().reset()
+        self._declared.clear()
         self.base_metric.reset()
 
     @contextmanager
-    def batch_only(self) -> Iterator[None]:
+    def batch_only(self, graph: bool = False) -> Iterator[None]:
         """Inside the block, ``value`` is that of the last batch."""
         outer = self.__dict__.get("value")
-        self.__dict__["value"] = self.base_metric.value
+        self.__dict__["value"] = self.base_metric._result
         try:
             yield
         finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,9 +26,11 @@ class MetricTracker(nn.ModuleList):
         super().__init__()
         if not isinstance(metric, (Metric, MetricCollection)):
             raise TypeError(
-                f"Expected argument `metric` to be a `Metric` or a `MetricCollection` but got {metric}"
+                f"Metric arg need to be an instance of a `Metric` or a `MetricCollection` but got {metric}"
             )
-        self._base_metric = metric
+        # No module of the list, whose modules are what is tracked.
+        self._base_metric: Any
+        self.__dict__["_base_metric"] = metric
         self.maximize = self._direction(metric, maximize)
         self._begun = False
 
@@ -68,6 +72,7 @@ class MetricTracker(nn.ModuleList):
         self._begun = True
         self.append(copy.deepcopy(self._base_metric))
 
+    @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the one of now."""
         return self._now("forward")(*args, **kwargs)
@@ -110,10 +115,28 @@ class MetricTracker(nn.ModuleList):
 
     @staticmethod
     def _best(values: Any, maximize: bool) -> tuple[float | None, int | None]:
-        if not isinstance(values, Tensor) or values.dim() != 1:
+        try:
+            best = values.max(0) if maximize else values.min(0)
+            return best.values.item(), int(best.indices.item())
+        except (AttributeError, RuntimeError, ValueError) as error:
+            warnings.warn(
+                f"Encountered the following error when trying to get the best metric: {error} The results of"
+                " this metric have no order, so that there is no best one: `None` is returned.",
+                UserWarning,
+                stacklevel=3,
+            )
             return None, None
-        best = values.max(0) if maximize else values.min(0)
-        return best.values.item(), int(best.indices.item())
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw `val`, a result for each step (None for those of :meth:`compute_all`), with Matplotlib."""
+        from gapless.metrics.plotting import plot_tracked
+
+        return plot_tracked(self, val, ax)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MetricTracker:
+        super()._apply(fn, recurse)
+        self._base_metric._apply(fn, recurse)
+        return self
 
     def _all(self) -> list[Any]:
         return list(self)

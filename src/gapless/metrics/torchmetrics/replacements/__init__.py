@@ -7,6 +7,16 @@ device, and every size is known beforehand.
 
 from __future__ import annotations
 
-from gapless.metrics.torchmetrics.replacements import checks, classes, compute, curves, matrices, others
+from gapless.metrics.torchmetrics.replacements import (
+    areas,
+    checks,
+    classes,
+    compute,
+    curves,
+    matrices,
+    others,
+    points,
+    ranks,
+)
 
-__all__ = ["checks", "classes", "compute", "curves", "matrices", "others"]
+__all__ = ["areas", "checks", "classes", "compute", "curves", "matrices", "others", "points", "ranks"]

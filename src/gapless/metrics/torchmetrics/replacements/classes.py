@@ -27,6 +27,8 @@ SMALL = 64
     "classes are counted with C numbers instead of a C×C matrix, ignored targets with weight 0",
 )
 def _multiclass(original: Function) -> Function:
+    refines = "_refine_preds_oh" in original.__code__.co_names  # not before version 1.6
+
     def update(
         preds: Tensor,
         target: Tensor,
@@ -40,7 +42,7 @@ def _multiclass(original: Function) -> Function:
         keep = None if ignore_index is None else target != ignore_index
         if multidim_average == "samplewise" or top_k != 1:
             if top_k > 1:
-                if preds.dim() != target.dim() + 1:
+                if preds.dim() != target.dim() + 1 or not refines:
                     return original(  # type: ignore[no-any-return]
                         preds, target, num_classes, top_k, average, multidim_average, ignore_index
                     )

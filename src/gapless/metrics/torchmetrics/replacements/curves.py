@@ -6,6 +6,7 @@ integers.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def _cells(scores: Tensor, positive: Tensor, keep: Tensor, thresholds: Tensor) -
 
 @instead_of(f"{_CURVE}:_binary_precision_recall_curve_format", SAYS, group="curves")
 def _binary_format(original: Function) -> Function:
-    normalize = original.__globals__["normalize_logits_if_needed"]
+    takes = inspect.signature(original).parameters
 
     def form(
         preds: Tensor,
@@ -60,15 +61,15 @@ def _binary_format(original: Function) -> Function:
         normalization: str | None = "sigmoid",
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Scores and targets (N,), targets marked; rows cut out only where they are kept as a list."""
+        more = (normalization,) if "normalization" in takes else ()  # from version 1.8 on
         if ignore_index is None:
-            return original(preds, target, thresholds, None, normalization)  # type: ignore[no-any-return]
+            return original(preds, target, thresholds, None, *more)  # type: ignore[no-any-return]
         preds, target = preds.flatten(), target.flatten()
         keep = target != ignore_index
         preds, target = kept(keep, preds, target) if thresholds is None else mark(preds, target, keep)
-        preds, _, thresholds = original(preds, target, thresholds, None, normalization)
+        preds, _, thresholds = original(preds, target, thresholds, None, *more)
         return preds, target, thresholds
 
-    assert normalize
     return form
 
 

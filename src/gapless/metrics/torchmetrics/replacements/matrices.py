@@ -28,6 +28,14 @@ def kept(keep: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.index_select(0, index) for tensor in tensors)
 
 
+def as_scores(scores: Tensor, how: str) -> Tensor:
+    """`scores`, or what ``sigmoid`` or ``softmax`` makes of them where one is not in [0, 1]; before version
+    1.6.
+    """
+    inside = ((scores >= 0) & (scores <= 1)).all()
+    return torch.where(inside, scores, scores.sigmoid() if how == "sigmoid" else scores.softmax(1))
+
+
 @instead_of("utilities.data:_bincount", "`bincount` has a fixed size")
 def _bincount(original: Function) -> Function:
     def bincount(x: Tensor, minlength: int | None = None) -> Tensor:
@@ -40,7 +48,7 @@ def _bincount(original: Function) -> Function:
 
 @instead_of(f"{_MATRIX}:_binary_confusion_matrix_format", SAYS, group="matrices")
 def _binary_format(original: Function) -> Function:
-    normalize = original.__globals__["normalize_logits_if_needed"]
+    normalize = original.__globals__.get("normalize_logits_if_needed", as_scores)
 
     def form(
         preds: Tensor,

@@ -7,8 +7,22 @@ from torch import Tensor
 
 from gapless.metrics.torchmetrics._constants import fill
 from gapless.metrics.torchmetrics._registry import Function, instead_of
+from gapless.metrics.torchmetrics.replacements.matrices import as_scores
 
+DIVISION = "what stands for a division by zero is filled in on the device"
 MASKS = "masked values are given weight 0, not cut out"
+
+
+@instead_of("utilities.compute:_safe_divide", DIVISION)
+def _safe_divide(original: Function) -> Function:
+    def divide(num: Tensor, denom: Tensor, zero_division: float | str = 0.0) -> Tensor:
+        if not isinstance(zero_division, (float, int)):
+            return original(num, denom, zero_division)  # type: ignore[no-any-return]
+        num = num if num.is_floating_point() else num.float()
+        denom = denom if denom.is_floating_point() else denom.float()
+        return torch.where(denom != 0, num / denom, fill(zero_division, num.device, num.dtype))
+
+    return divide
 
 
 @instead_of("functional.text.perplexity:_perplexity_update", MASKS)
@@ -42,7 +56,7 @@ def _binary_hinge(original: Function) -> Function:
 
 @instead_of("functional.classification.hinge:_multiclass_hinge_loss_update", MASKS)
 def _multiclass_hinge(original: Function) -> Function:
-    normalize = original.__globals__["normalize_logits_if_needed"]
+    normalize = original.__globals__.get("normalize_logits_if_needed", as_scores)
 
     def update(
         preds: Tensor, target: Tensor, squared: bool, multiclass_mode: str = "crammer-singer"
@@ -90,5 +104,37 @@ def _ranking_loss(original: Function) -> Function:
         loss = (per_label.sum(1) - 0.5 * hits * (hits + 1)) / (hits * (labels - hits))
         # where nothing counts, TorchMetrics takes one sample for all
         return loss.masked_fill(~counted, 0).sum(), torch.where(counted.any(), n, 1)
+
+    return update
+
+
+@instead_of("functional.segmentation.generalized_dice:_generalized_dice_update", MASKS)
+def _generalized_dice(original: Function) -> Function:
+    form = original.__globals__["_segmentation_inputs_format"]
+
+    def update(
+        preds: Tensor,
+        target: Tensor,
+        num_classes: int,
+        include_background: bool,
+        weight_type: str = "square",
+        input_format: str = "one-hot",
+    ) -> tuple[Tensor, Tensor]:
+        """Numerators and denominators (N, C) of the score."""
+        if weight_type not in ("square", "simple"):
+            return original(  # type: ignore[no-any-return]
+                preds, target, num_classes, include_background, weight_type, input_format
+            )
+        preds, target = form(preds, target, include_background, num_classes, input_format)
+        space = list(range(2, target.ndim))
+        there, guessed = target.sum(space), preds.sum(space)
+        both = (preds * target).sum(space)
+        weights = 1.0 / (there if weight_type == "simple" else there**2)
+        absent = weights.isinf()
+        weights = weights.masked_fill(absent, 0)
+        # in the order in which TorchMetrics lays out what stands in for classes that are absent
+        largest = weights.amax(0).repeat(len(weights), 1).T.reshape(weights.shape)
+        weights = torch.where(absent, largest, weights)
+        return 2.0 * both * weights, (guessed + there) * weights
 
     return update

@@ -1,0 +1,153 @@
+"""Hinge loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.batch import Batch
+from gapless.metrics.classification.predictions import PredictionMetric
+from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
+from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.tasks import Task, by_task
+
+MODES = ("crammer-singer", "one-vs-all")
+
+
+class Margins(Statistic):
+    """How far scores fall short of a margin of 1, summed over samples; per class where each stands alone."""
+
+    def __init__(self, problem: Problem, squared: bool, alone: bool, checked: bool) -> None:
+        self.problem = problem
+        self.squared = squared
+        self.alone = alone
+        shape = (problem.classes,) if alone else ()
+        slots = {"sum": Slot(shape, torch.float64), "seen": Slot(), "strange": Slot()}
+        super().__init__((problem, squared, alone), slots, checked)
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            self.problem.check_floats(batch)
+        scores = batch.derive(problem_scores, self.problem)
+        marks = batch.derive(problem_marks, self.problem)
+        true, kept = marks == 1, marks[:, :1] >= 0
+        if self.alone or self.problem.task == "binary":
+            margin = torch.where(true, scores, -scores)
+        else:
+            others = scores.masked_fill(true, -math.inf).amax(1, keepdim=True)
+            margin = (scores * true).sum(1, keepdim=True) - others
+        short = (1 - margin).clamp(min=0)
+        short = (short**2 if self.squared else short).masked_fill(~kept, 0.0).double().sum(0)
+        self.state["sum"].add_(short if self.alone else short[0])
+        self.state["seen"].add_(kept.sum())
+        self.state["strange"].add_((marks[:, 0] == -2).sum())
+
+    def faults(self) -> Tensor:
+        return self.state["strange"]
+
+    def complaint(self, count: int) -> str:
+        return self.problem.complaint(count)
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.problem.complaint_about(batch, count)
+
+
+class Hinge(PredictionMetric):
+    """The mean of what scores fall short of a margin of 1.
+
+    Args:
+        num_classes: how many classes there are.
+        squared: whether it is squared.
+        multiclass_mode: ``"crammer-singer"`` for the margin between the class and the best other one,
+            ``"one-vs-all"`` for a value per class against the others.
+        ignore_index: a target that does not count.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
+    """
+
+    is_differentiable = True
+    higher_is_better = False
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+    margins: Margins
+
+    def value(self) -> Tensor:
+        return (self.margins.state["sum"] / self.margins.state["seen"]).to(self.dtype)
+
+    def _measure(
+        self,
+        classes: int,
+        squared: bool,
+        alone: bool,
+        ignore_index: int | None,
+        validate_args: bool,
+        options: dict[str, Any],
+    ) -> None:
+        logits = options.pop("logits", None)
+        self._begin(ignore_index, validate_args, options)
+        self.squared = squared
+        problem = Problem(self.task, classes, ignore_index, "sigmoid", logits)
+        self.use("margins", Margins(problem, squared, alone, validate_args))
+
+
+def check_squared(squared: Any) -> None:
+    """Raises ValueError unless `squared` is a bool."""
+    if not isinstance(squared, bool):
+        raise ValueError(f"Expected argument `squared` to be an bool but got {squared}")
+
+
+class BinaryHingeLoss(Hinge):
+    """The mean of what scores fall short of a margin of 1."""
+
+    def __init__(
+        self,
+        squared: bool = False,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if validate_args:
+            check_squared(squared)
+        self._measure(1, squared, False, ignore_index, validate_args, kwargs)
+
+
+class MulticlassHingeLoss(Hinge):
+    """The mean of what scores of classes fall short of a margin of 1."""
+
+    task = "multiclass"
+    plot_legend_name = "Class"
+
+    def __init__(
+        self,
+        num_classes: int,
+        squared: bool = False,
+        multiclass_mode: str = "crammer-singer",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if validate_args:
+            check_squared(squared)
+            checks.integer_above("num_classes", num_classes, 1)
+            checks.one_of("multiclass_mode", multiclass_mode, MODES, stop=".")
+        alone = multiclass_mode == "one-vs-all"
+        self._measure(num_classes, squared, alone, ignore_index, validate_args, kwargs)
+        self.num_classes = num_classes
+        self.multiclass_mode = multiclass_mode
+
+
+class HingeLoss(Task):
+    """Hinge loss of a task, binary or multiclass."""
+
+    forms: ClassVar = by_task(BinaryHingeLoss, MulticlassHingeLoss)
+    arguments: ClassVar = {
+        "num_classes": None,
+        "squared": False,
+        "multiclass_mode": "crammer-singer",
+        "ignore_index": None,
+        "validate_args": True,
+    }

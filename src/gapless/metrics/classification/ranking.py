@@ -1,0 +1,147 @@
+"""How well scores rank the labels of a sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.batch import Batch
+from gapless.metrics.classification import labels
+from gapless.metrics.classification.predictions import PredictionMetric
+from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
+from gapless.metrics.statistic import Slot, Statistic
+
+Measure = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | int]]
+"""Of scores and marks, ``[N, L]``: a sum over samples, and over how many."""
+
+
+class Ranked(Statistic):
+    """A sum over samples, and how many there were."""
+
+    def __init__(self, problem: Problem, measure: Measure, checked: bool) -> None:
+        self.problem = problem
+        self.measure = measure
+        slots = {"sum": Slot((), torch.float64), "seen": Slot(), "strange": Slot()}
+        super().__init__((problem, measure), slots, checked)
+
+    def count(self, batch: Batch) -> None:
+        if self.checked:
+            batch.derive(labels.check_multilabel, self.problem.classes, False)
+            preds = batch.args[0]
+            if not preds.is_floating_point():
+                raise ValueError(
+                    f"Expected preds tensor to be floating point, but received input with dtype {preds.dtype}"
+                )
+        scores = batch.derive(problem_scores, self.problem)
+        marks = batch.derive(problem_marks, self.problem)
+        if self.problem.ignore_index is not None:  # What is ignored ranks last.
+            scores = scores.masked_fill(marks == -1, -4.0 * self.problem.classes)
+        total, samples = self.measure(scores, marks)
+        self.state["sum"].add_(total)
+        self.state["seen"].add_(samples)
+        self.state["strange"].add_((marks == -2).sum())
+
+    def faults(self) -> Tensor:
+        return self.state["strange"]
+
+    def complaint(self, count: int) -> str:
+        return self.problem.complaint(count)
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.problem.complaint_about(batch, count)
+
+
+def coverage(scores: Tensor, marks: Tensor) -> tuple[Tensor, int]:
+    """How many labels must be taken, from the best score down, until all that are true are among them."""
+    lowest = scores.masked_fill(marks == 0, math.inf).amin(1, keepdim=True)
+    return (scores >= lowest).sum(), len(scores)
+
+
+def ranked_precision(scores: Tensor, marks: Tensor) -> tuple[Tensor, int]:
+    """The share of true labels among those that score as high as a true one, averaged over the true ones."""
+    ordered, order = scores.sort(dim=1, descending=True)
+    true = (marks == 1).gather(1, order)
+    last = torch.ones_like(true)
+    last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
+    place = torch.arange(scores.shape[1], device=scores.device)
+    # Labels of one score share the rank of the last of them.
+    end = place.expand_as(order).masked_fill(~last, scores.shape[1]).flip(1).cummin(1).values.flip(1)
+    share = true.cumsum(1).gather(1, end) / (end + 1)
+    relevant = true.sum(1)
+    some = (relevant > 0) & (relevant < scores.shape[1])
+    mean = (share * true).sum(1) / relevant.clamp(min=1)
+    return torch.where(some, mean, 1.0).double().sum(), len(scores)
+
+
+def ranking_loss(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
+    """The share of pairs of a true and a false label in which the false one scores higher."""
+    rows, width = scores.shape
+    true = marks == 1
+    relevant = true.sum(1)
+    some = (relevant > 0) & (relevant < width)
+    places = scores.argsort(dim=1).argsort(dim=1)
+    wrong = ((width - places) * true).sum(1) - 0.5 * relevant * (relevant + 1)
+    pairs = relevant * (width - relevant)
+    loss = (wrong / pairs).masked_fill(~some, 0.0)
+    return loss.double().sum(), torch.where(some.any(), rows, 1)
+
+
+class RankingMetric(PredictionMetric):
+    """A metric of how scores rank the labels of each sample.
+
+    Args:
+        num_labels: how many labels there are.
+        ignore_index: a target that is neither true nor false.
+        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
+        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
+    """
+
+    task = "multilabel"
+    plot_lower_bound: float | None = 0.0
+    plot_upper_bound: float | None = 1.0
+    plot_legend_name: str | None = "Label"
+    measure: Measure
+    ranked: Ranked
+
+    def __init__(
+        self,
+        num_labels: int,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        logits = kwargs.pop("logits", None)
+        self._begin(ignore_index, validate_args, kwargs)
+        if validate_args:
+            checks.integer_above("num_labels", num_labels, 1)
+        self.num_labels = num_labels
+        problem = Problem("multilabel", num_labels, ignore_index, "sigmoid", logits)
+        self.use("ranked", Ranked(problem, type(self).measure, validate_args))
+
+    def value(self) -> Tensor:
+        return (self.ranked.state["sum"] / self.ranked.state["seen"]).to(self.dtype)
+
+
+class MultilabelCoverageError(RankingMetric):
+    """How many labels must be taken, from the best score down, until all that are true are among them."""
+
+    higher_is_better = False
+    measure = staticmethod(coverage)
+
+
+class MultilabelRankingAveragePrecision(RankingMetric):
+    """The share of true labels among those that score as high as a true one, averaged over the true ones."""
+
+    measure = staticmethod(ranked_precision)
+
+
+class MultilabelRankingLoss(RankingMetric):
+    """The share of pairs of a true and a false label in which the false one scores higher."""
+
+    higher_is_better = False
+    measure = staticmethod(ranking_loss)

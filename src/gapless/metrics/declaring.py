@@ -1,0 +1,303 @@
+"""What a class needs that is written as TorchMetrics' are: ``add_state``, ``update`` and ``compute``."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from gapless.metrics import declared
+from gapless.metrics.distributed import as_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gapless.metrics.ledger import Ledger
+    from gapless.metrics.metric import Metric
+
+Self_ = TypeVar("Self_", bound="Declaring")
+ELSEWHERE = "Expected all tensors to be on"
+"""How torch begins to say that an operator's tensors are on different devices."""
+
+
+class OwnAttributes:
+    """The names of a module's attributes beyond those that every module has: nothing for TorchScript."""
+
+    def __get__(self, module: Any, kind: Any = None) -> list[str]:
+        if module is None:
+            return []
+        return [name for name in (*vars(module), *module._modules) if name not in PLAIN]
+
+
+PLAIN = frozenset(vars(nn.Module()))
+
+
+class Declaring:
+    """States that a subclass declares, beside or in place of statistics."""
+
+    __jit_ignored_attributes__ = OwnAttributes()
+    __jit_unused_properties__: ClassVar[list[str]] = []
+    _defaults: dict[str, Any]
+    _reductions: dict[str, Any]
+    _persistent: dict[str, bool]
+    _ledger: Ledger
+    _bare: bool
+    _updating: bool
+    _enable_grad: bool
+    compute_on_cpu: bool
+    _computes_itself: ClassVar[bool] = False
+    """Whether a subclass has a ``compute`` of its own."""
+
+    def _declare_nothing(self) -> None:
+        self.__dict__.update(_defaults={}, _reductions={}, _persistent={})
+        self.__dict__.update(_bare=False, _updating=False, _enable_grad=False)
+
+    def add_state(
+        self,
+        name: str,
+        default: list[Any] | Tensor,
+        dist_reduce_fx: str | Callable[[Any], Any] | None = None,
+        persistent: bool = False,
+    ) -> None:
+        """Declare the attribute `name`, which ``reset`` gives its `default` again.
+
+        Args:
+            name: the attribute.
+            default: a tensor, or an empty list to which updates append tensors.
+            dist_reduce_fx: how the states of several processes, or of a batch and those before, become one:
+                ``"sum"``, ``"mean"``, ``"max"``, ``"min"``, ``"cat"``, a function of the stacked tensors (of
+                the list, for lists), or None to leave them stacked.
+            persistent: whether it is part of the ``state_dict``.
+
+        Raises:
+            ValueError: the default or the reduction is none of these.
+        """
+        declared.check_default(default)
+        reduction = declared.reduction_of(dist_reduce_fx)
+        if isinstance(default, Tensor):
+            default = default.contiguous()
+        setattr(self, name, default)
+        self._defaults[name] = copy.deepcopy(default)
+        self._persistent[name] = persistent
+        self._reductions[name] = reduction
+
+    def _holders(self) -> list[Metric]:
+        """The metrics whose declared states the result depends on."""
+        return [self] if self._defaults else []  # type: ignore[list-item]
+
+    # Forward.
+
+    def _forward_declared(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        holders = self._holders()
+        mergeable = all(one.full_state_update is False for one in holders)
+        before = [(one, one._ledger.count, one._ledger.updated) for one in {*holders, self}]
+        if not mergeable and not self._parts:
+            # What an update does depends on the states before it: once onto them, once for the batch alone.
+            self.update(*args, **kwargs)
+            before = [(one, one._ledger.count, one._ledger.updated) for one in {*holders, self}]
+            with self._apart(holders, keep=False):
+                found = self._once(args, kwargs)
+            for one, count, updated in before:
+                one._ledger.count, one._ledger.updated = count, updated
+        else:
+            with self._apart(holders, keep=True):
+                found = self._once(args, kwargs)
+        for one in holders:
+            one._lists_to_host()
+        self._ledger.computed.clear()
+        return found
+
+    def _once(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.__dict__["_enable_grad"] = True
+        try:
+            with self.batch_only():
+                self.update(*args, **kwargs)
+                with self.sync_context(should_sync=self.dist_sync_on_step):
+                    return declared.changed(self._squeezed_result(), Tensor.clone)
+        finally:
+            self.__dict__["_enable_grad"] = False
+
+    @contextmanager
+    def _apart(self, holders: list[Metric], keep: bool) -> Iterator[None]:
+        """Declared states inside the block are those of a batch, at its end added to the rest or dropped."""
+        wholes = []
+        for one in holders:
+            held = {name: getattr(one, name) for name in one._defaults}
+            for name in held:  # A list that is kept must not be emptied.
+                setattr(one, name, [] if isinstance(held[name], list) else held[name])
+            declared.cleared(one)
+            wholes.append((one, held))
+        try:
+            yield
+        except BaseException:
+            keep = False
+            raise
+        finally:
+            for one, held in wholes:
+                batch = declared.put(one, held)
+                if keep:
+                    with torch.no_grad():
+                        declared.put(one, declared.changed(batch, Tensor.detach))
+                        declared.merge(one, held, one._ledger.count)
+
+    def _lists_to_host(self) -> None:
+        if self.compute_on_cpu:
+            for name in self._defaults:
+                held = getattr(self, name)
+                if isinstance(held, list):
+                    setattr(self, name, declared.changed(held, Tensor.cpu))
+
+    # Processes.
+
+    def _sync_dist(self: Any, dist_sync_fn: Any = None, process_group: Any = None) -> None:
+        """Put the declared states over all processes in place of the local ones."""
+        group = as_group(process_group or self.process_group)
+        declared.put(self, declared.everywhere(self, group, dist_sync_fn))
+
+    # Types.
+
+    def type(self: Self_, dst_type: Any) -> Self_:
+        """The metric as it is; see :meth:`set_dtype`."""
+        return self
+
+    def float(self: Self_) -> Self_:
+        """The metric as it is; see :meth:`set_dtype`."""
+        return self
+
+    def double(self: Self_) -> Self_:
+        """The metric as it is; see :meth:`set_dtype`."""
+        return self
+
+    def half(self: Self_) -> Self_:
+        """The metric as it is; see :meth:`set_dtype`."""
+        return self
+
+    def _parameters_of_update(self: Any) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.update).parameters.values())
+
+    def _filter_kwargs(self, **kwargs: Any) -> dict[str, Any]:
+        """Those of the keyword arguments that ``update`` takes."""
+        return known(self._parameters_of_update(), kwargs) if kwargs else kwargs
+
+
+def known(parameters: Iterable[inspect.Parameter], given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the keyword arguments that a function with these parameters takes."""
+    parameters = list(parameters)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return given
+    names = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """`compute` of a subclass: over all processes, with a warning of no data, kept until the next update."""
+
+    @functools.wraps(compute)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._bare:
+            return compute(self, *args, **kwargs)
+        warn_of_no_data(self)
+        if self._computed is not None:
+            return self._computed
+        if self._parts:
+            self._watch.look(self._watched())
+        with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced), bare(self):
+            found = self._squeezed(compute(self, *args, **kwargs))
+            found = declared.changed(found, Tensor.clone)
+        if self.compute_with_cache:
+            self._computed = found
+        return found
+
+    wrapped.__dict__["wraps_compute"] = True
+    return wrapped
+
+
+@contextmanager
+def bare(metric: Any) -> Iterator[None]:
+    """Inside the block ``compute`` is what the class wrote, without what is around it."""
+    own = metric.__dict__
+    before, own["_bare"] = own["_bare"], True
+    try:
+        yield
+    finally:
+        own["_bare"] = before
+
+
+def updating(update: Callable[..., Any]) -> Callable[..., Any]:
+    """`update` of a subclass that declares its states: counted, and without gradients outside ``forward``."""
+
+    @functools.wraps(update)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        own = self.__dict__
+        if own["_updating"]:
+            update(self, *args, **kwargs)
+            return
+        self._ledger.updated_once(torch.compiler.is_compiling())
+        own["_updating"] = True
+        try:
+            with torch.set_grad_enabled(own["_enable_grad"] and torch.is_grad_enabled()):
+                update(self, *args, **kwargs)
+        except RuntimeError as error:
+            if ELSEWHERE not in str(error):
+                raise
+            raise RuntimeError(elsewhere(type(self).__name__)) from error
+        finally:
+            own["_updating"] = False
+        if not own["_enable_grad"]:
+            self._lists_to_host()
+
+    wrapped.__dict__["wraps_update"] = True
+    return wrapped
+
+
+def elsewhere(name: str) -> str:
+    """What to say where a metric and its arguments are on different devices."""
+    return (
+        "Encountered different devices in metric calculation (see stacktrace for details). This could be due"
+        f" to the metric class not being on the same device as input: use `{name}(...).to(device)` with the"
+        " device of the input."
+    )
+
+
+def warn_of_no_data(metric: Any) -> None:
+    """Warn where there was no update since the last reset."""
+    if not metric._ledger.updated and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"The ``compute`` method of metric {type(metric).__name__} was called before the ``update``"
+            " method: the result is one of no data",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def adapt(cls: Any, base: Any) -> None:
+    """Prepare `cls`, a subclass of the metric `base`, for what it defines itself."""
+    native = cls.value is not base.value
+    if not own(cls, "compute", base):
+        cls._computes_itself = True
+        if not hasattr(cls.compute, "wraps_compute"):
+            cls.compute = computing(cls.compute)
+    if native and cls.full_state_update is None:
+        cls.full_state_update = False
+    if not native and not own(cls, "update", base) and not hasattr(cls.update, "wraps_update"):
+        cls.update = updating(cls.update)
+    if not native and cls._computes_itself:
+        cls.direct = True
+    if native and not own(cls, "update", base) and sum("update" in vars(one) for one in cls.__mro__) > 2:
+        cls.direct = True  # What it does to the arguments first must be done in a collection too.
+    cls.__jit_unused_properties__ = [
+        name for one in cls.__mro__ for name, value in vars(one).items() if isinstance(value, property)
+    ]
+
+
+def own(cls: Any, method: str, base: Any) -> bool:
+    """Whether the `method` of `cls` is one of this package."""
+    owner = next(one for one in cls.__mro__ if method in vars(one))
+    return owner is base or owner.__module__.startswith("gapless.metrics.")

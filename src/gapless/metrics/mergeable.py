@@ -1,0 +1,81 @@
+"""Adding what another metric has seen."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gapless.metrics import declared
+from gapless.metrics.statistic import Statistic
+
+if TYPE_CHECKING:
+    from gapless.metrics.metric import Metric
+
+
+class Mergeable:
+    """A metric to which another can be added."""
+
+    aliases: ClassVar[dict[str, str]] = {}
+    """What TorchMetrics calls the states."""
+
+    def merge_state(self: Any, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add what another metric of this class has seen, given as it is or as its ``metric_state``.
+
+        Raises:
+            ValueError: it is no state of such a metric.
+            RuntimeError: states of this metric cannot be merged.
+        """
+        given = incoming(self, incoming_state)
+        if self._lender is not None:
+            self._take_back()
+        others = given.statistics() if isinstance(given, Mergeable) else from_dict(self, given)
+        for name, other in list(others):
+            if name in self._names:
+                part = self._parts[self._names.index(name)]
+                part.absorb(other)
+                part.told.count += other.told.count
+            else:  # The first batch decides what it is computed from, and there was none here.
+                self.use(name, copy.deepcopy(other))
+        if self._defaults:
+            states = given.metric_state if isinstance(given, Mergeable) else given
+            declared.merge(self, states, self.update_count)
+        self._ledger.updated_once(compiling=True)
+
+
+def from_dict(metric: Metric, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
+    """Statistics like those of `metric`, with these states; raises ValueError where there are none."""
+    known = {metric.aliases.get(name, name): value for name, value in states.items()}
+    for name, part in metric.statistics():
+        found = {slot: known[f"{name}.{slot}"] for slot in part.saved_names() if f"{name}.{slot}" in known}
+        if not found:
+            raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(states)}")
+        other = copy.deepcopy(part)
+        other.reset()
+        tensors = {slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items()}
+        other.load({**{slot: other.state[slot] for slot in other.slots}, **tensors})
+        yield name, other
+
+
+def incoming(metric: Metric, state: Any) -> Mapping[str, Any] | Metric:
+    """`state`, if it may be merged into `metric`.
+
+    Raises:
+        ValueError: it is no state of such a metric.
+        RuntimeError: states of this metric cannot be merged.
+    """
+    kind = type(metric)
+    if not isinstance(state, dict) and not hasattr(state, "metric_state"):
+        raise ValueError(
+            f"Expected incoming state to be a dict or an instance of Metric but got {type(state)}"
+        )
+    if kind.full_state_update is not False or metric.dist_sync_on_step:
+        raise RuntimeError(
+            "``merge_state`` is not supported for metrics with ``full_state_update=True`` or"
+            f" ``dist_sync_on_step=True``; {kind.__name__} would have to define it."
+        )
+    if not isinstance(state, (dict, kind)):
+        raise ValueError(
+            f"Expected incoming state to be an instance of {kind.__name__} but got {type(state)}"
+        )
+    return state

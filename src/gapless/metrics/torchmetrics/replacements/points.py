@@ -1,0 +1,170 @@
+"""Single points of curves, and areas between two points, chosen on the device instead of looked for on the
+host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics.utilities.prints import rank_zero_warn
+
+from gapless.metrics.torchmetrics._constants import fill
+from gapless.metrics.torchmetrics._registry import Function, instead_of
+
+SAYS = "points of a curve are chosen on the device, not one after the other on the host"
+LOWEST = float("-inf")
+
+
+def _at(tensor: Tensor, index: Tensor) -> Tensor:
+    """The element of `tensor` (N,) at `index`, a 0-dim tensor: a gather, where indexing would wait."""
+    return tensor.gather(0, index.reshape(1)).squeeze(0)
+
+
+def _greatest(columns: tuple[Tensor, ...], keep: Tensor) -> Tensor:
+    """The first place, 0-dim, where `columns` (N,) are greatest in order of the columns among those in
+    `keep`.
+    """
+    for column in columns:
+        among = column.masked_fill(~keep | column.isnan(), LOWEST)
+        keep = keep & (among == among.max())
+    return keep.to(torch.uint8).argmax()
+
+
+def _same_form(*tensors: Tensor) -> bool:
+    return all(one.numel() and one.is_floating_point() and one.dtype == tensors[0].dtype for one in tensors)
+
+
+def _no_threshold(original: Function) -> float:
+    """What TorchMetrics gives as threshold where no point is good enough: 1e6 before version 1.8."""
+    return 1e6 if 1e6 in original.__code__.co_consts else float("nan")
+
+
+def _best_point(
+    first: Tensor, bound: Tensor, thresholds: Tensor, least: float, none: float
+) -> tuple[Tensor, Tensor]:
+    """The greatest of `first` (N,) where `bound` (N,) is not below `least`, and the threshold there.
+
+    Among equals, that with the greatest bound, then the greatest threshold. 0 and `none` where there is none.
+    """
+    n = min(first.numel(), bound.numel(), thresholds.numel())
+    first, bound, thresholds = first[:n], bound[:n], thresholds[:n]
+    keep = bound >= least
+    start = keep.to(torch.uint8).argmax()
+    # nothing is greater than a `nan`, for Python's `max`, if it comes first
+    stays = _at(first, start).isnan() & keep.any()
+    place = torch.where(stays, start, _greatest((first, bound, thresholds), keep))
+    value = _at(first, place).masked_fill(~keep.any(), 0.0)
+    return value, _at(thresholds, place).masked_fill(value == 0, none)
+
+
+@instead_of("functional.classification.recall_fixed_precision:_recall_at_precision", SAYS)
+def _recall_at_precision(original: Function) -> Function:
+    none = _no_threshold(original)
+
+    def choose(
+        precision: Tensor, recall: Tensor, thresholds: Tensor, min_precision: float
+    ) -> tuple[Tensor, Tensor]:
+        if not _same_form(precision, recall, thresholds):
+            return original(precision, recall, thresholds, min_precision)  # type: ignore[no-any-return]
+        return _best_point(recall, precision, thresholds, min_precision, none)
+
+    return choose
+
+
+@instead_of("functional.classification.precision_fixed_recall:_precision_at_recall", SAYS)
+def _precision_at_recall(original: Function) -> Function:
+    none = _no_threshold(original)
+
+    def choose(
+        precision: Tensor, recall: Tensor, thresholds: Tensor, min_recall: float
+    ) -> tuple[Tensor, Tensor]:
+        if not _same_form(precision, recall, thresholds):
+            return original(precision, recall, thresholds, min_recall)  # type: ignore[no-any-return]
+        return _best_point(precision, recall, thresholds, min_recall, none)
+
+    return choose
+
+
+@instead_of("functional.classification.sensitivity_specificity:_sensitivity_at_specificity", SAYS)
+@instead_of("functional.classification.specificity_sensitivity:_specificity_at_sensitivity", SAYS)
+def _one_at_the_other(original: Function) -> Function:
+    def choose(first: Tensor, bound: Tensor, thresholds: Tensor, least: float) -> tuple[Tensor, Tensor]:
+        """The greatest of `first` (N,) where `bound` is not below `least`; 0 and 1e6 where there is none."""
+        if not _same_form(first, bound):
+            return original(first, bound, thresholds, least)  # type: ignore[no-any-return]
+        keep = bound >= least
+        place = first.masked_fill(~keep, LOWEST).argmax()
+        none = ~keep.any()
+        return _at(first, place).masked_fill(none, 0.0), _at(thresholds, place).masked_fill(none, 1e6)
+
+    return choose
+
+
+@instead_of("functional.classification.eer:_binary_eer_compute", SAYS)
+def _equal_error(original: Function) -> Function:
+    def compute(fpr: Tensor, tpr: Tensor) -> Tensor:
+        miss = 1 - tpr
+        place = (fpr - miss).abs().argmin()
+        return (_at(fpr, place) + _at(miss, place)) / 2
+
+    return compute
+
+
+def _between(x: Tensor, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The area under `y` over `x` (N,), in order, from the last `x` that is `low` to the last that is
+    `high`.
+    """
+    places = torch.arange(x.numel(), device=x.device)
+    first = places.masked_fill(x != low, -1).max()
+    last = places.masked_fill(x != high, -1).max()
+    within = (places[:-1] >= first) & (places[1:] <= last)
+    with torch.no_grad():
+        return ((y[1:] + y[:-1]) * (x[1:] - x[:-1]) / 2).masked_fill(~within, 0.0).sum()
+
+
+@instead_of("functional.classification.logauc:_binary_logauc_compute", SAYS, group="logauc")
+def _log_area(original: Function) -> Function:
+    interpolated = original.__globals__["interp"]
+
+    def compute(fpr: Tensor, tpr: Tensor, fpr_range: Any = (0.001, 0.1)) -> Tensor:
+        if fpr.numel() < 2 or tpr.numel() < 2 or isinstance(fpr_range, Tensor):
+            return original(fpr, tpr, fpr_range)  # type: ignore[no-any-return]
+        ends = torch.stack([fill(float(end), fpr.device) for end in fpr_range])
+        tpr = torch.cat([tpr, interpolated(ends, fpr, tpr)]).sort().values
+        logs = torch.cat([fpr, ends]).sort().values.log10()
+        low, high = ends.log10().unbind()
+        return _between(logs, tpr, low, high) / (high - low)
+
+    return compute
+
+
+@instead_of("functional.classification.logauc:_reduce_logauc", SAYS, group="logauc")
+def _log_areas(original: Function) -> Function:
+    area = _log_area(original)
+
+    def reduce(
+        fpr: Any,
+        tpr: Any,
+        fpr_range: Any = (0.001, 0.1),
+        average: str | None = "macro",
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """The average of the classes' areas; one look, at whether one has none."""
+        none = average is None or average == "none"
+        if not (none or average == "macro" or (average == "weighted" and weights is not None)):
+            return original(fpr, tpr, fpr_range, average, weights)  # type: ignore[no-any-return]
+        scores = torch.stack([area(x, y, fpr_range) for x, y in zip(fpr, tpr, strict=False)])
+        missing = scores.isnan()
+        if bool(missing.any()):
+            rank_zero_warn(f"LogAUC is `nan` for some classes or labels; they are left out ({average})")
+        if none:
+            return scores
+        if weights is None or average == "macro":
+            return scores.nanmean()
+        weights = weights.masked_fill(missing, 0)
+        shares = original.__globals__["_safe_divide"](weights, weights.sum())
+        return (scores.masked_fill(missing, 0) * shares).sum()
+
+    return reduce

@@ -1,0 +1,146 @@
+"""`unwait`: what is wrong with values is told, later than without."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from metrics.unwaiting import same
+from torch import Tensor
+from torchmetrics import MetricCollection
+from torchmetrics import classification as tc
+from torchmetrics.aggregation import CatMetric, MaxMetric, MeanMetric, SumMetric
+
+import gapless
+from gapless.metrics.torchmetrics import unwait
+
+HERE = Path(__file__).parent
+NAN = float("nan")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Any]:
+    """One emulated device for all tests of this module that ask for it."""
+    with gapless.emulate() as seen:
+        yield seen
+
+
+def test_nan_is_an_error_at_the_next_compute_and_only_there() -> None:
+    metric = MeanMetric(nan_strategy="error")
+    unwait(metric)
+    metric.update(torch.tensor([1.0, NAN, 3.0]))
+    with pytest.raises(RuntimeError, match="MeanMetric: 1 values were `nan`"):
+        metric.compute()
+    assert metric.compute() == 2.0
+    metric.update(5.0)
+    assert metric.compute() == 3.0
+
+
+def test_nan_is_warned_of() -> None:
+    metric = SumMetric()
+    unwait(metric)
+    metric.update(torch.tensor([NAN, NAN, 3.0]))
+    with pytest.warns(UserWarning, match="SumMetric: 2 values were `nan`"):
+        assert metric.compute() == 3.0
+
+
+def test_cat_cuts_out_and_tells_once() -> None:
+    metric = CatMetric()
+    unwait(metric)
+    metric.update(torch.tensor([1.0, NAN]))
+    with pytest.warns(UserWarning, match="CatMetric: 1 values"):
+        same(metric.compute(), torch.tensor(1.0))
+    metric.update(2.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same(metric.compute(), torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("metric", "preds", "target", "words"),
+    [
+        (tc.BinaryAccuracy(), [0.1, 0.9], [0, 3], "1 targets were not 0 or 1"),
+        (tc.BinaryAccuracy(ignore_index=-1), [0.1, 0.9], [-1, 3], "1 targets were not 0, 1 or -1"),
+        (tc.BinaryAccuracy(), [0, 2], [0, 1], "1 predictions were not 0 or 1"),
+        (
+            tc.MulticlassAccuracy(2, average="micro"),
+            [0, 1, 0],
+            [0, 1, 2],
+            "1 more different values in `target`",
+        ),
+        (tc.MulticlassAccuracy(3), [[0.1, 0.2, 0.7]], [5], "1 labels were outside"),
+        (tc.MulticlassConfusionMatrix(3), [[0.1, 0.2, 0.7]], [-1], "1 labels were outside"),
+        (tc.MulticlassAUROC(3, thresholds=3), [[0.1, 0.2, 0.7]] * 4, [0, 1, 2, 3], "more different values"),
+        (tc.MultilabelConfusionMatrix(2), [[0.1, 0.2]], [[4, 1]], "1 targets were not 0 or 1"),
+        (tc.BinaryPrecisionRecallCurve(thresholds=3), [0.1, 0.9], [0, 3], "1 targets were not 0 or 1"),
+    ],
+)
+def test_bad_values_are_told_at_compute(metric: Any, preds: Any, target: Any, words: str) -> None:
+    unwait(metric)
+    metric.update(torch.tensor(preds), torch.tensor(target))
+    with pytest.raises(RuntimeError, match=f"{type(metric).__name__}: .*{words}"):
+        metric.compute()
+    metric.compute()
+
+
+@pytest.mark.parametrize(
+    ("preds", "target"),
+    [
+        (torch.rand(4, 3), torch.zeros(5, dtype=torch.long)),
+        (torch.rand(4, 2), torch.zeros(4, dtype=torch.long)),
+    ],
+)
+def test_bad_forms_are_told_at_once_and_in_the_same_words(preds: Tensor, target: Tensor) -> None:
+    plain, metric = tc.MulticlassAccuracy(3), tc.MulticlassAccuracy(3)
+    unwait(metric)
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        plain.update(preds, target)
+    for _ in range(2):
+        with pytest.raises(type(expected.value)) as found:
+            metric.update(preds, target)
+        assert str(found.value) == str(expected.value)
+
+
+def test_checks_can_be_off() -> None:
+    metrics = [MeanMetric(nan_strategy="error"), tc.BinaryAccuracy()]
+    unwait(metrics, checks="off")
+    metrics[0].update(torch.tensor([1.0, NAN]))
+    metrics[1].update(torch.tensor([0.1, 0.9]), torch.tensor([0, 3]))
+    assert metrics[0].compute() == 1.0
+    metrics[1].compute()
+
+
+def test_forward_tells_when_it_has_arrived(seen: Any) -> None:
+    metric = MeanMetric(nan_strategy="error").to("cuda")
+    unwait(metric)
+    value = torch.tensor([1.0, NAN]).to("cuda")
+    metric(value)
+    with pytest.raises(RuntimeError, match="1 values were `nan`"):
+        metric(torch.tensor([1.0]).to("cuda"))
+
+
+def test_no_check_is_lost_in_a_collection() -> None:
+    metrics = MetricCollection([MeanMetric(nan_strategy="error"), MaxMetric(nan_strategy="warn")])
+    unwait(metrics)
+    metrics.update(torch.tensor([1.0, NAN]))
+    with (
+        pytest.warns(UserWarning, match="MaxMetric: 1 values"),
+        pytest.raises(RuntimeError, match="MeanMetric: 1"),
+    ):
+        metrics.compute()
+    same(metrics.compute(), {"MeanMetric": torch.tensor(1.0), "MaxMetric": torch.tensor(1.0)})
+
+
+def test_unknown_delivery() -> None:
+    with pytest.raises(ValueError, match="it can be"):
+        unwait(MeanMetric(), checks="never")  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""`unwait` of metrics of a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from metrics.own_metrics import Doubled, Own, Product, Unchecked, Weighted
+from metrics.unwaiting import same
+
+import gapless
+from gapless.metrics.torchmetrics import unwait
+
+HERE = Path(__file__).parent
+NAN = float("nan")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Any]:
+    """One emulated device for all tests of this module that ask for it."""
+    with gapless.emulate() as seen:
+        yield seen
+
+
+@pytest.mark.parametrize("cls", [Unchecked, Weighted, Doubled])
+def test_subclasses_of_aggregators_do_not_wait(cls: Any, seen: Any) -> None:
+    both = [cls().to("cuda") for _ in range(2)]
+    unwait(both[1])
+    for metric in both:
+        before = seen.waits
+        metric.update(torch.tensor([1.0, 2.0]).to("cuda"))
+        metric.update(3.0)
+        waits = seen.waits - before
+    assert waits <= 1, "the tensor that the test itself places"
+    same(both[0].compute().cpu(), both[1].compute().cpu())
+
+
+def test_an_aggregator_of_unknown_kind_keeps_its_check() -> None:
+    metric = Product(nan_strategy="ignore")
+    report = unwait(metric)
+    metric.update(torch.tensor([2.0, NAN, 3.0]))
+    assert metric.compute() == 6.0
+    assert "what would stand for one is not known of this class" in " ".join(str(report).split())
+
+
+def test_an_unknown_metric_is_left_alone_and_said() -> None:
+    metric = Own()
+    report = unwait(metric)
+    metric.update(torch.ones(3, 2))
+    assert metric.compute() == 12.0
+    assert "update: Own's own (own_metrics.py:" in str(report)

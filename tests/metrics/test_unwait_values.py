@@ -1,0 +1,153 @@
+"""`unwait`: the same values over random inputs and options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics.unwaiting import same
+from torchmetrics import classification as tc
+from torchmetrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
+from torchmetrics.text import Perplexity
+
+from gapless.metrics.torchmetrics import unwait
+
+HERE = Path(__file__).parent
+NAN = float("nan")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+
+sizes = st.integers(1, 20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cls=st.sampled_from(
+        [tc.MulticlassAccuracy, tc.MulticlassF1Score, tc.MulticlassStatScores, tc.MulticlassSpecificity]
+    ),
+    average=st.sampled_from(["micro", "macro", "weighted", "none"]),
+    ignore_index=st.sampled_from([None, 0, -1, 7]),
+    kind=st.sampled_from(["logits", "labels", "top_k", "samplewise", "images"]),
+    n=sizes,
+    seed=st.integers(0, 1000),
+)
+def test_counts_of_classes(
+    cls: Any, average: str, ignore_index: int | None, kind: str, n: int, seed: int
+) -> None:
+    g = torch.Generator().manual_seed(seed)
+    extra = () if kind in ("logits", "labels", "top_k") else (3,)
+    target = torch.randint(4, (n, *extra), generator=g)
+    if ignore_index is not None:
+        target[torch.rand(target.shape, generator=g) < 0.3] = ignore_index
+    scores = torch.randn(n, 4, *extra, generator=g)
+    preds = scores.argmax(1) if kind in ("labels", "samplewise") else scores
+    options = {"top_k": 2} if kind in ("top_k", "images") else {}
+    if kind == "samplewise":
+        options["multidim_average"] = "samplewise"
+    both = [cls(4, average=average, ignore_index=ignore_index, **options) for _ in range(2)]
+    unwait(both[1])
+    for metric in both:
+        metric.update(preds, target)
+        metric.update(preds, target)
+    for name in ("tp", "fp", "tn", "fn"):
+        expected, found = getattr(both[0], name), getattr(both[1], name)
+        assert type(found) is type(expected)
+        for a, b in zip(expected, found, strict=True) if isinstance(expected, list) else [(expected, found)]:
+            assert torch.equal(a, b)
+            assert a.dtype == b.dtype
+    same(both[0].compute(), both[1].compute())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    task=st.sampled_from(["binary", "multiclass", "multilabel"]),
+    cls=st.sampled_from(
+        [torchmetrics.ConfusionMatrix, torchmetrics.AUROC, torchmetrics.PrecisionRecallCurve]
+    ),
+    ignore_index=st.sampled_from([None, 0, -1]),
+    thresholds=st.sampled_from([7, [0.9, 0.1, 0.5]]),
+    logits=st.booleans(),
+    n=sizes,
+    seed=st.integers(0, 1000),
+)
+def test_matrices_and_curves(
+    task: str, cls: Any, ignore_index: int | None, thresholds: Any, logits: bool, n: int, seed: int
+) -> None:
+    g = torch.Generator().manual_seed(seed)
+    shape = (n,) if task == "binary" else (n, 4)
+    scores = torch.randn(shape, generator=g) if logits else torch.rand(shape, generator=g)
+    target = (
+        torch.randint(4, (n,), generator=g) if task == "multiclass" else torch.randint(2, shape, generator=g)
+    )
+    if ignore_index is not None:
+        target[torch.rand(target.shape, generator=g) < 0.3] = ignore_index
+    options = {} if cls is torchmetrics.ConfusionMatrix else {"thresholds": thresholds}
+    both = [cls(task, num_classes=4, num_labels=4, ignore_index=ignore_index, **options) for _ in range(2)]
+    unwait(both[1])
+    for metric in both:
+        metric.update(scores, target)
+    assert torch.equal(both[0].confmat, both[1].confmat)
+    same(both[0].compute(), both[1].compute())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cls=st.sampled_from([MeanMetric, SumMetric, MaxMetric, MinMetric, CatMetric]),
+    strategy=st.sampled_from(["ignore", "warn", 3.0, "disable"]),
+    values=st.lists(
+        st.lists(st.one_of(st.just(NAN), st.floats(-100, 100, width=32)), min_size=1, max_size=5),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_aggregators_with_nan(cls: Any, strategy: Any, values: list[list[float]]) -> None:
+    both = [cls(nan_strategy=strategy) for _ in range(2)]
+    unwait(both[1])
+    for metric in both:
+        for value in values:
+            metric.update(torch.tensor(value))
+    same(both[0].compute(), both[1].compute())
+
+
+@pytest.mark.parametrize("strategy", ["ignore", "warn", 3.0, "disable"])
+@pytest.mark.parametrize("weight", [None, 2.0, [1.0, NAN, 3.0]])
+def test_mean_with_weights(strategy: Any, weight: Any) -> None:
+    both = [MeanMetric(nan_strategy=strategy) for _ in range(2)]
+    unwait(both[1])
+    for metric in both:
+        given_weight = torch.tensor(weight) if isinstance(weight, list) else weight
+        metric.update(torch.tensor([1.0, 2.0, 4.0]), *([] if weight is None else [given_weight]))
+        metric.update(5.0)
+    same(both[0].compute(), both[1].compute())
+
+
+def test_a_float_strategy_leaves_the_callers_tensor_alone() -> None:
+    metric = MeanMetric(nan_strategy=1.0)
+    unwait(metric)
+    value = torch.tensor([NAN, 3.0])
+    metric.update(value)
+    assert value[0].isnan()
+    assert metric.compute() == 2.0
+
+
+@pytest.mark.parametrize("ignore_index", [None, -100])
+def test_perplexity(ignore_index: int | None) -> None:
+    g = torch.Generator().manual_seed(0)
+    scores, target = torch.randn(2, 9, 5, generator=g), torch.randint(5, (2, 9), generator=g)
+    if ignore_index is not None:
+        target[:, 3] = ignore_index
+    both = [Perplexity(ignore_index=ignore_index) for _ in range(2)]
+    unwait(both[1])
+    for metric in both:
+        metric.update(scores, target)
+    same(both[0].compute(), both[1].compute())

@@ -1,0 +1,67 @@
+"""Every case of the benchmark of waits, for tests of `unwait`, and how two results are compared."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def load_cases() -> ModuleType:
+    """The benchmark's module of cases; `benchmarks` is no package."""
+    spec = importlib.util.spec_from_file_location(
+        "_torchmetrics_cases", BENCHMARKS / "_torchmetrics_cases.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+WAITS = load_cases()
+CASES = {case.name: case for case in WAITS.cases()}
+SLOW = ("Hausdorff", "AdjustedMutual", "Fidelity", "VisualInf")
+"""Names of what takes longest; the benchmark runs these too."""
+
+
+def same(a: Any, b: Any) -> None:
+    """Assert that two results hold the same values."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            same(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            same(x, y)
+    elif isinstance(a, Tensor):
+        torch.testing.assert_close(b, a, equal_nan=True, check_dtype=False)
+    else:
+        assert a == b
+
+
+def counted(case: Any, seen: Any, change: Callable[[Any], Any]) -> tuple[list[int], int, Any]:
+    """Waits of three updates and of the result, and the result."""
+    torch.manual_seed(0)
+    metric = case.build().to("cuda")
+    change(metric)
+    updates = []
+    for step in range(3):
+        batch = case.batch(WAITS.Make(step, "cuda"))
+        before = seen.waits
+        WAITS.update(metric, batch, step)
+        updates.append(seen.waits - before)
+    before = seen.waits
+    value = metric.compute()
+    waits = seen.waits - before
+    return updates, waits, WAITS.host(value)
