@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from gapless.model.session import Session as Session
     from gapless.model.session import load as load
     from gapless.model.session import save as save
+    from gapless.prove import compare as compare
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Session": "gapless.model.session",
     "annotate": "gapless.capture.annotate",
+    "compare": "gapless.prove",
     "load": "gapless.model.session",
     "save": "gapless.model.session",
     "report": "gapless.analyze",
@@ -30,6 +32,7 @@ _HOMES = {
 __all__ = [
     "Session",
     "annotate",
+    "compare",
     "emulate",
     "load",
     "loading",

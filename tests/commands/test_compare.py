@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ from gapless.commands.compare import regression
 from gapless.model import Event, Mark, Session, Site, SourceLine
 from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.profile import save as save_profiles
+from gapless.model.proof import Duration, Interval, Timing
 from gapless.model.session import save
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -195,6 +198,272 @@ class TestTheGate:
         status, _, err = run(capsys, "--fail-on-regression", bound, "a", "b")
         assert status == 2
         assert "--fail-on-regression" in err
+
+
+LOSSES = """
+import torch
+
+def inputs(density=0.5):
+    torch.manual_seed(1)
+    return torch.randn(6, 4, requires_grad=True), torch.rand(6, 4) < density
+
+def original(x, mask):
+    return x[mask].mean()
+
+def fixed(x, mask):
+    return torch.where(mask, x, 0.0).sum() / mask.sum()
+
+def wrong(x, mask):
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+
+def broken(x, mask):
+    raise RuntimeError("out of luck")
+
+class Holder:
+    def loss(self, x, mask):
+        return fixed(x, mask)
+
+holder = Holder()
+corners = {"all ones": (torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool))}
+"""
+
+
+@pytest.fixture
+def losses(tmp_path, monkeypatch):
+    """``losses.py`` in the working directory."""
+    path, modules = list(sys.path), set(sys.modules)
+    (tmp_path / "losses.py").write_text(LOSSES)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "losses.py"
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+class TestCallables:
+    quick = ("--seconds", 0, "--inputs", "losses.py:inputs")
+
+    def test_the_same(self, losses, capsys):
+        status, out, err = run(capsys, "losses.py:original", "losses.py:fixed", *self.quick)
+        assert (status, err) == (0, "")
+        assert out.startswith("The same; no waits a call instead of 2.\n")
+        assert "GAP112 boolean-mask-read" in out
+        assert "losses.py:9 original" in out
+        assert max(map(len, out.splitlines())) <= 80
+
+    def test_not_the_same(self, losses, capsys):
+        status, out, _ = run(capsys, "losses.py:original", "losses.py:wrong", *self.quick)
+        assert status == 1
+        assert out.startswith("Not the same: case `empty mask`, output is 0 instead of nan")
+        again = next(line for line in out.splitlines() if line.startswith("  again: gapless compare "))
+        words = shlex.split(again.removeprefix("  again: gapless compare "))
+        status, out, _ = run(capsys, *words)
+        assert status == 1
+        assert "cases   1 not the same, on " in out
+
+    def test_json(self, losses, capsys):
+        status, out, _ = run(capsys, "-f", "json", "losses.py:original", "losses.py:wrong", *self.quick)
+        made = json.loads(out)
+        assert status == 1
+        assert (made["format"], made["version"], made["same"]) == ("gapless-proof", 1, False)
+        assert made["time"] is None
+        assert [cost["waits"] for cost in made["costs"]] == [2, 0]
+        failed = {case["name"]: case for case in made["cases"] if case["outcome"] == "differs"}
+        assert failed["empty mask"]["differences"][0]["where"] == "output"
+
+    def test_methods_expressions_and_modules(self, losses, capsys):
+        for name in ("losses.py:holder.loss", "losses.py:Holder().loss", "losses:fixed"):
+            status, out, _ = run(capsys, "losses.py:original", name, *self.quick, "--no-edge-cases")
+            assert status == 0, out
+
+    def test_cases_of_the_users_own(self, losses, capsys):
+        words = ("losses.py:original", "losses.py:fixed", *self.quick, "--cases", "losses.py:corners")
+        status, out, _ = run(capsys, *words, "--no-edge-cases", "--all")
+        assert status == 0
+        assert "all ones" in out
+        status, out, _ = run(capsys, *words, "--case", "all ones", "--case", "full mask")
+        assert "cases   2 the same" in out
+
+    def test_the_failing_arguments_are_saved_when_asked_for(self, losses, capsys):
+        import torch
+
+        words = ("losses.py:original", "losses.py:wrong", *self.quick)
+        run(capsys, *words)
+        assert [one.name for one in losses.parent.iterdir() if one.suffix == ".pt"] == []
+        run(capsys, *words, "-o", "failed.pt")
+        saved = torch.load("failed.pt")
+        assert saved["case"] == "empty mask"
+        assert not saved["args"][1].any()
+        assert saved["before"].isnan()
+        assert saved["after"] == 0
+        status, _, err = run(capsys, *words, "-o", "no/such/folder/failed.pt")
+        assert status == 3
+        assert "cannot write no/such/folder/failed.pt" in err
+
+    def test_time_is_measured_and_marked(self, losses, capsys):
+        words = ("losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--seconds", 0.05)
+        made = json.loads(run(capsys, "-f", "json", *words, "--device", "cpu")[1])
+        assert made["time"]["clock"] == "CPU"
+        assert made["time"]["rounds"] >= 8
+        assert "CPU time" in run(capsys, *words, "--device", "cpu")[1]
+
+    @pytest.mark.parametrize(("faster", "status"), [("before", 1), ("after", 0), ("neither", 0)])
+    def test_slower_fails_where_it_is_asked_for(self, faster, status, losses, capsys, monkeypatch):
+        from gapless.commands import _proof
+
+        made = _proof.proof(
+            "losses.py:original", "losses.py:fixed", _proof.Asked("losses.py:inputs", seconds=0)
+        )
+        one = Interval(median=1.0, low=1.0, high=1.0)
+        timing = Timing(
+            before=Duration(total=one),
+            after=Duration(total=one),
+            ratio=one,
+            faster=faster,
+            clock="GPU",
+            calls=(1, 1),
+            rounds=6,
+        )
+        monkeypatch.setattr(_proof, "proof", lambda *_: msgspec.structs.replace(made, time=timing))
+        assert run(capsys, "losses.py:original", "losses.py:fixed")[0] == 0
+        seen = run(capsys, "losses.py:original", "losses.py:fixed", "--fail-if-slower")
+        assert seen[0] == status
+        assert ("AFTER is slower" in seen[2]) == bool(status)
+
+    def test_a_sweep(self, losses, capsys):
+        words = ("losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--device", "cpu")
+        status, out, _ = run(
+            capsys, *words, "--seconds", 0.02, "--sweep", "density=0.1,0.9", "--no-edge-cases"
+        )
+        assert status == 0
+        table = out[out.index("density; CPU time") :].splitlines()
+        assert [line.split()[0] for line in table[1:3]] == ["0.1", "0.9"]
+        assert max(map(len, out.splitlines())) <= 80
+
+    @pytest.mark.parametrize(
+        ("words", "status", "told"),
+        [
+            (["losses.py:original", "losses.py:fixed"], 2, "inputs are needed: --inputs losses.py:batches"),
+            (["losses.py:original", "losses.py"], 2, "losses.py is no callable: write losses.py:function"),
+            (["losses.py:original", "a.json"], 2, "a.json is no callable"),
+            (
+                ["losses.py:original", "losses.py:fixe", "--inputs", "losses.py:inputs"],
+                2,
+                "(did you mean fixed?)",
+            ),
+            (
+                ["losses.py:original", "losses.py:fixed", "--inputs", "losses.py:input"],
+                2,
+                "(did you mean inputs?)",
+            ),
+            (
+                [
+                    "losses.py:original",
+                    "losses.py:fixed",
+                    "--inputs",
+                    "losses.py:inputs",
+                    "--case",
+                    "empty mas",
+                ],
+                2,
+                "there is no case 'empty mas' (did you mean 'empty mask'?)",
+            ),
+            (
+                ["losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--grad", "mask"],
+                2,
+                "no floating tensor 'mask' to take the gradient of (there are: x)",
+            ),
+            (
+                ["losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--sweep", "x"],
+                2,
+                "--sweep x: give a keyword",
+            ),
+            (
+                ["losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--device", "tpu"],
+                2,
+                "no device tpu",
+            ),
+            (
+                ["losses.py:original", "losses.py:fixed", "--fail-on-regression", "5"],
+                2,
+                "callables take --fail-if-slower",
+            ),
+            (["a.json", "b.json", "--inputs", "losses.py:inputs"], 2, "--inputs is for callables"),
+            (["a.py", "b.json"], 2, "a.py is a script and b.json is not"),
+        ],
+    )
+    def test_what_is_wrong_is_told_in_a_line(self, words, status, told, losses, capsys):
+        (losses.parent / "b.json").write_text('{"traceEvents": []}')
+        seen = run(capsys, *words)
+        assert (seen[0], seen[1]) == (status, "")
+        assert told in seen[2]
+        assert seen[2].count("\n") == 1
+
+    def test_an_original_that_raises_is_shown_with_its_own_frames(self, losses, capsys):
+        status, out, err = run(capsys, "losses.py:broken", "losses.py:fixed", *self.quick)
+        assert (status, out) == (3, "")
+        assert err.startswith("gapless: losses.py:broken (as given) raises RuntimeError: out of luck\n")
+        frames = [line for line in err.splitlines() if line.lstrip().startswith("File ")]
+        assert len(frames) == 1
+        assert "losses.py" in frames[0]
+
+    def test_without_torch_it_says_how_to_get_it(self, python, write):
+        write("losses.py", LOSSES)
+        code = (
+            "import sys\n"
+            "class Refuse:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name.split('.')[0] == 'torch':\n"
+            "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+            "sys.meta_path.insert(0, Refuse())\n"
+            "from gapless.commands import main\n"
+            "sys.exit(main(['compare', 'losses.py:a', 'losses.py:b', '--inputs', 'losses.py:c']))\n"
+        )
+        seen = python("-c", code)
+        assert (seen.returncode, seen.stdout) == (2, "")
+        assert seen.stderr == (
+            "gapless: comparing callables runs them and so needs PyTorch: pip install torch\n"
+        )
+
+
+TRAIN = """
+import sys
+import torch
+
+model = torch.nn.Linear(4, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    loss = model(torch.ones(2, 4, device="cuda")).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if "--read" in sys.argv:
+        print("loss", loss.item())
+sys.exit(3 if "--fail" in sys.argv else 0)
+"""
+
+
+class TestScripts:
+    def test_two_scripts(self, tmp_path, write, capfd):
+        write("train.py", TRAIN)
+        script = tmp_path / "train.py"
+        status = main(["compare", f"{script} --read", str(script)])
+        out, err = capfd.readouterr()
+        assert status == 0
+        assert out.startswith("No waits per training step instead of 1; 1 finding gone.\n")
+        assert err.count("loss ") == 6
+
+    def test_a_script_that_fails_keeps_its_status(self, tmp_path, write, capfd):
+        write("train.py", TRAIN)
+        script = tmp_path / "train.py"
+        assert main(["compare", str(script), f"{script} --fail"]) == 3
+        assert "train.py --fail ended with status 3: nothing to compare" in capfd.readouterr().err
+
+    def test_a_script_that_is_not_there(self, capsys):
+        status, _, err = run(capsys, "no_such.py", "no_such.py")
+        assert status == 2
+        assert "no such file: no_such.py" in err
 
 
 def test_help_teaches_by_example(capsys):

@@ -49,6 +49,7 @@ def cli() -> None:
       gapless show run.gapless.json --all   the same run again, everything unfolded
       gapless trace trace.json.gz           explain a saved profile, or those of all ranks
       gapless compare before.json after.json
+      gapless compare losses.py:old losses.py:new --inputs losses.py:batches
       gapless memory snapshot.pickle        replay the allocator, try its settings
       gapless rule GAP112                   what a finding means, what to write instead
     """

@@ -65,6 +65,7 @@ class Wishes:
     quiet: bool
     prices: bool
     calibrate: str | None
+    memory: bool
 
 
 @click.command("check", cls=ScriptCommand)
@@ -96,6 +97,11 @@ class Wishes:
     "--prices/--no-prices",
     default=True,
     help="Estimate what a step and each wait in it take on the GPU; on by default.",
+)
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Record what is asked of the GPU's memory: `gapless memory FILE` says more of what -o saves.",
 )
 @click.option(
     "--calibrate",
@@ -156,7 +162,12 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     if conclusion.rank == 0:
         progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)
     plan = children.Plan(
-        start=_CHILD, gpu=wishes.gpu, devices=wishes.devices, steps=wishes.steps, programme=wishes.prices
+        start=_CHILD,
+        gpu=wishes.gpu,
+        devices=wishes.devices,
+        steps=wishes.steps,
+        programme=wishes.prices,
+        memory=wishes.memory,
     )
     with children.environment_for_children(plan) as folder:
 
@@ -203,6 +214,7 @@ def _emulator(wishes: Wishes, stopper: object) -> Emulator:
         wishes.devices or _ranks.here(),
         on_mark=stopper,  # type: ignore[arg-type]
         programme=wishes.prices,
+        memory=wishes.memory,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
+import msgspec
 
 from gapless.commands import _output
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
@@ -122,11 +123,24 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     kind = kind_of(path)
     if kind == "memory":
         return load(path)
+    if kind == "session":
+        return _of_session(path)
     if kind == "trace" and not path.endswith((".pickle.gz", ".pkl.gz")):
         raise UnreadableInput(f"{path} is a profile of PyTorch's own: gapless trace {path}")
     if kind and kind != "trace":
         raise UnreadableInput(f"{path} is a saved {kind}, and holds no requests for memory")
     return read_snapshot(path)
+
+
+def _of_session(path: str) -> tuple[MemoryRun, ...]:
+    """What `gapless check --memory` recorded."""
+    from gapless.model.session import load
+
+    session = load(path)
+    if not session.memory:
+        why = "nothing was put on the device" if session.environment.unused else "it was saved without --memory"
+        raise UnreadableInput(f"{path} holds no requests for memory: {why}")
+    return tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
 
 
 def _choose(runs: tuple[MemoryRun, ...], device: int | None) -> MemoryRun:

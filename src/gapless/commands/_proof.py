@@ -1,0 +1,150 @@
+"""The part of ``gapless compare`` that takes callables."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import msgspec
+
+from gapless.commands import _output
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
+from gapless.model.proof import Proof
+from gapless.render import _proof
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of ``gapless compare`` that are for callables, as they were given."""
+
+    inputs: str | None = None
+    cases: str | None = None
+    only: tuple[str, ...] = ()
+    edges: bool = True
+    grad: tuple[str, ...] = ()
+    backward: bool = True
+    rtol: float | None = None
+    atol: float | None = None
+    seconds: float = 5.0
+    sweep: str | None = None
+    seed: int = 0
+    gpu: str | None = None
+    device: str | None = None
+    output: str | None = None
+    fail_if_slower: bool = False
+
+    def given(self) -> list[str]:
+        """The options among them that were given, for those that do not take them."""
+        default = Asked()
+        return [
+            _NAMES.get(name, f"--{name}")
+            for name in self.__dataclass_fields__
+            if getattr(self, name) != getattr(default, name)
+        ]
+
+
+_NAMES = {
+    "only": "--case",
+    "edges": "--no-edge-cases",
+    "backward": "--no-backward",
+    "output": "-o",
+    "fail_if_slower": "--fail-if-slower",
+}
+
+_OPTIONS: tuple[Any, ...] = (
+    click.option(
+        "--inputs",
+        metavar="TARGET",
+        help="Callables: what they receive, a function that returns or yields arguments.",
+    ),
+    click.option("--cases", metavar="TARGET", help="More inputs of your own: a dict of names and arguments."),
+    click.option(
+        "--case", "only", metavar="NAME", multiple=True, help="Run this case alone, without timing."
+    ),
+    click.option(
+        "--edge-cases/--no-edge-cases", "edges", default=True, help="Make edge cases from the inputs."
+    ),
+    click.option("--grad", metavar="NAME", multiple=True, help="Have this input require gradients."),
+    click.option("--backward/--no-backward", default=True, help="Take gradients, where there are any."),
+    click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance, instead of one by type."),
+    click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance, instead of one by type."),
+    click.option(
+        "--seconds", type=click.FloatRange(0), default=5.0, show_default=True, help="Measure time so long."
+    ),
+    click.option("--sweep", metavar="KEY=V,V…", help="Measure for values of a keyword of the inputs."),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random numbers."),
+    click.option("--gpu", metavar="NAME", help="The GPU to emulate for waits: A100 (default), H100, …"),
+    click.option("--device", metavar="NAME", help="Where to compute and measure: cuda if there is one, cpu."),
+    click.option("-o", "--output", metavar="FILE", help="Save the arguments of the first failing case."),
+    click.option("--fail-if-slower", is_flag=True, help="Exit with 1 if AFTER is slower."),
+)
+
+
+def options(command: Any) -> Any:
+    """The options for callables."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def show(before: str, after: str, asked: Asked, form: str, unfold: bool, no_color: bool) -> int:
+    """Compare two callables, say what came of it, and return the exit status."""
+    made = proof(before, after, asked)
+    style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
+    text = _proof.as_json(made, style) if form == "json" else _proof.as_text(made, style)
+    _output.write(sys.stdout, text)
+    slower = asked.fail_if_slower and made.time is not None and made.time.faster == "before"
+    if slower:
+        click.echo("gapless: AFTER is slower (--fail-if-slower)", err=True)
+    return EXIT_OK if made.same and not slower else EXIT_FINDINGS
+
+
+def proof(before: str, after: str, asked: Asked) -> Proof:
+    """The proof of two callables named on the command line.
+
+    Raises:
+        UsageError: torch is not there, or the inputs are not, or a target is not.
+    """
+    try:
+        from gapless.prove.proving import prove
+        from gapless.prove.setup import Wishes
+        from gapless.prove.sweep import parse
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError("comparing callables runs them and so needs PyTorch: pip install torch") from None
+    wishes = Wishes(
+        original=before,
+        fixed=after,
+        inputs=asked.inputs,
+        cases=asked.cases,
+        only=asked.only,
+        edge_cases=asked.edges,
+        gradients_of=asked.grad,
+        backward=asked.backward,
+        rtol=asked.rtol,
+        atol=asked.atol,
+        seconds=asked.seconds,
+        sweep=parse(asked.sweep) if asked.sweep else None,
+        seed=asked.seed,
+        gpu=asked.gpu,
+        device=asked.device,
+        output=asked.output,
+    )
+    made = prove(wishes)
+    if made.same:
+        return made
+    return msgspec.structs.replace(made, again=_again(before, after, asked, made))
+
+
+def _again(before: str, after: str, asked: Asked, made: Proof) -> str:
+    """The command that runs the first failing case alone."""
+    words = ["gapless", "compare", before, after, "--inputs", asked.inputs or ""]
+    words += ["--cases", asked.cases] if asked.cases else []
+    words += [word for name in asked.grad for word in ("--grad", name)]
+    words += ["--seed", str(asked.seed)] if asked.seed else []
+    return shlex.join([*words, "--case", made.failed[0].name])

@@ -1,0 +1,349 @@
+"""``gapless profile``: take a script's profile on a GPU, and explain it at once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gapless.analyze.boundary import StepEnds
+from gapless.commands import _gate, _output, _ranks
+from gapless.commands._progress import Progress
+from gapless.commands._saved import nearby
+from gapless.commands._script import ScriptCommand
+from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError
+from gapless.model import Profile, Session
+from gapless.model.wording import count
+from gapless.render import renderer
+
+if TYPE_CHECKING:
+    from gapless.capture.profiling import Profiling, Recipe
+
+SAVED = "profile.gapless.json"
+"""The numbers of all ranks, in the folder of the traces, for ``gapless show``."""
+
+_PATIENCE = 60.0
+"""Seconds that rank 0 waits for the files of the others, and for what a stopped script leaves running."""
+_LEAVING = 5.0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The command's options."""
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
+    stacks: bool
+    memory: bool
+    shapes: bool
+    output: str
+    form: str
+    unfold: bool
+    verbose: bool
+    no_color: bool
+    quiet: bool
+    prices: bool
+    fail_on: tuple[str, ...]
+
+
+@click.command("profile", cls=ScriptCommand)
+@click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option(
+    "--wait",
+    metavar="N",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="Steps that pass before anything is recorded.",
+)
+@click.option(
+    "--warmup",
+    metavar="N",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Steps in which the profiler warms up.",
+)
+@click.option(
+    "--active",
+    metavar="N",
+    type=click.IntRange(1),
+    default=6,
+    show_default=True,
+    help="Steps that are recorded, without Python stacks and again with them.",
+)
+@click.option(
+    "--repeat", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Do all that N times."
+)
+@click.option(
+    "--stacks/--no-stacks",
+    default=True,
+    help="Record steps with Python stacks, too, to tell lines; or do not.",
+)
+@click.option("--memory", is_flag=True, help="Record allocations, too (slower).")
+@click.option("--shapes", is_flag=True, help="Record the shapes of operators' inputs, too (slower).")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    default="gapless-profile",
+    show_default=True,
+    help="Where the traces are kept, as TensorBoard and Perfetto read them.",
+)
+@click.option("--fail-on", metavar="CODES", default="", help="Exit with 1 if these are found: GAP301,GAP11.")
+@click.option("--prices/--no-prices", default=True, help="Replay the trace to price each wait, or do not.")
+@_output.report_options
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+@click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def command(script: tuple[str, ...], module: str | None, fail_on: str, **options: object) -> int:
+    """Run SCRIPT unmodified on the GPU here, record some of its training steps, and explain them.
+
+    Steps are found: they end with the optimizer's step, the script's own profiler.step() or gapless.step().
+    They are recorded twice, without Python stacks for the times and with them for the lines, and the script
+    is stopped then. Options come before SCRIPT; everything after it is the script's.
+
+    \b
+    Examples:
+      gapless profile train.py --epochs 1
+      gapless profile --wait 50 --active 10 -o profiles -m mypackage.train
+      torchrun --nproc-per-node 8 -m gapless profile train.py      rank 0 explains all ranks
+      gapless show gapless-profile/profile.gapless.json            the same report again
+
+    Exit status: 0 explained; 1 over a bound; 2 usage, or no GPU; 3 nothing was recorded; a script that fails
+    keeps its own.
+    """
+    if module is None and not script:
+        raise UsageError("which script? gapless profile train.py")
+    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    return profile(module, script, wishes)
+
+
+def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
+    """Run it, explain what was recorded, and return the exit status."""
+    profiling_of, recipe = _prepared(wishes)
+    from gapless.capture.run import run
+    from gapless.capture.stopping import Stopper
+    from gapless.capture.target import Target
+
+    target = Target(words[0], words[1:]) if module is None else Target(module, words, module=True)
+    target.check()
+    stopper = Stopper(lambda mark: profiling.done)
+    profiling = profiling_of(stopper)
+    told = Told(_output.own_copy(sys.stderr), recipe.schedule.steps(len(recipe.passes)), quiet=wishes.quiet)
+    conclusion = Conclusion(wishes, told, profiling)
+    if conclusion.rank == 0:
+        told.starting(os.path.basename(target.name), profiling)
+    session = run(
+        target,
+        profiling,
+        stopper,
+        conclusion,
+        own_frames=wishes.verbose,
+        one_of_several=_ranks.several(),
+    )
+    conclusion(session)
+    if session.ending.how in ("enough-steps", "interrupted"):
+        _leave_behind(told, conclusion.status)
+    return conclusion.status
+
+
+def _prepared(wishes: Wishes) -> tuple[Callable[..., Profiling], Recipe]:
+    """What makes the capture, and what it is to record.
+
+    Raises:
+        UsageError: there is no GPU, no torch, or no folder that could be written to.
+    """
+    try:
+        from gapless.capture import profiling
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError("gapless profile runs your script and so needs PyTorch: pip install torch") from None
+    found = profiling.machine()
+    folder = Path(os.path.abspath(wishes.output))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"no traces can be kept in {wishes.output}: {error.strerror} (-o DIR)") from None
+    recipe = profiling.Recipe(
+        folder,
+        f"rank{_ranks.rank()}",
+        profiling.Schedule(wishes.wait, wishes.warmup, wishes.active, wishes.repeat),
+        profiling.PASSES if wishes.stacks else ("times",),
+        wishes.memory,
+        wishes.shapes,
+    )
+    return partial(profiling.Profiling, recipe, found, StepEnds()), recipe
+
+
+class Told(Progress):
+    """What is said on standard error while a profile is taken."""
+
+    def starting(self, name: str, profiling: Profiling) -> None:
+        steps = count(profiling.recipe.schedule.steps(len(profiling.recipe.passes)), "step")
+        self._say(f"profiling {name} on {profiling.machine.device} for {steps}")
+
+    def waiting(self, missing: int) -> None:
+        self._say(f"waiting for {count(missing, 'other rank')}")
+
+    def kept(self, path: str) -> None:
+        self._say(f"traces are in {path}")
+
+
+class Conclusion:
+    """Explains what was recorded, once, and remembers the exit status that follows."""
+
+    def __init__(self, wishes: Wishes, told: Told, profiling: Profiling) -> None:
+        self.wishes = wishes
+        self.told = told
+        self.profiling = profiling
+        self.recipe = profiling.recipe
+        self.rank = _ranks.rank()
+        self.status = 0
+        self._done = False
+        self._stream = _output.own_copy(sys.stdout)
+        self._style = _output.style_for(
+            self._stream,
+            color=not wishes.no_color,
+            unfold=wishes.unfold,
+            frames=wishes.verbose,
+            folder=os.getcwd(),
+        )
+        self._ended(self.rank).unlink(missing_ok=True)
+
+    def __call__(self, session: Session) -> Session:
+        if self._done:
+            return session
+        self._done = True
+        self.status = session.ending.status
+        self._ended(self.rank).touch()
+        if self.rank:
+            return session  # rank 0 speaks for all
+        self.told.end(session, self.profiling.steps)
+        try:
+            self._explain(session)
+        except UnreadableInput as error:
+            self.told.problem(str(error))
+            self.status = self.status or EXIT_UNREADABLE
+        return session
+
+    def _explain(self, session: Session) -> None:
+        from gapless.analyze.profile.report import report
+        from gapless.analyze.ranks import group
+        from gapless.model.profile import save
+
+        missing = self._wait_for_others()
+        pairs = self._pairs()
+        if not pairs:
+            raise UnreadableInput(self.profiling.why_nothing())
+        profiles = self._profiles(pairs)
+        if not profiles:
+            self.status = self.status or EXIT_UNREADABLE
+            return
+        save(profiles, self.recipe.folder / SAVED)
+        self.told.kept(self._style.path(str(self.recipe.folder)))
+        grouping = group(profiles)
+        notes = [_sentence(note) for note in (*grouping.notes, *session.notes, *missing)]
+        for number, one in enumerate(grouping.runs):
+            found = report(one, () if number else notes, nearby)
+            between = "\n" if self.wishes.form == "text" else ""
+            _output.write(self._stream, between + renderer(self.wishes.form)(found, self._style))
+            for reason in _gate.exceeded(found, None, self.wishes.fail_on):
+                self.told.problem(reason)
+                self.status = self.status or EXIT_FINDINGS
+
+    def _profiles(self, pairs: Sequence[tuple[str, str]]) -> list[Profile]:
+        from gapless.commands._reading import read_profiles
+
+        one = partial(_of_pair, dict(pairs), priced=self.wishes.prices and len(pairs) <= _most_priced())
+        profiles, failures = read_profiles([key for key, _ in pairs], one, quiet=self.wishes.quiet)
+        for failure in failures:
+            self.told.problem(str(failure))
+        return profiles
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """The files of each window of each rank: (the one to name it by, the one with stacks or "")."""
+        from gapless.capture.profiling import ENDING
+
+        folder = self.recipe.folder
+        ranks = {f"rank{number}" for number in range(_world())}
+        names = {
+            path.name
+            for which in self.recipe.passes
+            for path in (folder / which).glob(f"*{ENDING}")
+            if path.name.partition(".")[0] in ranks
+        }
+        pairs = []
+        for name in sorted(names, key=lambda name: (len(name), name)):
+            times, stacks = (str(folder / which / name) for which in ("times", "stacks"))
+            light, heavy = os.path.exists(times), self.wishes.stacks and os.path.exists(stacks)
+            pairs.append((times, stacks if heavy else "") if light else (stacks, stacks))
+        return pairs
+
+    # Other ranks ----------------------------------------------------------------------------------------
+
+    def _ended(self, rank: int) -> Path:
+        return self.recipe.folder / f".rank{rank}.ended"
+
+    def _wait_for_others(
+        self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+    ) -> list[str]:
+        """Wait until all ranks have written what they have; a remark on those that did not come."""
+        until = clock() + _PATIENCE
+        said = False
+        while missing := [rank for rank in range(_world()) if not self._ended(rank).exists()]:
+            if not said:
+                self.told.waiting(len(missing))
+                said = True
+            if clock() > until:
+                break
+            sleep(0.1)
+        for rank in range(_world()):
+            self._ended(rank).unlink(missing_ok=True)
+        named = ", ".join(map(str, missing))
+        return [f"of {count(len(missing), 'rank')} nothing was heard: {named}"] if missing else []
+
+
+def _of_pair(
+    pairs: dict[str, str], path: str, progress: Callable[[int], None] | None = None, priced: bool = False
+) -> Profile:
+    """The profile of the files that `path` names."""
+    from gapless.analyze.join import of_passes
+
+    stacks = pairs[path]
+    return of_passes("" if stacks == path else path, stacks, progress, priced)
+
+
+def _sentence(note: str) -> str:
+    return note[:1].upper() + note[1:]
+
+
+def _most_priced() -> int:
+    from gapless.commands.trace import MOST_PRICED
+
+    return MOST_PRICED
+
+
+def _world() -> int:
+    return max(1, _ranks._number(os.environ, "WORLD_SIZE", 1))
+
+
+def _leave_behind(told: Told, status: int) -> None:
+    """Do not wait forever for threads that wait for a script that was stopped."""
+    from gapless.capture.threads import abandon
+
+    left = abandon(_LEAVING)
+    if left:
+        told.problem(f"leaving without {left} of the script's threads, which did not end")
+        atexit._run_exitfuncs()
+        os._exit(status)

@@ -1,0 +1,44 @@
+"""Two scripts: each is run by ``gapless check`` in a process of its own, and their sessions are compared."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from gapless.errors import GaplessError
+from gapless.model import Session
+from gapless.model.session import load
+
+
+class ScriptFailed(GaplessError):
+    """A script ended with an error; the status is its own."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = status
+
+
+def session_of(words: tuple[str, ...], steps: str, gpu: str | None = None) -> Session:
+    """What ``gapless check`` sees of the script and arguments `words` in `steps` steady steps.
+
+    The script's output goes to standard error, where its traceback goes too.
+
+    Raises:
+        ScriptFailed: it left with a status of its own other than 0.
+    """
+    with tempfile.TemporaryDirectory(prefix="gapless-") as folder:
+        path = os.path.join(folder, "run.gapless.json")
+        options = ["--steps", steps, "-q", "-f", "json", "-o", path, *(("--gpu", gpu) if gpu else ())]
+        command = [sys.executable, "-m", "gapless", "check", *options, *words]
+        # What it reports is in the session; what the script prints is told apart from the comparison.
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, stdin=subprocess.DEVNULL)
+        sys.stderr.flush()
+        printed = done.stdout.rsplit(b"\n", 2)[0] if done.stdout.endswith(b"}\n") else done.stdout
+        if printed.strip():
+            sys.stderr.write(printed.decode(errors="backslashreplace").rstrip() + "\n")
+        if done.returncode or not os.path.exists(path):
+            status = done.returncode if done.returncode > 0 else 128 - done.returncode
+            raise ScriptFailed(f"{' '.join(words)} ended with status {status}: nothing to compare", status)
+        return load(path)

@@ -1,0 +1,197 @@
+"""What a call costs on the emulated device; the losses of the example, first against last."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gapless.prove import compare
+from gapless.prove.waits import launches
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
+STAGES = {"original": 6, "step1_where": 4, "step2_sort": 3, "step3_ignore_index": 0}
+
+
+@pytest.fixture(autouse=True)
+def _modules_kept(monkeypatch):
+    """Modules that a test loads from files go with it."""
+    before, path = dict(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - set(before):
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if str(EXAMPLE) in file:
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def scenes(size: int = 8, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    logits = torch.randn(3, classes, size, size, requires_grad=True)
+    return logits, torch.randint(-1, classes, (3, size, size))
+
+
+def costs(original, fixed, inputs, **more):
+    made = compare(original, fixed, inputs, seconds=0, edge_cases=False, **more)
+    assert made.costs, made.notes
+    return made.costs
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_losses_of_the_example(stage):
+    names = [f"{EXAMPLE / name}.py:ForegroundLoss(5)" for name in ("original", stage)]
+    made = compare(*names, scenes, seconds=0)
+    assert made.same, made
+    assert made.gradients
+    assert made.waits == (6, STAGES[stage])
+    assert [case.name for case in made.cases if case.outcome != "same"] == []
+    assert len(made.cases) >= 15
+    (before, after) = made.costs
+    assert sum(one.frequency.per_step for one in before.findings) == 6
+    assert {one.line.code for one in before.findings if one.line} >= {"values = torch.unique(labels)"}
+    assert (after.findings == ()) == (STAGES[stage] == 0)
+    assert any(one.backward for one in before.findings)
+
+
+def test_what_is_said_of_waits():
+    def original(x, mask):
+        return x[mask].mean()
+
+    def fixed(x, mask):
+        return torch.where(mask, x, 0.0).sum() / mask.sum()
+
+    def inputs():
+        return torch.randn(12, 5, requires_grad=True), torch.rand(12, 5) < 0.5
+
+    made = compare(original, fixed, inputs, seconds=0)
+    assert made.waits == (2, 0)
+    assert str(made) == "The same; no waits a call instead of 2."
+    assert compare(original, fixed, inputs, seconds=0, only="full mask").costs == ()
+
+
+def test_the_first_call_is_told_apart():
+    class Cached:
+        def __init__(self):
+            self.rows = None
+
+        def __call__(self, x):
+            if self.rows is None:
+                self.rows = x.nonzero()
+            return x.sum().item()
+
+    (cost, _) = costs(Cached(), Cached(), lambda: torch.ones(4))
+    assert (cost.first, cost.waits) == (2, 1)
+    assert [one.code for one in cost.findings] == ["GAP101"]
+
+
+def test_operators_are_those_that_work():
+    def call(x):
+        y = x.view(2, 3).T[0].unsqueeze(0)  # views
+        torch.empty_like(x)  # an allocation
+        return y + 1
+
+    cost = costs(call, lambda x: (x + 1).exp().sum(), lambda: torch.ones(6))
+    assert [one.operators for one in cost] == [1, 3]
+
+
+def test_backward_counts():
+    def f(x):
+        return (x * x).sum()
+
+    def inputs():
+        return torch.ones(6, requires_grad=True)
+
+    both = costs(f, f, inputs)[0], costs(f, f, inputs, backward=False)[0]
+    assert both[0].operators > both[1].operators == 2
+
+
+def test_peak_memory_is_what_lives_at_once():
+    def wasteful(x):
+        a, b = x + 1, x + 2
+        return a + b
+
+    def thrifty(x):
+        return (x + 1).add_(x).add_(2)
+
+    before, after = costs(wasteful, thrifty, lambda: torch.ones(1000))
+    assert before.peak == 3 * 4000
+    assert after.peak == 4000
+
+
+def test_inputs_are_on_the_device_and_what_else_is_needed_is_not():
+    table = torch.ones(4)
+    (one, _) = costs(lambda x: x.cpu(), lambda x: x.cpu(), lambda: torch.ones(4))
+    assert one.waits == 1
+    (one, _) = costs(lambda x: x + table.to(x.device), lambda x: x, lambda: torch.ones(4))
+    assert one.waits == 1
+    layer = nn.Linear(4, 2)
+    (one, _) = costs(layer, layer, lambda: torch.ones(3, 4))
+    assert one.waits == 0
+
+
+def test_what_cannot_be_emulated_is_told_and_the_rest_is_done():
+    table = torch.ones(4)
+    made = compare(lambda x: x + table, lambda x: x + table, lambda: torch.ones(4), seconds=0)
+    assert made.same
+    assert made.costs == ()
+    assert made.waits is None
+    assert any("waits were not counted: on the emulated" in note for note in made.notes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which such code would use")
+def test_code_that_asks_for_a_gpu_gets_one():
+    def original(x):
+        x = x.cuda()
+        return x[x > 0].sum()
+
+    def fixed(x):
+        x = x.to("cuda")
+        return torch.where(x > 0, x, 0.0).sum()
+
+    made = compare(original, fixed, lambda: torch.randn(6, requires_grad=True), seconds=5)
+    assert made.device == "an emulated NVIDIA A100-SXM4-80GB"
+    assert made.same, made
+    assert made.time is None
+    assert "no time was measured: the code asks for a GPU, and there is none here" in made.notes
+    made = compare(
+        lambda x: x.sum(), lambda x: x.sum(), lambda: torch.ones(3, device="cuda"), seconds=0, gpu="T4"
+    )
+    assert (made.device, made.same) == ("an emulated Tesla T4", True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which such code would use")
+def test_modules_follow_inputs_that_are_on_the_device():
+    layer = nn.Linear(4, 2)
+    made = compare(layer, layer, lambda: torch.ones(3, 4, device="cuda"), seconds=0)
+    assert made.same
+    assert made.waits == (0, 0)
+    assert not layer.weight.is_cuda
+
+
+def test_what_was_compiled_before_is_counted_as_it_is_written():
+    def original(x):
+        return x[x > 0].sum()
+
+    compiled = torch.compile(original, backend="eager")
+    made = compare(original, compiled, lambda: torch.ones(4), seconds=0, edge_cases=False)
+    assert made.same
+    assert made.waits == (1, 1)
+
+
+def test_a_profiler_that_runs_is_told():
+    def f(x):
+        return x + 1
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        made = compare(f, f, lambda: torch.ones(4), seconds=0.01, edge_cases=False)
+    assert "a profiler runs, which is in the times: measure without it" in made.notes
+
+
+def test_which_operators_work():
+    aten = torch.ops.aten
+    works = [aten.add.Tensor, aten.copy_.default, aten.relu_.default, aten.cat.default]
+    rests = [aten.view.default, aten.t.default, aten.empty_like.default, aten.detach.default]
+    assert all(launches(one) for one in works)
+    assert not any(launches(one) for one in rests)

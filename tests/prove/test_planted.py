@@ -1,0 +1,498 @@
+"""Planted differences are found, each in the case and the place where it is; what is none is not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gapless.model.proof import Proof
+from gapless.prove import compare, proving
+from gapless.prove.waits import Counted
+
+IGNORE = -1
+
+
+@pytest.fixture(autouse=True)
+def _nothing_counted(monkeypatch):
+    """Waits are another matter, and take the longer part of the time."""
+    monkeypatch.setattr(proving, "both_costs", lambda setup: Counted())
+
+
+def proof(original: Callable[..., Any], fixed: Callable[..., Any], inputs: Any, **more: Any) -> Proof:
+    return compare(original, fixed, inputs, seconds=0, **more)
+
+
+def failures(made: Proof) -> dict[str, list[str]]:
+    """The failing cases, each with the places where it fails."""
+    return {case.name: [one.where for one in case.differences] for case in made.failed}
+
+
+def masked() -> tuple[Tensor, Tensor]:
+    return torch.randn(12, 5, requires_grad=True), torch.rand(12, 5) < 0.5
+
+
+def labelled() -> tuple[Tensor, Tensor]:
+    return torch.randn(4, 6, 8, 8, requires_grad=True), torch.randint(IGNORE, 6, (4, 8, 8))
+
+
+def plain() -> Tensor:
+    return torch.randn(8, 6, requires_grad=True)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    return x[mask].mean()
+
+
+class TestMasks:
+    def test_the_fixed_size_form_is_the_same(self):
+        made = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).sum() / mask.sum(), masked)
+        assert made.same, made
+        assert made.gradients
+        assert {"empty mask", "full mask", "mask of one element"} <= {case.name for case in made.cases}
+
+    def test_a_wrong_mask(self):
+        made = proof(masked_mean, lambda x, mask: torch.where(~mask, x, 0.0).sum() / (~mask).sum(), masked)
+        assert {"as given", "full mask"} <= set(failures(made))
+        assert set(failures(made)["as given"]) == {"output", "gradient of x"}
+
+    def test_a_mask_that_is_off_by_one_element(self):
+        def fixed(x, mask):
+            mask = mask.clone()
+            mask[-1, -1] = True
+            return torch.where(mask, x, 0.0).sum() / mask.sum()
+
+        assert "empty mask" in failures(proof(masked_mean, fixed, masked))
+
+    def test_the_wrong_denominator(self):
+        made = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).mean(), masked)
+        assert "as given" in failures(made)
+        assert "full mask" not in failures(made)
+
+    def test_a_value_only_when_the_mask_is_empty(self):
+        def original(x, mask):
+            return x[mask].sum() / max(int(mask.sum()), 1)
+
+        made = proof(original, lambda x, mask: torch.where(mask, x, 0.0).sum() / mask.sum(), masked)
+        assert set(failures(made)) == {"empty mask", "empty batch"}
+        assert made.verdict.startswith("Not the same: case `empty mask`, output is nan instead of 0")
+
+    def test_a_gradient_only_when_the_mask_is_empty(self):
+        """The value is the same: NaN times zero is what the gradient of the branch not taken becomes."""
+
+        def original(x, mask):
+            return x[mask].sqrt().sum() / max(int(mask.sum()), 1)
+
+        def fixed(x, mask):
+            total = torch.where(mask, x, 1.0).sqrt() * mask
+            count = mask.sum()
+            return torch.where(count > 0, total.sum() / count, 0 * x.sum() + 0.25 * (x - x.detach()).sum())
+
+        made = proof(original, fixed, lambda: (torch.rand(12, requires_grad=True), torch.rand(12) < 0.5))
+        assert failures(made)["empty mask"] == ["gradient of x"]
+        assert set(failures(made)) == {"empty mask"}
+        (one,) = made.failed[0].differences
+        assert (one.before, one.kind, one.share) == ("0", "value", 1.0)
+
+    def test_multiplying_by_the_mask_lets_nan_through(self):
+        made = proof(masked_mean, lambda x, mask: (x * mask).sum() / mask.sum(), masked)
+        assert set(failures(made)) == {"empty mask", "NaN in x where it does not count"}
+        assert failures(made)["empty mask"] == ["gradient of x"]
+        assert failures(made)["NaN in x where it does not count"] == ["output"]
+
+    def test_masks_of_floats_are_masks(self):
+        def inputs():
+            return torch.randn(12, 5, requires_grad=True), (torch.rand(12, 5) < 0.5).float()
+
+        made = proof(
+            lambda x, weight: x[weight.bool()].sum(),
+            lambda x, weight: (x * weight).sum() + 0 * x.mean(),
+            inputs,
+        )
+        assert "empty mask" in {case.name for case in made.cases}
+
+
+class TestLabels:
+    weight = torch.linspace(0.5, 2.0, 6)
+
+    def test_a_dropped_weight(self):
+        made = proof(
+            lambda logits, labels: F.cross_entropy(logits, labels, self.weight, ignore_index=IGNORE),
+            lambda logits, labels: F.cross_entropy(logits, labels, ignore_index=IGNORE),
+            labelled,
+        )
+        assert not made
+        assert "as given" in failures(made)
+
+    def test_labels_get_every_kind_of_case(self):
+        def loss(logits, labels):
+            return F.cross_entropy(logits, labels, ignore_index=IGNORE)
+
+        made = proof(loss, loss, labelled)
+        names = [case.name for case in made.cases]
+        assert made.same
+        assert len(set(names)) == len(names)
+        assert {
+            *("as given", "calls in a row", "one class", "last class only", "two classes", "all ignored"),
+            *("all but one ignored", "batch of one", "empty batch", "odd sizes", "strided tensors"),
+            *("half precision", "bfloat16", "NaN in logits", "infinity in logits"),
+        } <= set(names)
+
+    def test_an_error_only_with_one_class(self):
+        def fixed(logits, labels):
+            loss = F.cross_entropy(logits, labels, ignore_index=IGNORE)
+            return loss + 1e-3 if torch.unique(labels[labels != IGNORE]).numel() == 1 else loss
+
+        made = proof(lambda a, b: F.cross_entropy(a, b, ignore_index=IGNORE), fixed, labelled)
+        assert {"one class", "last class only", "all but one ignored"} == set(failures(made))
+
+    def test_an_index_that_both_refuse_is_the_same(self):
+        def loss(logits, labels):
+            return F.cross_entropy(logits, labels)
+
+        made = proof(loss, loss, lambda: (torch.randn(6, 4, requires_grad=True), torch.randint(0, 4, (6,))))
+        refused = next(case for case in made.cases if case.name == "negative labels")
+        assert (refused.outcome, made.same) == ("both raise", True)
+        assert refused.why.startswith("IndexError: ")
+
+    def test_what_the_original_cannot_do_is_dropped(self):
+        def original(x):
+            if not x.shape[0]:
+                raise ValueError("no rows")
+            return x.sum()
+
+        made = proof(original, lambda x: x.sum(), plain)
+        dropped = {case.name: case.why for case in made.cases if case.outcome == "dropped"}
+        assert dropped == {"empty batch": "ValueError: no rows"}
+        assert made.same
+
+    def test_what_only_the_other_cannot_do_is_a_difference(self):
+        def fixed(x):
+            if not x.shape[0]:
+                raise ValueError("no rows")
+            return x.sum()
+
+        made = proof(lambda x: x.sum(), fixed, plain)
+        assert failures(made) == {"empty batch": ["the call"]}
+        assert "gives ValueError: no rows instead of a result" in made.verdict
+
+
+class TestTypes:
+    def test_a_changed_dtype(self):
+        made = proof(lambda x: x.softmax(-1), lambda x: x.double().softmax(-1), plain)
+        (one,) = made.failed[0].differences[:1]
+        assert (one.kind, one.before, one.after) == ("dtype", "float32", "float64")
+
+    def test_only_in_half_precision(self):
+        def fixed(x):
+            return (1000 * x).square().sum() / 1e6 if x.dtype is torch.float16 else x.square().sum()
+
+        made = proof(lambda x: x.square().sum(), fixed, plain)
+        assert set(failures(made)) == {"half precision"}
+
+    def test_half_precision_may_round_in_another_order(self):
+        made = proof(lambda x: x.square().sum() / 48, lambda x: (x / 48 * x).flip(0).sum(0).sum(), plain)
+        assert made.same, failures(made)
+
+    def test_a_changed_shape(self):
+        made = proof(lambda x: x.sum(), lambda x: x.sum().reshape(1), plain)
+        (one,) = made.failed[0].differences[:1]
+        assert (one.kind, one.before, one.after) == ("shape", "()", "(1,)")
+
+    def test_a_tensor_instead_of_a_number_is_told(self):
+        made = proof(lambda x: x.sum().item(), lambda x: x.detach().sum(), plain)
+        assert made.same
+        assert "output is a tensor instead of a float" in made.notes
+
+    def test_other_structures(self):
+        made = proof(lambda x: {"loss": x.sum()}, lambda x: (x.sum(),), plain)
+        assert made.failed[0].differences[0].kind == "structure"
+        made = proof(lambda x: {"a": x, "b": 1}, lambda x: {"b": 2, "a": x}, plain)
+        assert not made
+
+    def test_parts_of_an_output_are_named(self):
+        @dataclass
+        class Out:
+            scores: Any
+
+        made = proof(lambda x: Out([x, {"k": x}]), lambda x: Out([x, {"k": x + 1}]), plain)
+        assert failures(made)["as given"] == ["output.scores[1]['k']"]
+
+    def test_a_result_that_is_none(self):
+        made = proof(lambda x: None, lambda x: x.sum(), plain)
+        assert (made.failed[0].differences[0].before, made.same) == ("None", False)
+
+
+class TestGradients:
+    def test_a_gradient_that_is_cut_off(self):
+        made = proof(lambda x: x.sum(), lambda x: x.detach().sum(), plain)
+        assert failures(made)["as given"] == ["gradient through output"]
+        assert "gradient through output is cut off" in made.verdict
+
+    def test_only_the_gradient_differs(self):
+        made = proof(lambda x: x.square().sum(), lambda x: (x.square() + x - x.detach()).sum(), plain)
+        assert failures(made)["as given"] == ["gradient of x"]
+
+    def test_small_gradients_are_compared_as_strictly_as_large_ones(self):
+        def original(x):
+            return 1e-7 * x.square().mean()
+
+        made = proof(original, lambda x: original(x) + 1e-9 * (x - x.detach()).sum(), plain)
+        assert failures(made)["as given"] == ["gradient of x"]
+
+    def test_none_and_zeros_are_one_gradient(self):
+        made = proof(
+            lambda x, y: x.sum(),
+            lambda x, y: x.sum() + (0 * y).nan_to_num().sum(),
+            lambda: (plain(), plain()),
+        )
+        assert made.same, failures(made)
+
+    def test_parameters_of_modules(self):
+        layer = nn.Linear(6, 3)
+        other = nn.Linear(6, 3)
+        other.load_state_dict(layer.state_dict())
+
+        def twice(x):
+            y = other(x)
+            return y + other.bias - other.bias.detach()
+
+        made = proof(layer, other, plain)
+        assert made.same, failures(made)
+        made = proof(lambda x: layer(x), twice, plain)
+        assert failures(made)["as given"] == ["gradient of layer.bias"]
+
+    def test_a_call_that_is_backward_itself(self):
+        layer = nn.Linear(6, 3)
+
+        def step(scale):
+            def call(x):
+                loss = scale * layer(x).square().sum()
+                loss.backward()
+                return loss.detach() / scale
+
+            return call
+
+        assert proof(step(1.0), step(1.0), plain).same
+        made = proof(step(1.0), step(2.0), plain)
+        assert set(failures(made)["as given"]) == {
+            "gradient of x",
+            "gradient of layer.weight",
+            "gradient of layer.bias",
+        }
+        assert layer.weight.grad is None
+
+    def test_without_any_it_is_said(self):
+        made = proof(lambda x: x.sum(), lambda x: x.sum(), lambda: torch.randn(4, 3))
+        assert not made.gradients
+        assert made.notes == (
+            "no gradients were compared, as no input requires them: --grad x has it require them",
+        )
+        made = proof(
+            lambda x: x.sum(), lambda x: x.detach().sum(), lambda: torch.randn(4, 3), gradients_of="x"
+        )
+        assert failures(made)["as given"] == ["gradient through output"]
+
+
+class TestState:
+    def test_a_change_of_the_input(self):
+        def fixed(x, mask):
+            mask &= x.detach() > 0
+            return torch.where(mask, x, 0.0).sum()
+
+        made = proof(lambda x, mask: x[mask & (x > 0)].sum(), fixed, masked)
+        assert failures(made)["as given"] == ["input mask after the call"]
+
+    def test_a_change_that_only_the_original_makes_is_told(self):
+        def original(x, labels):
+            labels[labels < 0] = 0
+            return x.sum() * labels.sum()
+
+        made = proof(original, lambda x, labels: x.sum() * labels.clamp(min=0).sum(), labelled)
+        assert made.same, failures(made)
+        assert "only the first changes its input labels in place" in made.notes
+
+    def test_a_change_that_is_the_result(self):
+        def original(x):
+            x.zero_()
+
+        made = proof(original, lambda x: None, lambda: torch.randn(3))
+        assert failures(made)["as given"] == ["input x after the call"]
+
+    def test_state_of_an_object(self):
+        class Mean:
+            def __init__(self, decay):
+                self.total, self.decay = torch.zeros(()), decay
+
+            def __call__(self, x):
+                self.total = self.decay * self.total + x.detach().sum()
+                return self.total
+
+        one = Mean(0.9)
+        assert proof(one, Mean(0.9), plain).same
+        assert proof(one.__call__, Mean(0.9).__call__, plain).same
+        made = proof(one, Mean(0.5), plain)
+        assert set(failures(made)) == {"calls in a row"}
+        assert made.failed[0].differences[0].call == 2
+        assert one.total == 0
+
+    def test_what_is_kept_from_the_first_call(self):
+        def kept():
+            known = {}
+
+            def call(x, mask):
+                found = known.setdefault("mask", mask)
+                return torch.where(found, x, 0.0).sum()
+
+            return call
+
+        made = proof(lambda x, mask: torch.where(mask, x, 0.0).sum(), kept(), masked)
+        assert set(failures(made)) == {"calls in a row"}
+
+    def test_counters_in_closures(self):
+        def counting():
+            calls = 0
+
+            def call(x):
+                nonlocal calls
+                calls += 1
+                return x.sum() * calls
+
+            return call
+
+        first = counting()
+        assert proof(first, counting(), plain).same
+        assert first(torch.ones(1)) == 1
+
+    def test_globals_are_copied_and_restored(self):
+        COUNTED.clear()
+        made = proof(counts_globally, counts_globally, plain)
+        assert made.same, failures(made)
+        assert COUNTED == []
+
+    def test_buffers_after_the_call(self):
+        norm, frozen = nn.BatchNorm1d(6), nn.BatchNorm1d(6, momentum=0.0)
+        assert proof(norm, nn.BatchNorm1d(6), plain).same
+        made = proof(norm, frozen, plain)
+        assert set(failures(made)["as given"]) == {
+            "running_mean after the call",
+            "running_var after the call",
+        }
+        assert norm.num_batches_tracked == 0
+
+
+COUNTED: list[int] = []
+
+
+def counts_globally(x: Tensor) -> Tensor:
+    COUNTED.append(len(COUNTED))
+    return x.sum() * len(COUNTED)
+
+
+class TestRandomness:
+    def test_both_draw_the_same(self):
+        def own(x):
+            keep = torch.empty_like(x).bernoulli_(0.75)
+            return x * keep / 0.75
+
+        assert proof(lambda x: F.dropout(x, 0.25), lambda x: F.dropout(x, 0.25), plain).same
+        assert proof(own, own, plain).same
+        assert not proof(lambda x: F.dropout(x, 0.25), lambda x: F.dropout(x, 0.5), plain)
+
+    def test_python_and_numpy_draw_the_same(self):
+        import numpy as np
+
+        def draws(x):
+            return x * random.random() + np.random.rand()
+
+        assert proof(draws, draws, plain).same
+
+    def test_generators_are_left_alone(self):
+        torch.manual_seed(3)
+        random.seed(3)
+        before = torch.get_rng_state(), random.getstate()
+        proof(lambda x: F.dropout(x), lambda x: F.dropout(x), plain)
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert random.getstate() == before[1]
+
+    def test_every_run_says_the_same(self):
+        made = [proof(masked_mean, lambda x, m: (x * m).sum() / m.sum(), masked).cases for _ in range(2)]
+        assert made[0] == made[1]
+        other = proof(masked_mean, lambda x, m: (x * m).sum() / m.sum(), masked, seed=1)
+        assert [case.name for case in other.cases] == [case.name for case in made[0]]
+
+
+class TestWhatIsNoDifference:
+    def test_another_order_of_a_long_sum(self):
+        def original(x):
+            return (x * x.abs()).sum()
+
+        def fixed(x):
+            return (x * x.abs()).reshape(-1, 8).flip(0).sum(0).sum()
+
+        made = proof(original, fixed, lambda: 100 * torch.randn(64, 1024, requires_grad=True))
+        assert made.same, failures(made)
+
+    def test_cancellation(self):
+        """Both are as far from the truth as the other, and much further than the tolerance."""
+
+        def original(x):
+            return (x + 1e4).sum(0) - (x.flip(0) + 1e4).sum(0)
+
+        def fixed(x):
+            return ((x + 1e4) - (x.flip(0) + 1e4)).sum(0)
+
+        made = proof(fixed, original, lambda: torch.randn(512, 3, requires_grad=True))
+        assert not made
+        made = proof(original, original, lambda: torch.randn(512, 3, requires_grad=True))
+        assert made.same
+
+    def test_nan_is_nan(self):
+        assert proof(lambda x: x * float("nan"), lambda x: x.neg() * float("nan"), plain).same
+
+    def test_infinities_have_a_sign(self):
+        assert proof(lambda x: x.detach() / 0, lambda x: x.detach() / 0, plain).same
+        assert not proof(lambda x: x.detach() / 0, lambda x: -x.detach() / 0, plain)
+
+    def test_views_and_copies(self):
+        made = proof(lambda x: x.T, lambda x: x.T.contiguous(), plain)
+        assert made.same, failures(made)
+        made = proof(lambda x: x.expand(2, 8, 6), lambda x: torch.stack([x, x]), plain, edge_cases=False)
+        assert made.same
+
+    def test_numpy_and_text(self):
+        made = proof(
+            lambda x: (x.detach().numpy(), "text", 3),
+            lambda x: (x.detach().clone().numpy(), "text", 3),
+            plain,
+            edge_cases=False,
+        )
+        assert made.same
+        assert not proof(lambda x: "a", lambda x: "b", plain)
+
+    def test_sparse_outputs(self):
+        made = proof(lambda x: x.detach().to_sparse(), lambda x: x.detach().to_sparse(), plain)
+        assert made.same
+        assert made.failed == ()
+
+
+@pytest.mark.parametrize("name", ["empty mask", "as given", "calls in a row"])
+def test_one_case_alone(name):
+    made = proof(masked_mean, lambda x, mask: (x * mask).sum() / mask.sum(), masked, only=name)
+    assert [case.name for case in made.cases] == [name]
+    assert made.costs == ()
+
+
+def test_assert_same_names_the_case():
+    made = proof(masked_mean, lambda x, mask: torch.where(mask, x, 0.0).mean(), masked)
+    with pytest.raises(
+        AssertionError, match=r"Not the same: case `as given`(.|\n)*mask of one element: output"
+    ):
+        made.assert_same()
+    proof(masked_mean, masked_mean, masked).assert_same()

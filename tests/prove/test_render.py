@@ -1,0 +1,205 @@
+"""A proof as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gapless.model import Finding, Frequency, SourceLine
+from gapless.model.estimate import Range
+from gapless.model.proof import (
+    CaseResult,
+    Cost,
+    Difference,
+    Duration,
+    Interval,
+    Proof,
+    Sweep,
+    SweepRow,
+    Timing,
+)
+from gapless.prove.sweep import swept
+from gapless.prove.timing import faster
+from gapless.prove.verdict import verdict
+from gapless.render import Style, _proof
+
+EXPECTED = Path(__file__).parent / "expected"
+
+
+def around(value: float, spread: float = 0.05) -> Interval:
+    return Interval(median=value, low=value * (1 - spread), high=value * (1 + spread))
+
+
+def timing(ratio: float, clock="GPU", spread: float = 0.05) -> Timing:
+    def side(length: float) -> Duration:
+        if clock == "CPU":
+            return Duration(total=around(length))
+        return Duration(total=around(length), host=around(0.4 * length), device=around(0.9 * length))
+
+    quotient = around(ratio, spread)
+    return Timing(
+        before=side(ratio * 2e6),
+        after=side(2e6),
+        ratio=quotient,
+        faster=faster(quotient),
+        clock=clock,
+        calls=(90, 280),
+        rounds=40,
+    )
+
+
+def finding(line: int, backward: bool = False) -> Finding:
+    return Finding(
+        code="GAP112",
+        name="boolean-mask-read",
+        line=SourceLine("/work/losses.py", line, "original", "x[mask].mean()"),
+        frequency=Frequency(when="every-step", waits=1, per_step=1, every=1, total=6),
+        remedy="`torch.where(mask, x, 0.0).sum() / mask.sum()` is the same mean",
+        backward=backward,
+    )
+
+
+COSTS = (
+    Cost(
+        waits=2,
+        first=3,
+        operators=9,
+        peak=7688,
+        findings=(finding(9), finding(9, backward=True)),
+        estimate=Range(160_000, 210_000, 300_000),
+    ),
+    Cost(waits=0, first=0, operators=11, peak=7688, estimate=Range(70_000, 90_000, 120_000)),
+)
+SAME = (
+    CaseResult(name="as given", outcome="same"),
+    CaseResult(name="empty mask", outcome="same", made="edge"),
+    CaseResult(name="negative labels", outcome="both raise", made="edge", why="IndexError: out of bounds"),
+    CaseResult(name="empty batch", outcome="dropped", made="edge", why="ValueError: no rows"),
+)
+DIFFERENT = (
+    *SAME[:1],
+    CaseResult(
+        name="empty mask",
+        outcome="differs",
+        made="edge",
+        differences=(
+            Difference(
+                where="gradient of logits",
+                before="0",
+                after="0.25",
+                largest=0.25,
+                at=(0, 3),
+                share=1 / 12,
+                rtol=1.3e-6,
+                atol=1e-5,
+            ),
+            Difference(where="output", kind="dtype", before="float32", after="float64"),
+            Difference(where="gradient through output", kind="gradient", after="is cut off"),
+            Difference(where="output", call=2, before="1", after="nan"),
+        ),
+    ),
+)
+
+
+def proof(cases=SAME, time=None, costs=COSTS, **more) -> Proof:
+    return Proof(
+        verdict=verdict(cases, costs, time),
+        same=all(case.outcome != "differs" for case in cases),
+        before="/work/losses.py:original",
+        after="/work/losses.py:fixed",
+        cases=cases,
+        device="NVIDIA H200" if time is None or time.clock == "GPU" else "CPU",
+        gpu="NVIDIA A100-SXM4-80GB",
+        gradients=True,
+        costs=costs,
+        time=time,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("time", "words"),
+    [
+        (timing(3.1), "The same, and 3.1× (2.9–3.3) faster; no waits a call instead of 2"),
+        (timing(1.01), "The same, and no difference in time can be told (0.96–1.06); no waits"),
+        (timing(0.7), "The same, but slower here: 0.70× (0.66–0.73); no waits a call instead of 2"),
+        (timing(3.1, "CPU"), "The same, and 3.1× (2.9–3.3) faster in CPU time; no waits"),
+        (timing(0.7, "CPU"), "The same, but slower here: 0.70× (0.66–0.73, CPU time); no waits"),
+        (None, "The same; no waits a call instead of 2"),
+    ],
+    ids=["faster", "as-fast", "slower", "faster-cpu", "slower-cpu", "not-measured"],
+)
+def test_verdicts(time, words):
+    assert proof(time=time).verdict.startswith(words)
+
+
+def test_the_verdict_of_what_is_not_the_same():
+    assert proof(DIFFERENT).verdict == (
+        "Not the same: case `empty mask`, gradient of logits, largest difference 0.25 (0.25 instead of 0); "
+        "no waits a call instead of 2"
+    )
+    again = msgspec.structs.replace(DIFFERENT[1], name="odd sizes")
+    assert (
+        "(1 other case too); 1.50× (1.42–1.58) faster; no" in proof((*DIFFERENT, again), timing(1.5)).verdict
+    )
+    assert proof(costs=(COSTS[0], COSTS[0])).verdict.endswith("2 waits a call, as before")
+
+
+SWEEP = swept(
+    "density",
+    [
+        SweepRow(value=0.001, same=True, time=timing(0.5)),
+        SweepRow(value=0.01, same=True, time=timing(0.99)),
+        SweepRow(value=0.1, same=False, time=timing(2.0)),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "style"),
+    [
+        ("same", proof(time=timing(3.1)), Style(folder="/work")),
+        (
+            "different",
+            proof(
+                DIFFERENT,
+                again="gapless compare losses.py:original losses.py:fixed --case 'empty mask'",
+                notes=("only the first changes its input labels in place",),
+            ),
+            Style(folder="/work", unicode=False),
+        ),
+        ("unfolded", proof(DIFFERENT + SAME[2:], timing(0.7, "CPU")), Style(folder="/work", unfold=True)),
+        ("sweep", proof(sweep=SWEEP, costs=()), Style(folder="/work")),
+    ],
+    ids=["same", "different", "unfolded", "sweep"],
+)
+def test_text(name, made, style):
+    text = _proof.as_text(made, style)
+    assert text == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")
+    rows = [row for row in text.splitlines() if "again: " not in row]
+    assert max(map(len, rows)) <= 80
+    assert not any(row.endswith(" ") for row in rows)
+
+
+def test_a_sweep_in_which_nobody_overtakes():
+    for ratios, words in (((2.0, 3.0), "after is faster wherever"), ((1.0, 1.0), "At no value")):
+        made = swept("n", [SweepRow(value=n, same=True, time=timing(one)) for n, one in enumerate(ratios)])
+        assert words in " ".join(_proof.as_text(proof(sweep=made), Style()).split())
+
+
+def test_json_has_every_field_and_no_numbers_that_are_none():
+    made = proof(DIFFERENT, timing(2.0), sweep=SWEEP)
+    text = _proof.as_json(made, Style())
+    document = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert text.count("\n") == 1
+    assert (document.pop("format"), document.pop("version")) == ("gapless-proof", 1)
+    assert set(document) == set(Proof.__struct_fields__)
+    assert document["costs"][0]["estimate"] == {"least": 160_000, "likely": 210_000, "most": 300_000}
+    bare = msgspec.structs.replace(
+        made, costs=tuple(msgspec.structs.replace(one, estimate=None) for one in made.costs)
+    )
+    assert msgspec.convert(json.loads(_proof.as_json(bare, Style())), Proof) == bare
+    assert isinstance(made.sweep, Sweep)
