@@ -41,9 +41,8 @@ _FOLDERS = tuple(f"functional.{folder}" for folder in _WITH_FUNCTIONS)
 
 def _known() -> frozenset[str]:
     files = {f"{folder}.{file}".lstrip(".") for folder, names in _FILES.items() for file in names.split()}
-    return frozenset(
-        f"{HERE}.{path}" for path in (*files, *(f"functional.{file}" for file in files), *_FOLDERS)
-    )
+    functions = {f"functional.{file}" for file in files if file.startswith(_WITH_FUNCTIONS)}
+    return frozenset(f"{HERE}.{path}" for path in (*files, *functions, *_FOLDERS))
 
 
 PATHS = _known()
