@@ -63,6 +63,9 @@ class FakeDevice:
     ) -> None:
         self.waits.append((operator, mechanism, call))
 
+    def queued(self, kind: str, stream: int, event: int = 0) -> None:
+        pass
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 

@@ -202,6 +202,22 @@ def test_counted(waits):
     ).assert_outcomes(passed=1)
 
 
+def test_fixtures_of_the_same_name_are_the_suites_own(suite):
+    result = suite(
+        """
+@pytest.fixture
+def waits():
+    return 7
+
+def test_own(waits):
+    assert waits == 7
+    assert not torch.cuda.is_available()
+"""
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*watched*")
+
+
 def test_other_outcomes_stay(suite):
     result = suite(
         """

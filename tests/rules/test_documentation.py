@@ -19,9 +19,9 @@ EXTRA = {
     "GAP153": "group()\n",
     "GAP145": "from transformers import Trainer, TrainingArguments\nmodel, dataset = classifier()\n",
     "GAP146": "language_model, tokens = causal_model()\n",
-    "GAP141": "import torchmetrics\n",
-    "GAP156": "import torchmetrics\n",
-    "GAP157": "import torchmetrics\n",
+    "GAP141": "import gapless\nimport torchmetrics\n",
+    "GAP156": "import gapless\nimport torchmetrics\n",
+    "GAP157": "import gapless\nimport torchmetrics\n",
     "GAP158": "import torchmetrics\n",
     "GAP159": "import torchmetrics\n",
 }

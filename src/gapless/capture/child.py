@@ -37,7 +37,9 @@ class Child:
         self.plan = plan
         self.stopper = Stopper(enough)
         self.forked = current()
-        self.emulator = self.forked or Emulator(plan.gpu, plan.devices, on_mark=self._mark)
+        self.emulator = self.forked or Emulator(
+            plan.gpu, plan.devices, on_mark=self._mark, programme=plan.programme, memory=plan.memory
+        )
         self.script = tuple(sys.argv)
         self.pid = os.getpid()
         self.error: BaseException | None = None

@@ -47,7 +47,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     `start` names the function ``module:function`` that begins the capture there, once torch is imported;
     it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name
-    of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all).
+    of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all), and whether
+    what the steps ask of the device, and of its memory, is recorded.
     """
 
     start: str
@@ -55,6 +56,8 @@ class Plan(msgspec.Struct, frozen=True):
     gpu: str | None = None
     devices: int | None = None
     steps: int | None = None
+    programme: bool = False
+    memory: bool = False
 
 
 # -- in the parent ---------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ class Conclusion:
             self.progress.saved(self._style.path(self._output))
         # One rank speaks for all: they run the same steps.
         if self.rank == 0:
-            self._report(report(session, priced=self.wishes.prices))
+            self._report(_with_memory(report(session, priced=self.wishes.prices), session))
         return session
 
     def _calibrated(self, session: Session) -> Session:
@@ -273,6 +273,22 @@ class Conclusion:
             self.progress.problem(reason)
         if over and not self.status:
             self.status = 1
+
+
+def _with_memory(found: Report, session: Session) -> Report:
+    """The report with what replaying the allocator says, where memory was recorded."""
+    if not session.memory:
+        return found
+    from gapless.analyze.memory import findings
+    from gapless.memory.report import report as replay
+
+    made = [replay(run) for run in session.memory]
+    told = [f"memory, device {one.device}: {one.sentence[0].lower()}{one.sentence[1:]}" for one in made]
+    return msgspec.structs.replace(
+        found,
+        findings=(*found.findings, *(one for memory in made for one in findings(memory))),
+        notes=(*found.notes, *told, *dict.fromkeys(note for run in session.memory for note in run.notes)),
+    )
 
 
 def _leave_behind(progress: Progress, status: int) -> None:

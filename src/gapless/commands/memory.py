@@ -13,11 +13,9 @@ import msgspec
 
 from gapless.commands import _output
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
-from gapless.model.memory import MemoryReport, MemoryRun
+from gapless.model.memory import CONTEXT, MemoryReport, MemoryRun
 from gapless.render import _memory
 
-CONTEXT = 512 << 20
-"""What CUDA's context and libraries keep of a device for themselves."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
 _PREFIXES = " kmgt"
 
@@ -81,6 +79,7 @@ def command(
 
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage; 3 the snapshot could not be read.
     """
+    from gapless.analyze.memory import findings
     from gapless.commands._many import cores
     from gapless.memory.report import Wishes, report
 
@@ -97,6 +96,7 @@ def command(
     )
     with _progress(quiet) as progress:
         made = report(run, wishes, progress)
+    made = msgspec.structs.replace(made, findings=findings(made))
     if output:
         from gapless.model.memory import save
 
@@ -138,7 +138,9 @@ def _of_session(path: str) -> tuple[MemoryRun, ...]:
 
     session = load(path)
     if not session.memory:
-        why = "nothing was put on the device" if session.environment.unused else "it was saved without --memory"
+        why = (
+            "nothing was put on the device" if session.environment.unused else "it was saved without --memory"
+        )
         raise UnreadableInput(f"{path} holds no requests for memory: {why}")
     return tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
 

@@ -12,7 +12,7 @@ from gapless.commands import _output
 from gapless.commands._saved import kind_of, nearby
 from gapless.errors import UnreadableInput
 from gapless.model import Report
-from gapless.render import renderer
+from gapless.render import together
 
 
 @click.command("show")
@@ -29,9 +29,7 @@ def command(saved: str, form: str, unfold: bool, verbose: bool, no_color: bool) 
     style = _output.style_for(
         sys.stdout, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd()
     )
-    for number, found in enumerate(reports(saved)):
-        between = "\n" if number and form == "text" else ""
-        _output.write(sys.stdout, between + renderer(form)(found, style))
+    _output.write(sys.stdout, together(form, reports(saved), style))
     return 0
 
 

@@ -16,7 +16,7 @@ from gapless.commands._reading import read_profiles
 from gapless.commands._saved import nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile, Report
-from gapless.render import renderer
+from gapless.render import together
 
 MOST_PRICED = 8
 """With more traces than this none is replayed: of a thousand ranks one is looked at."""
@@ -125,9 +125,12 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
 
         save(profiles, wishes.output)
     status: int = UnreadableInput.exit_code if failures else EXIT_OK
-    for number, run in enumerate(grouping.runs):
-        found = report(run, [*notes, *grouping.notes] if not number else (), nearby)
-        _write(found, wishes, separate=bool(number))
+    reports = [
+        report(run, [*notes, *grouping.notes] if not number else (), nearby)
+        for number, run in enumerate(grouping.runs)
+    ]
+    _write(reports, wishes)
+    for found in reports:
         for reason in over(found, wishes):
             click.echo(f"gapless: {reason}", err=True)
             status = status or EXIT_FINDINGS
@@ -152,7 +155,7 @@ def _profiles(
     return profiles, failures, notes
 
 
-def _write(found: Report, wishes: Wishes, separate: bool) -> None:
+def _write(reports: Sequence[Report], wishes: Wishes) -> None:
     style = _output.style_for(
         sys.stdout,
         color=not wishes.no_color,
@@ -160,8 +163,7 @@ def _write(found: Report, wishes: Wishes, separate: bool) -> None:
         frames=wishes.verbose,
         folder=os.getcwd(),
     )
-    between = "\n" if separate and wishes.form == "text" else ""
-    _output.write(sys.stdout, between + renderer(wishes.form)(found, style))
+    _output.write(sys.stdout, together(wishes.form, reports, style))
 
 
 def over(found: Report, wishes: Wishes) -> list[str]:

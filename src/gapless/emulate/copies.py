@@ -35,7 +35,10 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
             operator="aten::copy_",
             detail="value" if source.dim() == 0 and of < 0 and to >= 0 else "",
         )
-    return func(*args, **kwargs)
+    out = func(*args, **kwargs)
+    if to >= 0 and of >= 0:
+        mode.launched(func, args, kwargs, out)
+    return out
 
 
 @handles("aten::_to_copy")
@@ -51,6 +54,7 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     target = state
     if device is not None and (device.type == "cuda" or local.host_asked):
         target = mode.core.index_of(device)
+        mode.core.arriving(tensor, state, target)
         kwargs = {**kwargs, "device": _CPU}
         count_copy(
             mode.core,
@@ -64,6 +68,8 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
         kwargs = {**kwargs, "pin_memory": False}
         target = PINNED if target == HOST else target
     out = func(*args, **kwargs)
+    if state >= 0 and target == state:
+        mode.launched(func, args, kwargs, out)
     return placement.put(out, HOST if target == PINNED and state == PINNED else target)
 
 
@@ -79,6 +85,8 @@ def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles("aten::record_stream")
 def _record_stream(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if mode.core.placement.memory is not None:
+        mode.core.placement.memory.used_elsewhere(args[0])
     return None
 
 

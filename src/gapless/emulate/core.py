@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from gapless.emulate import stacks
+from gapless.emulate.device import Queued
 from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
 from gapless.emulate.placement import HOST, PINNED, Placement
 from gapless.emulate.recorder import Recorder
 from gapless.model import Mechanism
+from gapless.model.programme import Entry
 
 _MANY_NODES = 200_000
 _FAR = 10_000
@@ -85,6 +87,8 @@ class Core:
         self.placement.reset_peak(index)
 
     def take_freed(self, index: int) -> int:
+        if self.placement.memory is not None and self.enabled:
+            self.placement.memory.emptied(index)
         return self.placement.take_freed(index)
 
     # -- waits -------------------------------------------------------------------------------------
@@ -124,6 +128,29 @@ class Core:
         )
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
             self._heed_debug_mode()
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def arriving(self, tensor: torch.Tensor, source: int, target: int) -> None:
+        """Say that what is placed next is `tensor`, on its way from the host to a device."""
+        if self.placement.memory is not None and target >= 0 > source:
+            self.placement.memory.arriving = tuple(map(int, tensor.shape))
+
+    # -- what is launched --------------------------------------------------------------------------
+
+    def copied(self, direction: str, nbytes: int) -> None:
+        """Tell the programme of a copy between pinned memory and the device that does not wait."""
+        programme = self.recorder.programme
+        if programme is not None and self.enabled:
+            programme.event(Entry(kind="copy", mechanism=direction, detail="pinned", reads=nbytes))
+
+    def queued(self, kind: Queued, stream: int, event: int = 0) -> None:
+        """Tell the programme of streams and events."""
+        if kind == "stream" and self.placement.memory is not None:
+            self.placement.memory.stream = stream
+        programme = self.recorder.programme
+        if programme is not None and self.enabled:
+            programme.queued(kind, stream, event)
 
     @staticmethod
     def _heed_debug_mode() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
 
     from gapless.emulate.gpus import Gpu
     from gapless.model.event import Mechanism
+
+
+Queued = Literal["stream", "record", "await"]
 
 
 class Device(Protocol):
@@ -45,6 +48,10 @@ class Device(Protocol):
         self, operator: str, mechanism: Mechanism, *, call: str = "", detail: str = "", waits: int = 1
     ) -> None:
         """Record that the host waits here, at the caller's line."""
+
+    def queued(self, kind: Queued, stream: int, event: int = 0) -> None:
+        """Note what is asked of streams: `stream` becomes current (``stream``), the event with that handle is
+        recorded in it (``record``), or what it gets from now on waits for that event (``await``)."""
 
     def note(self, text: str) -> None:
         """Put a remark into the report, once."""

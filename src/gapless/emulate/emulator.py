@@ -33,13 +33,18 @@ from gapless.emulate import (
     warned,
 )
 from gapless.emulate.core import Core
+from gapless.emulate.memory import MemoryRecorder
+from gapless.emulate.memory import supported as memory_supported
 from gapless.emulate.patches import Patches
+from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.recorder import Recorder
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session
 
 _HANDLERS = (copies, factories, indexing, tensor_methods)  # importing them registers their handlers
 _current: Emulator | None = None
+step_listeners: list[Callable[[], None]] = []
+"""Who else is told of :func:`step`: a profiler of a real device."""
 
 
 class Emulator:
@@ -48,7 +53,9 @@ class Emulator:
     Without `devices` there are as many as ranks on this machine (torchrun says so), or one.
 
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
-    may raise to stop the script. Use it as a context manager, or through :func:`gapless.emulate`.
+    may raise to stop the script. With `programme` the session holds what the last steps asked of the device,
+    with `memory` what was asked of its memory.
+    Use it as a context manager, or through :func:`gapless.emulate`.
 
     Raises:
         UsageError: no GPU of that name, fewer than one device, or an emulation is on already.
@@ -61,6 +68,8 @@ class Emulator:
         *,
         on_mark: Callable[[Mark], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        programme: bool = False,
+        memory: bool = False,
     ) -> None:
         devices = distributed.local_world_size() if devices is None else devices
         if devices < 1:
@@ -69,11 +78,23 @@ class Emulator:
         self.devices = devices
         self.recorder = Recorder(clock)
         self.recorder.on_mark = on_mark
+        if programme:
+            self.recorder.programme = ProgrammeRecorder(self.gpu)
         self.core = Core(self.gpu, devices, self.recorder, clock)
+        if memory:
+            self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self._patches = Patches()
         self._modes: contextlib.ExitStack | None = None
         self._hook: Any = None
+
+    def _record_memory(self) -> None:
+        """Raises UsageError where this torch does not tell when storages end."""
+        if not memory_supported():
+            raise UsageError(f"torch {torch.__version__} does not tell when memory is given back")
+        recorder = MemoryRecorder(self.gpu)
+        recorder.forward_of = self.core._forward_of
+        self.recorder.memory = self.core.placement.memory = recorder
 
     # -- on and off --------------------------------------------------------------------------------
 
@@ -85,6 +106,7 @@ class Emulator:
         if torch.cuda.is_available():
             self.core.note("this machine has a GPU; the emulated device stands in for it")
         _current = self
+        self.core.enabled = True
         patches = self._patches
         try:
             device_type.install(patches)
@@ -108,8 +130,11 @@ class Emulator:
             raise
         return self
 
-    def stop(self) -> None:
-        """Switch the device off; what was recorded stays."""
+    def stop(self, *, forget: bool = True) -> None:
+        """Switch the device off; what was recorded stays.
+
+        Unless told to `forget`, it also remembers what is placed on it, for a later `start`.
+        """
         global _current
         if _current is not self:
             return
@@ -120,11 +145,12 @@ class Emulator:
             self._modes = None
         threads.uninstall()
         if self._hook is not None:
-            self._hook.remove()
+            self._hook.close()
         serialization.uninstall()
         autocast.uninstall()
         self._patches.undo()
-        self.core.placement.clear()
+        if forget:
+            self.core.placement.clear()
         _current = None
 
     def __enter__(self) -> Emulator:
@@ -156,9 +182,18 @@ class Emulator:
             torch.utils._python_dispatch._pop_mode()
         functions.ForkedMode().__enter__()
 
+    def count_afresh(self) -> None:
+        """Record from here on as if nothing had been before."""
+        self.recorder = self.core.recorder = Recorder(self.core.clock)
+
     def record_afresh(self, on_mark: Callable[[Mark], None] | None) -> None:
         """In a forked child that may have the device: record what it does, and nothing of its parent's."""
+        programme = self.recorder.programme
         self.recorder = self.core.recorder = Recorder(self.core.clock)
+        if programme is not None:
+            self.recorder.programme = ProgrammeRecorder(self.gpu)
+        if self.core.placement.memory is not None:
+            self._record_memory()
         self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None
         self.core.optimizers.clear()
         self.core.enabled = True
@@ -177,6 +212,8 @@ class Emulator:
             marks=recorder.marks(),
             notes=recorder.notes(),
             duration=recorder.duration(),
+            programme=recorder.programme.programme() if recorder.programme is not None else None,
+            memory=recorder.memory.runs() if recorder.memory is not None else (),
         )
 
 
@@ -207,3 +244,5 @@ def step() -> None:
     """Say that a training step ends here, where Gapless cannot see it (no optimizer, no profiler)."""
     if _current is not None:
         _current.recorder.mark("user", "gapless.step", depth=1)
+    for listener in tuple(step_listeners):
+        listener()

@@ -39,6 +39,18 @@ _DETAILS = {
 }
 """What a copy inside an operator carries, by the condition of its row."""
 
+_SILENT = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_",
+        "set_", "detach_", "_local_scalar_dense", "is_same_size", "_unsafe_view", "_has_same_storage_numel",
+        "_version", "size", "stride", "sym_size", "is_pinned", "record_stream", "unsqueeze_", "squeeze_",
+        "t_", "transpose_", "as_strided_", "swapaxes_", "result_type", "_nested_tensor_size", "_is_any_true",
+        "unsafe_split", "unsafe_split_with_sizes",
+    )
+)  # fmt: skip
+"""Operators that launch nothing (or whose only work is the copy of the wait that is recorded for them)."""
+
 HANDLERS: dict[str, Handler] = {}
 """Operators that need more than the rule "results are where the arguments are", by qualified name."""
 
@@ -57,7 +69,9 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 class Plan:
     """What is known beforehand of one operator overload."""
 
-    __slots__ = ("by_name", "draws", "func", "handler", "lenient", "makes", "name", "parts", "rows", "run")
+    __slots__ = (
+        "by_name", "draws", "func", "handler", "launches", "lenient", "makes", "name", "parts", "rows", "run",
+    )  # fmt: skip
 
     def __init__(self, func: Any, mode: OperatorMode) -> None:
         schema = func._schema
@@ -73,6 +87,7 @@ class Plan:
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
             (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
         )
+        self.launches = launches(func)
         self.lenient = devices.accepts_mixed(func)
         self.parts = custom_ops.decomposer(func, mode)
         self.run = custom_ops.runner(func, mode)
@@ -108,6 +123,9 @@ class OperatorMode(TorchDispatchMode):
             plan = self.plans[func] = Plan(func, self)
         if kwargs is None:
             kwargs = {}
+        memory = self.core.placement.memory
+        if memory is not None:
+            memory.operator = plan.name
         if plan.handler is not None:
             return plan.handler(self, func, args, kwargs)
         if plan.parts is not None and not (args and getattr(args[0], "is_nested", False)):
@@ -158,11 +176,14 @@ class OperatorMode(TorchDispatchMode):
             if plan.by_name is not None:
                 args, kwargs = (), {**dict(zip(plan.by_name, args, strict=False)), **kwargs}
             index, kwargs = self._made_at(func, args, kwargs, index)
-        if plan.rows and index >= 0:
-            self.count(plan, args, kwargs)
+        at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
         out = func(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
         if index != HOST:
             self.put(out, index, args)
+            if memory is not None and index >= 0:
+                memory.ran(plan.name, index, args)
+            if plan.launches and self.core.recorder.programme is not None and index >= 0:
+                self.core.recorder.programme.operator(func, args, kwargs, out, at)
         return out
 
     # -- parts -------------------------------------------------------------------------------------
@@ -175,16 +196,30 @@ class OperatorMode(TorchDispatchMode):
                 return (yes if condition else no)(*operands)
             return func.py_kernels[_COMPOSITE](*args, **kwargs)
 
-    def count(self, plan: Plan, args: Any, kwargs: Any) -> None:
-        """Record the waits the table has for this call."""
+    def count(self, plan: Plan, args: Any, kwargs: Any) -> int:
+        """Record the waits the table has for this call.
+
+        Gives where in the programme the operator stands: before the waits for its own results, behind copies
+        that it needs; -1: behind everything.
+        """
         if local.quiet:
-            return
+            return -1
+        programme = self.core.recorder.programme
+        at = -1
         call = Call(plan.func, args, kwargs, self.on_device)
         for row, applies in plan.rows:
             times = int(applies(call))
             if times:
+                if programme is not None and row.mechanism != "h2d" and at < 0:
+                    at = programme.position
                 detail = _DETAILS.get(row.when, "")
                 self.core.wait(plan.name, row.mechanism, detail=detail, waits=row.waits * times)
+        return at
+
+    def launched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Tell the programme of an operator that a handler has run on the device."""
+        if self.core.recorder.programme is not None:
+            self.core.recorder.programme.operator(func, args, kwargs, out, -1)
 
     def on_device(self, tensor: Tensor) -> bool:
         return self.core.placement.state_of(tensor) >= 0
@@ -233,6 +268,15 @@ class OperatorMode(TorchDispatchMode):
             return local.backward, kwargs
         local.orphaned = True
         return ORPHAN, kwargs
+
+
+def launches(func: Any) -> bool:
+    """Whether the overload `func` may launch work: views and tensors without values do not."""
+    schema = func._schema
+    if schema.name in _SILENT:
+        return False
+    aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
+    return not aliases or any(one.is_write for one in aliases)
 
 
 def _faking() -> bool:

@@ -7,9 +7,12 @@ bookkeeping. Storages on the plain host are not in the table at all, so CPU code
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from gapless.emulate.memory import MemoryRecorder
 
 HOST = -1
 PINNED = -2
@@ -38,6 +41,7 @@ class Placement:
         self._peak: dict[int, int] = {}
         self._freed: dict[int, int] = {}
         self.placed = 0  # how often anything was put on a device
+        self.memory: MemoryRecorder | None = None  # told of what comes and goes, where that is wanted
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -102,6 +106,8 @@ class Placement:
         before = self.where.get(key)
         if before is not None:
             self._account(before, -self._bytes[key])
+        if self.memory is not None and before is not None and before >= 0 and state != before:
+            self.memory.ended(key)
         if state == HOST:
             if before is not None:
                 del self.where[key], self._bytes[key]
@@ -113,6 +119,8 @@ class Placement:
         self.placed += state >= 0
         self._bytes[key] = size = storage.nbytes()
         self._account(state, size)
+        if state >= 0 and self.memory is not None:
+            self.memory.placed(storage, key, size, state)
         if len(self._weak) > self._sweep_at:
             self.sweep()
 

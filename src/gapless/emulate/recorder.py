@@ -10,6 +10,8 @@ from typing import Any
 
 from gapless.emulate import stacks
 from gapless.emulate.local import local
+from gapless.emulate.memory import MemoryRecorder
+from gapless.emulate.programme import ProgrammeRecorder
 from gapless.model import Event, Mark, Mechanism, Phase, Site
 
 _Key = tuple[Any, ...]
@@ -34,6 +36,8 @@ class Recorder:
         self.evaluated: Any = None
         self.on_mark: Callable[[Mark], None] | None = None
         self.on_wait: list[Callable[[Site], None]] = []
+        self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
+        self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
         self.pid = os.getpid()
 
     def wait(
@@ -63,6 +67,8 @@ class Recorder:
                 entry[2] += waits
                 entry[3] += nbytes
             self.total += waits
+        if self.programme is not None:
+            self.programme.wait(site, mechanism, detail, waits, nbytes, operator)
         for listener in tuple(self.on_wait):
             listener(self._site(key))
 
@@ -81,6 +87,10 @@ class Recorder:
                 self._marks.append(raw)
             if advances:
                 self.tick += 1
+                if self.programme is not None:
+                    self.programme.cut()
+                if self.memory is not None:
+                    self.memory.mark(kind, name)
         if advances and self.on_mark is not None:
             self.on_mark(self._as_mark(raw))
 

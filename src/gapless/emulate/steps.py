@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import wraps
 from typing import Any
 
 import torch
 import torch.profiler
 import torch.utils.data
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
@@ -19,7 +20,7 @@ from gapless.emulate.placement import HOST
 def install(core: Core, patches: Patches) -> Any:
     """Mark optimizer steps, profiler steps, backward passes, batches and evaluation.
 
-    Gives a handle whose ``remove()`` takes the optimizer hook away.
+    Gives a handle whose ``close()`` takes the optimizers' hooks away.
     """
     _install_backward(core, patches)
     _install_batches(core, patches)
@@ -27,12 +28,29 @@ def install(core: Core, patches: Patches) -> Any:
     _install_phase(core, patches)
     _install_scaler(core, patches)
     _install_custom_functions(core, patches)
-    return register_optimizer_step_post_hook(_optimizer_hook(core))
+    hooks = contextlib.ExitStack()
+    hooks.callback(register_optimizer_step_pre_hook(_before_optimizer(core)).remove)
+    hooks.callback(register_optimizer_step_post_hook(_optimizer_hook(core)).remove)
+    return hooks
+
+
+def _before_optimizer(core: Core) -> Any:
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if core.recorder.programme is not None:
+            core.recorder.programme.optimizing = True
+        if core.placement.memory is not None:
+            core.placement.memory.stepping(optimizer)
+
+    return hook
 
 
 def _optimizer_hook(core: Core) -> Any:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         if core.enabled:
+            if core.recorder.programme is not None:
+                core.recorder.programme.optimizing = False
+            if core.placement.memory is not None:
+                core.placement.memory.stepped(optimizer)
             core.recorder.mark("optimizer", _name(core, optimizer), depth=1)
 
     return hook
@@ -152,6 +170,8 @@ def _install_phase(core: Core, patches: Patches) -> None:
         if depth == 0 and core.enabled and any(_id in core.trained for _id in map(id, self.parameters())):
             core.recorder.phase = "train" if mode else "eval"
             core.recorder.evaluated = None if mode else self
+            if not mode and core.recorder.programme is not None:
+                core.recorder.programme.evaluating()
         return out
 
     patches.set(torch.nn.Module, "train", train)

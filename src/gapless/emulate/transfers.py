@@ -42,6 +42,7 @@ def count_copy(
     to_device = target >= 0
     host_pinned = (source if to_device else target) == PINNED or (fresh and not to_device)
     if non_blocking and host_pinned:
+        core.copied("h2d" if to_device else "d2h", nbytes)
         return
     if not detail:
         pinned = (source if to_device else target) == PINNED
@@ -78,13 +79,23 @@ def moved(
     count_copy(
         core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True
     )
+    core.arriving(tensor, state, target)
     after = PINNED if target == HOST and non_blocking else target
     if tensor.requires_grad and torch.is_grad_enabled():
         if tensor.is_nested:
             return _nested_moved(core, tensor, after, source, dtype)
         result: Tensor = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
         return result
-    return core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), after)
+    return core.place(_copied(tensor, dtype or tensor.dtype, memory_format), after)
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype, memory_format: torch.memory_format) -> Tensor:
+    """The values of a tensor that goes elsewhere: what is counted is the copy, and not what it does here."""
+    local.quiet += 1
+    try:
+        return _to(tensor, dtype=dtype, copy=True, memory_format=memory_format)
+    finally:
+        local.quiet -= 1
 
 
 def _nested_moved(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:
@@ -145,9 +156,7 @@ class ToCopy(torch.autograd.Function):
         non_blocking: bool,
     ) -> Tensor:
         ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
-        return core.place(
-            _to(tensor, dtype=dtype or tensor.dtype, copy=True, memory_format=memory_format), target
-        )
+        return core.place(_copied(tensor, dtype or tensor.dtype, memory_format), target)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]

@@ -57,11 +57,18 @@ def _mark(item: pytest.Item) -> pytest.Mark | None:
     return own[-1] if own else item.get_closest_marker(_MARK)
 
 
+def _is_ours(item: pytest.Item, name: str) -> bool:
+    """Whether a fixture is the plugin's: a suite may have one of the same name."""
+    known = getattr(item, "_fixtureinfo", None)
+    found = known.name2fixturedefs.get(name) if known is not None else None
+    return bool(found) and found[-1].func.__module__ == __name__
+
+
 def _asks(item: pytest.Item) -> bool:
     """Whether anything wants this test watched."""
     if _mark(item) is not None:
         return True
-    if not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+    if any(_is_ours(item, name) for name in _FIXTURES.intersection(getattr(item, "fixturenames", ()))):
         return True
     return bool(item.config.getoption("--waits") or item.config.getini("gapless_max_waits"))
 

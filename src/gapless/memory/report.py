@@ -7,11 +7,25 @@ from typing import NamedTuple
 
 import msgspec
 
+from gapless.memory.growth import growth
 from gapless.memory.moment import moment
+from gapless.memory.remedies import remedies, winner
 from gapless.memory.sentence import advice, sentence
 from gapless.memory.simulate import Begin, Simulation
-from gapless.memory.trials import Progress, Where, attempt_all, candidates, improves, rank
+from gapless.memory.trials import (
+    EXPANDABLE,
+    Progress,
+    Where,
+    attempt,
+    attempt_all,
+    candidates,
+    improves,
+    rank,
+)
 from gapless.model.memory import ALLOC, STEP, Fidelity, MemoryReport, MemoryRun, Outcome, Trial
+
+_APART = 0.1
+"""The share of the reserved memory that must lie idle at the peak for expandable segments to be tried."""
 
 
 class Wishes(NamedTuple):
@@ -48,6 +62,7 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
     if replay.height_event != replay.peak_event:
         height = moment(run, replay.height_event, **where._asdict())
     trials, best = _trials(run, wishes, where, baseline, progress)
+    tried, untried = remedies(run, where, baseline) if wishes.search and run.batches else ((), "")
     made = MemoryReport(
         sentence="",
         path=run.path,
@@ -67,10 +82,15 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         peak=peak,
         height=height,
         times=run.times,
+        ends=tuple(replay.ends),
+        growth=growth(run),
+        expandable=_expandable(run, where, baseline, trials),
         trials=tuple(trials),
         searched=wishes.search,
         best=best,
-        notes=(*run.notes, *_notes(run, wishes), *_how(trials, best)),
+        remedies=tried,
+        remedy=winner(tried, trials[best] if best >= 0 else None, baseline),
+        notes=(*run.notes, *_notes(run, wishes), *_how(trials, best), *filter(None, [untried])),
     )
     return msgspec.structs.replace(made, sentence=sentence(made), advice=advice(made))
 
@@ -86,6 +106,20 @@ def _trials(
         return [], -1
     trials = rank(attempt_all(run, wanted, where, wishes.jobs, progress), baseline)
     return trials, 0 if improves(trials[0].outcome, baseline) else -1
+
+
+def _expandable(run: MemoryRun, where: Where, baseline: Outcome, trials: Sequence[Trial]) -> Outcome | None:
+    """The run with expandable segments, where it has them not and loses memory or time."""
+    if "expandable_segments" in run.settings:
+        return None
+    for one in trials:
+        if one.settings == EXPANDABLE:
+            return one.outcome
+    apart = baseline.peak_reserved - baseline.peak_allocated
+    trouble = baseline.shortage is not None or baseline.failures or baseline.retries
+    if not trouble and apart < _APART * baseline.peak_reserved:
+        return None
+    return attempt(run, EXPANDABLE, where).outcome
 
 
 def fidelity(run: MemoryRun, replay: Simulation) -> Fidelity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model.memory import MemoryReport, Outcome, Shortage
+from gapless.model.memory import MemoryReport, Outcome, Remedy, Shortage
 from gapless.model.source import SourceLine
 from gapless.model.wording import count, duration, percent, size
 
@@ -49,6 +49,15 @@ def advice(report: MemoryReport) -> str:
     if not report.trials:
         return ""
     base = report.baseline
+    if report.remedy >= 0:
+        remedy = report.remedies[report.remedy]
+        assert remedy.outcome is not None
+        return f"Better: {named(remedy)}: {gain(remedy.outcome, base)}{cost(remedy)}"
+    if report.best < 0 and report.remedies:
+        tried = f"{count(len(report.trials), 'setting')} and {count(len(report.remedies), 'change')} of the batches"
+        if base.shortage is not None:
+            return f"None of {tried} makes it fit: it needs less memory"
+        return f"None of {tried} is better than what the run has"
     if report.best < 0:
         tried = count(len(report.trials), "setting")
         if base.shortage is not None:
@@ -58,6 +67,16 @@ def advice(report: MemoryReport) -> str:
     if best.outcome is None:
         return ""
     return f"Better with {best.settings}: {gain(best.outcome, base)}"
+
+
+def named(remedy: Remedy) -> str:
+    """A remedy with its settings."""
+    return f"{remedy.name}, with {remedy.settings}" if remedy.settings else remedy.name
+
+
+def cost(remedy: Remedy) -> str:
+    """What its longer batches cost."""
+    return f", for {percent(remedy.tokens)} more elements in the batches" if remedy.tokens >= 0.0005 else ""
 
 
 def gain(outcome: Outcome, base: Outcome) -> str:

@@ -19,11 +19,13 @@ from gapless.model.memory import (
     FAILED,
     FREE,
     RETIRE,
+    STEP,
     CallTimes,
     Curve,
     MemoryRun,
     Outcome,
     Shortage,
+    StepEnd,
 )
 
 Begin = Literal["recorded", "fresh"]
@@ -77,6 +79,7 @@ class Simulation:
         self.failures = 0
         self.end = 0
         self.curve = Curve()
+        self.ends: list[StepEnd] = []
 
     def go(self, progress: Progress | None = None, points: int = POINTS) -> Simulation:
         """Replay all of it, or until memory runs out; ``progress(done, of)`` is told now and then."""
@@ -161,6 +164,8 @@ class Simulation:
             allocator.done(self.live.waiting.pop(ident, 0))
         elif action == EMPTY:
             allocator.empty_cache()
+        elif action == STEP:
+            self.ends.append(_end(at, allocator))
         elif action == RETIRE:
             allocator.retire(ident)
         elif action == FAILED:
@@ -226,6 +231,17 @@ def _settings(run: MemoryRun, settings: Settings | str | None) -> Settings:
     if isinstance(settings, Settings):
         return settings
     return parse(run.settings if settings is None else settings)
+
+
+def _end(at: int, allocator: Allocator) -> StepEnd:
+    return StepEnd(
+        event=at,
+        allocated=allocator.allocated,
+        reserved=allocator.reserved,
+        taken=allocator.mallocs + allocator.maps,
+        given=allocator.frees + allocator.unmaps,
+        retries=allocator.retries,
+    )
 
 
 def _allowed(allocator: Allocator) -> int:

@@ -25,6 +25,7 @@ _MATTERS = 0.02
 _SOONER = 1_000_000
 """Nanoseconds in calls to the driver that must be saved to count as an improvement, and a tenth of them."""
 
+EXPANDABLE = "expandable_segments:True"
 _COLLECT = "garbage_collection_threshold:{},per_process_memory_fraction:0.98"
 _COARSE = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"
 
@@ -39,7 +40,7 @@ class Where(NamedTuple):
 
 def candidates(limited: bool) -> list[str]:
     """The settings that a search tries; those that collect garbage only where memory is `limited`."""
-    found = ["expandable_segments:True"]
+    found = [EXPANDABLE]
     found += [f"max_split_size_mb:{size}" for size in (32, 64, 128, 256, 512, 1024)]
     found += [f"roundup_power2_divisions:{parts}" for parts in (1, 2, 4, 8, 16, 32)]
     found += [_COARSE]

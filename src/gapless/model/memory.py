@@ -10,6 +10,7 @@ import msgspec
 
 from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
+from gapless.model.finding import Finding
 from gapless.model.source import SourceLine, Stack, user_line
 
 ALLOC, FREE, DEFER, DONE, EMPTY, STEP, FAILED, RETIRE = range(8)
@@ -28,6 +29,10 @@ Kind = Literal[
     "parameter", "gradient", "optimizer", "activation", "backward", "batch", "workspace", "unknown"
 ]
 """What a tensor is to the training. ``backward`` is what a backward pass asks for: gradients and its work."""
+
+
+CONTEXT = 512 << 20
+"""Bytes that CUDA's context and libraries keep of a device for themselves, about."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,7 +108,8 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `action` is one of the constants above. `ident` names an allocation, each its own; -1 where there is none.
     `size` is in bytes, as it was asked for. `place` is a position in `places`. `pool` is a position in
     `pools` (0: none, the default). `time` (nanoseconds since the first), `address` and `pool` are empty
-    where they are unknown or all zero.
+    where they are unknown or all zero. `batches` are the rows of tensors that came from the host, with their
+    shapes, where they are known.
 
     `start` is what was reserved when recording began. `settings` are those of the recorded run,
     `total_memory` and `limit` what the device has and what of it this process could get (-1: unknown).
@@ -127,6 +133,7 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     pools: tuple[str, ...] = ("",)
     places: tuple[Place, ...] = ()
     lines: tuple[SourceLine, ...] = ()
+    batches: tuple[tuple[int, tuple[int, ...]], ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded: Recorded | None = None
     times: CallTimes = CallTimes()
@@ -230,6 +237,33 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kinds: dict[str, int] = {}
 
 
+class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a step ends: the event, bytes then, and calls to the driver since the run began.
+
+    `taken` are calls that take memory from the driver (``cudaMalloc``, mappings), `given` those that give it
+    back, `retries` requests that found the device full.
+    """
+
+    event: int
+    allocated: int = 0
+    reserved: int = 0
+    taken: int = 0
+    given: int = 0
+    retries: int = 0
+
+
+class Growth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Memory that is asked for in step after step and never given back: `bytes` in `tensors` a step, over
+    the last `steps` steps."""
+
+    line: SourceLine | None = None
+    operator: str = ""
+    kind: Kind = "unknown"
+    bytes: int = 0
+    tensors: float = 0.0
+    steps: int = 0
+
+
 class Curve(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Memory over the events, thinned to the highest of each stretch: positions and bytes."""
 
@@ -259,13 +293,28 @@ class Trial(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     note: str = ""
 
 
+class Remedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The run with other lengths of its batches, or with them in another order.
+
+    `tokens` is how many more elements than recorded its batches have, as a share of those.
+    """
+
+    name: str
+    settings: str = ""
+    tokens: float = 0.0
+    outcome: Outcome | None = None
+    note: str = ""
+
+
 class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a run did with the GPU's memory, and what other settings would do.
 
     `baseline` is the run under its own settings; `limit` the bytes it may reserve (-1: no limit), `gpu` the
     device that the limit is taken from. `peak` is the moment when most is allocated, `height` when most is
     reserved. `trials` are the other settings, the best first where they were `searched`; `best` is the
-    position of the one to take, -1 where none is better.
+    position of the one to take, -1 where none is better. `ends` are the steps' ends, `growth` what grows from
+    step to step. `expandable` is the run with expandable segments, where that was worth a look. `remedies`
+    are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what the rules find.
     """
 
     sentence: str
@@ -286,10 +335,16 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     peak: Moment = Moment()
     height: Moment = Moment()
     times: CallTimes = CallTimes()
+    ends: tuple[StepEnd, ...] = ()
+    growth: tuple[Growth, ...] = ()
     trials: tuple[Trial, ...] = ()
     searched: bool = False
     best: int = -1
+    expandable: Outcome | None = None
+    remedies: tuple[Remedy, ...] = ()
+    remedy: int = -1
     advice: str = ""
+    findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
 

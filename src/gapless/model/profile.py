@@ -11,6 +11,7 @@ import msgspec
 from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
 from gapless.model.event import Site
+from gapless.model.lanes import Lanes
 
 Cause = Literal[
     "wait",
@@ -182,6 +183,9 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``free`` (a pinned copy, a synchronization left out), ``deferrable`` (a value that can be read later) or
     ``shape`` (the host needs the value to go on: only another way to compute it removes the wait).
     docs/price.md explains.
+
+    An `estimated` price is of one training step on a GPU that is not there; `least_alone` to `most_last` then
+    span what its assumptions allow.
     """
 
     costs: tuple[int, ...] = ()
@@ -193,6 +197,9 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waits: int = 0
     kept: int = 0
     removal: Literal["free", "deferrable", "shape"] = "shape"
+    estimated: bool = False
+    most_alone: int = 0
+    most_last: int = 0
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -272,8 +279,8 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to
     it. `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines
-    them, -1 where they are unknown. `prices` are None where none were asked for. `device` is the number of
-    the GPU that was looked at, the busiest.
+    them, -1 where they are unknown. `prices` and `lanes` are None where none were asked for. `device` is the number
+    of the GPU that was looked at, the busiest.
     """
 
     path: str = ""
@@ -302,6 +309,7 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     collectives: tuple[Collectives, ...] = ()
     recording: Recording = Recording()
     prices: Prices | None = None
+    lanes: Lanes | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
 from gapless.model.profile import Profile
 from gapless.model.session import Ending, Environment
@@ -44,7 +45,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Findings, the worst first, with the sentence that sums them up.
 
     `profile` holds the numbers of a trace (of the slowest rank where there are several), `ranks` a row for
-    each of several ranks.
+    each of several ranks. `estimate` is what a step of a script that was checked would take on a GPU.
     """
 
     sentence: str
@@ -56,3 +57,4 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     ranks: tuple[RankSummary, ...] = ()
+    estimate: Estimate | None = None

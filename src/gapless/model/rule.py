@@ -9,6 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from gapless.model.event import Site
+from gapless.model.memory import MemoryReport
 from gapless.model.profile import Profile
 
 SECTIONS = ("What waits", "Why it costs", "Example", "Use instead", "When it is fine")
@@ -43,6 +44,7 @@ class Rule:
 
     - `matches` and, where a line of advice can be made concrete, `remedy`: a wait of the host at a site;
     - `find`: a pattern in the profile of one process;
+    - `of_memory`: a pattern in what a run asked of the GPU's memory;
     - `across`: one that shows only where the profiles of several ranks stand side by side.
 
     Rules of waits are asked in order of `priority`, highest first, then by code; the first match names the
@@ -69,6 +71,10 @@ class Rule:
 
     def across(self, profiles: Sequence[Profile]) -> Iterable[Hit]:
         """Where the pattern is between the ranks of one run (two or more)."""
+        return ()
+
+    def of_memory(self, memory: MemoryReport) -> Iterable[Hit]:
+        """Where the pattern is in what a run did with the GPU's memory."""
         return ()
 
     @classmethod

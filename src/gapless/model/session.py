@@ -11,6 +11,8 @@ import msgspec
 from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
 from gapless.model.event import Event, Mark, Site
+from gapless.model.memory import MemoryRun
+from gapless.model.programme import Programme
 from gapless.model.source import SourceLine, Stack
 
 FORMAT = "gapless-session"
@@ -47,7 +49,11 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one capture saw. `notes` are remarks for the user (``torch.compile runs eagerly``)."""
+    """What one capture saw. `notes` are remarks for the user (``torch.compile runs eagerly``).
+
+    `programme` is what the last steps asked of the device, where it was recorded; `memory` what
+    was asked of each device's memory.
+    """
 
     script: tuple[str, ...] = ()
     environment: Environment = Environment()
@@ -57,6 +63,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
     duration: float = 0.0
+    programme: Programme | None = None
+    memory: tuple[MemoryRun, ...] = ()
 
 
 class _Head(msgspec.Struct):

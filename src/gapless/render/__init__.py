@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from gapless.errors import UsageError
@@ -14,7 +14,7 @@ from gapless.render._style import Style
 Render = Callable[[Report, Style], str]
 """A report as text, ending with a line break."""
 
-__all__ = ["Render", "Style", "formats", "renderer"]
+__all__ = ["Render", "Style", "formats", "renderer", "together"]
 
 
 @cache
@@ -33,3 +33,19 @@ def renderer(name: str) -> Render:
         raise UsageError(f"no format {name!r}: there are {', '.join(formats())}")
     render: Render = importlib.import_module(f"{__name__}.{name}").render
     return render
+
+
+def together(name: str, reports: Sequence[Report], style: Style) -> str:
+    """Several reports in the format `name`: one after the other, or one document where the format says so.
+
+    A module says so by a function `together(reports, style) -> str`.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    render = renderer(name)
+    module = importlib.import_module(f"{__name__}.{name}")
+    if hasattr(module, "together"):
+        text: str = module.together(reports, style)
+        return text
+    return ("\n" if name in ("text", "markdown") else "").join(render(one, style) for one in reports)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from rich.text import Text
 
 from gapless.model import Finding, Site, SourceLine
+from gapless.model.estimate import Estimate
 from gapless.model.wording import count
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
@@ -16,16 +17,24 @@ LABEL = 10
 _BAR = "│ "
 
 
-def finding(canvas: Canvas, one: Finding, weight: Text, advised: Finding, span: int = 0) -> None:
+def finding(
+    canvas: Canvas,
+    one: Finding,
+    weight: Text,
+    advised: Finding,
+    span: int = 0,
+    estimate: Estimate | None = None,
+) -> None:
     """One finding, `weight` at its right; `advised` is the first with the same remedy, told only there.
 
-    `span` is what prices are a part of, nanoseconds (0: the replay is not trusted, and prices are bounds).
+    `span` is what prices are a part of, nanoseconds (0: the replay is not trusted, and prices are bounds);
+    estimated prices belong to `estimate`.
     """
     title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
     canvas.spread(title, weight)
     if one.line or one.place:
         _place(canvas, one)
-    for label, rows in _details(canvas, one, advised, span):
+    for label, rows in _details(canvas, one, advised, span, estimate):
         for position, row in enumerate(rows):
             lead = Text(f"  {label if not position else '':<{LABEL - 2}}", style="dim")
             if row.plain.startswith(_BAR):
@@ -44,13 +53,18 @@ def _place(canvas: Canvas, one: Finding) -> None:
         canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(one.line.code))
 
 
-def _details(canvas: Canvas, one: Finding, advised: Finding, span: int) -> Iterator[tuple[str, list[Text]]]:
+def _details(
+    canvas: Canvas, one: Finding, advised: Finding, span: int, estimate: Estimate | None
+) -> Iterator[tuple[str, list[Text]]]:
     frames = list(_frames(canvas, one))
     if frames:
         yield "through", frames
     if one.evidence:
         yield "seen", [Text(text) for text in one.evidence]
-    if one.price is not None and one.price.waits:
+    if one.price is not None and one.price.estimated:
+        if estimate is not None:
+            yield "costs", [Text(words.estimated(one.price, estimate))]
+    elif one.price is not None and one.price.waits:
         yield "saves", [Text(text) for text in words.price(one.price, span)]
     if one.operators and any(site.mechanism != "none" for site in one.sites):
         yield "waits", [Text(words.operators(one))]

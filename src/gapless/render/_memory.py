@@ -7,9 +7,12 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from gapless.memory.sentence import named
+from gapless.model import Finding
 from gapless.model.memory import MemoryReport, Moment, Outcome, Owner
 from gapless.model.wording import count, duration, percent, size
 from gapless.render._canvas import Canvas
+from gapless.render._finding import finding
 from gapless.render._style import Style
 from gapless.render.json import plain
 
@@ -41,7 +44,12 @@ def as_text(made: MemoryReport, style: Style) -> str:
     """`made` as text: the sentence, the curve, who holds the peak, the calls, other settings."""
     canvas = Canvas(style)
     canvas.wrapped(Text(made.sentence + ".", style="bold"))
-    if made.best >= 0:
+    if made.remedy >= 0:
+        canvas.wrapped(Text(made.advice + ".", style="green"))
+        if made.remedies[made.remedy].settings:
+            settings = made.remedies[made.remedy].settings
+            canvas.line(Text(f"  PYTORCH_CUDA_ALLOC_CONF={settings}", style="green"))
+    elif made.best >= 0:
         settings = made.trials[made.best].settings
         gain = made.advice.removeprefix(f"Better with {settings}: ")
         canvas.wrapped(Text(f"Better with other settings: {gain}.", style="green"))
@@ -55,6 +63,9 @@ def as_text(made: MemoryReport, style: Style) -> str:
     _calls(canvas, made)
     if made.trials:
         _trials(canvas, made)
+    if made.remedies:
+        _remedies(canvas, made)
+    _findings(canvas, made)
     _closing(canvas, made)
     return canvas.text()
 
@@ -231,13 +242,44 @@ def _trials(canvas: Canvas, made: MemoryReport) -> None:
         canvas.clipped(Text(f"  … and {count(rest, 'setting')} that do no better (--all)", style="dim"))
 
 
-def _row(canvas: Canvas, name: str, outcome: Outcome, base: Outcome, room: int, color: str) -> None:
+def _remedies(canvas: Canvas, made: MemoryReport) -> None:
+    """One row for each other way to make the batches."""
+    canvas.blank()
+    columns = f"{'reserved':>10}{'change':>9}{'retries':>9}{'calls':>8}{'elements':>12}"
+    room = canvas.style.width - len(columns)
+    canvas.clipped(Text.assemble((f"{'  batches':<{room}}", "bold"), (columns, "dim")))
+    shown = made.remedies if canvas.style.unfold else made.remedies[:_ROWS]
+    for at, one in enumerate(shown):
+        if one.outcome is None:
+            continue
+        extra = f"{100 * one.tokens:+.1f} %" if abs(one.tokens) >= 0.0005 else "as many"
+        _row(canvas, "  " + named(one), one.outcome, made.baseline, room, _won(at, made), extra)
+    rest = len(made.remedies) - len(shown)
+    if rest:
+        canvas.clipped(Text(f"  … and {count(rest, 'change')} that do no better (--all)", style="dim"))
+
+
+def _won(at: int, made: MemoryReport) -> str:
+    return "green" if at == made.remedy else ""
+
+
+def _findings(canvas: Canvas, made: MemoryReport) -> None:
+    """What the rules find, each with what to do."""
+    advised: dict[str, Finding] = {}
+    for one in made.findings:
+        canvas.blank()
+        finding(canvas, one, Text(""), advised.setdefault(one.remedy, one))
+
+
+def _row(
+    canvas: Canvas, name: str, outcome: Outcome, base: Outcome, room: int, color: str, last: str = ""
+) -> None:
     if outcome.shortage is not None:
         share = percent(outcome.done)
         _long(canvas, name, room, Text(f"{'out of memory after ' + share:>36}", style="red"))
         return
     change = "" if outcome is base or not base.peak_reserved or base.shortage else _change(outcome, base)
-    calls = duration(outcome.price) if outcome.price else "-"
+    calls = last or (duration(outcome.price) if outcome.price else "-")
     numbers = f"{size(outcome.peak_reserved):>10}{change:>9}{outcome.retries:>9}{outcome.calls:>8}{calls:>12}"
     _long(canvas, name, room, Text(numbers, style=color))
 

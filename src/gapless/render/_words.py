@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary
+from gapless.model.estimate import Estimate, Range
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, number, percent, size
+
+_WIDE, _NOTHING = 3.0, 1_000
+"""A price whose range spans more than this factor is told as a bound; nanoseconds that are nothing."""
 
 WHEN = {
     "every-step": "every step",
@@ -21,6 +25,8 @@ WHEN = {
 
 def often(frequency: Frequency, steady: int) -> str:
     """``every step, 2×``; `steady` is the number of steps that were looked at."""
+    if not frequency.waits:  # nobody waits: a pattern of the memory
+        return WHEN[frequency.when] if frequency.when != "no-steps" else ""
     times = f"{number(frequency.waits)}×"
     if frequency.when == "some-steps":
         if frequency.every:
@@ -77,6 +83,29 @@ def price(one: Price, span: int) -> list[str]:
     if one.kept:
         rows.append(f"{count(one.kept, 'more wait')} here cannot be priced")
     return rows
+
+
+def estimated(one: Price, of: Estimate) -> str:
+    """What removing the waits would save of a step on a GPU that is not there; a bound where no more is
+    known."""
+    if of.reasons or one.most_last > _WIDE * max(one.least_last, _NOTHING):
+        if one.most_last <= _NOTHING:
+            return f"est. nothing of a {span(of.step)} step"
+        told = f"est. at most {duration(one.most_last)} of a {span(of.step)} step"
+        return f"{told}, alone at most {duration(one.most_alone)}" if one.most_alone < one.most_last else told
+    if one.last < 0.001 * of.step.likely:
+        return f"est. next to nothing of a {duration(of.step.likely)} step"
+    told = f"est. {duration(one.last)} of a {duration(of.step.likely)} step"
+    if one.least_last != one.most_last:
+        told += f" ({duration(one.least_last)} to {duration(one.most_last)})"
+    if one.last - one.alone >= 0.005 * of.step.likely:
+        told += f", alone {duration(one.alone)}"
+    return told
+
+
+def span(one: Range) -> str:
+    """``35 to 55 ms``."""
+    return duration(one.likely) if one.least == one.most else f"{duration(one.least)} to {duration(one.most)}"
 
 
 def ending(report: Report) -> list[str]:

@@ -11,6 +11,7 @@ from gapless.model.wording import count, number
 from gapless.render import _profile
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
+from gapless.render._estimate import estimated
 from gapless.render._finding import LABEL, finding
 from gapless.render._style import Style
 
@@ -32,7 +33,7 @@ def render(report: Report, style: Style) -> str:
         canvas.blank()
         often = words.often(one.frequency, report.steps.steady)
         weight = Text(often, style="yellow" if one.frequency.per_step else "dim")
-        finding(canvas, one, weight, advised.setdefault(one.remedy, one))
+        finding(canvas, one, weight, advised.setdefault(one.remedy, one), estimate=report.estimate)
     if len(shown) < len(report.findings):
         canvas.blank()
         if more:
@@ -41,6 +42,8 @@ def render(report: Report, style: Style) -> str:
                 Text(f"… and {count(len(more), 'finding')} with fewer waits, {waits} per step together")
             )
         _folded(canvas, [one for one in report.findings if one not in shown and one not in more])
+    if report.estimate is not None:
+        estimated(canvas, report, report.estimate)
     _closing(canvas, report, folded=len(shown) < len(report.findings))
     return canvas.text()
 

@@ -29,13 +29,13 @@ class TorchMetricsNanCheck(Rule):
 
     ## Use instead
     ```python
-    mean = torchmetrics.MeanMetric(nan_strategy="disable").to(device)
+    mean = gapless.metrics.MeanMetric().to(device)
     for step in range(4):
         mean.update(train_step().detach())
     ```
-    Take care with weights: in TorchMetrics 1.9, `MeanMetric` with `nan_strategy="disable"` ignores the
-    `weight` that it is given. A weighted mean is two sums: `total += value * weight` and
-    `weights += weight`, on tensors on the device.
+    It counts NaN on the device and tells them with the next reading, and so does TorchMetrics' own metric
+    after `unwait(mean)` of `gapless.metrics.torchmetrics`. `nan_strategy="disable"` turns the check off;
+    take care with weights then: in TorchMetrics 1.9, `MeanMetric` ignores the `weight` it is given.
 
     ## When it is fine
     In evaluation, where an update follows a long forward pass and a NaN must be found at once.
@@ -45,8 +45,8 @@ class TorchMetricsNanCheck(Rule):
     name = "torchmetrics-nan-check"
     priority = 100
     advice = (
-        '`nan_strategy="disable"` turns the check off (in TorchMetrics 1.9 it also makes `MeanMetric` '
-        "ignore its weights: keep two sums on the device where you use them)"
+        "`unwait(metric)` of `gapless.metrics.torchmetrics` counts NaN on the device and tells them later, "
+        "and so do the metrics of `gapless.metrics`"
     )
 
     def matches(self, site: Site) -> bool:

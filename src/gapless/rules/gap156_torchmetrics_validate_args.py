@@ -25,10 +25,12 @@ class TorchMetricsValidateArgs(Rule):
 
     ## Use instead
     ```python
-    accuracy = torchmetrics.classification.BinaryAccuracy(validate_args=False).to(device)
+    accuracy = gapless.metrics.classification.BinaryAccuracy().to(device)
     accuracy.update(torch.sigmoid(logits[:, 0]), y % 2)
     ```
-    Check a batch of the data once, on the host, or keep the checks on in a short test run.
+    It checks on the device and tells with the next reading, and so does TorchMetrics' own metric after
+    `unwait(accuracy)` of `gapless.metrics.torchmetrics`. With `validate_args=False` nothing is checked: check
+    a batch of the data once, on the host.
 
     ## When it is fine
     In evaluation, and while the data is new.
@@ -37,7 +39,10 @@ class TorchMetricsValidateArgs(Rule):
     code = "GAP156"
     name = "torchmetrics-validate-args"
     priority = 100
-    advice = "make the metric with `validate_args=False`, and check a batch once, on the host"
+    advice = (
+        "`unwait(metric)` of `gapless.metrics.torchmetrics` checks on the device and tells later; or make "
+        "the metric with `validate_args=False`"
+    )
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "size") and any(

@@ -28,17 +28,13 @@ class TorchMetricsBincount(Rule):
 
     ## Use instead
     ```python
-    correct = torch.zeros(5, device=device, dtype=torch.long)
-    present = torch.zeros(5, device=device, dtype=torch.long)
+    recall = gapless.metrics.classification.MulticlassRecall(5, average="macro").to(device)
     for step in range(4):
-        hit = (logits.argmax(dim=1) == y).long()
-        correct.scatter_add_(0, y, hit)
-        present.scatter_add_(0, y, torch.ones_like(y))
-    recall = (correct / present.clamp_min(1))[present > 0].mean()  # once, at the end: this selection waits
+        recall.update(logits.detach(), y)
     ```
-    True positives, labels and predictions per class are three `scatter_add_` of fixed size, and precision,
-    recall, F1 and macro accuracy follow from them. With `average="micro"` TorchMetrics itself needs no
-    counts and does not wait.
+    It counts true positives, labels and predictions per class with `scatter_add_`, at a fixed size, and so
+    does TorchMetrics' own metric after `unwait(recall)` of `gapless.metrics.torchmetrics`. With
+    `average="micro"` TorchMetrics itself needs no counts and does not wait.
 
     ## When it is fine
     In evaluation.
@@ -48,8 +44,8 @@ class TorchMetricsBincount(Rule):
     name = "torchmetrics-bincount"
     priority = 100
     advice = (
-        '`average="micro"` needs no counts; else count true positives, labels and predictions per class '
-        "yourself with `scatter_add_`, which has a fixed size"
+        "the metric of this name in `gapless.metrics` counts at a fixed size, and `unwait(metric)` of "
+        "`gapless.metrics.torchmetrics` lets this one do so"
     )
 
     def matches(self, site: Site) -> bool:

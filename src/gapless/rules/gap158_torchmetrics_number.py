@@ -32,7 +32,8 @@ class TorchMetricsNumber(Rule):
         mean.update(train_step().detach(), weight=weight)
     ```
     A weight that changes is made on the device by a kernel: `torch.full_like(loss, n)`. A value that is
-    known on the host, such as a time, belongs in a metric on the host.
+    known on the host, such as a time, belongs in a metric on the host. The metrics of `gapless.metrics` take
+    numbers as arguments of their kernels, and so do TorchMetrics' own after `unwait(mean)`.
 
     ## When it is fine
     Once per epoch.
@@ -42,8 +43,8 @@ class TorchMetricsNumber(Rule):
     name = "torchmetrics-number"
     priority = 100
     advice = (
-        "give a tensor that is made on the device (`torch.full_like(value, n)`), or keep a metric of "
-        "host values on the host"
+        "give a tensor that is made on the device (`torch.full_like(value, n)`); the metrics of "
+        "`gapless.metrics`, and these after `unwait(metric)`, take numbers without a copy"
     )
 
     def matches(self, site: Site) -> bool:

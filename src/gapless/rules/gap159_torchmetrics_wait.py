@@ -67,7 +67,7 @@ class TorchMetricsWait(Rule):
             )
         if below(site, "torchmetrics", "update") and not below(site, "torchmetrics", "forward"):
             return (
-                "`update` of this metric waits by itself: keep the few sums it needs on the device, or call "
-                f"it less often{where}"
+                "`update` of this metric waits by itself; that of `gapless.metrics`, if there is one, does "
+                "not, and `unwait(metric)` of `gapless.metrics.torchmetrics` says what it can change" + where
             )
         return f"{self.advice}{where}"

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.memory import MemoryReport
 from gapless.model.wording import count, percent, size
+from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
 
@@ -76,6 +78,22 @@ class ReservedMemorySaws(Rule):
         )
         # The place that loses most stands for all: any request may be the one that finds the cache empty.
         yield msgspec.structs.replace(hit, site=found[0].site)
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        steps = held.steady(memory)
+        saws = [one for one in steps if one.given and one.taken]
+        if len(saws) < held.RECURS or len(saws) < held.OFTEN * len(steps) or memory.baseline.retries:
+            return  # retries are GAP406
+        calls = sum(one.given + one.taken for one in saws)
+        yield Hit(
+            evidence=(
+                f"memory is given back to the driver and taken again in {len(saws)} of {len(steps)} steady "
+                f"steps: {count(calls, 'call')} in all",
+            ),
+            remedy="leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself",
+            calls=calls,
+            steps=len(saws),
+        )
 
     def _remedy(self, profile: Profile, words: str) -> str:
         if "empty_cache" in words:

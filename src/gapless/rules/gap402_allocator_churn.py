@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.memory import MemoryReport
+from gapless.model.wording import count
+from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
@@ -64,6 +67,25 @@ class AllocatorChurn(Rule):
         remedy = _remedy(profile, whole)
         for spot in told.told(profile, found):
             yield spot.hit(profile, (spot.idle_for(profile), told.called(profile, spot)), remedy)
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        steps = held.steady(memory)
+        asking = [one for one in steps if one.taken and not one.given]
+        late = steps[len(steps) // 2 :]
+        if len(asking) < held.RECURS or len(asking) < held.OFTEN * len(steps):
+            return
+        if not any(one.taken and not one.given for one in late) or held.leaks(memory):
+            return  # the cache has filled, or it grows because tensors stay (GAP405)
+        calls = sum(one.taken for one in asking)
+        yield Hit(
+            evidence=(
+                f"{len(asking)} of {len(steps)} steady steps ask the driver for memory, "
+                f"{count(calls, 'call')} in all: what is cached does not fit",
+            ),
+            remedy=f"the cache never fits: {held.better(memory)}",
+            calls=calls,
+            steps=len(asking),
+        )
 
 
 def _remedy(profile: Profile, spot: Spot) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.memory import MemoryReport
 from gapless.model.wording import percent, size
+from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
 _APART = 0.1
@@ -66,3 +68,29 @@ class ReservedFarAboveAllocated(Rule):
             ),
             remedy=told.few_sizes(profile) + ", or run the largest batch first",
         )
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        base, short = memory.baseline, memory.baseline.shortage
+        if short is not None and short.cached >= short.size:
+            yield Hit(
+                evidence=(
+                    f"{size(short.size)} more cannot be had beside {size(short.allocated)} allocated, though "
+                    f"{size(short.cached)} are cached: in pieces of {size(short.largest)} at most",
+                ),
+                remedy=held.better(memory),
+                site=held.site(short.line),
+            )
+            return
+        apart = base.peak_reserved - base.peak_allocated
+        limit = held.limit(memory)
+        if short is not None or limit <= 0 or base.retries or base.peak_reserved < told.FULL * limit:
+            return
+        if apart >= _APART * limit:
+            yield Hit(
+                evidence=(
+                    f"{size(base.peak_reserved)} are reserved at most, {percent(base.peak_reserved / limit)} "
+                    "of what the GPU has for this process",
+                    f"tensors fill {size(base.peak_allocated)} at most: {size(apart)} less",
+                ),
+                remedy=held.better(memory),
+            )

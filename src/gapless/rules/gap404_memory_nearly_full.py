@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
+from gapless.model.memory import MemoryReport
 from gapless.model.wording import percent, size
+from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
 
@@ -55,3 +57,28 @@ class MemoryNearlyFull(Rule):
             evidence=(f"tensors fill {size(allocated)} of {whole} at most, {share}",),
             remedy=self.advice,
         )
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        base, limit = memory.baseline, held.limit(memory)
+        short = base.shortage
+        if short is not None and short.cached < short.size:
+            yield Hit(
+                evidence=(
+                    f"{size(short.size)} more do not fit beside {size(short.allocated)} allocated: the GPU "
+                    f"has {size(limit)} for this process",
+                ),
+                remedy=self.advice,
+                site=held.site(short.line),
+            )
+        elif short is None and limit > 0 and base.peak_allocated >= told.FULL * limit:
+            share = percent(base.peak_allocated / limit)
+            largest = memory.peak.owners[:1]
+            line = largest[0].line if largest else None
+            yield Hit(
+                evidence=(
+                    f"tensors fill {size(base.peak_allocated)} of {size(limit)} at most, {share}",
+                    *(f"{size(one.bytes)} of it belong to this line" for one in largest if line),
+                ),
+                remedy=self.advice,
+                site=held.site(line),
+            )

@@ -66,7 +66,8 @@ class RecordingSlowsTheHost(Rule):
 
 def _options(profile: Profile) -> Iterator[str]:
     """What slows each call or each allocation."""
-    if profile.recording.with_stack or profile.recording.stacks:
+    recorded = profile.recording
+    if recorded.with_stack or recorded.stacks == "call-stack":  # frames may be those of another profile
         yield "`with_stack=True`"
-    if profile.recording.with_memory:
+    if recorded.with_memory:
         yield "`profile_memory=True`"

@@ -45,6 +45,7 @@ _PACKAGES = frozenset(
         "fastai",
         "flash_attn",
         "functorch",
+        "gapless",
         "gpytorch",
         "huggingface_hub",
         "hydra",
@@ -229,15 +230,23 @@ class Places:
         """The place of one row."""
         if row < 0:
             return Place("")
-        chain = self.timeline.chain(row)
+        chain = self._chain(row)
         stack, operators, annotations, call, node = self._around(chain)
         forward: Stack = ()
         for one in chain:
             if one in self._forward:
-                forward = self._around(self.timeline.chain(self._forward[one]))[0]
+                forward = self._around(self._chain(self._forward[one]))[0]
                 break
         name = self.timeline.names[self.timeline.host.name[row]]
         return Place(name, stack, operators, annotations, call, node, forward)
+
+    def _chain(self, row: int) -> list[int]:
+        """`row` and what surrounds it, innermost first.
+
+        A step's annotation begins inside the functions that marked it, and those end before the step does.
+        """
+        host = self.timeline.host
+        return [one for one in self.timeline.chain(row) if host.end[one] >= host.start[row]]
 
     def _around(self, chain: list[int]) -> tuple[Stack, tuple[str, ...], tuple[str, ...], str, str]:
         host, names = self.timeline.host, self.timeline.names

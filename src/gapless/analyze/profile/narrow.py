@@ -1,7 +1,8 @@
 """From the function that a profile names to the line in it that made the call, where the source lies at hand.
 
-A traced Python frame has the line where its function begins. What it called is known, too: if one line only
-of the function's own text can be that call, it is the line. Otherwise nothing is said that is not known.
+A traced Python frame has the line where its function begins, or the one that ran when the profiler started.
+What it called is known, too: if one line only of the function's own text can be that call, it is the line.
+Otherwise nothing is said that is not known.
 """
 
 from __future__ import annotations
@@ -75,31 +76,50 @@ def _with_text(frame: SourceLine, read: Read) -> SourceLine:
 
 def _in_function(frame: SourceLine, called: SourceLine | None, site: Site, read: Read) -> SourceLine:
     text = read(frame.file)
-    function = next(
-        (node for node in _functions(text) if _begins(node) == frame.line and node.name == frame.function),
-        None,
-    )
+    function = _function(frame, text)
     if function is None:
         return frame  # other source than was recorded, or none
     numbers = {node.lineno for node in _own(function) if _may_be(node, called, site)}
     if len(numbers) != 1:
-        return frame
+        return msgspec.structs.replace(frame, line=_begins(function))
     number = numbers.pop()
     return msgspec.structs.replace(frame, line=number, code=text.splitlines()[number - 1].strip())
 
 
+def _function(frame: SourceLine, text: str) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Module | None:
+    """The function that a frame is of, None where the source does not have it.
+
+    Of a function that was running when the profiler started, as the training loop is, it recorded the line
+    that ran then: that of the step's end.
+    """
+    if frame.function == "<module>":
+        return _module(text) if frame.line <= len(text.splitlines()) else None
+    named = [node for node in _functions(text) if node.name == frame.function]
+    begun = [node for node in named if _begins(node) == frame.line]
+    inside = [node for node in named if node.lineno < frame.line <= (node.end_lineno or 0)]
+    return next(iter([*begun, *reversed(inside)]), None)
+
+
+def _module(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text) if text else None
+    except (SyntaxError, ValueError):
+        return None
+
+
 def _functions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The functions of a file, outer ones first."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    tree = _module(text)
+    if tree is None:
         return []
     found = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return sorted(found, key=lambda node: node.lineno)
 
 
-def _begins(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def _begins(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> int:
     """The first line of a function as the interpreter counts: that of its first decorator."""
+    if isinstance(node, ast.Module):
+        return 1
     return min([node.lineno, *(one.lineno for one in node.decorator_list)])
 
 

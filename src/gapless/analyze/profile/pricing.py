@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -44,8 +44,8 @@ def price(
     if isinstance(model, Refusal):
         return Prices(refused=model.reason)
     members = {number: _rows(group.costs, rows) for number, group in enumerate(groups)}
-    removal = {number: _removal(group, costs) for number, group in enumerate(groups)}
-    found = prices(model, members, removal)
+    removals = {number: _removal(group, costs) for number, group in enumerate(groups)}
+    found = prices(model, members, removals)
     each = tuple(
         Price(
             costs=tuple(group.costs),
@@ -56,7 +56,7 @@ def price(
             blocked=found.each[number].blocked,
             waits=found.each[number].waits,
             kept=found.each[number].kept,
-            removal=removal[number],
+            removal=removals[number],
         )
         for number, group in enumerate(groups)
     )
@@ -84,8 +84,12 @@ def _rows(positions: Sequence[int], rows: Sequence[Ints]) -> list[int]:
 
 
 def _removal(group: WaitGroup, costs: Sequence[Cost]) -> Removal:
-    """How the waits of a group can go: the hardest of its sites decides."""
-    kinds = {_of_site(costs[position].site) for position in group.costs}
+    return removal(costs[position].site for position in group.costs)
+
+
+def removal(sites: Iterable[Site]) -> Removal:
+    """How the waits at these sites can go together: the hardest decides."""
+    kinds = {_of_site(site) for site in sites}
     for kind in ("shape", "deferrable"):
         if kind in kinds:
             return kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gapless.analyze.profile.communication import collectives
 from gapless.analyze.profile.costs import costs
@@ -18,16 +19,19 @@ from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utili
 from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 from gapless.errors import UnreadableInput
+from gapless.model.lanes import Lanes
 from gapless.model.profile import Cost, Prices, Profile, Steps
 from gapless.trace.read import read
 from gapless.trace.timeline import Ints, Timeline
 
 
-def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = ()) -> Profile:
+def profile(
+    timeline: Timeline, priced: bool = False, asked: Sequence[str] = (), drawn: int = 0
+) -> Profile:
     """What `timeline` says of the device that was busiest.
 
     With `priced` it is replayed without its waits, and without those that are `asked` for (see
-    `gapless.analyze.profile.pricing`).
+    `gapless.analyze.profile.pricing`). With `drawn` it is thinned to about so many boxes, to be drawn.
 
     Raises:
         UnreadableInput: the profile has no work of a device.
@@ -73,8 +77,15 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = ())
         collectives=collectives(timeline, device),
         recording=recording(timeline, steps),
         prices=_prices(timeline, summed, rows, asked) if priced or asked else None,
+        lanes=_drawn(timeline, device, steps, stretches, summed, rows, drawn) if drawn else None,
         notes=timeline.notes + steps.notes,
     )
+
+
+def _drawn(timeline: Timeline, *more: Any) -> Lanes:
+    from gapless.analyze.profile.lanes import lanes  # only pages draw
+
+    return lanes(timeline, *more)
 
 
 def _prices(timeline: Timeline, summed: Sequence[Cost], rows: Sequence[Ints], asked: Sequence[str]) -> Prices:
@@ -88,13 +99,14 @@ def of_file(
     progress: Callable[[int], None] | None = None,
     priced: bool = False,
     asked: Sequence[str] = (),
+    drawn: int = 0,
 ) -> Profile:
     """The profile of the trace in `path`; `progress` is told the bytes read.
 
     Raises:
         UnreadableInput: the file cannot be read, is no trace or has no work of a device.
     """
-    return profile(read(path, progress), priced, asked)
+    return profile(read(path, progress), priced, asked, drawn)
 
 
 def _steps(timeline: Timeline, device: int, steps: StepSpans) -> Steps:

@@ -146,9 +146,12 @@ class EventBase(_TorchEvent):
                 f"Event device {self._index} does not match recording stream's device {stream.device_index}."
             )
         self._recorded_at = self.runtime.device.clock()
+        self.runtime.device.queued("record", stream.stream_id, self._handle)
 
     def wait(self, stream: Any) -> None:
         """Work queued later on `stream` waits; the host does not."""
+        if self._handle:
+            self.runtime.device.queued("await", stream.stream_id, self._handle)
 
     def query(self) -> bool:
         """Everything recorded is done."""

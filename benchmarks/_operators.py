@@ -1,0 +1,193 @@
+"""The operators of a real profile with recorded shapes, as a programme would name them, and what they took.
+
+What they write is not in a profile: it is worked out by running each operator on meta tensors.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gapless.model.programme import Entry
+from gapless.trace.read import read
+from gapless.trace.timeline import HostKind, Timeline, WorkKind
+
+DTYPES = {
+    "float": torch.float32, "c10::Half": torch.float16, "c10::BFloat16": torch.bfloat16,
+    "double": torch.float64, "long int": torch.int64, "long": torch.int64, "long long": torch.int64,
+    "int": torch.int32, "short": torch.int16, "bool": torch.bool, "unsigned char": torch.uint8,
+    "signed char": torch.int8,
+}  # fmt: skip
+LIKE_INPUT = (
+    "threshold_backward",
+    "cudnn_batch_norm",
+    "cudnn_batch_norm_backward",
+    "add",
+    "mul",
+    "relu",
+    "gelu",
+)
+"""Operators of old profiles, without the numbers among their arguments, that write what they read."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: what it asked for, and its nanoseconds and kernels on the device."""
+
+    entry: Entry
+    device: int
+    kernels: int
+
+
+def composite(name: str, known: dict[str, bool] = {}) -> bool:  # noqa: B006 - a cache
+    """Whether an operator is made of others before it comes to the dispatch mode."""
+    if name not in known:
+        packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+        found = False
+        if packet is not None:
+            first = getattr(packet, packet.overloads()[0]).name()
+            has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+            found = has(first, "CompositeImplicitAutograd") and not has(first, "CUDA")
+        known[name] = found
+    return known[name]
+
+
+def samples(path: Path) -> list[Sample]:
+    """The operators of `path` whose arguments are known well enough to say what they move."""
+    timeline = read(path)
+    recorded = _arguments(path)
+    described: dict[str, Entry | None] = {}
+    found = []
+    for row, work in _launched(timeline).items():
+        if any(_crosses(timeline, one) for one in work):
+            continue
+        arguments = recorded.get(int(timeline.host.external[row]))
+        if arguments is None:
+            continue
+        key = json.dumps(arguments)
+        if key not in described:
+            described[key] = _entry(*arguments)
+        entry = described[key]
+        if entry is not None:
+            took = int((timeline.work.end[work] - timeline.work.start[work]).sum())
+            found.append(Sample(entry, took, len(work)))
+    return found
+
+
+def _crosses(timeline: Timeline, work: int) -> bool:
+    """Whether this is a copy between host and device."""
+    name = timeline.names[timeline.work.name[work]]
+    return timeline.work.kind[work] == WorkKind.MEMCPY and "DtoD" not in name
+
+
+def _launched(timeline: Timeline) -> dict[int, list[int]]:
+    """For each operator that a programme would hold the device work that it launched."""
+    names, host = timeline.names, timeline.host
+    wanted = [name.startswith("aten::") and not composite(name) for name in names]
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for work, call in enumerate(timeline.launchers.tolist()):
+        if call < 0:
+            continue
+        chain = [row for row in timeline.chain(call) if host.kind[row] == HostKind.OPERATOR]
+        outer = [row for row in chain if wanted[host.name[row]]]
+        if outer:
+            found[outer[-1]].append(work)
+    return found
+
+
+def _arguments(path: Path) -> dict[int, tuple[str, list[Any], list[str], list[str]]]:
+    """By external id: an operator's name, and the shapes, types and values of its arguments."""
+    text = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
+    document = json.loads(text, strict=False)
+    events = document["traceEvents"] if isinstance(document, dict) else document
+    found = {}
+    for event in events:
+        values = event.get("args") or {}
+        shapes = values.get("Input Dims", values.get("Input dims"))
+        number = values.get("External id", values.get("external id"))
+        if shapes is not None and number is not None:
+            types = values.get("Input type") or values.get("Input types") or [""] * len(shapes)
+            concrete = values.get("Concrete Inputs") or [""] * len(shapes)
+            found[int(number)] = (event["name"], shapes, types, concrete)
+    return found
+
+
+def _entry(name: str, shapes: list[Any], types: list[str], concrete: list[str]) -> Entry | None:
+    given: list[Any] = []
+    inputs: list[torch.Tensor] = []
+    for shape, kind, value in zip(shapes, types, concrete, strict=False):
+        if kind in DTYPES:
+            given.append(torch.empty(shape, dtype=DTYPES[kind], device="meta"))
+            inputs.append(given[-1])
+        elif shape and isinstance(shape[0], list):
+            given.append([torch.empty(one, device="meta") for one in shape])
+            inputs += given[-1]
+        else:
+            given.append(_value(value))
+    outputs = _run(name, given)
+    stem = name.removeprefix("aten::")
+    if outputs is None and stem == "cudnn_convolution_backward":
+        source, gradient, weight = (one for one in inputs if one.dim() > 2)
+        inputs, outputs = [gradient, source, weight], [source, weight]
+    if outputs is None and stem in LIKE_INPUT and inputs:
+        outputs = [max(inputs, key=torch.Tensor.numel)]
+    if outputs is None or not inputs + outputs:
+        return None
+    return Entry(
+        name=name,
+        dtype=str((inputs + outputs)[0].dtype).removeprefix("torch."),
+        inputs=tuple(tuple(one.shape) for one in inputs[:8]),
+        outputs=tuple(tuple(one.shape) for one in outputs),
+        tensors=len(inputs),
+        elements=sum(math.prod(one.shape) for one in inputs),
+        reads=sum(one.nbytes for one in inputs),
+        writes=sum(one.nbytes for one in outputs),
+        tf32="convolution" in name,  # torch's settings, where nobody changes them
+    )
+
+
+def _value(text: str) -> Any:
+    words = {"": None, "inf": math.inf, "-inf": -math.inf}
+    if text in words:
+        return words[text]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _run(name: str, given: list[Any]) -> list[torch.Tensor] | None:
+    """What the operator gives for these arguments; None where no overload takes them."""
+    for function in _overloads(name):
+        arguments = {}
+        for argument, value in zip(function._schema.arguments, given, strict=False):
+            if argument.name == "device":
+                arguments["device"] = torch.device("meta")
+            elif argument.name not in ("layout", "pin_memory", "generator", "dtype") and value is not None:
+                arguments[argument.name] = value
+        try:
+            out = function(**arguments)
+        except Exception:  # whatever a meta kernel says of arguments that are not for it
+            continue
+        first = function._schema.arguments[0].alias_info if function._schema.arguments else None
+        if first is not None and first.is_write:
+            out = given[0]
+        outputs = out if isinstance(out, (tuple, list)) else [out]
+        return [one for one in outputs if isinstance(one, torch.Tensor)]
+    return None
+
+
+def _overloads(name: str) -> Iterator[Any]:
+    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    for overload in packet.overloads() if packet is not None else ():
+        if "out" not in overload:
+            yield getattr(packet, overload)

@@ -1,0 +1,335 @@
+"""How far off estimates without a GPU are, and where their constants come from.
+
+    python benchmarks/estimate.py FOLDER            # compare with the profiles in it that recorded shapes
+    python benchmarks/estimate.py FOLDER --write    # writes benchmarks/sheets/estimate.md
+    python benchmarks/estimate.py FOLDER --fit      # and print the shares that fit these profiles best
+
+For every operator of every profile of a known GPU, the time that `gapless.analyze.estimate` gives it beside
+the time it took. Once with the shares in use, which were fitted to these profiles; and once with shares
+fitted to all profiles but those of the model in question, which is what to expect of a model never seen.
+Then what the host needs: measured here without a profiler, and from the profiles, with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import _sheet
+import numpy as np
+import torch
+from _operators import Sample, samples
+from torch import nn
+
+from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL
+from gapless.analyze.estimate.measure import host_times, launch_length
+from gapless.analyze.estimate.times import SHARES, Share, device_time
+from gapless.analyze.estimate.work import work
+from gapless.emulate import gpus
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.programme import peaks
+from gapless.model.programme import Gpu
+from gapless.trace.read import read
+
+GPUS = {
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-PCIE-40GB": "a100-40gb",
+    "NVIDIA PG509-210": "a100-40gb",
+    "Tesla V100-DGXS-32GB": "v100-32gb",
+    "Tesla V100-SXM2-32GB": "v100-32gb",
+}
+"""GPUs of profiles, and the one that is emulated most like them."""
+MODELS = {
+    "segment-anything": "SAM", "kineto-resnet50": "ResNet-50, training", "param-dlrm": "DLRM, training",
+    "particle": "particle transformer", "owlv2": "OWLv2", "bert": "BERT small", "nsfw": "ViT",
+    "ao-tut": "ViT",
+}  # fmt: skip
+COMPUTE = (MATMUL, CONVOLUTION, ATTENTION)
+STARTS = (1_000, 1_500, 2_000, 2_500, 3_000, 4_000, 5_000, 6_000)
+SHARE_GRID = tuple(float(one) for one in np.geomspace(0.1, 1.2, 21))
+FEWEST = 20
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One profile with recorded shapes."""
+
+    name: str
+    model: str
+    gpu: Gpu
+    operators: list[Sample]
+
+
+def profiled(folder: Path) -> list[Profiled]:
+    found = []
+    for path in sorted(folder.glob("*.json.gz")):
+        model = next((told for part, told in MODELS.items() if part in path.name), "")
+        if not model:
+            continue
+        timeline = read(path)
+        name = timeline.facts.gpus[0].name if timeline.facts.gpus else ""
+        if name not in GPUS:
+            continue
+        operators = samples(path)
+        if len(operators) >= FEWEST:
+            found.append(Profiled(path.name, model, peaks(gpus.find(GPUS[name])), operators))
+    return found
+
+
+# -- the device --------------------------------------------------------------------------------------
+
+
+def ratios(one: Profiled, shares: Mapping[str, Share]) -> tuple[float, np.ndarray]:
+    """Estimated time in parts of the real one: of all operators together, and of each."""
+    guess = np.array([device_time(work(s.entry), one.gpu, shares) for s in one.operators])
+    real = np.array([max(s.device, 500) for s in one.operators])
+    return float(guess.sum() / real.sum()), guess / real
+
+
+def fit(profiles: Sequence[Profiled]) -> dict[str, Share]:
+    """For each family the start-up and the shares that come closest, each model weighing the same."""
+    found = dict(SHARES)
+    for family in SHARES:
+        by_model: defaultdict[str, list[tuple[Gpu, Sample]]] = defaultdict(list)
+        for one in profiles:
+            for sample in one.operators:
+                if work(sample.entry).family == family:
+                    by_model[one.model].append((one.gpu, sample))
+        if by_model:
+            columns = [_columns(members) for members in by_model.values()]
+            found[family] = min(_grid(family), key=lambda share, c=columns: _loss(share, c))
+    return found
+
+
+def _grid(family: str) -> Iterable[Share]:
+    arithmetic = SHARE_GRID if family in COMPUTE else (1.0,)
+    return (Share(a, b, c) for a in STARTS for b in SHARE_GRID for c in arithmetic)
+
+
+def _loss(share: Share, columns: Sequence[tuple[np.ndarray, ...]]) -> float:
+    """The mean over models of the error of their operators' logarithms, weighed by time and by number; where
+    the profiles do not tell, a share stays near what is usual."""
+    usual = abs(math.log(share.memory / 0.5)) + abs(math.log(share.arithmetic / 0.6))
+    total = 0.01 * usual * len(columns)
+    for real, start, memory, arithmetic in columns:
+        guess = start * share.start + np.maximum(memory / share.memory, arithmetic / share.arithmetic)
+        error = np.abs(np.log(guess / real))
+        total += 0.7 * float((error * real).sum() / real.sum()) + 0.3 * float(error.mean())
+    return total / len(columns)
+
+
+def _columns(members: Sequence[tuple[Gpu, Sample]]) -> tuple[np.ndarray, ...]:
+    """Real times, starts, and times at the full peaks."""
+    rows = []
+    for gpu, sample in members:
+        asked = work(sample.entry)
+        whole = {asked.family: Share(0.0, 1.0, math.inf)}
+        memory = device_time(asked, gpu, whole)
+        arithmetic = device_time(asked._replace(moved=0.0), gpu, {asked.family: Share(0.0, 1.0, 1.0)})
+        start = device_time(asked._replace(moved=0.0, flops=0.0), gpu, {asked.family: Share(1.0, 1.0, 1.0)})
+        rows.append((max(sample.device, 500), start, memory, arithmetic))
+    return tuple(np.array(rows).T)
+
+
+def device_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    others = {
+        model: fit([one for one in profiles if one.model != model])
+        for model in {one.model for one in profiles}
+    }
+    for one in profiles:
+        total, each = ratios(one, SHARES)
+        unseen, each_unseen = ratios(one, others[one.model])
+        real = sum(sample.device for sample in one.operators) / 1e6
+        rows.append(
+            [
+                _short(one.name), one.gpu.name.removeprefix("NVIDIA "), len(one.operators), f"{real:.2f}",
+                f"{total:.2f}", _spread(each), f"{unseen:.2f}", _spread(each_unseen),
+            ]
+        )  # fmt: skip
+    return rows
+
+
+def family_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for family in SHARES:
+        guess, real = [], []
+        for one in profiles:
+            for sample in one.operators:
+                asked = work(sample.entry)
+                if asked.family == family:
+                    guess.append(device_time(asked, one.gpu))
+                    real.append(max(sample.device, 500))
+        if real:
+            ratio = np.array(guess) / np.array(real)
+            total = f"{sum(guess) / sum(real):.2f}"
+            rows.append([family, len(real), f"{sum(real) / 1e6:.1f}", total, _spread(ratio)])
+    return rows
+
+
+def _spread(ratio: np.ndarray) -> str:
+    low, middle, high = np.quantile(ratio, [0.1, 0.5, 0.9])
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(".json.gz")[:58]
+
+
+# -- the host ----------------------------------------------------------------------------------------
+
+
+def plain_models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    """Small models on the CPU: their operators take next to no time for themselves."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    stack = [nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.LayerNorm(16)) for _ in range(12)]
+    return {
+        "transformer, 4 layers": (nn.TransformerEncoder(layer, 4), torch.randn(1, 4, 32)),
+        "MLP, 12 layers": (nn.Sequential(*stack), torch.randn(2, 16)),
+    }
+
+
+def plain_rows(repeats: int = 80) -> list[list[object]]:
+    """Microseconds for one operator that would launch work, without a profiler and without a device."""
+    rows: list[list[object]] = []
+    for name, (model, data) in plain_models().items():
+        for kind in (torch.optim.SGD, torch.optim.AdamW):
+            optimizer = kind(model.parameters(), lr=1e-3, foreach=True)
+            times = np.array([_parts(model, data, optimizer) for _ in range(repeats)])[5:]
+            forward, backward, step = np.quantile(times, 0.2, axis=0) * 1e6
+            counts = _counted(model, data, kind)
+            rows.append(
+                [f"{name}, {kind.__name__}", f"{forward / counts[0]:.1f}", f"{backward / counts[1]:.1f}",
+                 f"{step / counts[3]:.2f}"]
+            )  # fmt: skip
+    return rows
+
+
+def _parts(
+    model: nn.Module, data: torch.Tensor, optimizer: torch.optim.Optimizer
+) -> tuple[float, float, float]:
+    moments = [time.perf_counter()]
+    loss = model(data).square().mean()
+    moments.append(time.perf_counter())
+    loss.backward()
+    moments.append(time.perf_counter())
+    optimizer.step()
+    optimizer.zero_grad()
+    moments.append(time.perf_counter())
+    a, b, c = (end - begin for begin, end in pairwise(moments))
+    return a, b, c
+
+
+def _counted(model: nn.Module, data: torch.Tensor, kind: type) -> tuple[int, int, int, int]:
+    """Operators in forward, backward and the optimizer, and the tensors that the last are given."""
+    with Emulator(programme=True) as emulator:
+        from copy import deepcopy
+
+        on_device = deepcopy(model).cuda()
+        optimizer = kind(on_device.parameters(), lr=1e-3, foreach=True)
+        for _ in range(4):
+            _parts(on_device, data.cuda(), optimizer)
+    programme = emulator.session().programme
+    assert programme is not None
+    body = programme.bodies[programme.segments[-1].body]
+    asked = [
+        programme.entries[position] for position in body if programme.entries[position].kind == "operator"
+    ]
+    forward = sum(not one.backward and not one.optimizer for one in asked)
+    stepping = [one for one in asked if one.optimizer]
+    tensors = sum(one.tensors for one in stepping)
+    return forward, sum(one.backward for one in asked), len(stepping), tensors
+
+
+def host_rows(folder: Path) -> list[list[object]]:
+    """The same from profiles, which slow the host."""
+    rows: list[list[object]] = []
+    for path in sorted(folder.glob("*.json.gz")):
+        timeline = read(path)
+        forward, backward, optimizer = host_times(timeline)
+        if forward < 0 and backward < 0:
+            continue
+        stacks = "stacks" if timeline.facts.with_stack or "python_function" in timeline.names else ""
+        rows.append(
+            [_short(path.name), stacks, _micro(forward), _micro(backward), _micro(optimizer),
+             _micro(launch_length(timeline))]
+        )  # fmt: skip
+    return rows
+
+
+def _micro(time: int) -> str:
+    return f"{time / 1e3:.1f}" if time >= 0 else "–"
+
+
+# -- the sheet ---------------------------------------------------------------------------------------
+
+
+def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
+    text = _sheet.header(
+        "Estimates without a GPU, against real profiles",
+        "python benchmarks/estimate.py FOLDER --write",
+        "public profiles with recorded shapes, of GPUs that can be emulated; times of kernels; "
+        "estimated / real",
+    )
+    text += "## The device, by profile\n\n"
+    text += "Each cell: all operators together; one operator, median (10 % to 90 %).\n"
+    text += "Unseen: with shares that were fitted without the profiles of that model.\n\n"
+    rows = device_rows(profiles)
+    text += _sheet.table(
+        ["profile", "GPU", "operators", "real, ms", "together", "each", "unseen, together", "unseen, each"],
+        rows,
+    )
+    unseen = [abs(math.log(float(str(row[6])))) for row in rows]
+    middle = math.exp(statistics.median(unseen))
+    text += f"\nUnseen models, all operators together: off by a factor of {middle:.2f} "
+    text += f"in the median, {math.exp(max(unseen)):.2f} at most.\n"
+    text += "\n## The device, by family\n\n"
+    text += _sheet.table(["family", "operators", "real, ms", "together", "each"], family_rows(profiles))
+    text += "\n## The host without a profiler, on this machine\n\n"
+    text += (
+        "Microseconds from one operator that would launch work to the next, without the launch itself: the\n"
+    )
+    text += "same Python, dispatcher and autograd on CPU tensors of few elements (20 % quantile).\n\n"
+    text += _sheet.table(["model", "forward", "backward", "optimizer, for each tensor"], plain_rows())
+    text += "\n## The host under the profiler, from the profiles\n\n"
+    text += "Microseconds from one operator that launches work to the next, where the host does not wait.\n\n"
+    text += _sheet.table(
+        ["profile", "recorded", "forward", "backward", "optimizer", "launching call, median"],
+        host_rows(folder),
+    )
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--fit", action="store_true")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    profiles = profiled(asked.folder)
+    if asked.fit:
+        for family, share in fit(profiles).items():
+            print(f'    "{family}": Share({share.start:_.0f}, {share.memory:.2f}, {share.arithmetic:.2f}),')
+        return
+    text = sheet(asked.folder, profiles)
+    if asked.write:
+        _sheet.write("estimate", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""A whole training step with its metrics inside one CUDA graph: whether it can be captured, and what it gives.
+
+    python benchmarks/gpu/graphs.py                 # on a machine with a GPU: writes graphs.md
+    python benchmarks/gpu/graphs.py --self-check    # anywhere: the emulated device, under `no_waits`
+
+A step that waits cannot be captured. Forward, backward, the optimizer and the update of gapless.metrics are
+captured together, replayed with new inputs, and the metrics compared with those of the same batches updated
+one by one on the CPU; times are of replays and of the same step run eagerly, in turn. Without a GPU the step
+runs on the emulated device where every wait is an error, and the metrics are compared the same way.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import _experiment
+import _sheet
+import _stages
+import torch
+from torch import Tensor, nn
+
+import gapless
+import gapless.metrics as native
+from gapless.emulate.emulator import Emulator
+from gapless.prove.timing import interval
+
+CLASSES, BATCH, BATCHES = 10, 64, 20
+
+
+def make_metrics(device: str) -> Any:
+    options = {"task": "multiclass", "num_classes": CLASSES}
+    scores = {
+        "accuracy": native.Accuracy(**options),
+        "recall": native.Recall(average="macro", **options),
+        "f1": native.F1Score(average="macro", **options),
+        "auroc": native.AUROC(thresholds=50, **options),
+    }
+    return native.MetricCollection(scores).to(device)
+
+
+@dataclass
+class Training:
+    """A small network with its optimizer and metrics; inputs stay where they are."""
+
+    device: str
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(CLASSES)]
+        self.model = nn.Sequential(*layers).to(self.device)
+        self.images = torch.zeros(BATCH, 3, 16, 16, device=self.device)
+        self.labels = torch.zeros(BATCH, dtype=torch.long, device=self.device)
+        self.output = self.model(self.images).detach()
+        self.metrics = make_metrics(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(self) -> Tensor:
+        output = self.model(self.images)
+        loss = nn.functional.cross_entropy(output, self.labels)
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        self.optimizer.step()
+        self.output.copy_(output.detach())
+        self.metrics.update(output.detach(), self.labels)
+        return loss
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(BATCH, 3, 16, 16), torch.randint(CLASSES, (BATCH,))) for _ in range(BATCHES)]
+
+
+def run(training: Training, step: Any) -> float:
+    """The largest difference between the metrics and those of the CPU, after all batches."""
+    reference = make_metrics("cpu")
+    training.metrics.reset()
+    for images, labels in batches():
+        training.images.copy_(images)
+        training.labels.copy_(labels)
+        step()
+        reference.update(training.output.cpu(), labels)
+    seen, wanted = training.metrics.compute(), reference.compute()
+    return max(abs(float(seen[name]) - float(wanted[name])) for name in wanted)
+
+
+def captured(training: Training) -> torch.cuda.CUDAGraph:
+    """The step as a graph, after it has run a few times on another stream."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            training.step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        training.step()
+    return graph
+
+
+def self_check() -> int:
+    with Emulator():
+        training = Training("cuda")
+        training.step()
+
+        def step() -> None:
+            with gapless.no_waits():
+                training.step()
+
+        apart = run(training, step)
+    print(f"{BATCHES} steps without a wait; metrics differ from those of the CPU by {apart:.1e} at most")
+    return 0 if apart < 1e-6 else 1
+
+
+def main() -> int:
+    options = _experiment.parser(__doc__).parse_args()
+    if options.self_check:
+        return self_check()
+    if not torch.cuda.is_available():
+        return _experiment.no_gpu()
+    training = Training("cuda")
+    graph = captured(training)
+    apart = run(training, graph.replay)
+    eager = Training("cuda")
+    times = [interval(one) for one in _stages.in_turn([eager.step, graph.replay], rounds=15, block=50)]
+    rows: list[list[object]] = [
+        [name, f"{1e3 * one.median:.3f}", f"{1e3 * one.low:.3f} to {1e3 * one.high:.3f}"]
+        for name, one in zip(("eager", "graph"), times, strict=True)
+    ]
+    method = (
+        f"forward, backward, SGD and four metrics of {BATCH} samples; {BATCHES} batches compared with the CPU; "
+        "750 steps each, in blocks of 50, in turn"
+    )
+    text = _sheet.header(
+        "A training step with metrics as a CUDA graph", "python benchmarks/gpu/graphs.py", method
+    )
+    text += f"Largest difference of a metric from the CPU's: {apart:.1e}\n\n"
+    text += _sheet.table(["step", "ms", "between"], rows)
+    print(text)
+    _sheet.write("graphs", text, _experiment.HERE)
+    return 0 if apart < 1e-6 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

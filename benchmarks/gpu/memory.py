@@ -1,0 +1,114 @@
+"""Snapshots of the caching allocator from a real GPU, and their replay beside what was recorded.
+
+    python benchmarks/gpu/memory.py --out snapshots    # on a machine with a GPU: records them, writes memory.md
+    python benchmarks/gpu/memory.py --self-check       # anywhere: a made-up run in their place
+
+Recorded are the first steps of a training, so that the history reaches back to an empty allocator: ResNet-18
+on images of one size, and the segmentation network on images of changing sizes, under several settings.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import _experiment
+import _sheet
+import torch
+
+SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")
+WORKLOADS = ("resnet", "sizes")
+STEPS = 12
+
+
+def record(workload: str, target: Path) -> None:
+    """Run the first steps of a workload, and dump the allocator's history."""
+    import masked_loss
+    from models.resnet import resnet18
+
+    torch.manual_seed(0)
+    torch.cuda.memory._record_memory_history(max_entries=1_000_000)
+    if workload == "resnet":
+        model: torch.nn.Module = resnet18().cuda()
+        shapes = [(64, 3, 224, 224)] * STEPS
+    else:
+        model = masked_loss.example("original").train.__globals__["Network"](10).cuda()
+        shapes = [(8, 3, 64 + 32 * (step * 5 % 7), 256) for step in range(STEPS)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for shape in shapes:
+        optimizer.zero_grad()
+        model(torch.randn(shape, device="cuda")).mean().backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    torch.cuda.memory._dump_snapshot(str(target))
+
+
+def recorded(folder: Path) -> None:
+    """Every workload under every setting, each in a process of its own."""
+    for workload in WORKLOADS:
+        for number, settings in enumerate(SETTINGS):
+            target = folder / f"{workload}-{number}.pickle"
+            print(f"recording {workload} with {settings or 'default settings'}", file=sys.stderr)
+            environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings}
+            command = [sys.executable, __file__, "--record", workload, "--into", str(target)]
+            subprocess.run(command, check=True, env=environment)
+
+
+def made_up(folder: Path) -> None:
+    """A snapshot as the viewer reads it, of a run that no GPU made."""
+    import pickle
+
+    from gapless.memory.export import Export
+
+    made = Export(_benchmark().training(2_000))
+    made.go()
+    (folder / "made-up.pickle").write_bytes(pickle.dumps(made.snapshot()))
+
+
+def _benchmark():  # type: ignore[no-untyped-def]
+    """benchmarks/memory.py, which has the name of this file."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(
+        "memory_of_benchmarks", _experiment.HERE.parent / "memory.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> int:
+    options_of = _experiment.parser(__doc__)
+    options_of.add_argument("--out", type=Path, help="keep the snapshots in this folder")
+    options_of.add_argument("--record", choices=WORKLOADS, help="record this workload only")
+    options_of.add_argument("--into", type=Path, help="… into this file")
+    options = options_of.parse_args()
+    if options.record:
+        record(options.record, options.into)
+        return 0
+    if not options.self_check and not torch.cuda.is_available():
+        return _experiment.no_gpu()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.out or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        (made_up if options.self_check else recorded)(folder)
+        table, exact = _benchmark().validate(folder)
+    print(table)
+    if options.self_check:
+        return 0 if exact else 1
+    method = (
+        f"{STEPS} first steps, recorded from an empty allocator, each setting in a process of its own; "
+        f"settings in order: {', '.join(one or 'default' for one in SETTINGS)}; predicted / recorded"
+    )
+    title, command = "The allocator on a real GPU, replayed", "python benchmarks/gpu/memory.py"
+    _sheet.write("memory", _sheet.header(title, command, method) + table, _experiment.HERE)
+    return 0 if exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

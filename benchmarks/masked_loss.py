@@ -1,0 +1,131 @@
+"""What masks cost a loss over part of the pixels, and what each step of writing it without them gives back.
+
+    python benchmarks/masked_loss.py            # small on a CPU, at full size on a GPU; prints the sheet
+    python benchmarks/masked_loss.py --write    # … and keeps it in benchmarks/sheets
+
+The stages are those of examples/segmentation, imported from there. All but the one the article ends with
+compute the same loss; that one leaves out the treatment of the background and the check for two labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent / "examples" / "segmentation"
+sys.path.insert(0, str(HERE))
+import _sheet
+import _stages
+import torch
+from torch import nn
+
+FILES = ("original", "step1_where", "step2_sort", "step3_ignore_index", "step4_ops")
+NAMES = {
+    "original": "original: indices, distinct values, masks",
+    "step1_where": "step 1: `torch.where` for the background",
+    "step2_sort": "step 2: labels counted by sorting",
+    "step3_ignore_index": "step 3: `ignore_index` for the masks",
+    "step4_ops": "step 4: `gapless.ops`",
+}
+PUBLISHED = "the article's last step: a shorter loss"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Images (batch, 3, pixels, pixels), a label of so many classes for each pixel."""
+
+    pixels: int
+    batch: int
+    classes: int = 10
+
+    def __str__(self) -> str:
+        return (
+            f"10 convolutions of 10 channels, {self.batch} images of {self.pixels}×{self.pixels}, "
+            f"{self.classes} classes"
+        )
+
+
+SMALL, FULL, TINY = Size(32, 4), Size(256, 256), Size(8, 2)
+
+
+def example(name: str) -> ModuleType:
+    """A file of the example; its neighbours are imported with it, and those of no other example."""
+    known = sys.modules.pop("common", None)
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXAMPLES))
+        sys.modules.pop("common", None)
+        if known is not None:
+            sys.modules["common"] = known
+
+
+def losses(classes: int) -> dict[str, nn.Module]:
+    """The losses, in the order in which one comes to them."""
+    found: dict[str, nn.Module] = {NAMES[name]: example(name).ForegroundLoss(classes) for name in FILES}
+    return {**found, PUBLISHED: nn.CrossEntropyLoss(ignore_index=-1)}
+
+
+def steps(size: Size) -> _stages.Steps:
+    """A training step for each; they share a network."""
+    network = example("original").train.__globals__["Network"]
+
+    def on(device: str) -> dict[str, _stages.Step]:
+        torch.manual_seed(0)
+        model = network(size.classes).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+        images = torch.randn(size.batch, 3, size.pixels, size.pixels, device=device)
+        given = torch.randint(-1, size.classes, (size.batch, size.pixels, size.pixels), device=device)
+
+        def step_with(criterion: nn.Module) -> _stages.Step:
+            def step() -> None:
+                labels = given.clone()  # the original writes into them
+                loss = criterion(model(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+            return step
+
+        return {name: step_with(loss) for name, loss in losses(size.classes).items()}
+
+    return on
+
+
+def measured(size: Size, rounds: int, block: int) -> list[_stages.Measured]:
+    small = size if not _stages.gpu() else SMALL
+    return _stages.measure(steps(size), rounds, block, emulated=steps(small))
+
+
+def sheet(rows: list[_stages.Measured], size: Size, rounds: int, block: int, command: str) -> str:
+    """All of it, as Markdown."""
+    text = _sheet.header("A masked loss", command, _stages.method(rounds, block, str(size)))
+    return text + _stages.table(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--block", type=int, default=20)
+    parser.add_argument("--write", action="store_true", help="keep the sheet")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    size = FULL if _stages.gpu() else SMALL
+    rows = measured(size, options.rounds, options.block)
+    text = sheet(rows, size, options.rounds, options.block, "python benchmarks/masked_loss.py --write")
+    print(text)
+    if options.write:
+        _sheet.write("masked_loss", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

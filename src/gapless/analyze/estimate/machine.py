@@ -1,0 +1,216 @@
+"""`run`: a programme on an imagined machine, as the profile that a profiler would have written of it.
+
+One host thread, the streams of one GPU, the rules of CUDA that `gapless.replay` knows. What it writes is a
+`Timeline`, so that the prices of an estimate come from the same replay as those of a profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gapless.analyze.estimate.times import Host, copy_time
+from gapless.analyze.estimate.written import NUMBER, Call, Held, Queued, written
+from gapless.model.programme import Entry, Gpu
+from gapless.replay.host import DEPTH
+from gapless.replay.latency import LAUNCH, RETURN, UNBLOCKED, UNBLOCKED_DEVICE
+from gapless.replay.links import STAGED
+from gapless.trace.timeline import HostKind, Timeline, WorkKind
+
+GAP = 1_200
+"""Nanoseconds between a kernel and the one queued behind it (1 to 2.2 µs in profiles of NVIDIA GPUs)."""
+SMALL_CALL = 1_000
+"""Nanoseconds of calls for events."""
+READ = 8
+"""Bytes that a read of a value copies."""
+FREEING = 100_000
+"""Nanoseconds that the driver needs to take memory back, besides the wait."""
+_STREAM = 7
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An entry with its times: nanoseconds on the device, kernels, nanoseconds of the host."""
+
+    entry: Entry
+    device: int = 0
+    kernels: int = 1
+    host: int = 0
+
+
+@dataclass
+class Run:
+    """What came of it. `waits` holds, for each step that ran, the rows of each site's waiting calls."""
+
+    timeline: Timeline
+    waits: list[dict[int, list[int]]]
+    busy: int
+    host: int
+
+
+class _Event(NamedTuple):
+    """When what was recorded ends, on which stream, and the correlation of the call."""
+
+    until: int
+    stream: int
+    record: int
+
+
+@dataclass
+class _Machine:
+    gpu: Gpu
+    host: Host
+    now: int = 10_000
+    free: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, list[int]] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    work: list[Queued] = field(default_factory=list)
+    syncs: list[Held] = field(default_factory=list)
+    stream: int = _STREAM
+    events: dict[int, _Event] = field(default_factory=dict)
+    held: dict[int, _Event] = field(default_factory=dict)
+    correlation: int = 0
+    backward: bool = False
+    busy: int = 0
+    working: int = 0
+
+    # -- the device ----------------------------------------------------------------------------------
+
+    def begin(self, asked: int, length: int, name: str, kind: WorkKind, nbytes: int = -1) -> int:
+        """Put work on the current stream; returns when it ends."""
+        before = self.free.get(self.stream)
+        start = asked + LAUNCH if before is None else max(asked + LAUNCH, before + GAP)
+        held = self.held.pop(self.stream, None)
+        if held is not None:
+            start = max(start, held.until + GAP)
+        end = start + length
+        self.free[self.stream] = end
+        self.starts.setdefault(self.stream, []).append(start)
+        self.work.append((kind, NUMBER[name], self.stream, start, end, self.correlation, nbytes))
+        self.busy += length
+        return end
+
+    def call(self, name: str, length: int) -> int:
+        """A call of the runtime that takes so long; returns its row."""
+        self.calls.append((HostKind.CALL, NUMBER[name], self.now, self.now + length, self.correlation))
+        self.now += length
+        return len(self.calls) - 1
+
+    def next(self) -> int:
+        self.correlation += 1
+        return self.correlation
+
+    # -- what the host does --------------------------------------------------------------------------
+
+    def launch(self, timed: Timed) -> None:
+        """An operator: the host's own work, then a launch for each kernel."""
+        if timed.entry.backward != self.backward:
+            self.backward = timed.entry.backward
+            self.spend(int(self.host.handover))
+        call = int(self.host.call)
+        self.spend(max(timed.host - timed.kernels * call, 0))
+        rest = timed.device
+        for number in range(timed.kernels, 0, -1):
+            self.next()
+            length, asked = call, self.now
+            queue = self.starts.get(self.stream, [])
+            if len(queue) >= DEPTH and queue[-DEPTH] > self.now:
+                asked = queue[-DEPTH] + 2_000 - call
+                length = asked + call - self.now
+            part = rest // number
+            rest -= part
+            self.begin(asked, part, "kernel", WorkKind.KERNEL)
+            self.call("cudaLaunchKernel", length)
+            self.working += call
+
+    def spend(self, time: int) -> None:
+        self.now += time
+        self.working += time
+
+    def copy(self, entry: Entry, pinned: bool, waits: bool) -> list[int]:
+        """A copy between host and device; returns the rows of its calls that wait."""
+        self.next()
+        to_device = entry.mechanism == "h2d"
+        nbytes = max(entry.reads, READ)
+        length = int(copy_time(nbytes, pinned, self.gpu))
+        memory = "Pinned" if pinned else "Pageable"
+        name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
+        call = int(self.host.call)
+        self.spend(int(max(self.host.forward, call)) - call)
+        end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
+        blocks = waits and not pinned and not (to_device and nbytes <= STAGED)
+        row = self.call("cudaMemcpyAsync", max(call, end + RETURN - self.now) if blocks else call)
+        self.working += call
+        return (
+            [row, self.synchronize("cudaStreamSynchronize", self.free[self.stream], UNBLOCKED)]
+            if waits
+            else []
+        )
+
+    def synchronize(self, name: str, until: int, least: int) -> int:
+        self.next()
+        self.working += least
+        return self.call(name, max(least, until + RETURN - self.now))
+
+    def wait(self, timed: Timed) -> list[int]:
+        """A wait, as its mechanism has it; returns the rows of its calls."""
+        entry = timed.entry
+        rows: list[int] = []
+        for _ in range(max(entry.waits, 1)):
+            if entry.mechanism in ("explicit", "free"):
+                rows.append(self._explicit(entry))
+            else:
+                rows += self.copy(entry, entry.detail == "pinned", True)
+        return rows
+
+    def _explicit(self, entry: Entry) -> int:
+        self.spend(int(self.host.call))
+        if entry.mechanism == "free":
+            self.spend(FREEING)
+        whole = max(self.free.values(), default=0)
+        if entry.name in ("cudaStreamSynchronize", "cudaEventSynchronize"):
+            return self.synchronize("cudaStreamSynchronize", self.free.get(self.stream, 0), UNBLOCKED)
+        return self.synchronize("cudaDeviceSynchronize", whole, UNBLOCKED_DEVICE)
+
+    def other(self, entry: Entry) -> None:
+        """A stream is chosen, an event recorded or waited for, something copied without a wait."""
+        stream = _STREAM + entry.stream
+        if entry.kind == "stream":
+            self.stream = stream
+        elif entry.kind == "copy":
+            self.copy(entry, True, False)
+        elif entry.kind == "record":
+            self.next()
+            self.events[entry.number] = _Event(self.free.get(stream, 0), stream, self.correlation)
+            self.call("cudaEventRecord", SMALL_CALL)
+        elif entry.kind == "await" and entry.number in self.events:
+            self.next()
+            event = self.held[stream] = self.events[entry.number]
+            self.syncs.append((self.now, stream, self.correlation, event.stream, event.record))
+            self.call("cudaStreamWaitEvent", SMALL_CALL)
+
+
+def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run:
+    """These steps, one after the other."""
+    machine = _Machine(gpu, host)
+    machine.calls.append((HostKind.OPERATOR, NUMBER["ProfilerStep#"], 0, 1_000, -1))
+    waits: list[dict[int, list[int]]] = []
+    marks = []
+    for step in steps:
+        rows: dict[int, list[int]] = {}
+        begin = machine.now
+        for timed in step:
+            kind = timed.entry.kind
+            if kind == "operator":
+                machine.launch(timed)
+            elif kind == "wait":
+                rows.setdefault(timed.entry.site, []).extend(machine.wait(timed))
+            else:
+                machine.other(timed.entry)
+        marks.append((begin, machine.now))
+        waits.append(rows)
+    machine.synchronize("cudaDeviceSynchronize", max(machine.free.values(), default=0), UNBLOCKED_DEVICE)
+    timeline, place = written(machine.calls, machine.work, machine.syncs, marks, gpu.name)
+    moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
+    return Run(timeline, moved, machine.busy, machine.working)

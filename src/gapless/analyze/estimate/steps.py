@@ -1,0 +1,47 @@
+"""The steps of a programme: which segments make one, and which are worth imagining."""
+
+from __future__ import annotations
+
+from gapless.analyze.steps import Steps
+from gapless.model.programme import Entry, Programme
+from gapless.replay.fidelity import LEAST_WORK
+
+FEWEST = 4
+"""Steps that are imagined at least; fewer recorded ones take turns."""
+MOST_STEPS = 60
+MOST_ITEMS = 20_000
+"""Items of all imagined steps together, as far as `FEWEST` allows."""
+
+Step = tuple[Entry, ...]
+
+
+def recorded(programme: Programme, steps: Steps) -> list[Step]:
+    """The steady steps that were recorded whole, in order; without those in which a model was evaluated,
+    if there are others."""
+    segments = {segment.tick: segment for segment in programme.segments}
+    plain, all_of_them = [], []
+    for number in steps.steady:
+        first = steps.ends[number - 1] + 1 if number else 0
+        ticks = range(first, steps.ends[number] + 1)
+        if not all(tick in segments for tick in ticks):
+            continue
+        bodies = (programme.bodies[segments[tick].body] for tick in ticks)
+        step = tuple(programme.entries[position] for body in bodies for position in body)
+        all_of_them.append(step)
+        if not any(segments[tick].evaluates for tick in ticks):
+            plain.append(step)
+    return plain or all_of_them
+
+
+def chosen(found: list[Step]) -> list[Step]:
+    """The steps to imagine, in order: the last ones, as many as fit; in turn where they are few or short."""
+    kept: list[Step] = []
+    size = 0
+    for step in reversed(found):
+        size += len(step)
+        if kept and size > MOST_ITEMS:
+            break
+        kept.insert(0, step)
+    launching = sum(entry.kind == "operator" for step in kept for entry in step)
+    count = max(FEWEST, len(kept), -(-LEAST_WORK * len(kept) // max(launching, 1)))
+    return [kept[number % len(kept)] for number in range(min(count, MOST_STEPS))]

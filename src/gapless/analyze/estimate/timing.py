@@ -1,0 +1,128 @@
+"""`Times`: where the times of an estimate come from — the data sheet, or a real profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gapless.analyze.estimate.families import UNKNOWN
+from gapless.analyze.estimate.machine import Timed
+from gapless.analyze.estimate.measure import Lookup, lookup
+from gapless.analyze.estimate.steps import Step
+from gapless.analyze.estimate.times import USUAL, Host, device_time
+from gapless.analyze.estimate.work import work
+from gapless.model.programme import Calibration, Entry, Gpu, Programme
+
+ESTIMATED = ((1.0, 1.0), (0.6, 1.0), (2.0, 1.0), (1.0, 0.7), (1.0, 1.4))
+"""Factors on the host's and the device's times that span what an estimate allows; the first is the likely
+one. `benchmarks/sheets/estimate.md` has the errors they are taken from."""
+MEASURED = ((1.0, 1.0), (0.85, 1.0), (1.15, 1.0), (1.0, 0.9), (1.0, 1.1))
+"""The same for times from a real profile: its steps differ from each other, and profiling costs the host."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times of a programme's entries."""
+
+    gpu: Gpu
+    host: Host = USUAL
+    calibration: Calibration | None = None
+    measured: Lookup | None = None
+    device_factor: float = 1.0
+    _known: dict[Entry, Timed] = field(default_factory=dict)
+
+    @property
+    def calibrated(self) -> str:
+        return self.calibration.path if self.calibration else ""
+
+    @property
+    def factors(self) -> Sequence[tuple[float, float]]:
+        return MEASURED if self.calibration else ESTIMATED
+
+    def with_factors(self, host: float, device: float) -> Times:
+        """Times that are so many times as long."""
+        return replace(self, host=self.host.scaled(host), device_factor=device, _known={})
+
+    def timed(self, entry: Entry) -> Timed:
+        """`entry` with its times."""
+        known = self._known.get(entry)
+        if known is None:
+            known = self._known[entry] = self._timed(entry)
+        return known
+
+    def _timed(self, entry: Entry) -> Timed:
+        if entry.kind != "operator":
+            return Timed(entry)
+        asked = work(entry)
+        device, kernels = device_time(asked, self.gpu), asked.kernels
+        if self.measured is not None:
+            found = self.measured.shaped(entry)
+            named = found or self.measured.named(entry)
+            device = found.device if found is not None else device * self.measured.factor(entry)
+            kernels = max(round(named.kernels), 1) if named is not None else kernels
+        return Timed(
+            entry, round(device * self.device_factor), kernels, round(self.host.needs(entry, kernels))
+        )
+
+    def unknown(self, steps: Sequence[Step]) -> float:
+        """The share of the device's time that operators have whose cost is not known."""
+        total = unknown = 0
+        for step in steps:
+            for entry in step:
+                if entry.kind == "operator":
+                    time = self.timed(entry).device
+                    total += time
+                    unknown += time if self._is_unknown(entry) else 0
+        return unknown / total if total else 0.0
+
+    def _is_unknown(self, entry: Entry) -> bool:
+        known = self.measured is not None and self.measured.named(entry) is not None
+        return work(entry).family == UNKNOWN and not known
+
+    def covered(self, steps: Sequence[Step]) -> float:
+        """The share of the device's time that comes from the profile."""
+        if self.measured is None:
+            return 0.0
+        total = covered = 0
+        for step in steps:
+            for entry in step:
+                if entry.kind == "operator":
+                    time = self.timed(entry).device
+                    total += time
+                    covered += time if self.measured.named(entry) is not None else 0
+        return covered / total if total else 0.0
+
+    def assumptions(self, steps: Sequence[Step]) -> Iterable[str]:
+        """What these times take for granted, in sentences."""
+        if self.calibration is not None:
+            yield (
+                f"times of the {self.calibration.gpu or 'GPU'} and of the host from {self.calibration.path}, "
+                f"which knows operators with {self.covered(steps):.0%} of the GPU's time; "
+                "profiling slows the host"
+            )
+            return
+        yield (
+            f"{self.gpu.name} by its data sheet, at the shares of its peaks that real profiles show; "
+            "a host of usual speed without a profiler"
+        )
+
+
+def times_of(programme: Programme) -> Times:
+    """The times for a programme: its calibration's, where it has one."""
+    measured = programme.calibration
+    if measured is None:
+        return Times(programme.gpu)
+    gpu = programme.gpu
+    host = Host(
+        forward=_or(measured.forward, USUAL.forward),
+        backward=_or(measured.backward, USUAL.backward),
+        optimizer=_or(measured.optimizer, USUAL.optimizer),
+        tensor=0.0 if measured.optimizer >= 0 else USUAL.tensor,
+        call=_or(measured.call, USUAL.call),
+    )
+    found = lookup(measured, programme, lambda entry: device_time(work(entry), gpu))
+    return Times(gpu, host, measured, found)
+
+
+def _or(measured: int, usual: float) -> float:
+    return float(measured) if measured >= 0 else usual

@@ -1,0 +1,31 @@
+"""What a run did with the GPU's memory, to findings."""
+
+from __future__ import annotations
+
+from gapless.model import Finding, Frequency, Hit, Rule, When
+from gapless.model.memory import MemoryReport
+from gapless.rules import all_rules
+
+
+def findings(memory: MemoryReport) -> tuple[Finding, ...]:
+    """What the rules find in `memory`, by code."""
+    return tuple(_finding(rule, hit, memory) for rule in all_rules() for hit in rule.of_memory(memory))
+
+
+def _finding(rule: Rule, hit: Hit, memory: MemoryReport) -> Finding:
+    site = hit.site
+    when: When = "every-step" if memory.steps and hit.steps >= max(memory.steps - 3, 1) else "some-steps"
+    if not hit.steps or not memory.steps:
+        when = "no-steps"
+    return Finding(
+        code=rule.code,
+        name=rule.name,
+        line=site.line if site else None,
+        place="" if site else "the GPU's memory",
+        frequency=Frequency(when=when, waits=0.0),
+        remedy=hit.remedy,
+        evidence=hit.evidence,
+        library_stack=site.library_frames if site else (),
+        bytes=hit.bytes,
+        sites=(site,) if site else (),
+    )

@@ -1,0 +1,288 @@
+"""`Profiling`: a script under the profiler, first without Python stacks for times, then with, for lines."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.profiler
+
+from gapless.capture.profiling_others import StillOthers
+from gapless.capture.profiling_steps import StepMarks
+from gapless.errors import UsageError
+from gapless.model import Ending, Environment, Mark, Session
+from gapless.model.wording import count
+
+Pass = Literal["times", "stacks"]
+PASSES: tuple[Pass, ...] = ("times", "stacks")
+"""The passes of a window, and the folders that their files lie in."""
+ENDING = ".pt.trace.json.gz"
+"""How the TensorBoard plugin knows a trace."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps: `wait` that pass before each of `repeat` windows, then for each pass `warmup` and `active`."""
+
+    wait: int = 5
+    warmup: int = 2
+    active: int = 6
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("wait", 0), ("warmup", 1), ("active", 1), ("repeat", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be {least} at least")
+
+    def steps(self, passes: int = len(PASSES)) -> int:
+        """How many steps all of it takes."""
+        return self.repeat * (self.wait + passes * (self.warmup + self.active))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to profile: the device's name, and the profiler's activities."""
+
+    device: str
+    activities: tuple[torch.profiler.ProfilerActivity, ...]
+    profiler: Callable[..., Any] = torch.profiler.profile
+
+
+def machine() -> Machine:
+    """This machine's GPU.
+
+    Raises:
+        UsageError: there is none, or this torch cannot record what it does.
+    """
+    if not torch.cuda.is_available():
+        raise UsageError(
+            "a profile needs an NVIDIA or AMD GPU and a build of PyTorch for it, and here is none;\n"
+            "gapless check finds the lines that wait without one, and estimates what they cost"
+        )
+    device = torch.profiler.ProfilerActivity.CUDA
+    supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch's own
+    if device not in supported:
+        raise UsageError(
+            "this build of PyTorch cannot record what the GPU does: it lacks CUPTI (or roctracer);\n"
+            "install one of PyTorch's own builds, or look at the script with gapless check"
+        )
+    return Machine(torch.cuda.get_device_name(), (torch.profiler.ProfilerActivity.CPU, device))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is recorded, and where the files go: ``folder/times/name.pt.trace.json.gz`` and beside it."""
+
+    folder: Path
+    name: str = "rank0"
+    schedule: Schedule = field(default_factory=Schedule)
+    passes: tuple[Pass, ...] = PASSES
+    memory: bool = False
+    shapes: bool = False
+
+    def path(self, which: Pass, window: int) -> Path:
+        """Where the file of a pass of a window goes; the windows are numbered where there are several."""
+        span = f".{window + 1}" if self.schedule.repeat > 1 else ""
+        return self.folder / which / f"{self.name}{span}{ENDING}"
+
+
+@dataclass
+class _Phase:
+    """A stretch of steps: `which` is recorded in it, or nothing. `left` steps are to come."""
+
+    left: int
+    which: Pass | None = None
+    window: int = 0
+
+
+class Profiling:
+    """Records what `recipe` says on `machine`; a step ends at a mark of which ``ends_step(mark)`` is true.
+
+    `on_mark` is called after each mark and may raise to stop the script. `saved` are the files, in order.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        machine: Machine,
+        ends_step: Callable[[Mark], bool],
+        on_mark: Callable[[Mark], object] = lambda mark: None,
+    ) -> None:
+        self.recipe = recipe
+        self.machine = machine
+        self.saved: list[Path] = []
+        self.notes: list[str] = []
+        self.steps = 0
+        self._ends_step = ends_step
+        self._on_mark = on_mark
+        self._marks = StepMarks(self._marked)
+        self._others = StillOthers(lambda: self._marks.mark("profiler", "profiler.step"))
+        self._phases = _phases(recipe)
+        self._profiler: Any = None
+        self._pid = os.getpid()
+        self._on = False
+
+    @property
+    def done(self) -> bool:
+        """Whether everything asked for is recorded."""
+        return not self._phases
+
+    # On and off -----------------------------------------------------------------------------------------
+
+    def start(self) -> Profiling:
+        """Begin: the first step goes on from here."""
+        self._pid = os.getpid()
+        for window in range(self.recipe.schedule.repeat):
+            for which in self.recipe.passes:  # of an earlier run, which would be taken for this one's
+                self.recipe.path(which, window).unlink(missing_ok=True)
+        self._others.__enter__()
+        self._marks.start()
+        self._on = True
+        self._begin()
+        return self
+
+    def stop(self) -> None:
+        """End; what was recorded of a pass that has begun is saved. Stopping twice does nothing."""
+        if not self._on or os.getpid() != self._pid:
+            return
+        self._on = False
+        self._marks.stop()
+        unfinished = self._phases and self._profiler is not None
+        if unfinished:
+            self._end()
+        self._others.__exit__(None, None, None)
+
+    def session(self, *, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
+        """End, and say how it went: a `Session` without events, as its files are elsewhere."""
+        self.stop()
+        import gapless
+
+        environment = Environment(
+            gapless=gapless.__version__,
+            python=platform.python_version(),
+            torch=str(torch.__version__),
+            platform=f"{platform.system()} {platform.machine()}",
+            device=self.machine.device,
+        )
+        notes = list(self.notes)
+        if self._others.met:
+            notes.append("the script's own profiler recorded nothing: there can be only one")
+        return Session(script=script, environment=environment, ending=ending or Ending(), notes=tuple(notes))
+
+    def why_nothing(self) -> str:
+        """Why no file was written, in words."""
+        if self.notes:
+            return self.notes[0]
+        if not self.steps:
+            return (
+                "nothing was recorded: no step was seen. Where no optimizer steps, call gapless.step() at "
+                "the end of each step"
+            )
+        first = self.recipe.schedule.wait + self.recipe.schedule.warmup
+        return (
+            f"nothing was recorded: the script ended after {count(self.steps, 'step')}, and recording begins "
+            f"after {first} (wait and warmup)"
+        )
+
+    # Steps ----------------------------------------------------------------------------------------------
+
+    def _marked(self, mark: Mark) -> None:
+        if self._on and self._ends_step(mark):
+            self.steps += 1
+            self._advance()
+        self._on_mark(mark)
+
+    def _advance(self) -> None:
+        """A step has ended."""
+        if self.done:
+            return
+        if self._profiler is not None:
+            self._profiler.step()
+        self._phases[0].left -= 1
+        if self._phases[0].left <= 0:
+            self._end()
+            self._phases.pop(0)
+            self._begin()
+
+    def _begin(self) -> None:
+        """Start the profiler where the phase that begins is a pass."""
+        while self._phases and self._phases[0].left <= 0:
+            self._phases.pop(0)
+        if not self._phases or self._phases[0].which is None:
+            return
+        phase, schedule = self._phases[0], self.recipe.schedule
+        self._profiler = self.machine.profiler(
+            activities=list(self.machine.activities),
+            schedule=torch.profiler.schedule(
+                wait=0, warmup=schedule.warmup, active=schedule.active, repeat=1
+            ),
+            on_trace_ready=partial(self._save, phase),
+            with_stack=phase.which == "stacks",
+            record_shapes=self.recipe.shapes,
+            profile_memory=self.recipe.memory,
+            **_more(),
+        )
+        self._others.ours.append(self._profiler)
+        with _ours():
+            self._profiler.start()
+
+    def _end(self) -> None:
+        if self._profiler is None:
+            return
+        profiler, self._profiler = self._profiler, None
+        with _ours():
+            profiler.stop()
+        self._others.ours.remove(profiler)
+
+    def _save(self, phase: _Phase, profiler: Any) -> None:
+        """Write a pass to its file, whole or not at all; the script does not fail for a full disk."""
+        path = self.recipe.path(phase.which or "times", phase.window)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
+                made = os.path.join(folder, f"trace{ENDING}")
+                profiler.export_chrome_trace(made)
+                os.replace(made, path)
+        except OSError as error:
+            self.notes.append(f"{path} could not be written: {error.strerror or error}")
+        else:
+            self.saved.append(path)
+
+
+def _phases(recipe: Recipe) -> list[_Phase]:
+    schedule = recipe.schedule
+    return [
+        phase
+        for window in range(schedule.repeat)
+        for phase in (
+            _Phase(schedule.wait),
+            *(_Phase(schedule.warmup + schedule.active, which, window) for which in recipe.passes),
+        )
+    ]
+
+
+def _more() -> dict[str, Any]:
+    """Options that newer versions of torch have: the driver's own word on what waits for what."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return {"experimental_config": _ExperimentalConfig(enable_cuda_sync_events=True)}
+    except (ImportError, TypeError):
+        return {}
+
+
+class _ours(warnings.catch_warnings):  # noqa: N801 - used like a function
+    """Without the profiler's warnings about being started again, and about being stopped early."""
+
+    def __enter__(self) -> Any:
+        entered = super().__enter__()
+        warnings.filterwarnings("ignore", module=r"torch\.profiler.*|torch\.autograd\.profiler.*")
+        return entered

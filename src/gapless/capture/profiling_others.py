@@ -1,0 +1,107 @@
+"""The script's own profiler while another one runs: there can be only one, and the script's stands still."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+
+import torch.autograd.profiler
+import torch.profiler
+from torch.autograd.profiler_util import EventList
+
+from gapless.emulate.patches import Patches
+
+_EMPTY = '{"schemaVersion": 1, "traceEvents": []}\n'
+_KINETO = torch.profiler.profiler._KinetoProfile
+_QUIET = ("prepare_trace", "start_trace", "stop_trace", "add_metadata", "add_metadata_json")
+"""Methods of both classes that do nothing on a profiler that stands still."""
+
+
+class StillOthers(AbstractContextManager["StillOthers"]):
+    """Has every profiler but the `ours` record nothing; ``on_step()`` is called when a script steps its own.
+
+    ``with profile() as p: …`` runs as before; what the script asks of `p` afterwards is empty.
+    """
+
+    def __init__(self, on_step: Callable[[], object]) -> None:
+        self.ours: list[Any] = []
+        self.met = False
+        self._on_step = on_step
+        self._patches = Patches()
+
+    def __enter__(self) -> StillOthers:
+        self._install_methods()
+        self._install_results()
+        self._install_legacy()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.undo()
+
+    def _is_ours(self, one: Any) -> bool:
+        return any(one is ours for ours in self.ours)
+
+    def _still(self, owner: type, name: str, instead: Callable[..., Any]) -> None:
+        """Replace a method for all profilers but ours."""
+        real = getattr(owner, name, None)
+        if real is None:  # of another version of torch
+            return
+
+        @wraps(real)
+        def method(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_ours(profiler):
+                return real(profiler, *args, **kwargs)
+            self.met = True
+            return instead(*args, **kwargs)
+
+        self._patches.set(owner, name, method)
+
+    def _install_methods(self) -> None:
+        def nothing(*_: Any, **__: Any) -> None:
+            return None
+
+        for owner in (torch.profiler.profile, _KINETO):
+            self._still(owner, "start", nothing)
+            self._still(owner, "stop", nothing)
+        for name in _QUIET:
+            self._still(_KINETO, name, nothing)
+        self._still(torch.profiler.profile, "step", self._stepped)
+
+    def _stepped(self, *_: Any, **__: Any) -> None:
+        self._on_step()
+
+    def _install_results(self) -> None:
+        self._still(_KINETO, "events", _no_events)
+        self._still(_KINETO, "key_averages", _no_events)
+        self._still(_KINETO, "export_chrome_trace", _write_empty)
+        self._still(_KINETO, "export_stacks", lambda path, *_, **__: _write(path, ""))
+        self._still(_KINETO, "export_memory_timeline", lambda path, *_, **__: _write(path, ""))
+
+    def _install_legacy(self) -> None:
+        """``torch.autograd.profiler.profile``, which ours use inside without entering them."""
+        legacy = torch.autograd.profiler.profile
+
+        def enter(profiler: Any) -> Any:
+            self.met = True
+            profiler.enabled = False
+            profiler.function_events = _no_events()
+            return profiler
+
+        self._patches.set(legacy, "__enter__", wraps(legacy.__enter__)(enter))
+
+
+def _no_events(*_: Any, **__: Any) -> Any:
+    return EventList([])  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _write_empty(path: str, *_: Any, **__: Any) -> None:
+    _write(path, _EMPTY)
+
+
+def _write(path: str, text: str) -> None:
+    opened = gzip.open if str(path).endswith(".gz") else open
+    with opened(path, "wt") as file:
+        file.write(text)

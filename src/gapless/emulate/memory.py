@@ -1,0 +1,268 @@
+"""`MemoryRecorder`: what a run asks of the emulated device's memory, in order, while the script runs.
+
+A request is seen when its storage is placed, and its end when that storage ends: torch keeps a storage's
+Python object as long as the storage itself, so that a weak reference to it tells the moment. Kinds follow
+from who holds a tensor: parameters, gradients and optimizers' state are read off optimizers as they step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from typing import Any
+
+import torch
+
+from gapless.emulate import stacks
+from gapless.emulate.gpus import Gpu
+from gapless.emulate.local import local
+from gapless.emulate.memory_run import Rows, as_run
+from gapless.emulate.placement import HOST
+from gapless.model.memory import CONTEXT, MemoryRun
+
+_USER_FRAMES = 3
+"""Frames of the user's own code that are kept of a stack, from the innermost outwards."""
+_MOST_FRAMES = 60
+_OWN, _LIBRARY, _USER = range(3)
+_WORKSPACE = (2 * 4096 + 8 * 16) << 10
+_WORKSPACE_HOPPER = 4096 * 8 << 10
+"""Bytes that torch gives cuBLAS for each handle and stream (`aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
+
+MULTIPLIES = frozenset(
+    f"aten::{name}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "_addmm_activation")
+)
+"""Operators that take a cuBLAS handle, and with it a workspace."""
+
+
+def supported() -> bool:
+    """Whether this torch tells at once when a storage ends."""
+    ended: list[object] = []
+    storage = torch.UntypedStorage(8)
+    weak = storage._weak_ref()
+    watch = weakref.ref(storage, ended.append)
+    tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
+    del storage
+    early = bool(ended)
+    del tensor
+    torch.UntypedStorage._free_weak_ref(weak)
+    return bool(ended) and not early and watch() is None
+
+
+class _Watch(weakref.ref):  # type: ignore[type-arg]  # of a storage
+    __slots__ = ("key",)
+    key: int
+
+
+class MemoryRecorder:
+    """Told of storages by `Placement`, of what runs by the modes, and of steps by the marks."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.operator = ""
+        self.stream = 0
+        self.optimizing = False
+        self.arriving: tuple[int, ...] | None = None
+        self.forward_of: Any = None
+        self._rows: dict[int, Rows] = {}
+        self._live: dict[int, tuple[Rows, int]] = {}
+        self._watches: dict[int, _Watch] = {}
+        self._frames: dict[int, int] = {}
+        self._workspaces: set[tuple[int, int, bool]] = set()
+        self._shared: set[int] = set()
+        self._process = os.getpid()
+        self.notes: dict[str, None] = {}
+
+    # -- storages ------------------------------------------------------------------------------------
+
+    def placed(self, storage: Any, key: int, size: int, index: int) -> None:
+        """`storage` of `size` bytes is on device `index` from now on."""
+        before = self._live.get(key)
+        if before is not None:
+            if before[0].device == index and before[0].sizes[before[1]] == size:
+                return
+            self.ended(key)
+        if size <= 0:
+            return
+        rows = self._rows.get(index)
+        if rows is None:
+            rows = self._rows[index] = Rows(index)
+        kind = ""
+        shape = self.arriving
+        if shape is not None:
+            self.arriving, kind = None, "batch"
+        elif self.optimizing:
+            kind = "optimizer"
+        elif local.backward != HOST:
+            kind = "backward"
+        ident = rows.alloc(size, self._place(), kind, self.stream)
+        if shape is not None:
+            rows.batches.append((ident, shape))
+        self._live[key] = (rows, ident)
+        watch = _Watch(storage, self._died)
+        watch.key = key
+        self._watches[key] = watch
+
+    def _died(self, watch: weakref.ref[Any]) -> None:
+        self.ended(watch.key)  # type: ignore[attr-defined]  # a _Watch
+
+    def ended(self, key: int) -> None:
+        """The storage with that key has left the device."""
+        self._watches.pop(key, None)
+        live = self._live.pop(key, None)
+        if live is not None:
+            live[0].free(live[1])
+
+    def _place(self) -> tuple[Any, ...]:
+        """Where this is asked for: in backward at the forward line, where that is known."""
+        if local.backward != HOST and not self.optimizing:
+            node = torch._C._current_autograd_node()
+            if node is not None:
+                forward = self.forward_of(node._sequence_nr()) if self.forward_of is not None else ()
+                if forward:
+                    return (node.name(), forward)
+        return (self.operator, self._stack())
+
+    def _stack(self) -> stacks.RawStack:
+        frame = sys._getframe(3)
+        known, codes = self._frames, stacks._codes
+        numbers: list[int] = []
+        users = 0
+        while frame is not None:
+            code = frame.f_code
+            key = id(code)
+            of = known.get(key)
+            if of is None:
+                codes.setdefault(key, code)
+                of = known[key] = _whose(key, frame.f_lasti)
+            if of != _OWN:
+                numbers.append(key)
+                numbers.append(frame.f_lasti)
+                users += of == _USER
+                if users == _USER_FRAMES or len(numbers) >= 2 * _MOST_FRAMES:
+                    break
+            frame = frame.f_back  # type: ignore[assignment]
+        return tuple(numbers)
+
+    # -- what else is known ----------------------------------------------------------------------------
+
+    def ran(self, name: str, index: int, args: Any = ()) -> None:
+        """An operator has run on device `index`: cuBLAS takes its workspace once for a handle and stream.
+
+        A thread has its own handle, and on a GPU backward runs in a thread of its own.
+        """
+        if name not in MULTIPLIES:
+            if name == "aten::bernoulli_":
+                self.masks(args[0])
+            return
+        backward = local.backward != HOST
+        key = (index, self.stream, backward)
+        if key in self._workspaces:
+            return
+        self._workspaces.add(key)
+        rows = self._rows.get(index)
+        if rows is None:
+            return
+        size = _WORKSPACE_HOPPER if self.gpu.capability[0] == 9 else _WORKSPACE
+        chosen = _chosen_workspace()
+        size = size if chosen is None else chosen
+        if size:
+            rows.alloc(size, ("cuBLAS workspace", ()), "workspace", self.stream)
+
+    def masks(self, tensor: torch.Tensor) -> None:
+        """`tensor` is drawn from a Bernoulli distribution: dropout's mask, which takes a byte on a GPU."""
+        live = self._live.get(tensor.untyped_storage()._cdata)
+        if live is not None:
+            live[0].masks.append((live[1], tensor.numel()))
+
+    def used_elsewhere(self, tensor: torch.Tensor) -> None:
+        """``tensor.record_stream()``: when the other stream has passed it, only a GPU can tell."""
+        self.notes.setdefault(
+            "tensors with record_stream() are taken to be free at once; on a GPU they stay until the other "
+            "stream has passed them"
+        )
+
+    def emptied(self, index: int) -> None:
+        """``torch.cuda.empty_cache()``."""
+        if index in self._rows:
+            self._rows[index].empty()
+
+    def mark(self, kind: str, name: str) -> None:
+        """A mark that may end a step."""
+        for rows in self._rows.values():
+            rows.mark(kind, name)
+
+    # -- who holds what ----------------------------------------------------------------------------------
+
+    def holds(self, kind: str, tensors: Any) -> None:
+        """`tensors` are of that kind."""
+        live = self._live
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                try:
+                    found = live.get(tensor.untyped_storage()._cdata)
+                except (NotImplementedError, RuntimeError, ValueError):
+                    continue
+                if found is not None:
+                    found[0].kinds[found[1]] = kind
+
+    def stepping(self, optimizer: Any) -> None:
+        """An optimizer is about to step: its gradients are there."""
+        self.optimizing = True
+        for group in optimizer.param_groups:
+            self.holds("parameter", group["params"])
+            self.holds("gradient", [one.grad for one in group["params"]])
+
+    def stepped(self, optimizer: Any) -> None:
+        """It has stepped: its state is there."""
+        self.optimizing = False
+        for state in list(optimizer.state.values()):
+            if isinstance(state, dict):
+                self.holds("optimizer-state", state.values())
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def runs(self) -> tuple[MemoryRun, ...]:
+        """What was asked of each device."""
+        total = self.gpu.total_memory
+        fields = {
+            "gpu": self.gpu.name,
+            "total_memory": total,
+            "limit": total - CONTEXT,
+        }
+        return tuple(
+            as_run(rows, notes=tuple(self.notes), settings=_settings(index), **fields)
+            for index, rows in sorted(self._rows.items())
+        )
+
+
+def _whose(key: int, lasti: int) -> int:
+    line = stacks._resolve_frame(key, lasti)
+    if line is None:
+        return _OWN
+    return _USER if line.is_user else _LIBRARY
+
+
+def _settings(index: int) -> str:
+    """The allocator's settings of this process, and the part of the device that it may use."""
+    told = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    ask = getattr(torch._C, "_cuda_getMemoryFraction", None)
+    try:
+        fraction = 1.0 if ask is None else float(ask(index))
+    except RuntimeError:  # no device is emulated any more
+        fraction = 1.0
+    parts = [told] if told else []
+    if fraction < 1 and "per_process_memory_fraction" not in told:
+        parts.append(f"per_process_memory_fraction:{fraction:g}")
+    return ",".join(parts)
+
+
+def _chosen_workspace() -> int | None:
+    """What ``CUBLAS_WORKSPACE_CONFIG`` asks for, bytes; None where it is not set."""
+    told = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    if not told:
+        return None
+    parts = [part.split(":") for part in told.split(":", 1)[-1].replace("::", ":").split(",")]
+    flat = [int(word) for part in parts for word in part if word.isdigit()]
+    return sum(size * number for size, number in zip(flat[::2], flat[1::2], strict=False)) << 10 or None

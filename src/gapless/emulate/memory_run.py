@@ -1,0 +1,174 @@
+"""What `MemoryRecorder` gathered, as a `MemoryRun`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from gapless.emulate import stacks
+from gapless.model.memory import ALLOC, EMPTY, FREE, STEP, Kind, MemoryRun, Place
+from gapless.model.source import SourceLine
+
+_EMPTY = -(1 << 60)
+_KINDS: dict[str, Kind] = {
+    "parameter": "parameter",
+    "gradient": "gradient",
+    "optimizer": "optimizer",
+    "optimizer-state": "optimizer",
+    "backward": "backward",
+    "batch": "batch",
+    "workspace": "workspace",
+}
+NOT_MODELLED = (
+    "not in it: what kernels ask for inside (cuDNN's and cuBLASLt's workspaces, sorting, reductions) and "
+    "what NCCL and CUDA itself take"
+)
+
+
+class Rows:
+    """The requests of one device. In `order` stand an ident, ``-1 - ident`` for its end, or `_EMPTY`."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.order: list[int] = []
+        self.sizes: list[int] = []
+        self.kinds: list[str] = []
+        self.places: list[int] = []
+        self.streams: list[int] = []
+        self.masks: list[tuple[int, int]] = []
+        self.batches: list[tuple[int, tuple[int, ...]]] = []
+        self.marks: list[tuple[int, str, str]] = []
+        self.known: dict[tuple[Any, ...], int] = {}
+
+    def alloc(self, size: int, place: tuple[Any, ...], kind: str, stream: int) -> int:
+        ident = len(self.sizes)
+        self.sizes.append(size)
+        self.kinds.append(kind)
+        self.places.append(self.known.setdefault(place, len(self.known)))
+        self.streams.append(stream)
+        self.order.append(ident)
+        return ident
+
+    def free(self, ident: int) -> None:
+        self.order.append(-1 - ident)
+
+    def empty(self) -> None:
+        self.order.append(_EMPTY)
+
+    def mark(self, kind: str, name: str) -> None:
+        self.marks.append((len(self.order), kind, name))
+
+
+def as_run(rows: Rows, *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
+    """`rows` as a `MemoryRun`; `fields` are taken over."""
+    steps = step_rows(rows.marks)
+    sizes = _masked(rows)
+    table = _Table(rows, _kinds(rows, steps[0] if steps else len(rows.order)))
+    action: list[int] = []
+    ident: list[int] = []
+    pending = iter([*steps, -1])
+    coming = next(pending)
+    batches = dict(rows.batches)
+    shapes: list[tuple[int, tuple[int, ...]]] = []
+    for at, entry in enumerate([*rows.order, None]):
+        while coming == at:
+            action.append(STEP)
+            ident.append(-1)
+            coming = next(pending)
+        if entry is None:
+            break
+        if entry == _EMPTY:
+            action.append(EMPTY)
+            ident.append(-1)
+        elif entry < 0:
+            action.append(FREE)
+            ident.append(-1 - entry)
+        else:
+            if entry in batches:
+                shapes.append((len(action), batches[entry]))
+            action.append(ALLOC)
+            ident.append(entry)
+    asked = [one if what == ALLOC else -1 for what, one in zip(action, ident, strict=True)]
+    return MemoryRun(
+        origin="emulated",
+        device=rows.device,
+        action=tuple(action),
+        ident=tuple(ident),
+        size=tuple(sizes[one] if one >= 0 else 0 for one in asked),
+        stream=tuple(rows.streams[one] if one >= 0 else 0 for one in asked),
+        place=tuple(table.at[one] if one >= 0 else -1 for one in asked),
+        places=tuple(table.places),
+        lines=tuple(table.lines),
+        batches=tuple(shapes),
+        notes=(*notes, NOT_MODELLED),
+        **fields,
+    )
+
+
+def step_rows(marks: list[tuple[int, str, str]]) -> list[int]:
+    """Where steps end: where the user says so, else the profiler, else the optimizer that steps least often.
+
+    An optimizer that steps ten times less often than the others tells no steps.
+    """
+    for wanted in ("user", "profiler"):
+        found = [at for at, kind, _ in marks if kind == wanted]
+        if found:
+            return found
+    counts = Counter(name for _, kind, name in marks if kind == "optimizer")
+    if not counts:
+        return []
+    often = {name: number for name, number in counts.items() if 10 * number >= max(counts.values())}
+    fewest = min(often.values())
+    last = [name for name in often if often[name] == fewest][-1]
+    return [at for at, kind, name in marks if kind == "optimizer" and name == last]
+
+
+def _masked(rows: Rows) -> list[int]:
+    """Sizes, with a byte for each element of a mask that dropout made."""
+    sizes = list(rows.sizes)
+    raws = {number: place for place, number in rows.known.items()}
+    for ident, elements in rows.masks:
+        _, raw = raws[rows.places[ident]]
+        if any(line.function == "dropout" and line.library == "torch" for line in stacks.resolve(raw)):
+            sizes[ident] = elements
+    return sizes
+
+
+def _kinds(rows: Rows, first: int) -> list[Kind]:
+    """Kinds by holder. What is made before the first step ends and then stays has none that is known."""
+    ended = {-1 - entry for entry in rows.order if _EMPTY < entry < 0}
+    early = {entry for entry in rows.order[:first] if entry >= 0}
+    return [
+        _KINDS.get(kind) or ("unknown" if ident in early and ident not in ended else "activation")
+        for ident, kind in enumerate(rows.kinds)
+    ]
+
+
+class _Table:
+    """Places by allocation, with each line once."""
+
+    def __init__(self, rows: Rows, kinds: list[Kind]) -> None:
+        self.places: list[Place] = []
+        self.lines: list[SourceLine] = []
+        self.at: list[int] = []
+        self._line: dict[SourceLine, int] = {}
+        raws = {number: place for place, number in rows.known.items()}
+        stacked = {number: self._stack(raw) for number, (_, raw) in raws.items()}
+        known: dict[tuple[tuple[int, ...], str, Kind], int] = {}
+        for number, kind in zip(rows.places, kinds, strict=True):
+            key = (stacked[number], raws[number][0], kind)
+            at = known.get(key)
+            if at is None:
+                at = known[key] = len(self.places)
+                self.places.append(Place(*key))
+            self.at.append(at)
+
+    def _stack(self, raw: stacks.RawStack) -> tuple[int, ...]:
+        found = []
+        for line in stacks.resolve(raw):
+            at = self._line.get(line)
+            if at is None:
+                at = self._line[line] = len(self.lines)
+                self.lines.append(line)
+            found.append(at)
+        return tuple(found)

@@ -1,0 +1,263 @@
+"""`ProgrammeRecorder`: what the last steps ask of the device, in order, while the script runs.
+
+It is told of every operator, so that little may be done for each: a key of shapes is looked up, and only a
+key that was never seen is looked at closely. What things take is for `gapless.analyze.estimate` to say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from gapless.emulate.device import Queued
+from gapless.emulate.gpus import Gpu
+from gapless.emulate.local import local
+from gapless.emulate.placement import HOST
+from gapless.model.programme import Entry, Programme, Segment
+from gapless.model.programme import Gpu as Peaks
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+
+MOST_ITEMS = 60_000
+"""Items of all segments kept together; one segment alone may have as many."""
+MOST_ENTRIES = 6_000
+"""Distinct entries kept; what is new after them is not recorded."""
+MOST_SEGMENTS = 64
+_SHOWN = 3
+"""Tensors of a list whose shapes are kept."""
+_FEW = 8
+"""Tensors of an operator whose shapes are kept."""
+
+
+class ProgrammeRecorder:
+    """Keeps the last segments of a run: what lies between two marks that advance the tick."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.entries: list[Entry] = []
+        self.optimizing = False
+        self._numbers: dict[Any, int] = {}
+        self._items: list[int] = []
+        self._segments: deque[tuple[int, list[int], bool]] = deque()
+        self._kept = 0
+        self._tick = 0
+        self._evaluates = False
+        self._full = False
+        self._truncated = False
+        self._thread = get_ident()
+        self._others = False
+        self._streams: dict[int, int] = {}
+        self._events: dict[int, int] = {}
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, at: int) -> None:
+        """An operator has run on the device; it goes to position `at` (-1: behind everything)."""
+        if local.quiet:
+            return
+        if get_ident() != self._thread:
+            self._others = True
+            return
+        key = [func, local.backward != HOST, self.optimizing]
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(arg)
+            if kind is Tensor or kind is Parameter:
+                key.append(arg.shape)
+                key.append(arg.dtype)
+            elif kind is list and arg and isinstance(arg[0], Tensor):
+                key.append(len(arg))
+                key.append(arg[0].shape)
+                key.append(arg[-1].shape)
+                key.append(arg[0].dtype)
+        if type(out) is Tensor:
+            key.append(out.shape)
+        known = tuple(key)
+        number = self._numbers.get(known)
+        if number is None:
+            number = self._new(known, lambda: _described(func, args, kwargs, out, self.optimizing))
+        self._add(number, at)
+
+    def wait(self, site: int, mechanism: str, detail: str, waits: int, nbytes: int, operator: str) -> None:
+        """The host waits at the site of that number."""
+        if get_ident() != self._thread:
+            self._others = True
+            return
+        known = ("wait", site, waits, nbytes)
+        number = self._numbers.get(known)
+        if number is None:
+            number = self._new(
+                known,
+                lambda: Entry(
+                    kind="wait", name=operator, site=site, mechanism=mechanism, detail=detail, waits=waits,
+                    reads=nbytes, backward=local.backward != HOST,
+                ),
+            )  # fmt: skip
+        self._add(number, -1)
+
+    def event(self, entry: Entry) -> None:
+        """Something else: a copy that does not wait, a stream, an event, a collective."""
+        if get_ident() != self._thread:
+            self._others = True
+            return
+        number = self._numbers.get(entry)
+        self._add(self._new(entry, lambda: entry) if number is None else number, -1)
+
+    def queued(self, kind: Queued, stream_id: int, handle: int) -> None:
+        """A stream is chosen, or an event recorded or waited for.
+
+        Events are numbered anew in each segment, so that steps which make new ones are alike.
+        """
+        stream = 0 if stream_id == 0 else self._streams.setdefault(stream_id, len(self._streams) + 1)
+        if kind == "record":
+            self._events[handle] = len(self._events)
+        if kind == "stream":
+            self.event(Entry(kind=kind, stream=stream))
+        elif handle in self._events:
+            self.event(Entry(kind=kind, stream=stream, number=self._events[handle]))
+
+    @property
+    def position(self) -> int:
+        """Where the next item will be: an operator that waits before its result is there began here."""
+        return len(self._items)
+
+    def _new(self, key: Any, make: Any) -> int:
+        if len(self.entries) >= MOST_ENTRIES:
+            self._full = True
+            return -1
+        number = self._numbers[key] = len(self.entries)
+        self.entries.append(make())
+        return number
+
+    def _add(self, number: int, at: int) -> None:
+        if number < 0:
+            return
+        if at < 0:
+            self._items.append(number)
+        else:
+            self._items.insert(at, number)
+        if len(self._items) > MOST_ITEMS:
+            self._full = True
+            self._items.clear()
+
+    # -- segments ------------------------------------------------------------------------------------
+
+    def evaluating(self) -> None:
+        """A model is being evaluated in this segment."""
+        self._evaluates = True
+
+    def cut(self) -> None:
+        """A mark that advances the tick: what comes now belongs to the next segment."""
+        if self._full:
+            self._truncated = True
+        else:
+            self._segments.append((self._tick, self._items, self._evaluates))
+            self._kept += len(self._items)
+        while len(self._segments) > 1 and (self._kept > MOST_ITEMS or len(self._segments) > MOST_SEGMENTS):
+            self._kept -= len(self._segments.popleft()[1])
+        self._tick += 1
+        self._items, self._evaluates, self._events = [], False, {}
+        self._full = len(self.entries) >= MOST_ENTRIES
+
+    def programme(self) -> Programme | None:
+        """What was recorded; None where no segment ended."""
+        if not self._segments and not self._truncated:
+            return None
+        bodies: dict[tuple[int, ...], int] = {}
+        used: dict[int, int] = {}
+        segments = []
+        for tick, items, evaluates in self._segments:
+            body = tuple(used.setdefault(number, len(used)) for number in items)
+            segments.append(
+                Segment(tick=tick, body=bodies.setdefault(body, len(bodies)), evaluates=evaluates)
+            )
+        return Programme(
+            gpu=peaks(self.gpu),
+            entries=tuple(self.entries[number] for number in used),
+            bodies=tuple(bodies),
+            segments=tuple(segments),
+            threads=self._others,
+            truncated=self._truncated,
+        )
+
+
+def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, optimizing: bool) -> Entry:
+    """All that is kept of an operator with these arguments."""
+    inputs = list(_tensors((*args, *kwargs.values())))
+    outputs = list(_tensors((out,)))
+    written = [
+        argument.alias_info is not None and argument.alias_info.is_write for argument in _arguments(func)
+    ]
+    mutated = [
+        t for arg, is_written in zip(args, written, strict=False) if is_written for t in _tensors((arg,))
+    ]
+    if mutated:
+        outputs = mutated
+    dtype = str(next((t.dtype for t in (*inputs, *outputs)), "")).removeprefix("torch.")
+    return Entry(
+        name=func._schema.name,
+        dtype=dtype,
+        inputs=_shapes(inputs),
+        outputs=_shapes(outputs),
+        tensors=len(inputs),
+        elements=sum(t.numel() for t in inputs),
+        reads=sum(map(_bytes, inputs)),
+        writes=sum(map(_bytes, outputs)),
+        tf32=_tf32(func._schema.name),
+        backward=local.backward != HOST,
+        optimizer=optimizing,
+    )
+
+
+def _arguments(func: Any) -> Any:
+    return func._schema.arguments
+
+
+def _shapes(tensors: list[Tensor]) -> tuple[tuple[int, ...], ...]:
+    kept = tensors if len(tensors) <= _FEW else tensors[:_SHOWN]
+    return tuple(tuple(map(int, t.shape)) for t in kept)
+
+
+def _tensors(values: Any) -> Any:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Bytes of `tensor` that exist: an expanded one has more elements than memory."""
+    size = tensor.numel() * tensor.element_size()
+    try:
+        return min(size, tensor.untyped_storage().nbytes())
+    except (NotImplementedError, RuntimeError):
+        return size
+
+
+def _tf32(name: str) -> bool:
+    """Whether torch's settings let fp32 matrix work of this operator run as TF32."""
+    backends = torch.backends
+    allowed = (
+        backends.cudnn.allow_tf32 if "conv" in name or "cudnn" in name else backends.cuda.matmul.allow_tf32
+    )
+    return bool(allowed)
+
+
+def peaks(gpu: Gpu) -> Peaks:
+    """What an estimate wants to know of `gpu`."""
+    return Peaks(
+        name=gpu.name,
+        bandwidth=gpu.bandwidth,
+        fp32=gpu.fp32,
+        tf32=gpu.tf32,
+        fp16=gpu.fp16,
+        bf16=gpu.bf16,
+        fp8=gpu.fp8,
+        pcie=gpu.pcie,
+        l2_bytes=gpu.l2_bytes,
+        multiprocessors=gpu.multi_processor_count,
+    )

@@ -1,0 +1,190 @@
+"""Making batches as torch's fetchers do, with a look at each part; and loaders alike but for their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from gapless.loading.forked import LoaderError, failure
+from gapless.loading.lines import maker, shown
+from gapless.model.loading import Setting
+
+
+def is_iterable(loader: DataLoader) -> bool:
+    """Whether items come one after another, and not by their index."""
+    return isinstance(loader.dataset, IterableDataset)
+
+
+def setting_of(loader: DataLoader) -> Setting:
+    """The settings a loader has."""
+    return Setting(
+        workers=loader.num_workers,
+        prefetch=(loader.prefetch_factor or 0) if loader.num_workers else 0,
+        persistent=bool(loader.persistent_workers),
+        pin=bool(loader.pin_memory),
+    )
+
+
+def length_of(loader: DataLoader) -> int:
+    """Batches in an epoch; -1 where nobody knows."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return -1
+
+
+def start_of(loader: DataLoader) -> str:
+    """How the loader's workers are started."""
+    context = loader.multiprocessing_context or torch.multiprocessing
+    return str(context.get_start_method())
+
+
+def indices_of(loader: DataLoader) -> Iterator[Any]:
+    """What is asked of the dataset for one batch after another: indices, or how many items."""
+    if is_iterable(loader):
+        return iter(loader._index_sampler)  # for ever
+    return iter(loader._index_sampler)
+
+
+class _Listed:
+    """Batches of indices from the `skip`-th on, at most `most`, as a batch sampler."""
+
+    def __init__(self, sampler: Any, skip: int, most: int) -> None:
+        self._sampler, self._skip, self._most = sampler, skip, most
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self._sampler), self._skip, self._skip + self._most)
+
+
+def alike(loader: DataLoader, setting: Setting, *, skip: int = 0, most: int | None = None) -> DataLoader:
+    """A loader over the same items with other settings; of a map-style one `most` batches from `skip` on."""
+    more: dict[str, Any] = {}
+    if is_iterable(loader):
+        more.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
+    else:
+        sampler: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        if most is not None:
+            sampler = _Listed(sampler, skip, most)
+        if loader.batch_sampler is not None:
+            more.update(batch_sampler=sampler)
+        else:
+            more.update(batch_size=None, sampler=sampler)
+    if setting.workers:
+        more.update(
+            multiprocessing_context=loader.multiprocessing_context,
+            prefetch_factor=setting.prefetch,
+            persistent_workers=setting.persistent,
+            timeout=loader.timeout,
+        )
+    return DataLoader(
+        loader.dataset,
+        num_workers=setting.workers,
+        pin_memory=setting.pin and torch.cuda.is_available(),
+        collate_fn=loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        generator=loader.generator,
+        **more,
+    )
+
+
+class Maker:
+    """Makes batches one part at a time: ``items(asked)``, then ``collate(items)``."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+        self._dataset = loader.dataset
+        self.collated = loader._auto_collation
+        self.stream: Iterator[Any] | None = iter(self._dataset) if is_iterable(loader) else None
+        self.at_once = (
+            self.stream is None and self.collated and bool(getattr(self._dataset, "__getitems__", None))
+        )
+
+    def steps(self, asked: Any) -> Sequence[Callable[[], Any]]:
+        """One call for each item, or one for all of them."""
+        if self.stream is not None:
+            stream = self.stream
+            return [lambda: next(stream)] * (len(asked) if self.collated else 1)
+        dataset: Any = self._dataset
+        if self.at_once:
+            return [lambda: dataset.__getitems__(asked)]
+        if not self.collated:
+            return [lambda: dataset[asked]]
+        return [lambda index=index: dataset[index] for index in asked]  # type: ignore[misc]
+
+    def collate(self, items: list[Any]) -> Any:
+        """The batch.
+
+        Raises:
+            LoaderError: it cannot be made of these items.
+        """
+        what = items[0] if self.at_once or not self.collated else items
+        try:
+            return self._loader.collate_fn(what)
+        except Exception as error:
+            raise LoaderError(_uncollated(self._dataset, what, error)) from error
+
+
+def _uncollated(dataset: Any, items: Any, error: Exception) -> str:
+    """Why a batch cannot be made of `items`, and what helps."""
+    line = maker(dataset)
+    by = f" by {line.function} ({shown(line.file)}:{line.line})" if line is not None else ""
+    if isinstance(items, list):
+        empty = sum(item is None for item in items)
+        if empty:
+            return (
+                f"{empty} of {len(items)} items of a batch are None, made{by}: collating them fails; leave them "
+                "out of the dataset, or drop them in collate_fn"
+            )
+        shapes = list(dict.fromkeys(str(shape) for item in items for shape in [shapes_of(item)]))
+        if len(shapes) > 1:
+            return (
+                f"items of a batch differ in shape ({shapes[0]} and {shapes[1]}), made{by}: "
+                "give the loader a collate_fn that pads them"
+            )
+    return failure(error)
+
+
+def shapes_of(item: Any) -> Any:
+    """Shapes in place of tensors and arrays."""
+    if isinstance(item, Mapping):
+        return {key: shapes_of(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [shapes_of(value) for value in item]
+    shape = getattr(item, "shape", None)
+    return list(shape) if isinstance(shape, tuple) else type(item).__name__
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """All tensors in a batch, however nested."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from tensors_of(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from tensors_of(value)
+    elif hasattr(batch, "__dict__") and not isinstance(batch, type):
+        for value in vars(batch).values():
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def bytes_of(batch: Any) -> int:
+    """Bytes of all tensors, arrays and texts in a batch."""
+    if isinstance(batch, Mapping):
+        return sum(bytes_of(value) for value in batch.values())
+    if isinstance(batch, list | tuple):
+        return sum(bytes_of(value) for value in batch)
+    if isinstance(batch, bytes | bytearray | str):
+        return len(batch)
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() * batch.element_size()
+    size = getattr(batch, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(batch))

@@ -1,0 +1,79 @@
+"""The user's lines: where an item is made, where an error comes from."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import sysconfig
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from gapless.model.source import SourceLine
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = tuple(
+    {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+def is_user(file: str) -> bool:
+    """Whether `file` is neither a library's nor Gapless's own."""
+    if file.startswith("<") or not file:
+        return False
+    real = os.path.realpath(file)
+    return not real.startswith(_LIBRARIES) and not real.startswith(_OURS) and "site-packages" not in real
+
+
+def source_line(file: str, line: int, function: str) -> SourceLine:
+    """The line with its text."""
+    return SourceLine(
+        file=os.path.abspath(file), line=line, function=function, code=linecache.getline(file, line).strip()
+    )
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code."""
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_place(trace: TracebackType | None) -> str:
+    """``file:line`` of the user's innermost line in `trace`; "" where there is none."""
+    found = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_user(code.co_filename):
+            found = f"{shown(code.co_filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def shown(file: str) -> str:
+    """`file` from the working directory, where it lies there."""
+    relative = os.path.relpath(file) if not file.startswith("<") else file
+    return file if relative.startswith("..") else relative
+
+
+def definition(function: Callable[..., Any] | None) -> SourceLine | None:
+    """Where `function` is defined, if the user did; None for a library's."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
+    if code is None or not is_user(code.co_filename):
+        return None
+    return source_line(code.co_filename, code.co_firstlineno, getattr(function, "__qualname__", code.co_name))
+
+
+def maker(dataset: Any) -> SourceLine | None:
+    """The line of the dataset's ``__getitem__``, ``__getitems__`` or ``__iter__``, through its wrappers."""
+    for _ in range(8):
+        kind = type(dataset)
+        for name in ("__getitems__", "__getitem__", "__iter__"):
+            found = definition(getattr(kind, name, None))
+            if found is not None:
+                return found
+        dataset = getattr(dataset, "dataset", None)  # Subset, and wrappers like it
+        if dataset is None:
+            return None
+    return None

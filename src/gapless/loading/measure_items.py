@@ -1,0 +1,192 @@
+"""What an item and a batch cost: computing or waiting, and at which of the user's lines."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from gapless.loading.batches import Maker, bytes_of, indices_of, tensors_of
+from gapless.loading.clock import Clock
+from gapless.loading.forked import LoaderError, Tell
+from gapless.loading.lines import source_line, user_frame
+from gapless.model.loading import Fetch, HotLine
+
+ENOUGH = 64
+"""Batches after which no more are made."""
+_EVERY = 0.003
+"""Seconds between two looks at the stack."""
+_LINES = 5
+
+
+class _Sums:
+    """What has been measured so far; floats that are added up, so that measuring costs next to nothing."""
+
+    def __init__(self) -> None:
+        self.items = self.asked = self.batches = 0
+        self.item = self.item_cpu = self.item_delay = 0
+        self.collate = self.collate_cpu = 0
+        self.index = 0
+        self.bytes = self.most = self.tensors = self.item_bytes = 0
+        self.rows: list[tuple[int, int]] = []
+
+
+def measure_items(
+    loader: DataLoader, seconds: float, tell: Tell, *, skip: int = 0, clock: Clock | None = None
+) -> Fetch:
+    """Make batches here, one after another, until `seconds` are over or enough are made.
+
+    Raises:
+        LoaderError: there is no batch, or none can be made.
+    """
+    clock = clock or Clock()
+    begin, sums = clock.wall(), _Sums()
+    maker = Maker(loader)
+    indices = islice(indices_of(loader), skip, None)
+    while sums.batches < ENOUGH:
+        before = clock.wall()
+        asked = next(indices, None)
+        if asked is None:
+            break
+        sums.index += clock.wall() - before
+        if not _batch(maker, asked, sums, clock, begin + int(seconds * 1e9)):
+            break
+        passed = (clock.wall() - begin) / 1e9
+        tell(min(1.0, max(passed / seconds, sums.batches / ENOUGH)))
+        if passed >= seconds:
+            break
+    if not sums.batches:
+        raise LoaderError("the loader yields no batch: the dataset or the sampler is empty")
+    return _fetch(sums, maker)
+
+
+def _batch(maker: Maker, asked: Any, sums: _Sums, clock: Clock, deadline: int) -> bool:
+    """Make one; False where the dataset has come to its end.
+
+    A first batch that is not there at the `deadline` is cut short, and what it took is scaled up.
+    """
+    items: list[Any] = []
+    begin, cpu, delay = clock.wall(), clock.cpu(), clock.delayed()
+    try:
+        for step in maker.steps(asked):
+            items.append(step())
+            if not sums.batches and clock.wall() > deadline:
+                break
+    except StopIteration:
+        if not items or maker.stream is None:
+            return False
+    made, made_cpu, made_delay = clock.wall(), clock.cpu(), clock.delayed()
+    batch = maker.collate(items)
+    end, end_cpu, end_delay = clock.wall(), clock.cpu(), clock.delayed()
+    count = len(items[0]) if maker.at_once else len(items)
+    scale = len(asked) / count if maker.collated and count and not sums.batches else 1.0
+    sums.asked = max(sums.asked, int(count * scale))
+    if not sums.items:
+        first = items[0][0] if maker.at_once and items[0] else items[0]
+        sums.item_bytes = bytes_of(first)
+    sums.items += count
+    sums.item += made - begin
+    sums.item_cpu += made_cpu - cpu
+    sums.item_delay += made_delay - delay
+    sums.collate += end - made
+    sums.collate_cpu += end_cpu - made_cpu
+    sums.batches += 1
+    computing = end_cpu - cpu
+    waiting = max(0, end - begin - computing - (end_delay - delay))
+    sums.rows.append((int(computing * scale), int(waiting * scale)))
+    size = int(bytes_of(batch) * scale)
+    if size > sums.most:
+        sums.most, sums.tensors = size, sum(1 for _ in tensors_of(batch))
+    sums.bytes += size
+    return True
+
+
+def _fetch(sums: _Sums, maker: Maker) -> Fetch:
+    # The first batch opens files and fills caches: it is no measure of the others, where there are others.
+    rows = sums.rows[1:] if len(sums.rows) > 4 else sums.rows
+    items, batches = max(sums.items, 1), sums.batches
+    return Fetch(
+        items=sums.items,
+        item=sums.item / items,
+        item_cpu=sums.item_cpu / items,
+        item_wait=max(0.0, (sums.item - sums.item_cpu - sums.item_delay) / items),
+        item_bytes=sums.item_bytes,
+        collate=sums.collate / batches,
+        collate_cpu=sums.collate_cpu / batches,
+        index=sums.index / batches,
+        batch_size=sums.asked if batches == 1 else items / batches,
+        batch_bytes=sums.most,
+        tensors=sums.tensors,
+        at_once=maker.at_once,
+        batches=tuple(rows),
+    )
+
+
+
+def hot_lines(loader: DataLoader, seconds: float, tell: Tell, *, skip: int = 0) -> list[HotLine]:
+    """The user's lines in which making batches takes its time, by looking at the stack now and then."""
+    clock, counter = Clock(), Counter[tuple[str, int, str]]()
+    begin = clock.wall()
+    maker = Maker(loader)
+    with _looking_on(counter):
+        for asked in islice(indices_of(loader), skip, None):
+            try:
+                maker.collate([step() for step in maker.steps(asked)])
+            except (StopIteration, RuntimeError):
+                break
+            passed = (clock.wall() - begin) / 1e9
+            tell(min(1.0, passed / seconds))
+            if passed >= seconds:
+                break
+    total = sum(counter.values())
+    return [
+        HotLine(line=source_line(*place), share=count / total)
+        for place, count in counter.most_common(_LINES)
+        if place[0]
+    ]
+
+
+@contextmanager
+def _looking_on(counter: Counter[tuple[str, int, str]]) -> Iterator[None]:
+    """Count the user's innermost line of this thread, every few milliseconds."""
+    me, done = threading.get_ident(), threading.Event()
+
+    def look() -> None:
+        while not done.wait(_EVERY):
+            frame = user_frame(sys._current_frames().get(me))
+            # Time in none of the user's lines is collating's, or torch's own.
+            place = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else ("", 0, "")
+            counter[place] += 1
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def pin_and_copy(batch: Any, times: int = 5) -> tuple[float, float]:
+    """Nanoseconds to copy the batch into pinned memory and from there to the GPU; -1 where there is none."""
+    tensors = [tensor for tensor in tensors_of(batch) if tensor.device.type == "cpu"]
+    if not torch.cuda.is_available() or not tensors:
+        return -1.0, -1.0
+    clock, pins, copies = Clock(), [], []
+    for _ in range(times):
+        begin = clock.wall()
+        pinned = [tensor.pin_memory() for tensor in tensors]
+        middle = clock.wall()
+        for tensor in pinned:
+            tensor.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        pins.append(middle - begin)
+        copies.append(clock.wall() - middle)
+    return float(min(pins)), float(min(copies))

@@ -1,0 +1,217 @@
+"""Loaders with workers, run for real: what a worker adds, and how a loop fares under a setting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils.data import DataLoader
+
+from gapless.loading.batches import alike, is_iterable
+from gapless.loading.clock import Clock, processor_time
+from gapless.loading.forked import Tell
+from gapless.loading.measure_items import pin_and_copy
+from gapless.model.loading import Fetch, Seen, Setting, Transfer
+
+_AHEAD = 8
+"""Batches asked of the worker in advance, so that it always has the next one to make."""
+_MOST = 48
+_POLL = 0.0005
+
+
+def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tell, *, skip: int) -> Transfer:
+    """What one worker adds to making a batch, and the training process to receiving it.
+
+    `fetch` says what making a batch costs. The worker always has work: each batch is received while it makes
+    the next one, as in a loop that waits for its input.
+    """
+    setting = Setting(workers=1, prefetch=_AHEAD)
+    clock, sums, batch = Clock(), _Sums(), None
+    begin = clock.wall()
+    with running(alike(loader, setting, skip=skip, most=_MOST + _AHEAD)) as iterator:
+        started = clock.wall() - begin
+        worker = iterator._workers[0].pid
+        deadline = begin + int(seconds * 1e9)
+        while sums.batches < _MOST:
+            if not _there(iterator, deadline):
+                break
+            before = clock.wall(), clock.thread(), clock.delayed()
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            sums.received(clock, before, worker, begin)
+            tell(min(1.0, (clock.wall() - begin) / 1e9 / seconds))
+            if clock.wall() > deadline:
+                break
+    pin, copy = pin_and_copy(batch) if batch is not None and not _broken() else (-1.0, -1.0)
+    return msgspec.structs.replace(sums.transfer(fetch, started), pin=pin, copy=copy)
+
+
+def _broken() -> bool:
+    """Whether CUDA cannot be used in this process, a fork of one that has."""
+    return bool(getattr(torch.cuda, "_is_in_bad_fork", lambda: False)())
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.batches = 0
+        self.first = 0
+        self.walls: list[int] = []
+        self.cpus: list[int] = []
+        self.worker: list[int] = []
+        self.private: list[int] = []
+
+    def received(self, clock: Clock, before: tuple[int, int, int], worker: int, begin: int) -> None:
+        """One batch has come."""
+        computing = clock.thread() - before[1]
+        self.walls.append(max(clock.wall() - before[0] - (clock.delayed() - before[2]), computing))
+        self.cpus.append(computing)
+        self.worker.append(processor_time(worker))
+        self.private.append(private_memory(worker))
+        self.batches += 1
+        if self.batches == 1:
+            self.first = clock.wall() - begin
+
+    def transfer(self, fetch: Fetch, started: int) -> Transfer:
+        if not self.batches:
+            return Transfer(start=float(started))
+        receive = _middle(self.cpus[1:] or self.cpus)
+        latency = max(0.0, _middle(self.walls[1:] or self.walls) - receive)
+        return Transfer(
+            batches=self.batches,
+            send=self._send(fetch),
+            receive=receive,
+            latency=latency,
+            start=float(started),
+            boot=max(0.0, self.first - started - fetch.cpu - fetch.wait - receive),
+            first=float(self.first),
+            private=self.private[0],
+            growth=self._growth(),
+        )
+
+    def _send(self, fetch: Fetch) -> float:
+        """The worker's processor time per batch, less what making it takes."""
+        if len(self.worker) < 3 or self.worker[0] < 0:
+            return 0.0
+        return max(0.0, (self.worker[-1] - self.worker[0]) / (len(self.worker) - 1) - fetch.cpu)
+
+    def _growth(self) -> float:
+        """Bytes per batch by which the worker's own memory grows, after the first quarter."""
+        rows = self.private[len(self.private) // 4 :]
+        return max(0.0, (rows[-1] - rows[0]) / (len(rows) - 1)) if len(rows) > 4 and rows[0] >= 0 else 0.0
+
+
+def _middle(values: list[int]) -> float:
+    return float(sorted(values)[len(values) // 2])
+
+
+def _there(iterator: Any, deadline: int) -> bool:
+    """Wait until a batch can be received, so that what receiving takes can be told from waiting for it."""
+    reader = getattr(iterator._worker_result_queue, "_reader", None)
+    while reader is not None and not reader.poll(0.2):
+        if not all(worker.is_alive() for worker in iterator._workers):
+            return True  # let the iterator say it
+        if time.perf_counter_ns() > deadline:
+            return False
+    return True
+
+
+@contextmanager
+def running(loader: DataLoader) -> Iterator[Any]:
+    """An iterator over `loader`, whose workers end with the block, whatever happens in it."""
+    iterator = iter(loader)
+    try:
+        yield iterator
+    finally:
+        stop(iterator)
+
+
+def stop(iterator: Any) -> None:
+    """End the workers of a DataLoader's iterator."""
+    with suppress(Exception):
+        end = getattr(iterator, "_shutdown_workers", None)
+        if end is not None:
+            end()
+
+
+def private_memory(pid: int) -> int:
+    """Bytes of a process that it shares with no other; -1 where the system does not tell."""
+    try:
+        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return 1024 * sum(int(row.split()[1]) for row in rows if row.startswith("Private_"))
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def use(
+    loader: DataLoader, setting: Setting, step: float, busy: float, seconds: float, tell: Tell, *, skip: int = 0
+) -> Seen:
+    """Run a loop under `setting` whose steps take `step` nanoseconds, of which the host computes `busy`."""
+    clock = Clock()
+    setting = msgspec.structs.replace(setting, pin=False)  # without a GPU nothing is pinned
+    warm = setting.workers * max(setting.prefetch, 1) + 2
+    begin, first, ready = clock.wall(), 0, 0
+    marks: list[int] = []
+    waits: list[int] = []
+    counts: list[int] = []
+    with running(alike(loader, setting, skip=skip, most=None if is_iterable(loader) else 1 << 30)) as iterator:
+        asked = clock.wall()
+        while True:
+            ready = _queued(iterator)
+            if next(iterator, begin) is begin:
+                break
+            got = clock.wall()
+            first = first or got - begin
+            _pretend(step, busy)
+            waits.append(got - asked)
+            counts.append(ready)
+            asked = clock.wall()
+            marks.append(asked)
+            passed = (asked - begin) / 1e9
+            tell(min(1.0, passed / seconds))
+            if passed >= seconds and len(marks) > warm + 4 or passed >= 2 * seconds:
+                break
+    return _seen(setting, marks, waits, counts, first, warm if len(marks) > 2 * warm else len(marks) // 2)
+
+
+def _seen(
+    setting: Setting, marks: list[int], waits: list[int], counts: list[int], first: int, warm: int
+) -> Seen:
+    turn = max(setting.workers, 1)
+    steady = max((len(marks) - warm - 1) // turn * turn, 0)
+    if not steady:
+        return Seen(setting=setting, batches=0, first=float(first))
+    return Seen(
+        setting=setting,
+        batches=steady,
+        step=(marks[-1] - marks[-steady - 1]) / steady,
+        wait=sum(waits[-steady:]) / steady,
+        first=float(first),
+        ready=sum(counts[-steady:]) / steady if setting.workers else -1.0,
+    )
+
+
+def _queued(iterator: Any) -> int:
+    """Batches that are ready: in the queue, and received out of order."""
+    queue = getattr(iterator, "_data_queue", None)
+    if queue is None:
+        return 0
+    try:
+        received = sum(len(one) == 2 for one in iterator._task_info.values())
+        return int(queue.qsize()) + received
+    except (NotImplementedError, AttributeError):
+        return 0
+
+
+def _pretend(step: float, busy: float) -> None:
+    """A training step: compute for the part `busy` of it, and sleep for the rest."""
+    end = time.thread_time_ns() + int(step * busy)
+    while time.thread_time_ns() < end:
+        pass
+    if busy < 1 and step > 0:
+        time.sleep(step * (1 - busy) / 1e9)

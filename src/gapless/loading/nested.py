@@ -1,0 +1,143 @@
+"""Batches of any shape: each tensor in them, pinned, moved, and kept for a stream."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+_DEEP = 6
+"""How far tensors are looked for inside of objects."""
+
+
+class Opaque(Exception):
+    """An object has a ``to``, and its tensors cannot be seen from outside."""
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """`value` with every tensor in it on `device`: pinned first where it is not, then copied without waiting.
+
+    Raises:
+        Opaque: what is inside of an object with a ``to`` cannot be told.
+    """
+    if isinstance(value, Tensor):
+        return _pinned(value).to(device, non_blocking=True)
+    if isinstance(value, PackedSequence):
+        # The sizes stay on the host by definition, and PackedSequence.to() makes tensors on the way.
+        order, back = (None if part is None else moved(part, device) for part in value[2:])
+        return type(value)(moved(value.data, device), value.batch_sizes, order, back)
+    if isinstance(value, Mapping):
+        return _like(value, {key: moved(part, device) for key, part in value.items()})
+    if isinstance(value, (list, tuple)):
+        items = [moved(part, device) for part in value]
+        return type(value)(*items) if hasattr(value, "_fields") else _rebuilt(value, items)
+    if hasattr(value, "to") and not isinstance(value, (type, torch.nn.Module)):
+        return _by_itself(value, device)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _dataclass(value, device)
+    return value
+
+
+def each_tensor(value: Any) -> Iterator[Tensor]:
+    """Every tensor in `value`, with the attributes of dataclasses and of objects with a ``to``."""
+    return _tensors(value, 0, set())
+
+
+def _tensors(value: Any, inside: int, seen: set[int]) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+        return
+    if isinstance(value, Mapping):
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = value
+    elif inside < _DEEP and (inside or dataclasses.is_dataclass(value) or hasattr(value, "to")):
+        if id(value) in seen or isinstance(value, (type, torch.nn.Module)):
+            return
+        seen.add(id(value))
+        parts, inside = _attributes(value), inside + 1
+    else:
+        return
+    for part in parts:
+        yield from _tensors(part, inside, seen)
+
+
+def keep_for(value: Any, stream: torch.cuda.Stream) -> None:
+    """Memory of `value` is not used again before what `stream` has queued by the time it is freed is done."""
+    for tensor in each_tensor(value):
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
+        return tensor
+    return tensor if tensor.is_pinned() else tensor.pin_memory()
+
+
+def _by_itself(value: Any, device: torch.device) -> Any:
+    """An object that knows how to move."""
+    if not any(True for _ in each_tensor(value)):
+        raise Opaque(type(value).__name__)
+    if _takes(getattr(value, "pin_memory", None)):
+        value = value.pin_memory()
+    if _takes(value.to, "non_blocking"):
+        return value.to(device, non_blocking=True)
+    return value.to(device)
+
+
+def _takes(function: Callable[..., Any] | None, name: str = "") -> bool:
+    """Whether `function` can be called with the argument `name` (or with none)."""
+    if not callable(function):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    if not name:
+        open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return all(p.default is not p.empty or p.kind in open_ended for p in parameters)
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    if type(value).__module__ in ("builtins", "numpy"):
+        return
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield getattr(value, name)
+
+
+def _dataclass(value: Any, device: torch.device) -> Any:
+    """A copy with its fields moved; neither ``__init__`` nor ``__post_init__`` runs again."""
+    made = copy.copy(value)
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
+            object.__setattr__(made, field.name, moved(getattr(value, field.name), device))
+    return made
+
+
+def _like(value: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    """`parts` as a mapping of the kind of `value`."""
+    if type(value) is dict:
+        return parts
+    try:
+        made: Any = copy.copy(value)
+        for key, part in parts.items():
+            made[key] = part
+    except TypeError:
+        return parts
+    return made
+
+
+def _rebuilt(value: Any, items: list[Any]) -> Any:
+    return items if type(value) is list else type(value)(items)

@@ -1,0 +1,134 @@
+"""`DevicePrefetcher`: the next batch is copied while this one is computed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from gapless.errors import UsageError
+from gapless.loading.nested import Opaque, keep_for, moved
+
+
+class DevicePrefetcher:
+    """A loader whose batches arrive on `device`, copied on a stream of their own, `depth` batches ahead.
+
+    Batches keep their order and kind: tensors in dicts, lists, tuples, named tuples, dataclasses, packed
+    sequences and objects with a ``to`` are moved, all else stays. Tensors that are not pinned are pinned on
+    the way; ``pin_memory=True`` in the loader does it in a thread, which is better. Nothing waits on the
+    host; the stream in which the loop asks for a batch goes on behind its copy, and the memory is not used
+    again before that stream has passed.
+
+    Where `device` is the CPU, batches pass as they are. By default it is the current CUDA device, or the
+    CPU where there is none. Each pass is independent, and one that is left early or fails closes the loader's
+    iterator. Other attributes are the loader's own (``prefetcher.dataset``, ``prefetcher.sampler``).
+    """
+
+    def __init__(
+        self, loader: Iterable[Any], device: torch.device | str | int | None = None, *, depth: int = 1
+    ) -> None:
+        if depth < 1:
+            raise UsageError(f"depth={depth}: at least one batch must be ahead")
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.loader = loader
+        self.device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        self.depth = depth
+        self._state: Any = None
+
+    def __len__(self) -> int:
+        if not isinstance(self.loader, Sized):
+            raise TypeError(f"{type(self.loader).__name__} has no length")
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._state = None
+        if self.device.type == "cpu":
+            return iter(self.loader)
+        return self._ahead(iter(self.loader))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "loader" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's state as of the batch that the loop has, and not of those that are ahead."""
+        return dict(self.loader.state_dict() if self._state is None else self._state)  # type: ignore[attr-defined]
+
+    def _ahead(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        stateful = hasattr(self.loader, "state_dict")
+        waiting: deque[_Sent] = deque()
+        failure: Exception | None = None
+        try:
+            while failure is None or waiting:
+                while failure is None and len(waiting) <= self.depth:
+                    try:
+                        batch = next(iterator)
+                    except Exception as error:  # also the end; what came before it is still to be given
+                        failure = error
+                    else:
+                        state = self.loader.state_dict() if stateful else None  # type: ignore[attr-defined]
+                        waiting.append(_sent(batch, self.device, side, state))
+                        del batch
+                if waiting:
+                    sent = waiting.popleft()
+                    self._state = sent.state
+                    arrived = _arrived(sent, self.device)
+                    del sent
+                    yield arrived
+                    del arrived  # or the memory of a batch stays in use for a step longer
+            if not isinstance(failure, StopIteration):
+                assert failure is not None
+                raise failure
+        finally:
+            waiting.clear()
+            close = getattr(iterator, "close", None)
+            del iterator
+            if close is not None:
+                with suppress(ValueError):  # a generator that is running cannot be closed
+                    close()
+
+
+class _Sent(NamedTuple):
+    batch: Any
+    copied: torch.cuda.Event | None
+    """Behind the copies; None where the batch is still on the host."""
+    state: Any
+
+
+def _sent(batch: Any, device: torch.device, side: torch.cuda.Stream | None, state: Any) -> _Sent:
+    """`batch` on its way."""
+    if side is None:
+        return _Sent(batch, None, state)
+    with torch.cuda.stream(side):
+        try:
+            batch = moved(batch, device)
+        except Opaque:
+            # Its memory could not be kept for the loop's stream, so that stream itself must copy it.
+            return _Sent(batch, None, state)
+        copied = torch.cuda.Event()
+        copied.record(side)
+    return _Sent(batch, copied, state)
+
+
+def _arrived(sent: _Sent, device: torch.device) -> Any:
+    """The batch, for the stream that asks for it."""
+    if sent.copied is None:
+        return _to(sent.batch, device)
+    current = torch.cuda.current_stream(device)
+    current.wait_event(sent.copied)
+    keep_for(sent.batch, current)
+    return sent.batch
+
+
+def _to(batch: Any, device: torch.device) -> Any:
+    """`batch` on `device`, on the current stream."""
+    try:
+        return moved(batch, device)
+    except Opaque:
+        return batch.to(device) if hasattr(batch, "to") else moved(batch, device)

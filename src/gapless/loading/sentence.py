@@ -1,0 +1,124 @@
+"""What a diagnosis says, in words."""
+
+from __future__ import annotations
+
+from gapless.loading.lines import shown
+from gapless.model.loading import Diagnosis, Prediction
+from gapless.model.wording import count, duration, percent, size
+
+_SHARE = 0.05
+"""A wait that is less of a step is none to speak of."""
+
+
+def sentence(of: Diagnosis) -> str:
+    """What a batch costs, what the step leaves for it, and what to take."""
+    return f"{_cost(of)}; {_verdict(of)}"
+
+
+def _cost(of: Diagnosis) -> str:
+    fetch = of.fetch
+    total = fetch.cpu + fetch.wait
+    text = f"a batch takes {duration(total)} to make"
+    where = ""
+    if of.fetched is not None:
+        name = of.fetched.function.split(".")[-1]
+        where = f" in {name} ({shown(of.fetched.file)}:{of.fetched.line})"
+    collate = min(fetch.collate_cpu, fetch.cpu)
+    if fetch.cpu < 0.1 * total:
+        return f"{text}, {percent(fetch.wait / total)} of it waiting for I/O{where}"
+    if collate > 0.5 * total:
+        return f"{text}, {duration(collate)} of it collating"
+    computing = max(fetch.cpu - collate, 0.0)
+    if fetch.wait < 0.1 * total:
+        return f"{text}, {duration(computing)} of it CPU time{where}"
+    return f"{text}, {duration(computing)} CPU time and {duration(fetch.wait)} waiting for I/O{where}"
+
+
+def _verdict(of: Diagnosis) -> str:
+    now, advised = of.now, of.advised
+    if now is None or advised is None:
+        return "nothing could be predicted"
+    if not of.demand.step:
+        return _throughput(of, now, advised)
+    step = f"your step takes {duration(of.demand.step)}"
+    if advised.wait > _SHARE * advised.step:
+        return (
+            f"{step}: no setting keeps up here, "
+            f"{_setting(advised)} is best and leaves {duration(advised.wait)} of waiting per step"
+        )
+    if _same(now, advised):
+        return f"{step}: {_setting(now)} keeps up, leave it"
+    gain = _gain(now, advised)
+    keeps = f"{step}: {_workers(advised)} keeps up" if advised.setting.workers == 1 else (
+        f"{step}: {_workers(advised)} keep up" if advised.setting.workers else f"{step}: no worker is needed"
+    )
+    return f"{keeps}; take {_setting(advised)}{gain}"
+
+
+def _throughput(of: Diagnosis, now: Prediction, advised: Prediction) -> str:
+    rate = f"{1e9 / advised.step:.3g} batches a second" if advised.step else "as fast as can be measured"
+    if _same(now, advised):
+        return f"{_setting(now)} gives {rate}, within 5 % of the best here"
+    now_rate = f"{1e9 / now.step:.3g} with {_setting(now)}" if now.step else ""
+    return f"take {_setting(advised)}: {rate}, now {now_rate}"
+
+
+def _gain(now: Prediction, advised: Prediction) -> str:
+    if now.step > advised.step * (1 + _SHARE):
+        return f", a step then takes {duration(advised.step)} in place of {duration(now.step)}"
+    if now.setting.workers > advised.setting.workers:
+        return f": as fast as the {now.setting.workers} you have"
+    return ""
+
+
+def _workers(one: Prediction) -> str:
+    return count(one.setting.workers, "worker")
+
+
+def _setting(one: Prediction) -> str:
+    return f"num_workers={one.setting.workers}"
+
+
+def _same(now: Prediction, advised: Prediction) -> bool:
+    return now.setting.workers == advised.setting.workers
+
+
+def notes(of: Diagnosis) -> list[str]:
+    """What else matters: memory that grows, workers that start slowly, cores that are not there."""
+    found = []
+    if of.length < 0 and of.iterable:
+        found.append("the length of an epoch is unknown: what starting workers costs is not spread over it")
+    found += _machine_notes(of)
+    transfer = of.transfer
+    if transfer.growth > 0 and of.length > 0:
+        grown = transfer.growth * of.length
+        if grown > 100e6:
+            found.append(
+                f"a worker's own memory grows by {size(int(transfer.growth))} with each batch, by "
+                f"{size(int(grown))} in an epoch: lists of Python objects in the dataset are copied as they "
+                "are read; keep them in an array or a tensor"
+            )
+    if transfer.first > 1e9 and of.machine.start != "fork":
+        found.append(f"workers start by {of.machine.start}: the first batch takes {duration(transfer.first)}")
+    if transfer.latency > 0.3e6 and transfer.latency > transfer.receive:
+        found.append(
+            f"receiving a batch waits {duration(transfer.latency)} for a worker that holds Python's lock: fewer "
+            "tensors in a batch make it less"
+        )
+    if of.demand.step and not of.demand.source.startswith("watched"):
+        found.append(
+            f"the host is taken to be busy for {percent(of.demand.busy)} of a step (--step-cpu says otherwise)"
+        )
+    return found
+
+
+def _machine_notes(of: Diagnosis) -> list[str]:
+    at = of.machine
+    if at.quota >= 0 and at.quota < at.allowed:
+        return [f"the control group allows {at.quota:.1f} of {count(at.allowed, 'core')}"]
+    if at.cores < 0.8 * at.allowed:
+        return [
+            f"of {count(at.allowed, 'core')} this process gets {at.cores:.1f}: others use the machine too "
+            "(or its cores are halves of one); the prediction is for this load"
+        ]
+    return []

@@ -1,0 +1,121 @@
+"""`tune`: the same loader with other settings of how it works, never of what it yields."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from typing import Any, TypeVar
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from gapless.errors import UsageError
+from gapless.loading.lines import is_user, shown
+from gapless.loading.sharding import Shard
+
+Loader = TypeVar("Loader", bound=DataLoader)
+
+SETTINGS = (
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+)
+"""What can change without changing which batches come, and in which order."""
+
+_ONLY_WITH_WORKERS = {
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "timeout": 0,
+    "multiprocessing_context": None,
+}
+
+
+def tune(loader: Loader, **settings: Any) -> Loader:
+    """An equal loader with other `settings`, by default those that `diagnose` recommends for it.
+
+    Same class, dataset, sampler, batch sampler, `collate_fn` and generator, so that the same batches come in
+    the same order; `loader` stays as it is. Settings are `num_workers`, `prefetch_factor`,
+    `persistent_workers`, `pin_memory`, `timeout`, `worker_init_fn` and `multiprocessing_context`. Those that
+    need workers are dropped with ``num_workers=0``. An equal seed still gives other random numbers *inside*
+    items when the number of workers changes, as in PyTorch itself.
+
+    Raises:
+        UsageError: a setting that would change what the loader yields, a value that torch refuses, or more
+            workers for an IterableDataset that does not divide its items among them.
+    """
+    for name in settings:
+        if name not in SETTINGS:
+            raise UsageError(f"tune() does not change {name}: it could change what the loader yields")
+    if not settings:
+        settings = _recommended(loader)
+    now = {name: getattr(loader, name) for name in SETTINGS}
+    wanted = {**now, **settings}
+    if not wanted["num_workers"]:
+        for name, without in _ONLY_WITH_WORKERS.items():
+            if settings.get(name):
+                raise UsageError(f"{name}={settings[name]!r} needs num_workers above 0")
+            wanted[name] = without
+    elif wanted["prefetch_factor"] is None:
+        wanted["prefetch_factor"] = 2
+    if isinstance(loader.dataset, IterableDataset) and wanted["num_workers"] > max(1, loader.num_workers):
+        _must_divide(loader.dataset, wanted["num_workers"], wanted["worker_init_fn"])
+    return altered(loader, wanted)
+
+
+def altered(loader: Loader, settings: dict[str, Any]) -> Loader:
+    """A copy of `loader` with those `settings`, checked by torch. It has no iterator and no workers yet."""
+    try:
+        checked: DataLoader = DataLoader(
+            _Nothing(), **{name: value for name, value in settings.items() if name in SETTINGS}
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"torch refuses these settings: {error}") from None
+    # A copy and not a new object: a subclass may be made from other arguments and hold things of its own.
+    # The attributes are written past DataLoader's guard, which keeps them from being changed under workers.
+    made = copy.copy(loader)
+    for name, value in settings.items():
+        if name == "multiprocessing_context":
+            made.__dict__["_DataLoader__multiprocessing_context"] = checked.multiprocessing_context
+        else:
+            made.__dict__[name] = value
+    made.__dict__["_iterator"] = None
+    return made
+
+
+class _Nothing(Dataset):
+    def __len__(self) -> int:
+        return 1
+
+
+def _recommended(loader: DataLoader) -> dict[str, Any]:
+    from gapless.loading import diagnose
+
+    advised = dict(diagnose(loader).recommended)
+    return {name: value for name, value in advised.items() if name in SETTINGS and value is not None}
+
+
+def _must_divide(dataset: IterableDataset, workers: int, worker_init_fn: Any) -> None:
+    """Refuse to make each worker yield everything, where it can be seen that it would."""
+    if isinstance(dataset, Shard) or worker_init_fn is not None:
+        return
+    iterate = type(dataset).__iter__
+    code = getattr(iterate, "__code__", None)
+    if code is None or not is_user(code.co_filename):
+        return  # a library's dataset: taken to know of workers
+    try:
+        text = inspect.getsource(sys.modules[type(dataset).__module__])
+    except (KeyError, OSError, TypeError):
+        return
+    if (
+        "worker" not in text.replace("num_workers", "").replace("persistent_workers", "")
+        and "shard" not in text
+    ):
+        raise UsageError(
+            f"{type(dataset).__name__}.__iter__ ({shown(code.co_filename)}:{code.co_firstlineno}) never asks "
+            f"which worker it runs in: with num_workers={workers} every item would come {workers} times; "
+            "give the loader gapless.loading.shard(dataset)"
+        )

@@ -1,0 +1,250 @@
+"""`Diagnosis`: what an input pipeline costs, what other settings would give, and which to take."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from gapless.errors import UnreadableInput
+from gapless.model._disk import read_whole, write_whole
+from gapless.model.source import SourceLine
+
+FORMAT = "gapless-loader"
+VERSION = 1
+
+
+class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the machine has for this process.
+
+    `allowed` cores by affinity, `quota` cores by the control group (-1: no limit). `capacity` says how many
+    cores' worth of work n processes got done together, as measured beside whatever else ran: pairs of n and
+    cores. `memory` and `shared` are free bytes, of all and of the file system for shared memory (-1: unknown).
+    `start` is how workers are started: ``fork``, ``spawn`` or ``forkserver``.
+    """
+
+    allowed: int = 1
+    quota: float = -1.0
+    capacity: tuple[tuple[int, float], ...] = ()
+    memory: int = -1
+    shared: int = -1
+    start: str = ""
+
+    @property
+    def cores(self) -> float:
+        """Cores' worth of work that as many processes as there are cores get done."""
+        return max((cores for _, cores in self.capacity), default=float(self.allowed))
+
+
+class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What making batches costs where nothing else has to be done; nanoseconds and bytes.
+
+    `item` is the wall time of one item, of which `item_cpu` is computing and `item_wait` waiting for a disk, a
+    network or a sleep; the rest is waiting for a core. `collate` and `collate_cpu` are per batch. `index` is
+    what the sampler takes per batch. `batches` are the processor time and the waiting of each batch that was
+    made, collating included. `pickled` says that the items were fetched at once (``__getitems__``).
+    """
+
+    items: int = 0
+    item: float = 0.0
+    item_cpu: float = 0.0
+    item_wait: float = 0.0
+    item_bytes: int = 0
+    collate: float = 0.0
+    collate_cpu: float = 0.0
+    index: float = 0.0
+    batch_size: float = 0.0
+    batch_bytes: int = 0
+    tensors: int = 0
+    at_once: bool = False
+    batches: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def cpu(self) -> float:
+        """Processor time per batch."""
+        return sum(cpu for cpu, _ in self.batches) / len(self.batches) if self.batches else 0.0
+
+    @property
+    def wait(self) -> float:
+        """Waiting per batch."""
+        return sum(wait for _, wait in self.batches) / len(self.batches) if self.batches else 0.0
+
+
+class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a worker process adds; nanoseconds per batch, bytes.
+
+    `send` is the worker's processor time besides making the batch; `receive` that of the training process.
+    `latency` is how long the training process waits, once a batch is there, for a worker that is busy with
+    the next one. `start` is what starting one worker takes of the training process, `boot` what the worker
+    takes until its first batch is begun. `private` is the memory of a worker that it shares with nobody
+    after its first batch, `growth` by how much it grows with every batch (copy-on-write, caches). `pin` and
+    `copy` are copying a batch to pinned memory and from there to the GPU (-1: no GPU).
+    """
+
+    batches: int = 0
+    send: float = 0.0
+    receive: float = 0.0
+    latency: float = 0.0
+    start: float = 0.0
+    boot: float = 0.0
+    first: float = 0.0
+    private: int = -1
+    growth: float = 0.0
+    pin: float = -1.0
+    copy: float = -1.0
+
+
+class HotLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A line of the user's and its share of the time in which batches are made."""
+
+    line: SourceLine
+    share: float = 0.0
+
+
+class Setting(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The arguments of a DataLoader that change how fast it is, and nothing else. No `prefetch` is 0."""
+
+    workers: int = 0
+    prefetch: int = 0
+    persistent: bool = False
+    pin: bool = False
+
+    @property
+    def arguments(self) -> dict[str, int | bool | None]:
+        """As keyword arguments of ``DataLoader``."""
+        return {
+            "num_workers": self.workers,
+            "prefetch_factor": self.prefetch if self.workers else None,
+            "persistent_workers": self.persistent and self.workers > 0,
+            "pin_memory": self.pin,
+        }
+
+
+class Prediction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A steady training step under `setting`, in nanoseconds: its length, and how much of it is the wait.
+
+    `first` is how long an epoch's first batch takes, `epoch` the length of an epoch (-1: of unknown length),
+    `memory` the bytes that workers and batches in flight take. `ready` is the mean number of batches that are
+    ready when the loop asks. `excluded` says why it cannot run here.
+    """
+
+    setting: Setting
+    step: float = 0.0
+    wait: float = 0.0
+    first: float = 0.0
+    epoch: float = -1.0
+    memory: int = 0
+    ready: float = 0.0
+    excluded: str = ""
+
+
+class Bound(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """No setting makes a step shorter than `least` nanoseconds, for `stage` alone takes that long."""
+
+    stage: str
+    least: float
+
+
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A loader in use: nanoseconds per step over `batches` steps, and those in ``next``.
+
+    `ready` is the mean number of batches in the queue when the loop asked, -1 where there is no queue.
+    `rest_cpu` is the processor time of the loop's own thread outside of ``next``, per step.
+    """
+
+    setting: Setting = Setting()
+    batches: int = 0
+    step: float = 0.0
+    wait: float = 0.0
+    rest_cpu: float = 0.0
+    first: float = 0.0
+    ready: float = -1.0
+    predicted: float = -1.0
+
+    @property
+    def share(self) -> float:
+        """The part of a step that is waiting for the next batch."""
+        return self.wait / self.step if self.step else 0.0
+
+
+class Demand(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a step takes without its input: nanoseconds (0: not known), the part in which the host computes,
+    and where that is known from.
+    """
+
+    step: float = 0.0
+    busy: float = 1.0
+    source: str = ""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """An input pipeline, measured, and what follows from it.
+
+    `now` is the prediction for the loader's own setting, `best` the shortest of all, `advised` the cheapest
+    within 5 % of it; `predictions` are all that were tried, by workers. `seen` is the loader run under its own
+    setting, `verified` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
+    """
+
+    sentence: str = ""
+    dataset: str = ""
+    fetched: SourceLine | None = None
+    collated: SourceLine | None = None
+    iterable: bool = False
+    length: int = -1
+    setting: Setting = Setting()
+    demand: Demand = Demand()
+    machine: Machine = Machine()
+    fetch: Fetch = Fetch()
+    transfer: Transfer = Transfer()
+    hot: tuple[HotLine, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    now: Prediction | None = None
+    best: Prediction | None = None
+    advised: Prediction | None = None
+    recommended: dict[str, int | bool | None] = {}
+    seen: Seen | None = None
+    verified: Seen | None = None
+    duration: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+class _Document(msgspec.Struct, kw_only=True):
+    format: str = ""
+    version: int = 0
+    diagnosis: Diagnosis = Diagnosis()
+
+
+def encode(diagnosis: Diagnosis) -> bytes:
+    """`diagnosis` as JSON bytes; :func:`decode` gives an equal one back."""
+    return msgspec.json.encode(_Document(format=FORMAT, version=VERSION, diagnosis=diagnosis))
+
+
+def decode(data: bytes, name: str = "diagnosis") -> Diagnosis:
+    """The diagnosis in `data`; `name` stands for it in messages.
+
+    Raises:
+        UnreadableInput: `data` holds none, or one of a version this Gapless does not know.
+    """
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableInput(f"{name} is not a saved diagnosis of a loader: {error}") from None
+    if document.format != FORMAT:
+        raise UnreadableInput(f'{name} is JSON but no diagnosis of a loader (no "format": "{FORMAT}")')
+    if not 1 <= document.version <= VERSION:
+        raise UnreadableInput(
+            f"{name} is a diagnosis of version {document.version}; "
+            f"this Gapless reads up to {VERSION}: upgrade it"
+        )
+    return document.diagnosis
+
+
+def save(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
+    """Write `diagnosis` to `path`, whole or not at all."""
+    write_whole(encode(diagnosis), path)
+
+
+def load(path: str | os.PathLike[str]) -> Diagnosis:
+    """Read what :func:`save` wrote."""
+    return decode(read_whole(path), str(path))

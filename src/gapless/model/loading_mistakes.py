@@ -1,0 +1,52 @@
+"""`Mistake`: a way in which a loader yields something else than its user thinks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.model.source import SourceLine
+
+
+class Mistake(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A rule (GAP31x) met by a loader.
+
+    `line` is where to change something: the dataset's ``__iter__`` or ``__getitem__``, the sampler's
+    ``__iter__`` or the loop; None where none of it is the user's own. `seen` is what was seen, with its
+    numbers, and `remedy` what to write instead, neither with a full stop. `counts` are the numbers by name.
+    """
+
+    code: str
+    name: str
+    seen: str
+    remedy: str
+    line: SourceLine | None = None
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        where = f"{self.line.where}: " if self.line is not None else ""
+        return f"{where}{self.code} {self.name}: {self.seen}; {self.remedy}"
+
+
+class Verification(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What `gapless.loading.verify` found.
+
+    `items` is how many items were looked at, over all `ranks`, `workers` and epochs; `complete` whether an
+    epoch was seen to its end. `notes` say what could not be told.
+    """
+
+    mistakes: tuple[Mistake, ...] = ()
+    ranks: int = 1
+    workers: int = 0
+    items: int = 0
+    complete: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of the rules that are met, each once, in order."""
+        return tuple(sorted({mistake.code for mistake in self.mistakes}))
+
+    def __str__(self) -> str:
+        if self.mistakes:
+            return "\n".join(str(mistake) for mistake in self.mistakes)
+        return f"nothing wrong in {self.items} items of {self.ranks} rank(s) and {self.workers} worker(s)"

@@ -1,0 +1,133 @@
+"""`Programme`: what a few training steps ask of the device, in order, so that a machine can be imagined that
+runs them.
+
+Recorded while a script runs on an emulated device. It holds no times: those belong to the machine.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["operator", "wait", "copy", "stream", "record", "await"]
+"""What an entry is.
+
+- ``operator``: an operator that launches work on the device;
+- ``wait``: the host waits (`Entry.site` says where, `Entry.mechanism` why);
+- ``copy``: a copy between host and device that does not wait;
+- ``stream``: what follows is launched on `Entry.stream`;
+- ``record``: event `Entry.number` is recorded in `Entry.stream`;
+- ``await``: what `Entry.stream` gets from here on waits for event `Entry.number`.
+"""
+
+Shape = tuple[int, ...]
+
+
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a GPU can do at most, by its data sheet: GB/s and dense TFLOP/s; 0 where it has no such path."""
+
+    name: str = ""
+    bandwidth: float = 0.0
+    fp32: float = 0.0
+    tf32: float = 0.0
+    fp16: float = 0.0
+    bf16: float = 0.0
+    fp8: float = 0.0
+    pcie: float = 0.0
+    l2_bytes: int = 0
+    multiprocessors: int = 0
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One thing that a programme asks for; equal ones are one entry.
+
+    `name` is the operator. `inputs` and `outputs` are the shapes of its tensors (of long lists of tensors
+    the first few; `tensors` and `elements` count all that it is given), `dtype` that of the first of them.
+    `reads` and `writes` are bytes; of an expanded tensor those that exist. `tf32` says that its fp32 matrix
+    work may run as TF32. `backward` says that the autograd thread launches it, `optimizer` that an
+    optimizer's step does.
+
+    For waits `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
+    `mechanism` and `detail` are the site's, `reads` what is copied. For copies `mechanism` is ``h2d`` or
+    ``d2h``, and `detail` the host's memory. Streams and events are small numbers; 0 is the default stream.
+    """
+
+    kind: Kind = "operator"
+    name: str = ""
+    dtype: str = ""
+    inputs: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+    tensors: int = 0
+    elements: int = 0
+    reads: int = 0
+    writes: int = 0
+    tf32: bool = False
+    backward: bool = False
+    optimizer: bool = False
+    site: int = -1
+    waits: int = 0
+    mechanism: str = ""
+    detail: str = ""
+    stream: int = 0
+    number: int = 0
+
+
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What happened between two marks that advance the tick.
+
+    `tick` is the number of such marks before. `body` is a position in `Programme.bodies`. `evaluates` says
+    that a model was evaluated in it.
+    """
+
+    tick: int
+    body: int = 0
+    evaluates: bool = False
+
+
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a real profile says of one operator: nanoseconds of the device and kernels for each call.
+
+    `shapes` are those of its inputs where the profile holds them, else empty. `calls` were looked at.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...] = ()
+    device: int = 0
+    kernels: float = 1.0
+    calls: int = 0
+
+
+class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Times from a real profile of the same script, in nanoseconds.
+
+    `path` and `gpu` say of which. `operators` have their times on the device; `forward`, `backward` and
+    `optimizer` are what the host needs for one operator there, -1 where the profile has too few; `call` the
+    length of a launching call, `step` that of the profile's own steps, without their time in data loaders.
+    """
+
+    path: str = ""
+    gpu: str = ""
+    operators: tuple[Measured, ...] = ()
+    forward: int = -1
+    backward: int = -1
+    optimizer: int = -1
+    call: int = -1
+    step: int = -1
+
+
+class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The last segments of a run, oldest first, and what is in them.
+
+    A body is a sequence of positions in `entries`. `gpu` is the device that was emulated. `threads` says
+    that other threads than the main one launched work as well, which is not in it; `truncated` that a segment
+    was too long to be kept whole.
+    """
+
+    gpu: Gpu = Gpu()
+    entries: tuple[Entry, ...] = ()
+    bodies: tuple[tuple[int, ...], ...] = ()
+    segments: tuple[Segment, ...] = ()
+    threads: bool = False
+    truncated: bool = False
+    calibration: Calibration | None = None

@@ -1,0 +1,90 @@
+"""Source files with what each line costs in the margin."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from gapless.model import Report, SourceLine
+from gapless.model.wording import duration, number
+from gapless.render.html._clean import Clean
+from gapless.render.html._source import Sources
+
+_FILES = 12
+_LINES = 6_000
+"""Lines shown in all: a page is for reading."""
+
+
+@dataclass
+class _Line:
+    """What one line costs: nanoseconds over all steps, waits per step, and the findings there."""
+
+    waits: float = 0.0
+    idle: int = 0
+    device: int = 0
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+
+def files(report: Report, views: list[dict[str, Any]], sources: Sources, clean: Clean) -> list[dict[str, Any]]:
+    """The user's files that cost something and lie at hand, the dearest first."""
+    marks = _marks(report, views, sources)
+    weighed = sorted(marks.items(), key=lambda item: -sum(_weight(one) for one in item[1].values()))
+    per = max(report.profile.steps.count, 1) if report.profile else 1
+    found: list[dict[str, Any]] = []
+    room = _LINES
+    for file, lines in weighed[:_FILES]:
+        most = max(map(_weight, lines.values())) or 1.0
+        rows = [
+            _row(n, text, lines.get(n), per, most) for n, text in sources.excerpt(file, lines)
+        ]
+        room -= len(rows)
+        if room < 0:
+            break
+        found.append({"name": clean.path(file), "rows": rows, "lines": len(lines)})
+    return found
+
+
+def _weight(one: _Line) -> float:
+    return float(one.idle) if one.idle else one.waits
+
+
+def _marks(
+    report: Report, views: list[dict[str, Any]], sources: Sources
+) -> dict[str, dict[int, _Line]]:
+    marks: dict[str, dict[int, _Line]] = defaultdict(lambda: defaultdict(_Line))
+
+    def at(line: SourceLine | None) -> _Line | None:
+        if line is None or not line.is_user or not sources.holds(line):
+            return None
+        return marks[line.file][line.line]
+
+    for one, view in zip(report.findings, views, strict=True):
+        mark = at(one.line)
+        if mark is not None:
+            mark.findings.append(view)
+            if one.loss is None or any(site.mechanism != "none" for site in one.sites):
+                mark.waits += one.frequency.per_step
+    for cost in report.profile.costs if report.profile else ():
+        mark = at(cost.site.line) if cost.idle else None
+        if mark is not None:
+            mark.idle += cost.idle
+    for line in report.profile.lines if report.profile else ():
+        mark = at(line.site.line)
+        if mark is not None:
+            mark.device += line.total
+    return marks
+
+
+def _row(n: int, text: object, mark: _Line | None, per: int, most: float) -> dict[str, Any]:
+    if mark is None:
+        return {"n": n, "text": text}
+    return {
+        "n": n,
+        "text": text,
+        "waits": number(round(mark.waits, 2)) if mark.waits else "",
+        "idle": duration(mark.idle / per) if mark.idle else "",
+        "device": duration(mark.device / per) if mark.device else "",
+        "heat": f"{100 * _weight(mark) / most:.0f}",
+        "findings": mark.findings,
+    }

@@ -1,0 +1,86 @@
+"""The report as JUnit XML: a test case for each finding, failed where it costs training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from gapless.model import Finding, Report
+from gapless.render import _brief as brief
+from gapless.render._style import Style
+
+
+def render(report: Report, style: Style) -> str:
+    """`report` as one suite. A run that ended early is an error, one without findings passes."""
+    return together([report], style)
+
+
+def together(reports: Sequence[Report], style: Style) -> str:
+    """Several reports as one document, a suite for each."""
+    suites = [_suite(one, style) for one in reports]
+    text = '<testsuites name="gapless">\n' + "\n".join(suites) + "\n</testsuites>\n"
+    return text if style.unicode else text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _suite(report: Report, style: Style) -> str:
+    subject = brief.subject(report, style) or "gapless"
+    cases = [_run(report, subject), *(_case(one, report, subject, style) for one in report.findings)]
+    failures = sum(brief.level(one) == "warning" for one in report.findings)
+    errors = int(_broken(report))
+    head = (
+        f'  <testsuite name={_attribute(f"gapless {subject}")} tests="{len(cases)}" '
+        f'failures="{failures}" errors="{errors}" skipped="0">'
+    )
+    said = "\n".join([report.sentence + ".", *brief.remarks(report)])
+    return "\n".join([head, *cases, f"    <system-out>{_content(said)}</system-out>", "  </testsuite>"])
+
+
+def _broken(report: Report) -> bool:
+    """Whether something else than the user or Gapless ended the run before its time."""
+    return report.ending.how in ("error", "not-emulated")
+
+
+def _run(report: Report, subject: str) -> str:
+    """The case that says that the script ran."""
+    head = f'    <testcase classname={_attribute(subject)} name="runs"'
+    if not _broken(report):
+        return f"{head}/>"
+    message = report.ending.message
+    error = f"<error type={_attribute(report.ending.how)} message={_attribute(message)}/>"
+    return f"{head}>{error}</testcase>"
+
+
+def _case(one: Finding, report: Report, subject: str, style: Style) -> str:
+    where = brief.where(one, style) or subject
+    backward = " (backward)" if one.backward else ""
+    name = f"{one.code} {one.name} at {where}{backward}"
+    place = ""
+    if one.line is not None and brief.in_repository(one.line, style):
+        file = brief.shown_path(one.line, style)
+        place = f' file={_attribute(file)} line="{max(one.line.line, 1)}"'
+    head = f"    <testcase classname={_attribute(subject)} name={_attribute(name)}{place}>"
+    message = brief.message(one, report)
+    if brief.level(one) == "note":
+        return f"{head}<system-out>{_content(message)}</system-out></testcase>"
+    often = brief.often(one, report) or one.name
+    told = f"{where}: {often}"
+    body = "\n".join(filter(None, [told, one.line.code if one.line else "", message]))
+    failure = f"<failure type={_attribute(one.code)} message={_attribute(told)}>{_content(body)}</failure>"
+    return f"{head}{failure}</testcase>"
+
+
+def _valid(text: str) -> str:
+    """`text` with what XML cannot hold written out."""
+    return "".join(c if c in "\t\n\r" or _char(ord(c)) else repr(c)[1:-1] for c in text)
+
+
+def _char(number: int) -> bool:
+    return 0x20 <= number < 0x7F or 0xA0 <= number <= 0xD7FF or 0xE000 <= number <= 0xFFFD or number > 0xFFFF
+
+
+def _content(text: str) -> str:
+    return escape(_valid(text), {"\r": "&#13;"})
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_valid(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})

@@ -1,0 +1,141 @@
+"""The report as Markdown: for a pull request, or the summary of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gapless.model import Finding, RankSummary, Report
+from gapless.model.wording import count, duration, percent
+from gapless.render import _brief as brief
+from gapless.render._style import Style
+
+_ROWS = 50
+"""Findings in the table. A comment on GitHub holds 65,536 characters."""
+_UNFOLDABLE = 20
+"""Findings with details."""
+_LONG = 2_000
+"""Characters of one text; names of kernels can be longer than all the rest."""
+_ENTITY = re.compile(r"[^\w\s.,;()=+/-]|_")
+"""In HTML tags amid Markdown: everything that either language could heed."""
+_SPECIAL = re.compile(
+    r"[\\`*<>&\[\]|~$@]|(?<![^\W_])_|_(?![^\W_])|^[-+#=]|(?<=^\d)[.)](?!\S)|:(?=//)|(?<=www)\."
+)
+"""In text: what begins or ends anything but text. An underscore within a word does not."""
+
+
+def render(report: Report, style: Style) -> str:
+    """`report` as the sentence, a table of the findings, and their details folded away."""
+    parts = [f"### {text(report.sentence)}.\n"]
+    about = _about(report, style)
+    if about:
+        parts.append(about + "\n")
+    if report.findings:
+        parts.append(_table(report, style))
+        parts.append(_details(report, style))
+    if report.ranks:
+        parts.append(_ranks(report.ranks))
+    notes = brief.remarks(report)
+    if notes:
+        parts.append("".join(f"- {text(note)}\n" for note in notes))
+    return style.ascii("\n".join(part for part in parts if part))
+
+
+def text(value: str) -> str:
+    """`value` as Markdown that shows just that; nobody is mentioned and nothing is linked."""
+    # Every other piece stood between backticks: the remedies name code so.
+    pieces = re.split(r"`([^`]+)`", _short(value))
+    told = [code(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)]
+    between = [piece or " " for piece in told[1:-1]]  # two spans side by side would make one
+    return "".join([told[0], *between, *told[1:][-1:]])
+
+
+def code(value: str) -> str:
+    """`value` as code that holds anything, in tables too."""
+    cut = _short(value).strip()
+    if "|" in cut or "`" in cut:  # a table ends its cell there, or the span itself
+        return f"<code>{_ENTITY.sub(lambda found: f'&#{ord(found.group())};', cut)}</code>"
+    return f"`{cut}`" if cut else ""
+
+
+def _block(value: str) -> str:
+    """A line of Python, in a fence that it cannot close."""
+    cut = _short(value)
+    longest = max(map(len, re.findall("`+", cut)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    return f"{fence}python\n{cut}\n{fence}\n"
+
+
+def _short(value: str) -> str:
+    cut = brief.plain(value)
+    return cut if len(cut) <= _LONG else cut[: _LONG - 1] + "…"
+
+
+def _escaped(value: str) -> str:
+    return _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", value)
+
+
+def _about(report: Report, style: Style) -> str:
+    steps = report.steps
+    parts = [code(brief.subject(report, style))]
+    if report.environment.device:
+        emulated = "emulated " if report.environment.emulated else ""
+        parts.append(text(f"{emulated}{report.environment.device}"))
+    if steps.seen:
+        parts.append(text(f"{count(steps.seen, 'step')} ({steps.source})"))
+    return " · ".join(part for part in parts if part)
+
+
+def _table(report: Report, style: Style) -> str:
+    rows = ["| | rule | where | how often |", "|---|---|---|---|"]
+    for one in report.findings[:_ROWS]:
+        sign = "⚠️" if brief.level(one) == "warning" else ""
+        if not style.unicode and sign:
+            sign = "!"
+        rule = f"{one.code} {text(one.name)}"
+        rows.append(f"| {sign} | {rule} | {_where(one, style)} | {text(brief.often(one, report))} |")
+    left = len(report.findings) - _ROWS
+    if left > 0:
+        rows.append(f"| | … and {count(left, 'finding')} more | | |")
+    return "\n".join(rows) + "\n"
+
+
+def _where(one: Finding, style: Style) -> str:
+    place = code(brief.where(one, style))
+    return f"backward of {place}" if one.backward and one.line else place
+
+
+def _details(report: Report, style: Style) -> str:
+    shown = report.findings[:_UNFOLDABLE]
+    title = f"What waits, and what to write instead ({count(len(shown), 'finding')})"
+    body = "\n".join(_detail(one, report, style) for one in shown)
+    return f"<details>\n<summary>{title}</summary>\n\n{body}\n</details>\n"
+
+
+def _detail(one: Finding, report: Report, style: Style) -> str:
+    lines = [f"**{one.code} {text(one.name)}** at {_where(one, style)}\n"]
+    if one.line is not None and one.line.code:
+        lines.append(_block(one.line.code))
+    frames = [f"{brief.shown_path(line, style)}:{line.line}" for line in reversed(one.library_stack)]
+    rows = [
+        ("through", " → ".join(code(frame) for frame in frames[:1] + frames[1:][-2:])),
+        ("seen", text("; ".join(one.evidence))),
+        ("costs", text(brief.cost(one, report))),
+        ("waits", text(brief.waits(one))),
+        ("instead", text(one.remedy)),
+    ]
+    lines += [f"- {label}: {told}" for label, told in rows if told]
+    return "\n".join(lines) + "\n"
+
+
+def _ranks(ranks: Sequence[RankSummary]) -> str:
+    rows = ["| rank | step | idle | communicates | arrives late |", "|---:|---:|---:|---:|---:|"]
+    shown = sorted(ranks, key=lambda one: (-one.late, -one.step))[:_UNFOLDABLE]
+    for one in shown:
+        parts = [percent(part / one.step) if one.step else "" for part in (one.idle, one.communication)]
+        late = duration(one.late) if one.late >= 0 else "?"
+        rows.append(f"| {one.rank} | {duration(one.step)} | {parts[0]} | {parts[1]} | {late} |")
+    left = len(ranks) - len(shown)
+    if left:
+        rows.append(f"| … and {count(left, 'rank')} that arrive earlier | | | | |")
+    return "\n".join(rows) + "\n"

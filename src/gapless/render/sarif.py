@@ -1,0 +1,180 @@
+"""The report as SARIF 2.1.0, which code scanning services and editors read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import gapless
+from gapless.model import Finding, Report, Rule, SourceLine
+from gapless.render import _brief as brief
+from gapless.render._style import Style
+from gapless.render.json import plain
+from gapless.rules import all_rules
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
+FINGERPRINT = "gaplessFinding/v1"
+ROOT = "%SRCROOT%"
+
+Json = dict[str, Any]
+
+
+def render(report: Report, style: Style) -> str:
+    """`report` as a SARIF log with one run. Paths are relative to the root of the repository."""
+    return together([report], style)
+
+
+def together(reports: Sequence[Report], style: Style) -> str:
+    """Several reports as one log, a run for each."""
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(one, style) for one in reports]}
+    return json.dumps(plain_json(log), indent=1, ensure_ascii=not style.unicode) + "\n"
+
+
+def plain_json(value: Any) -> Any:
+    """`value` with strings that UTF-8 can hold."""
+    if isinstance(value, dict):
+        return {plain(key): plain_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_json(item) for item in value]
+    return plain(value)
+
+
+def _run(report: Report, style: Style) -> Json:
+    rules = [rule for rule in all_rules() if any(one.code == rule.code for one in report.findings)]
+    numbers = {rule.code: number for number, rule in enumerate(rules)}
+    prints = fingerprints(report.findings, style)
+    return {
+        "tool": {
+            "driver": {
+                "name": "Gapless",
+                "semanticVersion": gapless.__version__,
+                "version": gapless.__version__,
+                "rules": [_rule(rule) for rule in rules],
+            }
+        },
+        "automationDetails": {"id": f"gapless/{brief.subject(report, style)}/"},
+        "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
+        "invocations": [_invocation(report)],
+        "results": [
+            _result(one, numbers, mark, report, style)
+            for one, mark in zip(report.findings, prints, strict=True)
+        ],
+        "columnKind": "unicodeCodePoints",
+        "properties": {"sentence": brief.plain(report.sentence)},
+    }
+
+
+def _invocation(report: Report) -> Json:
+    ended = report.ending.how not in ("error", "not-emulated", "interrupted")
+    return {
+        "executionSuccessful": ended and not report.ending.status,
+        "toolExecutionNotifications": [
+            {"level": "note", "message": {"text": text}} for text in brief.remarks(report)
+        ],
+    }
+
+
+def _rule(rule: Rule) -> Json:
+    sections = rule.sections()
+    told = "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
+    markdown = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
+    return {
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary()},
+        "fullDescription": {"text": sections.get("What waits", "") or rule.summary()},
+        "help": {"text": told or rule.summary(), "markdown": markdown or rule.summary()},
+        "defaultConfiguration": {"level": "warning"},
+        "properties": {
+            "tags": ["performance", "gpu"],
+            "precision": "high",
+            "problem.severity": "warning",
+        },
+    }
+
+
+def _result(one: Finding, numbers: dict[str, int], mark: str, report: Report, style: Style) -> Json:
+    found: Json = {
+        "ruleId": one.code,
+        "level": brief.level(one),
+        "message": {"text": _message(one, report, style)},
+        "locations": [_location(one, report, style)],
+        "partialFingerprints": {FINGERPRINT: mark},
+    }
+    if one.code in numbers:
+        found["ruleIndex"] = numbers[one.code]
+    if one.library_stack:
+        found["stacks"] = [_stack(one, style)]
+    found["properties"] = {
+        "when": one.frequency.when,
+        "waitsPerStep": one.frequency.per_step,
+        "totalWaits": one.frequency.total,
+    }
+    return found
+
+
+def _message(one: Finding, report: Report, style: Style) -> str:
+    text = brief.message(one, report)
+    return text if brief.in_repository(one.line, style) else f"{brief.plain(brief.where(one, style))}: {text}"
+
+
+def _location(one: Finding, report: Report, style: Style) -> Json:
+    """The user's line; what was looked at where there is none, for a result without a place is refused."""
+    if one.line is None or not brief.in_repository(one.line, style):
+        name = brief.subject(report, style) or "gapless"
+        return {"physicalLocation": {"artifactLocation": _artifact(name, True), "region": {"startLine": 1}}}
+    found: Json = {"physicalLocation": _physical(one.line, style)}
+    if one.line.function:
+        found["logicalLocations"] = [{"name": one.line.function, "kind": "function"}]
+    return found
+
+
+def _physical(line: SourceLine, style: Style) -> Json:
+    region: Json = {"startLine": max(line.line, 1)}
+    if line.code:
+        region["snippet"] = {"text": line.code}
+    ours = brief.in_repository(line, style)
+    return {"artifactLocation": _artifact(brief.shown_path(line, style), ours), "region": region}
+
+
+def _artifact(name: str, ours: bool) -> Json:
+    uri = quote(plain(name).lstrip("/"), safe="/-_.~")
+    return {"uri": uri, "uriBaseId": ROOT} if ours else {"uri": uri}
+
+
+def _stack(one: Finding, style: Style) -> Json:
+    frames: list[Json] = []
+    for line in reversed(list(brief.reached(one))):
+        place: Json = {"physicalLocation": _physical(line, style)}
+        if line.function:
+            place["logicalLocations"] = [{"name": line.function, "kind": "function"}]
+        frames.append({"location": place})
+    return {"message": {"text": "from the wait to the line that leads to it"}, "frames": frames}
+
+
+def fingerprints(findings: Sequence[Finding], style: Style) -> list[str]:
+    """For each finding what it keeps when its line moves: rule, file, function, code and direction.
+
+    Findings that are alike in all of that are told apart by their order in the file.
+    """
+    keys = [_key(one, style) for one in findings]
+    order = sorted(range(len(findings)), key=lambda at: (findings[at].line or SourceLine("", 0)).line)
+    seen: Counter[tuple[str, ...]] = Counter()
+    marks = [""] * len(findings)
+    for at in order:
+        text = "\0".join((*keys[at], str(seen[keys[at]])))
+        seen[keys[at]] += 1
+        marks[at] = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+    return marks
+
+
+def _key(one: Finding, style: Style) -> tuple[str, ...]:
+    line = one.line
+    if line is None:
+        return (one.code, one.place)
+    code = " ".join(line.code.split()) or str(line.line)
+    return (one.code, brief.shown_path(line, style), line.function, code, "backward" if one.backward else "")

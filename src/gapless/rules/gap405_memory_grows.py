@@ -1,0 +1,82 @@
+"""GAP405."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Rule
+from gapless.model.memory import MemoryReport
+from gapless.model.wording import count, size
+from gapless.rules import _memory as held
+
+
+class MemoryGrows(Rule):
+    """Each step leaves tensors on the GPU that no later step gives back: memory grows until it runs out.
+
+    ## What waits
+    Nothing at first. When the GPU is full, the allocator waits for it, gives its cache back and asks again,
+    ever more often, until a request fails.
+
+    ## Why it costs
+    A tensor that belongs to a graph keeps all of the graph: a list of losses keeps the activations of every
+    step it has an entry of.
+
+    ## Example
+    ```python
+    losses = []
+    for inputs, targets in loader:
+        loss = criterion(model(inputs), targets)
+        losses.append(loss)
+    ```
+
+    ## Use instead
+    ```python
+    total = torch.zeros((), device="cuda")
+    for inputs, targets in loader:
+        loss = criterion(model(inputs), targets)
+        total += loss.detach()
+    ```
+    `detach()` lets go of the graph. A running sum stays as large as it is; a list of values may be moved to
+    the host once in a while, in one copy.
+
+    ## When it is fine
+    Where what is kept is wanted and the run ends before it fills the GPU, such as predictions of one epoch.
+    """
+
+    code = "GAP405"
+    name = "memory-grows"
+    advice = (
+        "keep `tensor.detach()`, or a running sum, instead of tensors that belong to a graph, and let lists "
+        "end with the epoch"
+    )
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        if not held.leaks(memory):
+            return
+        limit = held.limit(memory)
+        whole = sum(one.bytes for one in memory.growth)
+        lasts = ""
+        if limit > 0:
+            left = (limit - memory.baseline.peak_allocated) // max(whole, 1)
+            lasts = f"; the GPU is full after {count(max(left, 0), 'more step')}"
+        first, *others = memory.growth
+        tensors = sum(one.tensors for one in memory.growth)
+        named = [one.line for one in others if one.line and one.bytes >= _PART * whole][:_MOST]
+        also = ", ".join(f"{line.file.rpartition('/')[2]}:{line.line}" for line in named)
+        yield Hit(
+            evidence=(
+                f"{size(whole)} in {count(tensors, 'tensor')} stay from each of {first.steps} steps{lasts}",
+                f"{size(first.bytes)} of it are asked for at this line"
+                + (f", more at {also}" if also else ""),
+            ),
+            remedy=self.advice,
+            site=held.site(first.line),
+            bytes=whole * first.steps,
+            steps=first.steps,
+        )
+
+
+_MOST = 3
+"""Other lines that are named."""
+_PART = 0.05
+"""The part of the growth from which a line is named."""

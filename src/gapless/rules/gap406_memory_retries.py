@@ -1,0 +1,66 @@
+"""GAP406."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Rule
+from gapless.model.memory import MemoryReport
+from gapless.model.wording import duration, size
+from gapless.rules import _memory as held
+
+
+class MemoryRetries(Rule):
+    """Requests find the GPU full: all cached memory is given back, and then asked for again piece by piece.
+
+    ## What waits
+    The allocator waits for all streams before it gives cached segments back; then it asks again. Each
+    `cudaFree` and each `cudaMalloc` after it keeps the host for about a tenth of a millisecond.
+
+    ## Why it costs
+    The queue runs empty while the host waits, and the cache has to fill again.
+
+    ## Example
+    ```python
+    for batch in loader:
+        train_step(pad_sequence(batch, batch_first=True).to(device))
+    ```
+
+    ## Use instead
+    ```python
+    for batch in loader:
+        tokens = pad_sequence(batch, batch_first=True)
+        length = -(-tokens.shape[1] // 128) * 128
+        train_step(F.pad(tokens, (0, length - tokens.shape[1])).to(device))
+    ```
+    Few sizes leave few fragments. What other settings of the allocator would do for this very run is what
+    `gapless memory --search` says: a rule of thumb can make it worse.
+
+    ## When it is fine
+    Once, in a run that comes near the GPU's memory.
+    """
+
+    code = "GAP406"
+    name = "memory-retries"
+    advice = (
+        "make requests fit what is cached: few sizes, expandable segments, or a smaller batch; "
+        "`gapless memory --search` tries the settings on this run"
+    )
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        base = memory.baseline
+        if not base.retries or base.shortage is not None:
+            return
+        limit = held.limit(memory)
+        room = f" of {size(limit)}" if limit > 0 else ""
+        yield Hit(
+            evidence=(
+                f"{base.retries} of {memory.allocations} requests find the GPU full and empty the cache: "
+                f"{base.frees} cudaFree and {base.mallocs} cudaMalloc, about {duration(base.price)} besides "
+                "the waits for the GPU",
+                f"{size(base.peak_allocated)}{room} are allocated at most",
+            ),
+            remedy=held.better(memory),
+            calls=base.retries,
+            steps=sum(one.retries > 0 for one in held.steady(memory)),
+        )

@@ -1,0 +1,75 @@
+"""GAP407."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Rule
+from gapless.model.memory import MemoryReport
+
+
+class GarbageCollectionOff(Rule):
+    """`garbage_collection_threshold` is set and does nothing: the process may use all of the GPU's memory.
+
+    ## What waits
+    Nothing more than without the setting. It was meant to give old blocks back before the GPU is full; it
+    does not, and full emptying of the cache goes on as before.
+
+    ## Why it costs
+    torch looks at the threshold only where the process is limited to a fraction of the memory, and says
+    nothing where it is not.
+
+    ## Example
+    ```python
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "garbage_collection_threshold:0.8"
+    ```
+
+    ## Use instead
+    ```python
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "garbage_collection_threshold:0.8"
+    torch.cuda.set_per_process_memory_fraction(0.95)
+    ```
+    The fraction must be below 1.
+
+    ## When it is fine
+    Where it was set for another program that shares the environment.
+    """
+
+    code = "GAP407"
+    name = "garbage-collection-off"
+    advice = (
+        "call `torch.cuda.set_per_process_memory_fraction(0.95)`, or another fraction below 1, beside it, or "
+        "leave the setting out"
+    )
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        told = dict(part.partition(":")[::2] for part in memory.settings.replace(" ", "").split(","))
+        threshold = _number(told.get("garbage_collection_threshold", ""))
+        if threshold <= 0 or "per_process_memory_fraction" in told:
+            return
+        if memory.origin != "emulated" and not _shown(memory):
+            return
+        yield Hit(
+            evidence=(
+                f"garbage_collection_threshold is {threshold:g}, and nothing says that the process is "
+                "limited to a part of the GPU's memory",
+            ),
+            remedy=self.advice,
+        )
+
+
+def _shown(memory: MemoryReport) -> bool:
+    """Whether a recorded run shows that nothing was collected.
+
+    A snapshot does not know of a fraction that was set by a call. But where memory was given back only when
+    the GPU was full, there was none.
+    """
+    exact = memory.fidelity is not None and memory.fidelity.exact
+    return exact and memory.baseline.retries > 0 and not memory.baseline.collections
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

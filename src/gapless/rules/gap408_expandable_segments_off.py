@@ -1,0 +1,58 @@
+"""GAP408."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Rule
+from gapless.model.memory import MemoryReport
+from gapless.rules import _memory as held
+
+
+class ExpandableSegmentsOff(Rule):
+    """Memory lies idle in fragments that expandable segments would use: replaying the run with them shows it.
+
+    ## What waits
+    Nothing as long as the GPU has more. When it is full, the allocator waits, empties its cache and asks
+    again.
+
+    ## Why it costs
+    Blocks of different sizes cannot use each other's segments, so that more is reserved than is ever
+    allocated at once. The difference could hold a larger batch.
+
+    ## Example
+    ```python
+    import torch
+    ```
+
+    ## Use instead
+    ```python
+    import os
+
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    import torch
+    ```
+    The variable must be set before the first allocation, best in the shell. In such a segment pages are
+    mapped behind those that are there, and blocks of any size share them.
+
+    ## When it is fine
+    Where memory is no concern, and where tensors are shared with other processes by handles that do not know
+    such segments.
+    """
+
+    code = "GAP408"
+    name = "expandable-segments-off"
+    advice = "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: the replay says what it saves"
+
+    def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
+        told = held.expandable_helps(memory)
+        limit = held.limit(memory)
+        base = memory.baseline
+        tight = base.shortage is not None or base.retries > 0
+        if not told or not (tight or 0 < _NEAR * limit <= base.peak_reserved):
+            return
+        yield Hit(evidence=(told,), remedy=self.advice)
+
+
+_NEAR = 0.5
+"""The share of the GPU's memory that must be reserved before fragments are worth a change."""

@@ -1,0 +1,210 @@
+"""Sessions in, prices out: known answers, bounds, refusals."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programmes import A100, MS, add, prefetch, programme, read, send, session, synchronize
+
+from gapless.analyze import report
+from gapless.model import Environment
+from gapless.model.programme import Entry, Segment
+from gapless.model.session import decode, encode
+
+STEPS = 8
+STEPS_PRICED = STEPS - 2  # two warm up
+
+
+def told(*step: Entry, steps: int = STEPS, **more):
+    """The report of a run whose steps are all alike."""
+    return report(session(*[list(step)] * steps, **more))
+
+
+def price(found, line: int = 1):
+    return next(one.price for one in found.findings if one.line.line == line)
+
+
+DEEP = [add(0.5)] * 40
+
+
+def test_a_wait_among_deep_queues_costs_a_moment():
+    found = told(*DEEP, read(), *DEEP)
+    assert found.estimate.refused == ""
+    assert found.estimate.step.likely == pytest.approx(40 * MS, rel=0.05)
+    assert 5_000 < price(found).last < 60_000
+    assert price(found).blocked > 10 * MS
+    assert found.estimate.prices.limiter == "device"
+
+
+def test_a_wait_where_the_host_is_the_limit_costs_little():
+    found = told(*[add()] * 100, read(), *[add()] * 100)
+    assert price(found).last < 40_000
+    assert found.estimate.prices.limiter == "host"
+    assert "the host is the limit" in found.estimate.reasons[0]
+
+
+def test_a_read_after_every_layer_costs_a_restart_of_the_device_each_time():
+    layers = 20
+    one = told(*DEEP, read(), *DEEP)
+    each = told(*[entry for _ in range(layers) for entry in (*[add(0.5)] * 4, read())])
+    assert price(each).alone == pytest.approx(layers * price(one).last, rel=0.25)
+    assert price(each).waits == STEPS_PRICED * layers
+
+
+def test_a_long_stretch_of_the_host_behind_a_wait_is_what_the_wait_costs():
+    # The device works 10 ms, and the host, which could run ahead meanwhile, needs 3.2 ms to queue the rest.
+    found = told(add(10.0), read(), *[add()] * 200)
+    assert price(found).last == pytest.approx(200 * 16_000 - 200 * 2_700, rel=0.25)
+
+
+def test_waits_in_a_row_stand_in_for_each_other():
+    found = told(add(10.0), read(0), read(1), read(2), *[add()] * 200)
+    prices = [price(found, line) for line in (1, 2, 3)]
+    assert all(one.alone < 0.05 * found.estimate.prices.all for one in prices)
+    assert all(one.last > 0.5 * found.estimate.prices.all for one in prices)
+
+
+def test_a_pageable_copy_costs_and_a_pinned_one_without_a_wait_does_not():
+    pageable = told(send(0, 32 << 20), *DEEP)
+    assert price(pageable).last > 0
+    pinned = told(prefetch(32 << 20), *DEEP)
+    assert pinned.findings == ()
+    assert pinned.estimate.prices.all == 0
+
+
+def test_an_explicit_synchronize_costs_what_a_read_costs():
+    explicit = told(*DEEP, synchronize(), *[add()] * 100)
+    value = told(*DEEP, read(), *[add()] * 100)
+    assert price(explicit).removal == "free"
+    assert price(value).removal == "deferrable"
+    assert price(explicit).last == pytest.approx(price(value).last, rel=0.1)
+
+
+def test_what_happens_every_other_step_costs_half_a_step():
+    always = told(add(10.0), read(), *[add()] * 200)
+    plain, waiting = [add(10.0), *[add()] * 200], [add(10.0), read(), *[add()] * 200]
+    found = report(session(*[waiting, plain] * 5))
+    assert price(found).last == pytest.approx(price(always).last / 2, rel=0.2)
+
+
+def test_findings_of_equal_frequency_are_ordered_by_price():
+    found = told(read(0), add(10.0), read(1), *[add()] * 200)
+    assert [one.line.line for one in found.findings] == [2, 1]
+    assert report(session(*[[read(0), add(10.0), read(1)]] * STEPS), priced=False).estimate is None
+
+
+def test_what_a_range_spans():
+    found = told(add(10.0), read(), *[add()] * 200)
+    one, of = price(found), found.estimate
+    assert one.estimated
+    assert one.least_last <= one.last <= one.most_last
+    assert one.least_alone <= one.alone <= one.most_alone
+    assert of.step.least <= of.step.likely <= of.step.most
+    assert of.saved.least <= of.saved.likely <= of.saved.most
+    assert of.looked_at == STEPS_PRICED
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (session(), "no training step"),
+        (session(*[[add()]] * 6, truncated=True), "more operators than are recorded"),
+        (session(*[[read()]] * 6), "launch nothing"),
+        (session(*[[msgspec.structs.replace(add(1.0), name="mine::op")]] * 6), "cost is not known"),
+    ],
+    ids=["no steps", "truncated", "nothing launched", "unknown operators"],
+)
+def test_no_estimate_where_it_would_not_be_honest(run, words):
+    found = report(run)
+    assert words in found.estimate.refused
+    assert all(one.price is None for one in found.findings)
+
+
+def test_no_estimate_of_a_step_that_was_not_recorded_whole():
+    run = session(*[[add()]] * 6)
+    lost = msgspec.structs.replace(run.programme, segments=run.programme.segments[:1])
+    assert "recorded whole" in report(msgspec.structs.replace(run, programme=lost)).estimate.refused
+
+
+def test_steps_with_an_evaluation_do_not_count():
+    run = session(*[[add(1.0)]] * 6, [add(1.0), *[add(1.0)] * 50])
+    segments = (*run.programme.segments[:-1], Segment(tick=6, body=1, evaluates=True))
+    marked = msgspec.structs.replace(run.programme, segments=segments)
+    found = report(msgspec.structs.replace(run, programme=marked)).estimate
+    assert found.looked_at == 4
+    assert found.device < 2 * MS
+
+
+def test_a_session_without_a_programme_has_no_estimate():
+    run = msgspec.structs.replace(session(*[[add(), read()]] * 6), programme=None)
+    assert b"programme" not in encode(run)  # as files of earlier versions are
+    found = report(decode(encode(run)))
+    assert found.estimate is None
+    assert found.findings[0].price is None
+
+
+def test_ranks_and_threads_are_among_the_assumptions():
+    run = session(*[[add(1.0)]] * 6, threads=True)
+    environment = Environment(device=A100.name, emulated=True, world_size=4)
+    found = report(msgspec.structs.replace(run, environment=environment)).estimate
+    assert any("between ranks" in one for one in found.assumptions)
+    assert any("other threads" in one for one in found.assumptions)
+
+
+def test_several_ticks_make_one_step():
+    """Two optimizers in turn: a step ends with the second."""
+    run = session(*[[add(1.0)], [add(3.0)]] * 6)
+    marks = tuple(
+        msgspec.structs.replace(mark, name=f"Adam.step#{mark.tick % 2}", kind="optimizer")
+        for mark in run.marks
+    )
+    found = report(msgspec.structs.replace(run, marks=marks)).estimate
+    assert found.device == pytest.approx(4 * MS, rel=0.05)
+
+
+def test_a_programme_is_saved_with_its_session():
+    run = session(*[[add(), read(), send(1)]] * 6)
+    assert decode(encode(run)) == run
+    assert report(decode(encode(run))) == report(run)
+
+
+items = st.one_of(
+    st.sampled_from([add(), add(0.2), add(3.0), add(backward=True), add(optimizer=True)]),
+    st.builds(read, st.integers(0, 3), st.integers(1, 3)),
+    st.builds(send, st.integers(4, 5), st.integers(1, 1 << 24), st.sampled_from(["pageable", "pinned"])),
+    st.builds(synchronize, st.just(6)),
+    st.builds(prefetch),
+)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.lists(items, max_size=25))
+def test_laws_of_prices(step):
+    found = told(add(), *step, steps=5)
+    of = found.estimate
+    assert of.refused == ""
+    assert 0 <= of.prices.all <= of.step.likely
+    assert of.device <= of.step.likely + 1
+    for one in found.findings:
+        assert 0 <= one.price.alone <= one.price.blocked + 1
+        assert 0 <= one.price.last <= of.prices.all + 1
+    assert of.prices.span_error == pytest.approx(0, abs=0.02)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.lists(items, max_size=15), st.integers(0, 15))
+def test_a_longer_step_never_takes_less(step, at):
+    position = min(at, len(step))
+    longer = [*step[:position], add(1.0), *step[position:]]
+    assert (
+        told(add(), *longer, steps=5).estimate.step.likely >= told(add(), *step, steps=5).estimate.step.likely
+    )
+
+
+def test_programmes_of_bodies_that_repeat_are_small():
+    run = session(*[[add(1.0), read()]] * 60)
+    assert len(run.programme.bodies) == 1
+    assert len(encode(run)) < 20_000
+    assert programme([add()], [add()]).bodies == ((0,),)

@@ -1,0 +1,101 @@
+"""The imagined machine writes profiles that the replay takes for real: its unchanged replay is exact."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programmes import A100, MS, add, prefetch, read, send, synchronize
+from timelines import assert_sound
+
+from gapless.analyze.estimate.machine import Timed, run
+from gapless.analyze.estimate.times import USUAL
+from gapless.model.programme import Entry
+from gapless.replay.fidelity import fidelity
+from gapless.replay.model import Model, build
+from gapless.replay.waits import waits
+
+
+def timed(entry: Entry, device: int = 10_000, kernels: int = 1, host: int = 16_000) -> Timed:
+    return Timed(entry, device, kernels, host) if entry.kind == "operator" else Timed(entry)
+
+
+def ran(*steps, host=USUAL):
+    return run(steps, A100, host)
+
+
+def test_it_writes_a_sound_profile():
+    done = ran([timed(add()), timed(read()), timed(send()), timed(prefetch()), timed(synchronize(1))] * 3)
+    assert_sound(done.timeline)
+    (rows,) = done.waits
+    assert sorted(rows) == [0, 1]
+    table = waits(done.timeline)
+    found = {*table.host.tolist(), *table.sync.tolist()}
+    assert all(row in found for rows in done.waits for site in rows.values() for row in site[::2])
+
+
+def test_a_queue_that_never_empties_takes_what_the_device_takes():
+    done = ran([timed(add(), 1 * MS)] * 100)
+    model = build(done.timeline)
+    assert isinstance(model, Model)
+    assert 100 * MS <= model.replay().span <= 101 * MS
+    assert done.busy == 100 * MS
+
+
+def test_short_kernels_take_what_the_host_takes():
+    done = ran([timed(add(), 2_000)] * 200)
+    model = build(done.timeline)
+    assert isinstance(model, Model)
+    assert 200 * 16_000 <= model.replay().span <= 200 * 16_000 + 100_000
+
+
+def test_the_queue_is_bounded():
+    done = ran([timed(add(), 100_000)] * 3000)
+    host = done.timeline.host
+    calls = host.end[host.correlation > 0]
+    starts = done.timeline.work.start
+    assert (starts[:-1100] < calls[1100 : len(starts)]).all()
+
+
+def test_another_stream_runs_beside_and_an_event_holds_it():
+    side, back = Entry(kind="stream", stream=1), Entry(kind="stream")
+    record, held = Entry(kind="record", stream=1), Entry(kind="await")
+    work = timed(add(), 5 * MS)
+    beside = ran([timed(side), work, timed(back), work])
+    after = ran([timed(side), work, timed(record), timed(back), timed(held), work])
+    spans = [build(one.timeline).replay().span for one in (beside, after)]
+    assert spans[0] < 6 * MS
+    assert 10 * MS <= spans[1] < 11 * MS
+    assert abs(fidelity(build(after.timeline)).span_error) < 0.001
+
+
+entries = st.one_of(
+    st.tuples(st.just(add()), st.integers(1_000, 3 * MS), st.integers(1, 4)),
+    st.tuples(st.just(add(backward=True)), st.integers(1_000, 400_000), st.integers(1, 2)),
+    st.tuples(st.sampled_from([read(0), read(1, 3), send(2), send(3, 8, "pinned"), send(4, 1000), prefetch(),
+                               synchronize(5)]), st.just(0), st.just(1)),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(entries, min_size=1, max_size=30))
+def test_the_unchanged_replay_is_exact(step):
+    made = [timed(*one) for one in step] + [timed(add())]
+    model = build(run([made] * 4, A100, USUAL).timeline)
+    assert isinstance(model, Model)
+    found = fidelity(model)
+    few = 30_000 / model.recorded  # of short runs the replay has few occasions to fit its latencies to
+    assert abs(found.span_error) < 0.005 + few
+    assert found.drift < 0.005 + few
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(entries, min_size=1, max_size=20), st.floats(1, 3), st.floats(1, 3))
+def test_nothing_slower_makes_a_run_shorter(step, host, device):
+    def span(slow, length):
+        made = [timed(e, round(d * length), k, round(16_000 * slow)) for e, d, k in step] + [timed(add())]
+        machine = run([made] * 3, A100, USUAL.scaled(slow)).timeline
+        return machine.span[1]
+
+    usual = span(1, 1)
+    assert span(host, 1) >= usual
+    assert span(1, device) >= usual

@@ -1,0 +1,168 @@
+"""Times from a real profile, in place of a data sheet's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from programmes import MS, add, read, session
+from tracing import Trace
+
+from gapless.analyze import report
+from gapless.analyze.estimate.measure import calibration, canonical
+from gapless.analyze.estimate.shapes import recorded_shapes
+from gapless.errors import UnreadableInput
+from gapless.model.programme import Entry
+from gapless.model.session import decode, encode
+
+TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
+MM = Entry(name="aten::mm", dtype="float32", inputs=((64, 64), (64, 64)), outputs=((64, 64),), tensors=2,
+           elements=8192, reads=32768, writes=16384)  # fmt: skip
+OTHER = msgspec.structs.replace(MM, inputs=((8, 8), (8, 8)), outputs=((8, 8),))
+
+
+def profile(
+    path: Path, *, shapes: bool = True, steps: int = 4, kernel: float = 900, host: float = 40
+) -> Path:
+    """Steps of ten products, each `kernel` µs long and launched every `host` µs, and a read at their end."""
+    trace = Trace(gpu="NVIDIA H100 80GB HBM3")
+    now, free = 0.0, 0.0
+    for step in range(steps):
+        begin = now
+        for _ in range(10):
+            args = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]} if shapes else {}
+            number = trace.operator("aten::mm", now, host - 5, **args)
+            start = max(now + 10, free)
+            trace.launch("gemm", now + 2, kernel=(start, kernel), external=number)
+            free = start + kernel
+            now += host
+        trace.copy("DtoH (Device -> Pageable)", now, free + 10 - now, copy=(free, 2))
+        now = free + 15
+        trace.wait(now, 4)
+        now += 10
+        free += 2
+        trace.step(step, begin, now - begin)
+    return trace.write(path)
+
+
+def calibrated(run, path: Path):
+    measured = msgspec.structs.replace(run.programme, calibration=calibration(str(path), run.programme))
+    return msgspec.structs.replace(run, programme=measured)
+
+
+@pytest.fixture
+def run():
+    return session(*[[*[MM] * 10, read()]] * 8)
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_a_step_takes_what_it_took(run, tmp_path, shapes):
+    path = profile(tmp_path / "trace.json", shapes=shapes)
+    found = report(calibrated(run, path)).estimate
+    assert found.device == pytest.approx(10 * 0.9 * MS, rel=0.01)
+    assert found.step.likely == pytest.approx(9.1 * MS, rel=0.02)
+    assert found.host == pytest.approx(10 * 0.04 * MS, rel=0.2)
+    assert found.calibrated == str(path)
+    assert found.covered == pytest.approx(1.0)
+    assert found.gpu == "NVIDIA H100 80GB HBM3"
+    assert found.reasons == ()
+    narrow, wide = found.step, report(run).estimate.step
+    assert narrow.most / narrow.least < wide.most / wide.least
+
+
+def test_operators_of_other_shapes_are_scaled(run, tmp_path):
+    """Their time by the data sheet, as many times longer as the known shapes were."""
+    made = calibrated(session(*[[MM, OTHER]] * 6), profile(tmp_path / "trace.json"))
+    plain = report(session(*[[OTHER]] * 6)).estimate.device
+    factor = 0.9 * MS / report(session(*[[MM]] * 6)).estimate.device
+    assert report(made).estimate.device == pytest.approx(0.9 * MS + plain * factor, rel=0.02)
+
+
+def test_operators_that_the_profile_does_not_have_keep_their_estimate(tmp_path):
+    made = calibrated(session(*[[MM, add(0.9)]] * 6), profile(tmp_path / "trace.json"))
+    found = report(made).estimate
+    assert found.device == pytest.approx(1.8 * MS, rel=0.02)
+    assert found.covered == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_profile_of_something_else_makes_bounds(run, tmp_path):
+    path = profile(tmp_path / "trace.json")
+    found = report(calibrated(session(*[[MM] * 3] * 6), path)).estimate
+    assert any("off the" in one for one in found.reasons)
+
+
+def test_a_wait_is_priced_with_the_measured_times(run, tmp_path):
+    slow = calibrated(run, profile(tmp_path / "trace.json", kernel=20, host=400))
+    found = report(slow)
+    assert found.estimate.prices.limiter == "host"
+    assert found.estimate.reasons == ()
+    assert found.findings[0].price.last < found.findings[0].price.blocked + 1
+
+
+def test_what_was_measured_is_saved(run, tmp_path):
+    made = calibrated(run, profile(tmp_path / "trace.json"))
+    assert decode(encode(made)) == made
+
+
+def test_shapes_are_read_from_old_and_new_files(tmp_path):
+    path = profile(tmp_path / "trace.json.gz")
+    assert set(recorded_shapes(path).values()) == {((64, 64), (64, 64))}
+    cat = {"external id": "7", "Input dims": [[[2, 3], [4]], []]}
+    events = [cat, {"External id": 8, "Input Dims": "none"}, {"External id": [], "Input Dims": []}]
+    old = {
+        "traceEvents": [{"ph": "X", "name": "aten::cat", "ts": 0, "dur": 1, "args": one} for one in events]
+    }
+    other = tmp_path / "old.json"
+    other.write_text(json.dumps(old))
+    assert recorded_shapes(other) == {7: ((2, 3), (4,))}
+    assert recorded_shapes(profile(tmp_path / "plain.json", shapes=False)) == {}
+
+
+def test_a_damaged_file_has_no_shapes(tmp_path):
+    path = profile(tmp_path / "trace.json")
+    path.write_bytes(path.read_bytes()[:-200])
+    assert recorded_shapes(path) == {}
+
+
+def test_no_such_file(run):
+    with pytest.raises(UnreadableInput):
+        calibration("/nowhere/trace.json", run.programme)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("aten::cudnn_batch_norm", "aten::native_batch_norm"),
+        (
+            "aten::_scaled_dot_product_flash_attention_for_cpu",
+            "aten::_scaled_dot_product_efficient_attention",
+        ),
+        ("aten::cudnn_convolution_backward", "aten::convolution_backward"),
+    ],
+)
+def test_operators_that_devices_name_differently_are_one(one, other):
+    assert canonical(one) == canonical(other)
+    assert canonical(one) != canonical(one + "_backward")
+
+
+def test_a_real_profile_of_training():
+    """ResNet-50 on a V100: 100 ms of the device a step; the products, normalizations and so on are known."""
+    found = sorted(TRACES.glob("kineto-resnet50_num_workers_0-*"))
+    if not found:
+        pytest.skip("no profile of ResNet-50")
+    size = 32 * 64 * 56 * 56 * 4
+    layer = Entry(
+        name="aten::convolution", dtype="float32", inputs=((32, 64, 56, 56), (64, 64, 3, 3)),
+        outputs=((32, 64, 56, 56),), tensors=2, elements=size // 4, reads=size, writes=size,
+    )  # fmt: skip
+    run = session(*[[layer, add(1.0), read()]] * 6)
+    measured = calibration(str(found[0]), run.programme)
+    by_name = {one.name: one for one in measured.operators if not one.shapes}
+    assert by_name["convolution"].calls == 6 * 53
+    assert 0.1 * MS < by_name["convolution"].device < 2 * MS
+    assert any(one.shapes == layer.inputs for one in measured.operators)
+    assert 0.08e9 < measured.step < 0.13e9
+    assert 5_000 < measured.call < 20_000
+    assert report(calibrated(run, found[0])).estimate.refused == ""

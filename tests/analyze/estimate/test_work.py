@@ -1,0 +1,149 @@
+"""What operators compute and move, and how long that takes: known answers and laws."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from programmes import A100
+
+from gapless.analyze.estimate.families import CONVOLUTION, MATMUL, UNKNOWN
+from gapless.analyze.estimate.times import SHARES, USUAL, copy_time, device_time, peak
+from gapless.analyze.estimate.work import work
+from gapless.model.programme import Entry
+
+
+def entry(name: str, inputs=(), outputs=(), dtype: str = "float32", size: int = 4, **more) -> Entry:
+    def count(shapes):
+        return sum(math.prod(shape) for shape in shapes)
+
+    return Entry(
+        name=f"aten::{name}", dtype=dtype, inputs=tuple(inputs), outputs=tuple(outputs), tensors=len(inputs),
+        elements=count(inputs), reads=size * count(inputs), writes=size * count(outputs), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "flops"),
+    [
+        (entry("mm", [(4, 5), (5, 6)], [(4, 6)]), 2 * 4 * 5 * 6),
+        (entry("addmm", [(6,), (4, 5), (5, 6)], [(4, 6)]), 2 * 4 * 5 * 6),
+        (entry("bmm", [(3, 4, 5), (3, 5, 6)], [(3, 4, 6)]), 3 * 2 * 4 * 5 * 6),
+        (entry("mv", [(4, 5), (5,)], [(4,)]), 2 * 4 * 5),
+        # A 1×1 convolution is a matrix product over pixels; four groups have a fourth of the channels.
+        (entry("convolution", [(2, 8, 7, 7), (16, 8, 1, 1)], [(2, 16, 7, 7)]), 2 * 2 * 49 * 8 * 16),
+        (entry("convolution", [(2, 8, 7, 7), (16, 2, 1, 1)], [(2, 16, 7, 7)]), 2 * 2 * 49 * 2 * 16),
+        (entry("convolution", [(2, 8, 9, 9), (16, 8, 5, 5)], [(2, 16, 5, 5)]), 2 * 2 * 25 * 16 * 8 * 25),
+        # Winograd's algorithm: 3×3 in fp32 without TF32.
+        (entry("convolution", [(1, 8, 9, 9), (8, 8, 3, 3)], [(1, 8, 9, 9)]), 2 * 81 * 8 * 8 * 9 / 2.25),
+        (
+            entry("convolution", [(1, 8, 9, 9), (8, 8, 3, 3)], [(1, 8, 9, 9)], tf32=True),
+            2 * 81 * 8 * 8 * 9,
+        ),
+        # Upsampling: every input pixel meets the whole kernel.
+        (entry("convolution", [(1, 8, 4, 4), (8, 3, 2, 2)], [(1, 3, 8, 8)]), 2 * 16 * 8 * 3 * 4),
+        (entry("add", [(4, 5), (4, 5)], [(4, 5)]), 0),
+    ],
+)
+def test_flops(asked, flops):
+    assert work(asked).flops == pytest.approx(flops)
+
+
+def test_backward_of_a_convolution_does_what_it_gives():
+    shapes = [(2, 16, 7, 7), (2, 8, 7, 7), (16, 8, 1, 1)]
+    both = work(entry("convolution_backward", shapes, [shapes[1], shapes[2]]))
+    one = work(entry("convolution_backward", shapes, [shapes[2]]))
+    forward = work(entry("convolution", [shapes[1], shapes[2]], [shapes[0]]))
+    assert both.flops == 2 * one.flops == 2 * forward.flops
+
+
+def test_attention_is_two_products():
+    q = (2, 4, 64, 32)
+    asked = entry("_scaled_dot_product_flash_attention_for_cpu", [q, q, q], [q])
+    assert work(asked).flops == 2 * (2 * 2 * 4 * 64 * 64 * 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("aten::mm", MATMUL), ("aten::convolution_backward", CONVOLUTION), ("aten::add_", "pointwise"),
+        ("aten::relu_", "pointwise"), ("aten::native_batch_norm_backward", "batch norm"),
+        ("aten::native_layer_norm", "layer norm"), ("aten::_foreach_add_", "foreach"),
+        ("aten::_fused_adamw_", "foreach"), ("aten::copy_", "copy"), ("aten::index_put_", "scatter"),
+        ("mine::mm", UNKNOWN), ("aten::never_heard_of", UNKNOWN),
+    ],
+)  # fmt: skip
+def test_families(name, family):
+    assert work(Entry(name=name)).family == family
+
+
+def test_every_family_has_a_time():
+    for family in SHARES:
+        assert SHARES[family].start > 0
+        assert 0 < SHARES[family].memory <= 1
+        assert 0 < SHARES[family].arithmetic <= 1
+
+
+def test_an_embedding_reads_the_rows_it_gives_and_not_the_table():
+    asked = entry("embedding", [(50_000, 512), (8, 16)], [(8, 16, 512)])
+    assert work(asked).moved < 4 * 50_000 * 512 / 10
+
+
+def test_lists_of_tensors_are_few_launches():
+    few = Entry(name="aten::_foreach_add_", tensors=20, elements=2000)
+    many = Entry(name="aten::_foreach_add_", tensors=2000, elements=2000)
+    huge = Entry(name="aten::_foreach_add_", tensors=20, elements=400_000_000)
+    assert work(few).kernels == 1
+    assert 1 < work(many).kernels < 200
+    assert work(huge).kernels > 1
+
+
+def test_tensor_cores_are_used_where_the_gpu_has_them():
+    half = entry("mm", [(4096, 4096)] * 2, [(4096, 4096)], "bfloat16", 2)
+    volta = msgspec.structs.replace(A100, bf16=0.0)
+    assert work(half).unit == "bf16"
+    assert peak(volta, "bf16") == volta.fp32
+    assert device_time(work(half), volta) > device_time(work(half), A100)
+    assert work(entry("mm", [(8, 8)] * 2, [(8, 8)], tf32=True)).unit == "tf32"
+
+
+def test_a_large_product_takes_what_the_data_sheet_says_it_can():
+    asked = entry("mm", [(8192, 8192)] * 2, [(8192, 8192)])
+    least = 2 * 8192**3 / (A100.fp32 * 1e3)
+    assert least <= device_time(work(asked), A100) <= 1.5 * least
+
+
+names = st.sampled_from(["add", "mm", "convolution", "sum", "_foreach_mul_", "index", "nonzero", "x_y_z"])
+shapes = st.lists(st.lists(st.integers(0, 64), max_size=4).map(tuple), max_size=4)
+
+
+@given(names, shapes, shapes, st.sampled_from(["float32", "float16", "int64", ""]), st.integers(2, 50))
+def test_laws_of_device_times(name, inputs, outputs, dtype, factor):
+    asked = work(entry(name, inputs, outputs, dtype))
+    time = device_time(asked, A100)
+    assert time >= 1_000
+    assert asked.kernels >= 1
+    faster = msgspec.structs.replace(A100, bandwidth=A100.bandwidth * factor, fp32=A100.fp32 * factor,
+                                     fp16=A100.fp16 * factor)  # fmt: skip
+    assert device_time(asked, faster) <= time
+    if asked.family not in ("gather", "scatter"):  # those read what they give, however much there is
+        smaller = entry(name, inputs, outputs, dtype)
+        larger = msgspec.structs.replace(smaller, reads=smaller.reads * factor)
+        assert device_time(work(larger), A100) >= time
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 8))
+def test_pinned_copies_are_never_slower(nbytes, times):
+    assert copy_time(nbytes, True, A100) <= copy_time(nbytes, False, A100)
+    assert copy_time(nbytes, True, A100) <= copy_time(times * nbytes, True, A100)
+
+
+def test_the_host_needs_more_for_more_kernels_and_tensors():
+    plain = Entry(name="aten::add")
+    assert USUAL.needs(plain, 3) == USUAL.needs(plain, 1) + 2 * USUAL.call
+    listed = Entry(name="aten::_foreach_add_", tensors=100, optimizer=True)
+    assert USUAL.needs(listed, 1) > USUAL.needs(Entry(name="aten::add", optimizer=True), 1)
+    assert USUAL.scaled(2).needs(plain, 2) == 2 * USUAL.needs(plain, 2)

@@ -1,0 +1,234 @@
+"""What a run on the emulated device asks for: operators, waits, copies and streams, in order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gapless.emulate import gpus, programme
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.programme import ProgrammeRecorder
+from gapless.model.programme import Entry
+
+
+def recorded(run, steps: int = 1, prepare=lambda: None, marked: bool = True):
+    """The last segment of ``run()``, called `steps` times, with a mark after each where it is `marked`, and
+    the whole programme."""
+    with Emulator(programme=True) as emulator:
+        given = prepare()
+        for _ in range(steps):
+            run(given) if given is not None else run()
+            if marked:
+                emulator.recorder.mark("user", "step")
+        found = emulator.session().programme
+    assert found is not None
+    return [found.entries[position] for position in found.bodies[found.segments[-1].body]], found
+
+
+def names(entries: list[Entry]) -> list[str]:
+    return [one.name.removeprefix("aten::") if one.kind == "operator" else one.kind for one in entries]
+
+
+def test_nothing_is_recorded_unasked():
+    with Emulator() as emulator:
+        torch.ones(3, device="cuda")
+        emulator.recorder.mark("user", "step")
+        assert emulator.session().programme is None
+
+
+def test_a_training_step_in_its_order():
+    def prepare():
+        model = nn.Linear(4, 4).cuda()
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(given):
+        model, optimizer = given
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    entries, found = recorded(run, 3, prepare, marked=False)
+    assert names(entries)[:3] == ["wait", "ones", "addmm"]  # of the step before: its optimizer ended it
+    forward = [one.name for one in entries if not one.backward and not one.optimizer]
+    backward = [one.name for one in entries if one.backward]
+    assert "aten::addmm" in forward
+    assert "aten::mm" in backward
+    assert [one.name for one in entries if one.optimizer] == ["aten::_foreach_add_"]
+    assert entries[0].mechanism == "read"
+    assert found.gpu.name == gpus.DEFAULT.name
+    assert found.gpu.bandwidth == gpus.DEFAULT.bandwidth
+
+
+def test_shapes_bytes_and_types():
+    (entry,), _ = recorded(
+        lambda given: torch.mm(*given),
+        prepare=lambda: (
+            torch.ones(2, 3, device="cuda", dtype=torch.float16),
+            torch.ones(3, 5, device="cuda", dtype=torch.float16),
+        ),
+        steps=2,
+    )
+    assert entry.inputs == ((2, 3), (3, 5))
+    assert entry.outputs == ((2, 5),)
+    assert entry.dtype == "float16"
+    assert (entry.reads, entry.writes) == (2 * (6 + 15), 2 * 10)
+
+
+def test_views_and_empty_tensors_launch_nothing():
+    def run(x):
+        x.view(6).t().unsqueeze(0).expand(4, 6).detach()
+        torch.empty(3, device="cuda")
+
+    entries, _ = recorded(run, 2, lambda: torch.ones(2, 3, device="cuda"))
+    assert entries == []
+
+
+def test_host_tensors_launch_nothing():
+    entries, _ = recorded(lambda: torch.ones(3) + 1, 2)
+    assert entries == []
+
+
+def test_an_expanded_tensor_reads_the_memory_there_is():
+    (entry,), _ = recorded(lambda x: x.expand(1000, 4).sum(), 2, lambda: torch.ones(1, 4, device="cuda"))
+    assert entry.reads == 16
+
+
+def test_an_operator_stands_before_the_wait_for_its_size_and_behind_the_copy_it_needs():
+    places = torch.tensor([0, 2])
+    entries, _ = recorded(lambda x: x.nonzero(), 2, lambda: torch.ones(3, device="cuda"))
+    assert names(entries) == ["nonzero", "wait"]
+    entries, _ = recorded(lambda x: x[places], 2, lambda: torch.ones(3, device="cuda"))
+    assert names(entries) == ["wait", "index"]
+
+
+def test_copies_that_wait_and_copies_that_do_not():
+    pinned = torch.ones(8).pin_memory
+    entries, _ = recorded(lambda: torch.ones(8).cuda(), 2)
+    assert [(one.kind, one.mechanism, one.detail, one.reads) for one in entries] == [
+        ("wait", "h2d", "pageable", 32)
+    ]
+    entries, _ = recorded(lambda x: x.cpu(), 2, lambda: torch.ones(8, device="cuda"))
+    assert [(one.kind, one.mechanism, one.reads) for one in entries] == [("wait", "d2h", 32)]
+    entries, _ = recorded(lambda: pinned().cuda(non_blocking=True), 2)
+    assert [(one.kind, one.mechanism, one.detail, one.reads) for one in entries] == [
+        ("copy", "h2d", "pinned", 32)
+    ]
+
+
+def test_casts_on_the_device_are_operators():
+    entries, _ = recorded(lambda x: x.half(), 2, lambda: torch.ones(3, device="cuda"))
+    assert names(entries) == ["_to_copy"]
+
+
+def test_a_read_that_counts_once_is_one_wait():
+    entries, _ = recorded(lambda x: x.tolist(), 2, lambda: torch.ones(3, device="cuda"))
+    assert names(entries) == ["wait"]
+
+
+def test_streams_and_events():
+    def run(side):
+        with torch.cuda.stream(side):
+            torch.ones(3, device="cuda")
+        torch.cuda.current_stream().wait_stream(side)
+
+    entries, _ = recorded(run, 3, lambda: torch.cuda.Stream())
+    told = [(one.kind, one.stream, one.number) for one in entries]
+    assert told == [
+        ("stream", 1, 0), ("operator", 0, 0), ("stream", 0, 0), ("record", 1, 0), ("await", 0, 0),
+    ]  # fmt: skip
+
+
+def test_an_evaluation_marks_its_segment():
+    with Emulator(programme=True) as emulator:
+        model = nn.Linear(2, 2).cuda()
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        emulator.recorder.mark("user", "step")
+        model.eval()
+        emulator.recorder.mark("user", "step")
+        model.train()
+        emulator.recorder.mark("user", "step")
+        segments = emulator.session().programme.segments
+    assert [one.evaluates for one in segments] == [False, True, False]
+
+
+def test_equal_steps_are_kept_once_and_old_ones_dropped():
+    x = None
+
+    def run():
+        nonlocal x
+        x = torch.ones(3, device="cuda") if x is None else x + 1
+
+    _, found = recorded(run, programme.MOST_SEGMENTS + 10)
+    assert len(found.segments) == programme.MOST_SEGMENTS
+    assert found.segments[-1].tick == programme.MOST_SEGMENTS + 9
+    assert len(found.bodies) == 1
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(programme, "MOST_ITEMS", 50)
+
+    def run(times):
+        x = torch.ones(3, device="cuda")
+        for _ in range(times):
+            x = x + 1
+
+    with Emulator(programme=True) as emulator:
+        for times in (30, 15, 15):
+            run(times)
+            emulator.recorder.mark("user", "step")
+        found = emulator.session().programme
+        assert [one.tick for one in found.segments] == [1, 2]
+        assert not found.truncated
+        run(60)
+        emulator.recorder.mark("user", "step")
+        assert emulator.session().programme.truncated
+
+
+def test_what_is_new_after_very_much_is_left_out(monkeypatch):
+    monkeypatch.setattr(programme, "MOST_ENTRIES", 5)
+    with Emulator(programme=True) as emulator:
+        for size in range(1, 9):
+            torch.ones(size, device="cuda")
+            emulator.recorder.mark("user", "step")
+        found = emulator.session().programme
+    assert found.truncated
+    assert len(found.entries) <= 5
+
+
+def test_work_of_other_threads_is_told():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with Emulator(programme=True) as emulator:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(torch.ones, 3, device="cuda").result()
+        emulator.recorder.mark("user", "step")
+        found = emulator.session().programme
+    assert found.threads
+    assert found.entries == ()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_tf32_follows_torchs_settings(allowed):
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        (entry,), _ = recorded(lambda x: x @ x, 2, lambda: torch.ones(3, 3, device="cuda"))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert entry.tf32 is allowed
+
+
+def test_no_segment_no_programme():
+    assert ProgrammeRecorder(gpus.DEFAULT).programme() is None
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "t4"])
+def test_the_gpu_is_the_one_that_is_emulated(name):
+    with Emulator(name, programme=True) as emulator:
+        emulator.recorder.mark("user", "step")
+        found = emulator.session().programme.gpu
+    assert found.name == gpus.find(name).name
+    assert found.multiprocessors == gpus.find(name).multi_processor_count

@@ -1,0 +1,50 @@
+"""Reports with hostile names in them, and reports of profiles."""
+
+from __future__ import annotations
+
+import msgspec
+from building import example
+from hypothesis import strategies as st
+from tracing import training
+
+from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.report import report
+from gapless.model import Ending, Finding, Report, SourceLine
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "a|b`c``d|",
+    "::error file=x::owned\n::warning::two",
+    "\u202egnp.exe",
+    "nul\0nul\x1b[31m",
+    "<img src=x onerror=y> @somebody https://example.org [a](b)",
+    "&amp; ]]> <!-- %25 %0A",
+    "\udce9\ud800",
+    "k" * 3_000,
+)
+
+names = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=30))
+
+
+def hostile(name: str) -> Report:
+    """The example with `name` wherever a name can be."""
+    made = example(Ending(how="error", status=1, message=name))
+    line = SourceLine(f"/work/{name}.py", 7, name, name)
+    below = SourceLine(f"/venv/site-packages/lib/{name}.py", 8, name, name, "lib")
+
+    def renamed(one: Finding) -> Finding:
+        return msgspec.structs.replace(
+            one, line=line, remedy=f"use `{name}`, {name}", evidence=(name,), library_stack=(below,)
+        )
+
+    findings = (
+        *map(renamed, made.findings),
+        msgspec.structs.replace(renamed(made.findings[0]), line=None, place=name),
+    )
+    return msgspec.structs.replace(
+        made, sentence=name, script=(f"/work/{name}.py", name), notes=(name,), findings=findings
+    )
+
+
+def of_profile() -> Report:
+    return report([profile(training(steps=4).timeline())])

@@ -1,0 +1,75 @@
+"""The report as commands of a workflow, read back as the runner reads them."""
+
+from __future__ import annotations
+
+import re
+
+from building import example
+from hypothesis import given, settings
+from render.reports import hostile, names, of_profile
+
+from gapless.render import Style, renderer
+from gapless.render.github import command
+
+STYLE = Style(folder="/work")
+_COMMAND = re.compile(r"::(\w+)(?: ([^:]*))?::(.*)")
+
+
+def read(line: str) -> tuple[str, dict[str, str], str]:
+    """A command as the runner understands it: name, properties, message."""
+    name, told, message = _COMMAND.fullmatch(line).groups()
+    pairs = (part.split("=", 1) for part in told.split(",")) if told else ()
+    properties = {key: undone(undone(value, "%3A", ":"), "%2C", ",") for key, value in pairs}
+    return name, {key: _data(value) for key, value in properties.items()}, _data(message)
+
+
+def undone(text: str, escaped: str, plain: str) -> str:
+    return text.replace(escaped, plain)
+
+
+def _data(text: str) -> str:
+    return undone(undone(undone(text, "%0D", "\r"), "%0A", "\n"), "%25", "%")
+
+
+def test_a_line_for_each_finding():
+    lines = [read(line) for line in renderer("github")(example(), STYLE).splitlines()]
+    assert [name for name, _, _ in lines] == ["notice"] + 3 * ["warning"] + 4 * ["notice"]
+    assert lines[0][2].startswith("3.2 waits per training step")
+    _, properties, message = lines[1]
+    assert properties == {"file": "train.py", "line": "50", "title": "GAP141 torchmetrics-nan-check"}
+    assert "every step, 2×" in message
+    assert 'Instead: `nan_strategy="disable"`.' in message
+
+
+def test_what_has_no_place_in_the_repository_names_it_in_words():
+    _, properties, message = read(renderer("github")(example(), Style(folder="/elsewhere")).splitlines()[1])
+    assert properties == {"title": "GAP141 torchmetrics-nan-check"}
+    assert message.startswith("train.py:50: ")
+
+
+@settings(deadline=None, max_examples=40)
+@given(names)
+def test_what_is_escaped_comes_back(name):
+    text = command("warning", name, {"file": name, "title": name, "empty": ""})
+    assert "\n" not in text
+    assert "\r" not in text
+    assert read(text.replace("\x85", "")) == (
+        "warning",
+        {"file": name.replace("\x85", ""), "title": name.replace("\x85", "")},
+        name.replace("\x85", ""),
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(names)
+def test_hostile_names_start_no_command_of_their_own(name):
+    lines = renderer("github")(hostile(name), STYLE).split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == 1 + 6 + 2
+    assert all(re.match(r"::(notice|warning) ", line) and line.isprintable() for line in lines)
+
+
+def test_a_profile_and_ascii():
+    made = of_profile()
+    assert renderer("github")(made, Style()).count("\n") == 1 + len(made.findings) + len(made.notes)
+    assert renderer("github")(made, Style(unicode=False)).isascii()

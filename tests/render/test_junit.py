@@ -1,0 +1,83 @@
+"""The report as JUnit XML, read by a parser."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from building import example
+from hypothesis import given, settings
+from render.reports import hostile, names, of_profile
+
+from gapless.model import Ending, Report
+from gapless.render import Style, renderer, together
+
+STYLE = Style(folder="/work")
+
+
+def suite(made: Report, style: Style = STYLE) -> ElementTree.Element:
+    return ElementTree.fromstring(renderer("junit")(made, style))[0]
+
+
+def assert_counted(found: ElementTree.Element) -> None:
+    assert int(found.get("tests")) == len(found.findall("testcase"))
+    assert int(found.get("failures")) == len(found.findall("testcase/failure"))
+    assert int(found.get("errors")) == len(found.findall("testcase/error"))
+
+
+def test_a_case_for_each_finding():
+    found = suite(example())
+    assert_counted(found)
+    cases = found.findall("testcase")
+    assert [case.get("name").split(" at ")[0] for case in cases] == [
+        "runs",
+        "GAP141 torchmetrics-nan-check",
+        "GAP110 nonzero",
+        "GAP101 item-read",
+        "GAP101 item-read",
+        "GAP120 pageable-copy",
+    ]
+    # In evaluation and in set-up it is no failure.
+    assert [case.find("failure") is not None for case in cases] == [False, True, True, True, False, False]
+    assert (cases[1].get("file"), cases[1].get("line")) == ("train.py", "50")
+    assert cases[1].find("failure").get("message") == "train.py:50: every step, 2×"
+    assert "loss_metric.update(loss)" in cases[1].find("failure").text
+    assert found.find("system-out").text.startswith("3.2 waits per training step")
+
+
+def test_no_findings_pass():
+    found = suite(Report(sentence="No waits", script=("train.py",)))
+    assert (found.get("tests"), found.get("failures"), found.get("errors")) == ("1", "0", "0")
+
+
+def test_a_run_that_failed_is_an_error():
+    found = suite(example(Ending(how="error", status=1, message="ValueError: <no>")))
+    assert_counted(found)
+    assert found.find("testcase/error").get("message") == "ValueError: <no>"
+
+
+def test_two_reports_are_one_document():
+    root = ElementTree.fromstring(together("junit", [example(), of_profile()], STYLE))
+    assert [one.tag for one in root] == ["testsuite", "testsuite"]
+    for one in root:
+        assert_counted(one)
+
+
+@settings(deadline=None, max_examples=40)
+@given(names)
+def test_hostile_names(name):
+    text = renderer("junit")(hostile(name), STYLE)
+    found = ElementTree.fromstring(text.encode())[0]
+    assert_counted(found)
+    assert {part.tag for part in found.iter()} <= {
+        "testsuite",
+        "testcase",
+        "failure",
+        "error",
+        "system-out",
+    }
+
+
+def test_ascii():
+    text = renderer("junit")(example(), Style(unicode=False))
+    assert text.isascii()
+    assert "every step, 2×" in ElementTree.fromstring(text)[0].find("testcase/failure").get("message")

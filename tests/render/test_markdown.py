@@ -1,0 +1,111 @@
+"""The report as Markdown, read by a parser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from building import example
+from hypothesis import given, settings
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from render.reports import HOSTILE, hostile, names, of_profile
+
+from gapless.model import RankSummary, Report
+from gapless.render import Style, renderer
+from gapless.render.markdown import code, text
+
+STYLE = Style(folder="/work")
+TAGS = {"<details>", "<summary>", "</summary>", "</details>", "<code>", "</code>"}
+
+
+def parsed(source: str) -> Iterator[Token]:
+    for token in MarkdownIt("commonmark").enable("table").parse(source):
+        yield token
+        yield from token.children or ()
+
+
+def shown(source: str) -> str:
+    """What a reader sees of one paragraph."""
+    tokens = [one for one in parsed(source) if one.type in ("text", "code_inline", "text_special")]
+    return "".join(one.content for one in tokens)
+
+
+def tags(source: str) -> set[str]:
+    html = "".join(one.content for one in parsed(source) if one.type.startswith("html"))
+    return set(re.findall(r"<[^>]*>", html))
+
+
+def test_the_example():
+    made = renderer("markdown")(example(), STYLE)
+    lines = made.splitlines()
+    assert lines[0].startswith("### 3.2 waits per training step")
+    assert "| ⚠️ | GAP141 torchmetrics-nan-check | `train.py:50` | every step, 2× |" in lines
+    assert "|  | GAP120 pageable-copy | `train.py:5` | set-up, 60× |" in lines
+    assert "- waits: Tensor.\\_\\_bool\\_\\_" not in made
+    assert '- instead: `nan_strategy="disable"`' in lines
+    assert "- torch.compile ran eagerly" in lines
+    assert sum(one.type == "tr_open" for one in parsed(made)) == 1 + 5
+    assert tags(made) == {"<details>", "<summary>", "</summary>", "</details>"}
+
+
+def test_details_name_code_and_frames():
+    made = renderer("markdown")(example(), STYLE)
+    assert "- through: `torchmetrics/metric.py:560`" in made
+    assert "```python\nprint('loss', loss.item())\n```\n" in made
+
+
+@settings(deadline=None, max_examples=40)
+@given(names)
+def test_text_is_shown_as_it_is(name):
+    plain = re.sub(r"\s", "", shown(f"x {text(name)} y"))
+    assert "@" not in text(name).replace("&#64;", "")
+    assert not tags(f"x {text(name)} y") - {"<code>", "</code>"}
+    if "`" not in name and len(name) < 2000 and name.isprintable():
+        assert plain == "x" + re.sub(r"\s", "", name) + "y"
+
+
+@settings(deadline=None, max_examples=40)
+@given(names)
+def test_code_is_shown_as_it_is(name):
+    source = f"| a |\n|---|\n| {code(name)} |\n"
+    cells = [one for one in parsed(source) if one.type == "td_open"]
+    assert len(cells) == 1
+    if name.isprintable() and len(name) < 2000:
+        body = source.splitlines()[2]
+        seen = [one.content for one in parsed(f"{body[2:-2]}") if one.type != "inline" and one.content]
+        assert "".join(part for part in seen if part not in ("<code>", "</code>")).strip() == name.strip()
+
+
+@settings(deadline=None, max_examples=40)
+@given(names)
+def test_hostile_names(name):
+    made = renderer("markdown")(hostile(name), STYLE)
+    made.encode()
+    assert tags(made) <= TAGS
+    tokens = [one.type for one in parsed(made)]
+    assert tokens.count("td_open") == 4 * 6
+    assert tokens.count("heading_open") == 1
+    assert tokens.count("fence") == 5
+    assert not {"link_open", "image", "blockquote_open", "code_block"} & set(tokens)
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_it_stays_short(number):
+    made = hostile(HOSTILE[number])
+    many = msgspec.structs.replace(made, findings=made.findings * 40)
+    assert len(renderer("markdown")(many, STYLE)) < 1 << 20
+
+
+def test_a_profile_with_ranks():
+    ranks = tuple(RankSummary(rank=n, step=1e6, idle=2e5, communication=1e5, late=n * 1e3) for n in range(30))
+    made = renderer("markdown")(msgspec.structs.replace(of_profile(), ranks=ranks), STYLE)
+    assert "| 29 | 1 ms | 20 % | 10 % | 29 µs |" in made
+    assert "… and 10 ranks that arrive earlier" in made
+
+
+def test_ascii_and_nothing():
+    assert renderer("markdown")(example(), Style(unicode=False)).isascii()
+    assert renderer("markdown")(Report(sentence="No waits"), Style()) == "### No waits.\n"
