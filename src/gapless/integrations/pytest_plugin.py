@@ -61,7 +61,7 @@ def _is_ours(item: pytest.Item, name: str) -> bool:
     """Whether a fixture is the plugin's: a suite may have one of the same name."""
     known = getattr(item, "_fixtureinfo", None)
     found = known.name2fixturedefs.get(name) if known is not None else None
-    return bool(found) and found[-1].func.__module__ == __name__
+    return found is not None and len(found) > 0 and found[-1].func.__module__ == __name__
 
 
 def _asks(item: pytest.Item) -> bool:
