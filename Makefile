@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: clean demo format test
+.PHONY: clean demo docs format test
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/gapless check examples/metrics/naive.py --average macro
@@ -16,6 +16,10 @@ test: $(VENV)/.test-ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
+
+docs: $(VENV)/.docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "the site is in site/"
 
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .
@@ -37,5 +41,10 @@ $(VENV)/.test-ready: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e ".[test]"
 	@touch $@ $(VENV)/.demo-ready
 
+$(VENV)/.docs-ready: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing Gapless and what the documentation needs into $(VENV) …"
+	$(PIP_INSTALL) -e ".[docs]"
+	@touch $@ $(VENV)/.demo-ready
+
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import _sheet
@@ -45,7 +46,7 @@ class Measured:
     """One stage. Times in seconds a step; `predicted` is what the next stage's fix saves, -1: no wait goes.
 
     `emulated` and `debug` are waits, `estimated` the step on the emulated GPU, `light` and `heavy` the step
-    in a profile without Python stacks and with.
+    in a profile without Python stacks and with. `ratio` is to the first stage, block by block.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Measured:
     estimated: float = 0.0
     debug: float = -1.0
     step: Interval = field(default_factory=lambda: Interval(median=0.0, low=0.0, high=0.0))
+    ratio: Interval = field(default_factory=lambda: Interval(median=0.0, low=0.0, high=0.0))
     light: float = 0.0
     heavy: float = 0.0
     session: Session | None = None
@@ -76,8 +78,10 @@ def measure(steps: Steps, rounds: int, block: int, emulated: Steps | None = None
     if gpu():
         for row in rows:
             row.debug = debug_waits(made[row.name])
-    for row, taken in zip(rows, in_turn(list(made.values()), rounds, block), strict=True):
+    samples = in_turn(list(made.values()), rounds, block)
+    for row, taken in zip(rows, samples, strict=True):
         row.step = interval(taken)
+        row.ratio = interval([own / first for own, first in zip(taken, samples[0], strict=True)])
     with tempfile.TemporaryDirectory() as folder:
         for row in rows:
             window(made[row.name], row, Path(folder))
@@ -122,8 +126,10 @@ def debug_waits(step: Step, times: int = 5) -> float:
 
 
 def in_turn(steps: Sequence[Step], rounds: int, block: int) -> list[list[float]]:
-    """Seconds per step of each, in blocks A B C A B C …; the device is done when the clock is read."""
+    """Seconds per step of each, in blocks A B C A B C …; a device is done when the clock is read."""
     wait = torch.cuda.synchronize if gpu() else lambda: None
+    # Without a GPU the processor's own time: that of a busy machine says nothing.
+    clock = time.perf_counter if gpu() else time.process_time
     for step in steps:
         for _ in range(max(3, block // 2)):
             step()
@@ -134,11 +140,11 @@ def in_turn(steps: Sequence[Step], rounds: int, block: int) -> list[list[float]]
         for _ in range(rounds):
             for step, own in zip(steps, found, strict=True):
                 wait()
-                begun = time.perf_counter()
+                begun = clock()
                 for _ in range(block):
                     step()
                 wait()
-                own.append((time.perf_counter() - begun) / block)
+                own.append((clock() - begun) / block)
     finally:
         gc.enable()
     return found
@@ -154,14 +160,23 @@ def window(step: Step, row: Measured, folder: Path) -> None:
     )
     recipe = profiling.Recipe(folder, "".join(filter(str.isalnum, row.name)), _WINDOW)
     capture = profiling.Profiling(recipe, machine, StepEnds()).start()
+    taken = []
     for _ in range(_WINDOW.steps() + 1):
+        begun = time.process_time()
         step()
+        taken.append(time.process_time() - begun)
     capture.stop()
     light, heavy = (read(path) for path in capture.saved)
-    row.light, row.heavy = _length(light), _length(heavy)
     if gpu():
+        row.light, row.heavy = _length(light), _length(heavy)
         row.timeline = join(light, heavy).timeline
         row.profile = profile(row.timeline)
+        return
+    # The last step of a pass ends with the writing of its file.
+    begin = _WINDOW.wait + _WINDOW.warmup
+    row.light = median(taken[begin : begin + _WINDOW.active - 1])
+    begin += _WINDOW.active + _WINDOW.warmup
+    row.heavy = median(taken[begin : begin + _WINDOW.active - 1])
 
 
 def _length(timeline: Timeline) -> float:
@@ -214,11 +229,10 @@ def _what(site: Site) -> tuple[str, ...]:
 
 def table(rows: Sequence[Measured]) -> str:
     """What was measured, as Markdown."""
-    base = rows[0].step.median
     on = "GPU" if gpu() else "CPU"
     columns = ["stage", "waits a step, emulated"]
     columns += ["by torch's debug mode", "GPU idle"] if gpu() else ["ms a step, estimated"]
-    columns += [f"ms a step ({on})", "between", "× first", "ms in a profile", "with stacks"]
+    columns += [f"ms a step ({on})", "between", "× first, in turn", "ms in a profile", "with stacks"]
     columns += ["next fix saves, predicted", "measured" if gpu() else f"measured ({on})"]
     lines: list[list[object]] = []
     for row, following in zip(rows, [*rows[1:], None], strict=True):
@@ -228,7 +242,8 @@ def table(rows: Sequence[Measured]) -> str:
         else:
             cells.append(_ms(row.estimated))
         cells += [_ms(row.step.median), f"{_ms(row.step.low)} to {_ms(row.step.high)}"]
-        cells += [f"{row.step.median / base:.2f}", _ms(row.light), _ms(row.heavy)]
+        cells.append(f"{row.ratio.median:.3f} ({row.ratio.low:.3f} to {row.ratio.high:.3f})")
+        cells += [_ms(row.light), _ms(row.heavy)]
         saved = row.step.median - following.step.median if following else 0.0
         cells += [_ms(row.predicted) if row.predicted >= 0 else "–", _ms(saved) if following else "–"]
         lines.append(cells)
@@ -245,8 +260,8 @@ def method(rounds: int, block: int, sizes: str) -> str:
         "time on the GPU, the device synchronized at both ends of a block; predicted: replay of the profile "
         "without the waits whose rules the next stage lacks"
         if gpu()
-        else "time on the CPU, where waits cost nothing; estimated and predicted: what `gapless check` says "
-        f"of an emulated {gpus.DEFAULT.name} at this size"
+        else "processor time, one thread, on the CPU, where waits cost nothing; estimated and predicted: "
+        f"what `gapless check` says of an emulated {gpus.DEFAULT.name} at this size"
     )
     return (
         f"{sizes}; inputs made beforehand, on the device; {rounds * block} steps of each stage without a "

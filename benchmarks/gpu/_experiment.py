@@ -1,4 +1,4 @@
-"""What the scripts for one experiment share: measure it at full size on a GPU, or check the script without."""
+"""What the scripts of an experiment share: measure it at full size on a GPU, or check the script."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -53,11 +54,7 @@ def checked(rows: list[_stages.Measured], waits: list[float]) -> int:
     print(_stages.table(rows))
     seen = [row.emulated for row in rows]
     whole = all(row.step.median > 0 and row.light > 0 and row.heavy > 0 for row in rows)
-    priced = all(
-        row.predicted > 0
-        for row, following in zip(rows, rows[1:], strict=False)
-        if row.emulated > following.emulated
-    )
+    priced = all(row.predicted > 0 for row, following in pairwise(rows) if row.emulated > following.emulated)
     if seen != waits:
         print(f"waits {seen}, and not {waits}", file=sys.stderr)
     return 0 if seen == waits and whole and priced else 1

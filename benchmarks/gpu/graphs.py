@@ -1,4 +1,4 @@
-"""A whole training step with its metrics inside one CUDA graph: whether it can be captured, and what it gives.
+"""A whole training step with its metrics inside one CUDA graph: whether it can be, and what it gives.
 
     python benchmarks/gpu/graphs.py                 # on a machine with a GPU: writes graphs.md
     python benchmarks/gpu/graphs.py --self-check    # anywhere: the emulated device, under `no_waits`
@@ -129,8 +129,8 @@ def main() -> int:
         for name, one in zip(("eager", "graph"), times, strict=True)
     ]
     method = (
-        f"forward, backward, SGD and four metrics of {BATCH} samples; {BATCHES} batches compared with the CPU; "
-        "750 steps each, in blocks of 50, in turn"
+        f"forward, backward, SGD and four metrics of {BATCH} samples; {BATCHES} batches "
+        "compared with the CPU; 750 steps each, in blocks of 50, in turn"
     )
     text = _sheet.header(
         "A training step with metrics as a CUDA graph", "python benchmarks/gpu/graphs.py", method

@@ -1,6 +1,6 @@
 """Snapshots of the caching allocator from a real GPU, and their replay beside what was recorded.
 
-    python benchmarks/gpu/memory.py --out snapshots    # on a machine with a GPU: records them, writes memory.md
+    python benchmarks/gpu/memory.py --out snapshots    # on a machine with a GPU: writes them, and memory.md
     python benchmarks/gpu/memory.py --self-check       # anywhere: a made-up run in their place
 
 Recorded are the first steps of a training, so that the history reaches back to an empty allocator: ResNet-18

@@ -129,6 +129,8 @@ class Profiling:
         self._profiler: Any = None
         self._pid = os.getpid()
         self._on = False
+        self._keep = True
+        self._unwritten = ""
 
     @property
     def done(self) -> bool:
@@ -140,9 +142,10 @@ class Profiling:
     def start(self) -> Profiling:
         """Begin: the first step goes on from here."""
         self._pid = os.getpid()
-        for window in range(self.recipe.schedule.repeat):
-            for which in self.recipe.passes:  # of an earlier run, which would be taken for this one's
-                self.recipe.path(which, window).unlink(missing_ok=True)
+        for which in PASSES:
+            for path in (self.recipe.folder / which).glob(f"{self.recipe.name}.*"):
+                if path.name.endswith(ENDING):  # of an earlier run, which would be taken for this one's
+                    path.unlink()
         self._others.__enter__()
         self._marks.start()
         self._on = True
@@ -155,8 +158,16 @@ class Profiling:
             return
         self._on = False
         self._marks.stop()
-        unfinished = self._phases and self._profiler is not None
-        if unfinished:
+        if self._profiler is not None:
+            phase = self._phases[0]
+            done = self.recipe.schedule.warmup + self.recipe.schedule.active - phase.left
+            whole = done - self.recipe.schedule.warmup
+            self._keep = whole > 0  # part of one step is not worth a file
+            if self._keep and phase.which == "times":
+                self.notes.append(
+                    f"the script ended after {count(whole, 'recorded step')} of "
+                    f"{self.recipe.schedule.active}; the last one holds what followed"
+                )
             self._end()
         self._others.__exit__(None, None, None)
 
@@ -179,8 +190,8 @@ class Profiling:
 
     def why_nothing(self) -> str:
         """Why no file was written, in words."""
-        if self.notes:
-            return self.notes[0]
+        if self._unwritten:
+            return self._unwritten
         if not self.steps:
             return (
                 "nothing was recorded: no step was seen. Where no optimizer steps, call gapless.step() at "
@@ -244,6 +255,8 @@ class Profiling:
 
     def _save(self, phase: _Phase, profiler: Any) -> None:
         """Write a pass to its file, whole or not at all; the script does not fail for a full disk."""
+        if not self._keep:
+            return
         path = self.recipe.path(phase.which or "times", phase.window)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -252,7 +265,8 @@ class Profiling:
                 profiler.export_chrome_trace(made)
                 os.replace(made, path)
         except OSError as error:
-            self.notes.append(f"{path} could not be written: {error.strerror or error}")
+            self._unwritten = f"{path} could not be written: {error.strerror or error}"
+            self.notes.append(self._unwritten)
         else:
             self.saved.append(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import wraps
 from typing import Any
 
@@ -87,7 +87,10 @@ class StillOthers(AbstractContextManager["StillOthers"]):
         def enter(profiler: Any) -> Any:
             self.met = True
             profiler.enabled = False
-            profiler.function_events = _no_events()
+            # What is asked for is this attribute, or in newer versions a property over the other one.
+            for name in ("function_events", "_function_events"):
+                with suppress(AttributeError):
+                    setattr(profiler, name, _no_events())
             return profiler
 
         self._patches.set(legacy, "__enter__", wraps(legacy.__enter__)(enter))

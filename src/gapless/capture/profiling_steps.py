@@ -19,6 +19,16 @@ from gapless.model import Mark
 Kind = Literal["optimizer", "profiler", "user"]
 
 
+def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` where ``torch.compile`` does not look into it: a script may compile its optimizer's step."""
+    try:
+        from torch._compile import _disable_dynamo
+    except ImportError:  # an older torch
+        return function
+    wrapped: Callable[..., Any] = _disable_dynamo(function)
+    return wrapped
+
+
 class StepMarks:
     """Tells ``on_mark(mark)`` of optimizer steps and of `gapless.step()`, from `start` to `stop`.
 
@@ -43,7 +53,11 @@ class StepMarks:
     def start(self) -> None:
         """Look on from here."""
         self._began, self._pid = self._clock(), os.getpid()
-        self._hook = register_optimizer_step_post_hook(self._after_optimizer)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            self.mark("optimizer", self._name(optimizer))
+
+        self._hook = register_optimizer_step_post_hook(_not_compiled(after))
         emulator.step_listeners.append(self._user)
         self._install_scaler()
 
@@ -68,9 +82,6 @@ class StepMarks:
 
     def _user(self) -> None:
         self.mark("user", "gapless.step")
-
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.mark("optimizer", self._name(optimizer))
 
     def _name(self, optimizer: Any) -> str:
         """The optimizer's class, numbered as optimizers come along."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 import gapless
+from gapless.commands._complete import completing
 from gapless.errors import GaplessError
 
 
@@ -23,7 +24,7 @@ class Commands(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
-        return command
+        return completing(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -46,12 +47,12 @@ def cli() -> None:
     On any machine, with a GPU or without one:
       gapless check train.py --epochs 1     run it unmodified, report each wait
       gapless check -o run.gapless.json train.py
-      gapless show run.gapless.json --all   the same run again, everything unfolded
-      gapless trace trace.json.gz           explain a saved profile, or those of all ranks
+      gapless show run.gapless.json --all   the same run again, unfolded
+      gapless trace trace.json.gz           explain a profile, or those of ranks
       gapless compare before.json after.json
       gapless compare losses.py:old losses.py:new --inputs losses.py:batches
       gapless memory snapshot.pickle        replay the allocator, try its settings
-      gapless rule GAP112                   what a finding means, what to write instead
+      gapless rule GAP112                   what it means, what to write instead
     """
 
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
-from gapless.errors import GaplessError
+from gapless.errors import GaplessError, UsageError
 from gapless.render import Style, formats
 
 _PIPED_WIDTH = 80
@@ -31,6 +31,15 @@ def own_copy(stream: TextIO | None) -> TextIO:
         return stream  # not a file: a notebook's or a test's
     # Nothing that is worth reporting may fail for a character that the terminal cannot show.
     return open(descriptor, "w", encoding=stream.encoding, errors="backslashreplace", buffering=1)
+
+
+def give_way() -> None:
+    """From now on what is written to standard output goes to standard error, in processes started, too."""
+    sys.stdout.flush()
+    try:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        sys.stdout = sys.stderr  # not files: a notebook's or a test's
 
 
 def style_for(stream: TextIO, *, color: bool = True, **more: Any) -> Style:
@@ -64,6 +73,16 @@ def write(stream: TextIO, text: str) -> None:
 def _turn_away(stream: TextIO) -> None:
     """What is still to be flushed goes nowhere, at exit too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def refuse_terminal(form: str, stream: TextIO | None, example: str) -> None:
+    """Pages are for browsers: say how to write one to a file instead of to the terminal.
+
+    Raises:
+        UsageError: `form` is a page, and `stream` a terminal.
+    """
+    if form == "html" and stream is not None and stream.isatty():
+        raise UsageError(f"a page is not for a terminal: {example} > report.html")
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,11 +28,13 @@ class Progress:
         wanted: int | None,
         *,
         quiet: bool = False,
+        color: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
         self._wanted = wanted
         self._quiet = quiet
+        self._color = color
         self._clock = clock
         self._began = self._last = clock()
 
@@ -66,7 +69,7 @@ class Progress:
 
     def _write(self, text: str) -> None:
         line = f"gapless: {text}"
-        color = self._stream.isatty()
+        color = self._color and self._stream.isatty() and not os.environ.get("NO_COLOR")
         # Progress that nobody reads must not end the script from which it is called.
         with suppress(OSError):
             self._stream.write((click.style(line, dim=True) if color else line) + "\n")

@@ -75,9 +75,9 @@ _OPTIONS: tuple[Any, ...] = (
     click.option(
         "--seconds", type=click.FloatRange(0), default=5.0, show_default=True, help="Measure time so long."
     ),
-    click.option("--sweep", metavar="KEY=V,V…", help="Measure for values of a keyword of the inputs."),
+    click.option("--sweep", metavar="KEY=V,V,...", help="Measure for values of a keyword of the inputs."),
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random numbers."),
-    click.option("--gpu", metavar="NAME", help="The GPU to emulate for waits: A100 (default), H100, …"),
+    click.option("--gpu", metavar="NAME", help="The GPU to emulate for waits: A100 (default), H100, ..."),
     click.option("--device", metavar="NAME", help="Where to compute and measure: cuda if there is one, cpu."),
     click.option("-o", "--output", metavar="FILE", help="Save the arguments of the first failing case."),
     click.option("--fail-if-slower", is_flag=True, help="Exit with 1 if AFTER is slower."),

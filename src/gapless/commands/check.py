@@ -19,7 +19,7 @@ from gapless.commands._script import ScriptCommand
 from gapless.errors import UsageError
 from gapless.model import Mark, Report, Session
 from gapless.model.session import save
-from gapless.render import renderer
+from gapless.render import ALONE, renderer
 
 if TYPE_CHECKING:
     from gapless.emulate.emulator import Emulator
@@ -77,7 +77,7 @@ class Wishes:
     show_default=True,
     help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run it all.",
 )
-@click.option("--gpu", metavar="NAME", help="The GPU to emulate: A100 (default), H100, L4, T4, …")
+@click.option("--gpu", metavar="NAME", help="The GPU to emulate: A100 (default), H100, L4, T4, ...")
 @click.option(
     "--devices",
     metavar="N",
@@ -114,14 +114,16 @@ class Wishes:
 def command(script: tuple[str, ...], module: str | None, fail_on: str, **options: object) -> int:
     """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the host wait for it.
 
-    No GPU is needed. Options come before SCRIPT; everything after it is the script's.
+    No GPU is needed. Options come before SCRIPT; everything after it is the script's. With -f html, sarif,
+    junit and markdown, what the script writes to standard output goes to standard error.
 
     \b
     Examples:
       gapless check train.py --epochs 1 --batch-size 8
       gapless check --steps all -m mypackage.train
-      gapless check --max-waits 0 train.py          a gate for continuous integration
-      gapless check --calibrate trace.json train.py prices with the times of a real profile
+      gapless check -f html train.py > report.html  a page to look at
+      gapless check --max-waits 0 train.py          a gate for CI
+      gapless check --calibrate trace.json train.py prices from a real profile
       torchrun --nproc-per-node 2 -m gapless check train.py
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; a script that fails keeps its own.
@@ -129,6 +131,7 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
     if module is None and not script:
         raise UsageError("which script? gapless check train.py")
     wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    _output.refuse_terminal(wishes.form, sys.stdout, f"gapless check -f html {module or script[0]}")
     return check(module, script, wishes)
 
 
@@ -144,7 +147,10 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     if wishes.calibrate is not None:
         _check_trace(wishes)
     progress = Progress(
-        _output.own_copy(sys.stderr), wishes.steps and wishes.steps + WARM_UP, quiet=wishes.quiet
+        _output.own_copy(sys.stderr),
+        wishes.steps and wishes.steps + WARM_UP,
+        quiet=wishes.quiet,
+        color=not wishes.no_color,
     )
     tally = StepTally()
 
@@ -155,6 +161,8 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
 
     stopper = Stopper(enough)
     conclusion = Conclusion(wishes, progress, tally)
+    if wishes.form in ALONE:
+        _output.give_way()
     children.stand_down()
     emulator = _emulator(wishes, stopper)
     emulator.on_fork = children.record_processes
@@ -267,7 +275,8 @@ class Conclusion:
 
     def _report(self, found: Report) -> None:
         # The script may have left the cursor anywhere.
-        _output.write(self._stream, "\n" + renderer(self.wishes.form)(found, self._style))
+        start = "" if self.wishes.form in ALONE else "\n"
+        _output.write(self._stream, start + renderer(self.wishes.form)(found, self._style))
         over = _gate.exceeded(found, self.wishes.max_waits, self.wishes.fail_on)
         for reason in over:
             self.progress.problem(reason)

@@ -16,7 +16,7 @@ from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile
 from gapless.model.comparison import Comparison, percents
 from gapless.prove.naming import is_target, script_words
-from gapless.render import _comparison
+from gapless.render import Style, _comparison
 
 if TYPE_CHECKING:
     from gapless.analyze.compare import Subject
@@ -32,7 +32,7 @@ _STEPS = "10"
 
 @click.command("compare")
 @click.option(
-    "-f", "--format", "form", type=click.Choice(("json", "text")), default="text", show_default=True
+    "-f", "--format", "form", type=click.Choice(("html", "json", "text")), default="text", show_default=True
 )
 @click.option("--all", "unfold", is_flag=True, help="Every row of every list.")
 @click.option(
@@ -70,31 +70,42 @@ def command(
     Examples:
       gapless compare before.pt.trace.json.gz after.pt.trace.json.gz
       gapless compare 'old/rank*.json' 'new/rank*.json'
+      gapless compare -f html old.json.gz new.json.gz > report.html
       gapless compare --fail-on-regression 5 main.json.gz branch.json.gz
       gapless compare before.gapless.json after.gapless.json
       gapless compare 'old.py --epochs 1' 'new.py --epochs 1'
-      gapless compare losses.py:original losses.py:fixed --inputs losses.py:batches
+      gapless compare losses.py:old losses.py:fixed --inputs losses.py:batches
 
     Exit status: 0; 1 not the same, slower, or a regression over the bound; 2 usage; 3 a file could not be
     read, or what was to be compared failed.
     """
     wishes = _proof.Asked(**asked)
+    _output.refuse_terminal(form, sys.stdout, f"gapless compare -f html {before} {after}")
     if is_target(before) or is_target(after):
         if not (is_target(before) and is_target(after)):
             other = after if is_target(before) else before
             raise UsageError(f"{other} is no callable: write {_advice(other)}")
+        if form == "html":
+            raise UsageError("a page is of two runs; callables are told as text or json")
         if bound is not None:
             raise UsageError("--fail-on-regression is for runs; callables take --fail-if-slower")
         return _proof.show(before, after, wishes, form, unfold, no_color)
     _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
     made = compare(before, after, quiet, wishes.gpu)
     style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
-    text = _comparison.as_json(made, style) if form == "json" else _comparison.as_text(made, style)
-    _output.write(sys.stdout, text)
+    _output.write(sys.stdout, _written(made, form, style))
     reason = regression(made, bound) if bound is not None else ""
     if reason:
         click.echo(f"gapless: {reason}", err=True)
     return EXIT_FINDINGS if reason else EXIT_OK
+
+
+def _written(made: Comparison, form: str, style: Style) -> str:
+    if form == "html":
+        from gapless.render import html
+
+        return html.comparison(made, style)
+    return _comparison.as_json(made, style) if form == "json" else _comparison.as_text(made, style)
 
 
 def _advice(name: str) -> str:

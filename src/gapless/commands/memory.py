@@ -7,14 +7,18 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gapless.commands import _output
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
-from gapless.model.memory import CONTEXT, MemoryReport, MemoryRun
+from gapless.model.memory import CONTEXT, LargestBatch, MemoryReport, MemoryRun
 from gapless.render import _memory
+
+if TYPE_CHECKING:
+    from gapless.memory.report import Wishes
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
 _PREFIXES = " kmgt"
@@ -32,8 +36,15 @@ _PREFIXES = " kmgt"
     help="And with these settings? As in PYTORCH_ALLOC_CONF; can be repeated.",
 )
 @click.option("--search", is_flag=True, help="Try all settings that make sense, and rank them.")
-@click.option("--gpu", metavar="NAME", help="Does it fit this GPU? A10, H100, …")
+@click.option("--gpu", metavar="NAME", help="Does it fit this GPU? A10, H100, ...")
 @click.option("--limit", metavar="SIZE", help="Does it fit into this much memory? 24GiB, 22GB.")
+@click.option(
+    "--larger-batch",
+    "others",
+    metavar="FILE",
+    multiple=True,
+    help="The same training with another batch size: what is the largest that fits? Can be repeated.",
+)
 @click.option("--device", metavar="N", type=click.IntRange(0), help="Of several devices this one.")
 @click.option("--fresh", is_flag=True, help="Lay out anew what was in use when recording began.")
 @click.option(
@@ -55,6 +66,7 @@ def command(
     search: bool,
     gpu: str | None,
     limit: str | None,
+    others: tuple[str, ...],
     device: int | None,
     fresh: bool,
     exported: str | None,
@@ -66,16 +78,17 @@ def command(
 ) -> int:
     """Replay PyTorch's caching allocator on a recorded run: who holds the memory, what its settings cost.
 
-    SNAPSHOT is what torch.cuda.memory._dump_snapshot() wrote after _record_memory_history(), or a run that
-    -o saved. Nothing in it is executed, and neither a GPU nor PyTorch is needed.
+    SNAPSHOT is what torch.cuda.memory._dump_snapshot() wrote after _record_memory_history(), a session that
+    gapless check --memory saved, or a run that -o saved. Nothing in it is executed, and neither a GPU nor
+    PyTorch is needed.
 
     \b
     Examples:
       gapless memory snapshot.pickle
       gapless memory --gpu A10 snapshot.pickle              does it fit?
       gapless memory --try expandable_segments:True snapshot.pickle
-      gapless memory --search --limit 24GiB snapshot.pickle  which settings are best?
-      gapless memory --export after.pickle --try max_split_size_mb:128 snapshot.pickle
+      gapless memory --search --limit 24GiB snapshot.pickle    the best settings
+      gapless memory --export after.pickle --try max_split_size_mb:128 run.pickle
 
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage; 3 the snapshot could not be read.
     """
@@ -97,6 +110,8 @@ def command(
     with _progress(quiet) as progress:
         made = report(run, wishes, progress)
     made = msgspec.structs.replace(made, findings=findings(made))
+    if others:
+        made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
     if output:
         from gapless.model.memory import save
 
@@ -126,10 +141,24 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     if kind == "session":
         return _of_session(path)
     if kind == "trace" and not path.endswith((".pickle.gz", ".pkl.gz")):
-        raise UnreadableInput(f"{path} is a profile of PyTorch's own: gapless trace {path}")
+        raise UnreadableInput(
+            f"{path} is a profile: its [memory] events do not say how memory lay when it began, so that it "
+            f"cannot be replayed; what they show of churn and growth is in gapless trace {path}"
+        )
     if kind and kind != "trace":
         raise UnreadableInput(f"{path} is a saved {kind}, and holds no requests for memory")
     return read_snapshot(path)
+
+
+def _largest(run: MemoryRun, others: tuple[str, ...], device: int | None, wishes: Wishes) -> LargestBatch:
+    """The largest batch that fits, from this run and the `others`."""
+    from gapless.memory.batch import largest_batch
+    from gapless.memory.trials import Where
+
+    if wishes.capacity < 0 and run.limit < 0:
+        raise UsageError("what should the batch fit into? --gpu or --limit says it")
+    runs = [run, *(_choose(read(path), device) for path in others)]
+    return largest_batch(runs, Where(wishes.capacity, wishes.total, wishes.begin))
 
 
 def _of_session(path: str) -> tuple[MemoryRun, ...]:

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,11 @@ import click
 from gapless.analyze.boundary import StepEnds
 from gapless.commands import _gate, _output, _ranks
 from gapless.commands._progress import Progress
-from gapless.commands._saved import nearby
 from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError
-from gapless.model import Profile, Session
+from gapless.model import Mark, Session
 from gapless.model.wording import count
-from gapless.render import renderer
+from gapless.render import ALONE, together
 
 if TYPE_CHECKING:
     from gapless.capture.profiling import Profiling, Recipe
@@ -116,8 +115,8 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
     Examples:
       gapless profile train.py --epochs 1
       gapless profile --wait 50 --active 10 -o profiles -m mypackage.train
-      torchrun --nproc-per-node 8 -m gapless profile train.py      rank 0 explains all ranks
-      gapless show gapless-profile/profile.gapless.json            the same report again
+      torchrun --nproc-per-node 8 -m gapless profile train.py    all ranks
+      gapless show gapless-profile/profile.gapless.json          the same again
 
     Exit status: 0 explained; 1 over a bound; 2 usage, or no GPU; 3 nothing was recorded; a script that fails
     keeps its own.
@@ -137,12 +136,23 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
 
     target = Target(words[0], words[1:]) if module is None else Target(module, words, module=True)
     target.check()
-    stopper = Stopper(lambda mark: profiling.done)
+    told = Told(
+        _output.own_copy(sys.stderr),
+        recipe.schedule.steps(len(recipe.passes)),
+        quiet=wishes.quiet or _ranks.rank() > 0,
+        color=not wishes.no_color,
+    )
+
+    def enough(mark: Mark) -> bool:
+        told.step(profiling.steps)
+        return profiling.done
+
+    stopper = Stopper(enough)
     profiling = profiling_of(stopper)
-    told = Told(_output.own_copy(sys.stderr), recipe.schedule.steps(len(recipe.passes)), quiet=wishes.quiet)
     conclusion = Conclusion(wishes, told, profiling)
-    if conclusion.rank == 0:
-        told.starting(os.path.basename(target.name), profiling)
+    if wishes.form in ALONE:
+        _output.give_way()
+    told.starting(os.path.basename(target.name), profiling)
     session = run(
         target,
         profiling,
@@ -211,13 +221,14 @@ class Conclusion:
         self.rank = _ranks.rank()
         self.status = 0
         self._done = False
+        self._folder = os.getcwd()
         self._stream = _output.own_copy(sys.stdout)
         self._style = _output.style_for(
             self._stream,
             color=not wishes.no_color,
             unfold=wishes.unfold,
             frames=wishes.verbose,
-            folder=os.getcwd(),
+            folder=self._folder,
         )
         self._ended(self.rank).unlink(missing_ok=True)
 
@@ -240,55 +251,29 @@ class Conclusion:
     def _explain(self, session: Session) -> None:
         from gapless.analyze.profile.report import report
         from gapless.analyze.ranks import group
-        from gapless.model.profile import save
+        from gapless.capture.profiling import ENDING
+        from gapless.commands._passes import Task, find_pairs, of_pairs, source_of
+        from gapless.commands.trace import MOST_PRICED
 
         missing = self._wait_for_others()
-        pairs = self._pairs()
+        pairs = find_pairs(self.recipe.folder, self.recipe.passes, _world(), ENDING)
         if not pairs:
             raise UnreadableInput(self.profiling.why_nothing())
-        profiles = self._profiles(pairs)
-        if not profiles:
-            self.status = self.status or EXIT_UNREADABLE
-            return
-        save(profiles, self.recipe.folder / SAVED)
+        priced = self.wishes.prices and len(pairs) <= MOST_PRICED
+        profiles = of_pairs(Task(pairs, str(self.recipe.folder / SAVED), _world(), priced, self.wishes.quiet))
         self.told.kept(self._style.path(str(self.recipe.folder)))
         grouping = group(profiles)
         notes = [_sentence(note) for note in (*grouping.notes, *session.notes, *missing)]
-        for number, one in enumerate(grouping.runs):
-            found = report(one, () if number else notes, nearby)
-            between = "\n" if self.wishes.form == "text" else ""
-            _output.write(self._stream, between + renderer(self.wishes.form)(found, self._style))
+        reports = [
+            report(one, () if number else notes, source_of(self._folder))
+            for number, one in enumerate(grouping.runs)
+        ]
+        start = "\n" if self.wishes.form == "text" else ""  # the script may have left the cursor anywhere
+        _output.write(self._stream, start + together(self.wishes.form, reports, self._style))
+        for found in reports:
             for reason in _gate.exceeded(found, None, self.wishes.fail_on):
                 self.told.problem(reason)
                 self.status = self.status or EXIT_FINDINGS
-
-    def _profiles(self, pairs: Sequence[tuple[str, str]]) -> list[Profile]:
-        from gapless.commands._reading import read_profiles
-
-        one = partial(_of_pair, dict(pairs), priced=self.wishes.prices and len(pairs) <= _most_priced())
-        profiles, failures = read_profiles([key for key, _ in pairs], one, quiet=self.wishes.quiet)
-        for failure in failures:
-            self.told.problem(str(failure))
-        return profiles
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        """The files of each window of each rank: (the one to name it by, the one with stacks or "")."""
-        from gapless.capture.profiling import ENDING
-
-        folder = self.recipe.folder
-        ranks = {f"rank{number}" for number in range(_world())}
-        names = {
-            path.name
-            for which in self.recipe.passes
-            for path in (folder / which).glob(f"*{ENDING}")
-            if path.name.partition(".")[0] in ranks
-        }
-        pairs = []
-        for name in sorted(names, key=lambda name: (len(name), name)):
-            times, stacks = (str(folder / which / name) for which in ("times", "stacks"))
-            light, heavy = os.path.exists(times), self.wishes.stacks and os.path.exists(stacks)
-            pairs.append((times, stacks if heavy else "") if light else (stacks, stacks))
-        return pairs
 
     # Other ranks ----------------------------------------------------------------------------------------
 
@@ -314,24 +299,8 @@ class Conclusion:
         return [f"of {count(len(missing), 'rank')} nothing was heard: {named}"] if missing else []
 
 
-def _of_pair(
-    pairs: dict[str, str], path: str, progress: Callable[[int], None] | None = None, priced: bool = False
-) -> Profile:
-    """The profile of the files that `path` names."""
-    from gapless.analyze.join import of_passes
-
-    stacks = pairs[path]
-    return of_passes("" if stacks == path else path, stacks, progress, priced)
-
-
 def _sentence(note: str) -> str:
     return note[:1].upper() + note[1:]
-
-
-def _most_priced() -> int:
-    from gapless.commands.trace import MOST_PRICED
-
-    return MOST_PRICED
 
 
 def _world() -> int:

@@ -24,8 +24,10 @@ def command(saved: str, form: str, unfold: bool, verbose: bool, no_color: bool) 
     \b
     Examples:
       gapless show --all run.gapless.json
+      gapless show -f html run.gapless.json > report.html
       gapless show -f json run.gapless.json | jq .steps.waits_per_step
     """
+    _output.refuse_terminal(form, sys.stdout, f"gapless show -f html {saved}")
     style = _output.style_for(
         sys.stdout, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd()
     )

@@ -10,14 +10,17 @@ from functools import partial
 from typing import Literal
 
 import click
+import msgspec
 
 from gapless.commands import _gate, _output
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile, Report
-from gapless.render import together
+from gapless.render import Style, _perfetto, together
 
+DRAWN = ((8, 16_000), (64, 4_000))
+"""For a page: up to so many traces, the boxes that the timeline of each is thinned to. Of more none is."""
 MOST_PRICED = 8
 """With more traces than this none is replayed: of a thousand ranks one is looked at."""
 
@@ -39,12 +42,16 @@ class Wishes:
     without: tuple[str, ...]
     what_if: tuple[str, ...]
     prices: bool
+    perfetto: str | None
 
 
 @click.command("trace")
 @_output.report_options
 @click.option(
-    "-o", "--output", metavar="FILE", help="Save the numbers; `gapless show FILE` reports them again."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Save the numbers (with -f html the timeline, too); `gapless show FILE` reports them again.",
 )
 @click.option(
     "-j",
@@ -83,29 +90,37 @@ class Wishes:
 @click.option(
     "--prices/--no-prices", default=True, help="Replay the trace to price each wait, or do not (faster)."
 )
+@click.option(
+    "--perfetto",
+    metavar="FILE",
+    help="Write the trace again with the findings as tracks beside its events (FILE.json or .json.gz).",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("traces", metavar="TRACE...", nargs=-1)
 def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
     """Explain profiles of the PyTorch profiler: what the GPU waited for, by the line that made it wait.
 
-    TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://…, with fsspec) or - for standard
-    input. Files of ranks of one run are told to be that and explained together. Called in the folder of the
+    TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://..., with fsspec) or - (standard
+    input). Files of ranks of one run are told to be that and explained together. Called in the folder of the
     script, it shows its lines exactly. No GPU is needed, nor PyTorch.
 
     \b
     Examples:
       gapless trace trace.json.gz
-      gapless trace --all ./log/                    all ranks of a run, with kernels and lines
+      gapless trace -f html trace.json.gz > report.html    a page with timeline
+      gapless trace --all ./log/                    all ranks, with kernels
       gapless trace -f json trace.json.gz | jq .findings[0]
       gapless trace --without GAP112 --without model.py:42 trace.json.gz
       gapless trace --what-if pinned --what-if input trace.json.gz
-      gapless trace --max-idle 20 trace.json.gz     a gate for continuous integration
+      gapless trace --max-idle 20 trace.json.gz     a gate for CI
+      gapless trace --perfetto seen.json.gz trace.json.gz  for ui.perfetto.dev
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read.
     """
     if not traces:
         raise UsageError("which trace? gapless trace trace.json.gz")
     wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    _output.refuse_terminal(wishes.form, sys.stdout, f"gapless trace -f html {traces[0]}")
     return trace(traces, wishes)
 
 
@@ -119,6 +134,10 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
         click.echo(f"gapless: {failure}", err=True)
     if not profiles:
         return UnreadableInput.exit_code
+    if wishes.perfetto:
+        _mark(report(profiles, (), nearby), wishes.perfetto)
+        if wishes.form != "html":  # nothing else draws them
+            profiles = [msgspec.structs.replace(one, lanes=None) for one in profiles]
     grouping = group(profiles)
     if wishes.output:
         from gapless.model.profile import save
@@ -150,9 +169,32 @@ def _profiles(
     asked = (*wishes.without, *(f"@{what}" for what in wishes.what_if))
     if asked and len(paths) > 1:
         raise UsageError(f"--without and --what-if ask of one trace, and these are {len(paths)}")
-    one = partial(of_file, priced=wishes.prices and len(paths) <= MOST_PRICED, asked=asked)
+    if wishes.perfetto and len(paths) > 1:
+        raise UsageError(f"--perfetto writes one trace again, and these are {len(paths)}")
+    one = partial(
+        of_file,
+        priced=wishes.prices and len(paths) <= MOST_PRICED,
+        asked=asked,
+        drawn=_boxes(wishes, len(paths)),
+    )
     profiles, failures = read_profiles(paths, one, quiet=wishes.quiet, jobs=wishes.jobs, where=wishes.where)
     return profiles, failures, notes
+
+
+def _boxes(wishes: Wishes, traces: int) -> int:
+    """How many boxes are wanted of the timeline of each trace; 0 where nothing is drawn."""
+    if wishes.form == "html":
+        return next((boxes for most, boxes in DRAWN if traces <= most), 0)
+    return _perfetto.BOXES if wishes.perfetto else 0
+
+
+def _mark(found: Report, target: str) -> None:
+    """Write the trace of `found` again, with what was found in it."""
+    from gapless.trace.splice import splice
+
+    path = found.profile.path if found.profile else ""
+    style = Style(folder=os.getcwd())
+    splice(path, target, lambda base: _perfetto.events(found, style, base))
 
 
 def _write(reports: Sequence[Report], wishes: Wishes) -> None:

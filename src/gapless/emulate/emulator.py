@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gapless.emulate import (
+    attention,
     autocast,
     compilers,
     copies,
@@ -41,7 +42,7 @@ from gapless.emulate.recorder import Recorder
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session
 
-_HANDLERS = (copies, factories, indexing, tensor_methods)  # importing them registers their handlers
+_HANDLERS = (attention, copies, factories, indexing, tensor_methods)  # which importing them registers
 _current: Emulator | None = None
 step_listeners: list[Callable[[], None]] = []
 """Who else is told of :func:`step`: a profiler of a real device."""

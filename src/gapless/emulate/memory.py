@@ -64,6 +64,8 @@ class MemoryRecorder:
         self.stream = 0
         self.optimizing = False
         self.arriving: tuple[int, ...] | None = None
+        self.muted = 0  # what a GPU does not ask for is under way
+        self.moving = 0  # modules that are on their way to the device
         self.forward_of: Any = None
         self._rows: dict[int, Rows] = {}
         self._live: dict[int, tuple[Rows, int]] = {}
@@ -78,6 +80,8 @@ class MemoryRecorder:
 
     def placed(self, storage: Any, key: int, size: int, index: int) -> None:
         """`storage` of `size` bytes is on device `index` from now on."""
+        if self.muted:
+            return
         before = self._live.get(key)
         if before is not None:
             if before[0].device == index and before[0].sizes[before[1]] == size:
@@ -91,13 +95,13 @@ class MemoryRecorder:
         kind = ""
         shape = self.arriving
         if shape is not None:
-            self.arriving, kind = None, "batch"
+            self.arriving, kind = None, "parameter" if self.moving else "batch"
         elif self.optimizing:
             kind = "optimizer"
         elif local.backward != HOST:
             kind = "backward"
         ident = rows.alloc(size, self._place(), kind, self.stream)
-        if shape is not None:
+        if shape is not None and not self.moving:
             rows.batches.append((ident, shape))
         self._live[key] = (rows, ident)
         watch = _Watch(storage, self._died)
@@ -152,9 +156,11 @@ class MemoryRecorder:
 
         A thread has its own handle, and on a GPU backward runs in a thread of its own.
         """
-        if name not in MULTIPLIES:
+        if name not in MULTIPLIES or self.muted:
             if name == "aten::bernoulli_":
                 self.masks(args[0])
+            elif name == "aten::add" and local.backward != HOST:
+                self.accumulates(args[0])
             return
         backward = local.backward != HOST
         key = (index, self.stream, backward)
@@ -169,6 +175,19 @@ class MemoryRecorder:
         size = size if chosen is None else chosen
         if size:
             rows.alloc(size, ("cuBLAS workspace", ()), "workspace", self.stream)
+
+    def accumulates(self, before: Any) -> None:
+        """Gradients of one tensor are added: in place, where nobody else has the sum so far.
+
+        The engine adds them out of place here, because Python has seen the sum. torch's own nodes end in a
+        number, and their formulas add next to nothing; what a user's own node adds is left as it is.
+        """
+        node = torch._C._current_autograd_node()
+        if node is None or not node.name()[-1].isdigit() or not isinstance(before, torch.Tensor):
+            return
+        live = self._live.get(before.untyped_storage()._cdata)
+        if live is not None:
+            live[0].accumulates(live[1])
 
     def masks(self, tensor: torch.Tensor) -> None:
         """`tensor` is drawn from a Bernoulli distribution: dropout's mask, which takes a byte on a GPU."""
@@ -206,6 +225,15 @@ class MemoryRecorder:
                     continue
                 if found is not None:
                     found[0].kinds[found[1]] = kind
+
+    def moved(self, module: torch.nn.Module) -> None:
+        """A module has been moved."""
+        self.holds("parameter", [*module.parameters(), *module.buffers()])
+        if any(isinstance(one, torch.nn.RNNBase) for one in module.modules()):
+            self.notes.setdefault(
+                "recurrent layers go step by step here; on a GPU cuDNN keeps one reserve for all steps, of a "
+                "size that is not known"
+            )
 
     def stepping(self, optimizer: Any) -> None:
         """An optimizer is about to step: its gradients are there."""

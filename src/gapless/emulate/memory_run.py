@@ -10,6 +10,7 @@ from gapless.model.memory import ALLOC, EMPTY, FREE, STEP, Kind, MemoryRun, Plac
 from gapless.model.source import SourceLine
 
 _EMPTY = -(1 << 60)
+_NOTHING = _EMPTY - 1
 _KINDS: dict[str, Kind] = {
     "parameter": "parameter",
     "gradient": "gradient",
@@ -39,6 +40,7 @@ class Rows:
         self.batches: list[tuple[int, tuple[int, ...]]] = []
         self.marks: list[tuple[int, str, str]] = []
         self.known: dict[tuple[Any, ...], int] = {}
+        self.sums: dict[int, int] = {}
 
     def alloc(self, size: int, place: tuple[Any, ...], kind: str, stream: int) -> int:
         ident = len(self.sizes)
@@ -52,6 +54,27 @@ class Rows:
     def free(self, ident: int) -> None:
         self.order.append(-1 - ident)
 
+    def accumulates(self, before: int) -> None:
+        """What was asked for last takes the place of `before`, if that ends at once."""
+        last = len(self.sizes) - 1
+        if self.order and self.order[-1] == last != before and self.sizes[last] == self.sizes[before]:
+            self.sums[last] = before
+
+    def in_place(self) -> list[int]:
+        """`order` with sums that are in place on a GPU; the same number of entries, `_NOTHING` for some."""
+        order = list(self.order)
+        stands: dict[int, int] = {}
+        for at, entry in enumerate(self.order):
+            if entry >= 0:
+                before = self.sums.get(entry)
+                following = self.order[at + 1] if at + 1 < len(self.order) else 0
+                if before is not None and following == -1 - before:
+                    stands[entry] = stands.get(before, before)
+                    order[at] = order[at + 1] = _NOTHING
+            elif entry != _EMPTY and order[at] != _NOTHING and -1 - entry in stands:
+                order[at] = -1 - stands[-1 - entry]
+        return order
+
     def empty(self) -> None:
         self.order.append(_EMPTY)
 
@@ -62,21 +85,24 @@ class Rows:
 def as_run(rows: Rows, *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
     """`rows` as a `MemoryRun`; `fields` are taken over."""
     steps = step_rows(rows.marks)
+    order = rows.in_place()
     sizes = _masked(rows)
-    table = _Table(rows, _kinds(rows, steps[0] if steps else len(rows.order)))
+    table = _Table(rows, _kinds(rows, order[: steps[0]] if steps else order, order))
     action: list[int] = []
     ident: list[int] = []
     pending = iter([*steps, -1])
     coming = next(pending)
     batches = dict(rows.batches)
     shapes: list[tuple[int, tuple[int, ...]]] = []
-    for at, entry in enumerate([*rows.order, None]):
+    for at, entry in enumerate([*order, None]):
         while coming == at:
             action.append(STEP)
             ident.append(-1)
             coming = next(pending)
         if entry is None:
             break
+        if entry == _NOTHING:
+            continue
         if entry == _EMPTY:
             action.append(EMPTY)
             ident.append(-1)
@@ -134,10 +160,10 @@ def _masked(rows: Rows) -> list[int]:
     return sizes
 
 
-def _kinds(rows: Rows, first: int) -> list[Kind]:
+def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:
     """Kinds by holder. What is made before the first step ends and then stays has none that is known."""
-    ended = {-1 - entry for entry in rows.order if _EMPTY < entry < 0}
-    early = {entry for entry in rows.order[:first] if entry >= 0}
+    ended = {-1 - entry for entry in order if _EMPTY < entry < 0}
+    early = {entry for entry in first if entry >= 0}
     return [
         _KINDS.get(kind) or ("unknown" if ident in early and ident not in ended else "activation")
         for ident, kind in enumerate(rows.kinds)

@@ -28,6 +28,8 @@ def install(core: Core, patches: Patches) -> Any:
     _install_phase(core, patches)
     _install_scaler(core, patches)
     _install_custom_functions(core, patches)
+    if core.placement.memory is not None:
+        _install_moves(core, patches)
     hooks = contextlib.ExitStack()
     hooks.callback(register_optimizer_step_pre_hook(_before_optimizer(core)).remove)
     hooks.callback(register_optimizer_step_post_hook(_optimizer_hook(core)).remove)
@@ -120,6 +122,26 @@ def _install_custom_functions(core: Core, patches: Patches) -> None:
         return out
 
     patches.set(torch.autograd.Function, "apply", classmethod(apply))
+
+
+def _install_moves(core: Core, patches: Patches) -> None:
+    """What is in a module that is moved is no batch."""
+    real = torch.nn.Module._apply
+
+    @wraps(real)
+    def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        memory = core.placement.memory
+        if memory is None:
+            return real(self, *args, **kwargs)
+        memory.moving += 1
+        try:
+            return real(self, *args, **kwargs)
+        finally:
+            memory.moving -= 1
+            if not memory.moving:
+                memory.moved(self)
+
+    patches.set(torch.nn.Module, "_apply", _apply)
 
 
 def _install_batches(core: Core, patches: Patches) -> None:

@@ -14,7 +14,7 @@ from gapless.analyze.join import of_passes
 from gapless.analyze.profile.report import report
 from gapless.capture import profiling
 from gapless.commands import _output
-from gapless.commands._saved import nearby
+from gapless.commands._passes import source_of
 from gapless.errors import GaplessError, UnreadableInput
 from gapless.model import Report
 from gapless.model.profile import save
@@ -97,7 +97,7 @@ class profile:  # noqa: N801 - used like a function
         found = of_passes(*self._paths(window), priced=True)
         save([found], self._recipe.folder / f"{self._recipe.name}.gapless.json")
         notes = [note[:1].upper() + note[1:] for note in self._capture.session().notes]
-        return report([found], notes, nearby)
+        return report([found], notes, source_of(os.getcwd()))
 
     def __str__(self) -> str:
         return renderer("text")(self.report, _output.style_for(sys.stdout, folder=os.getcwd()))

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gapless.loading.bucket import BucketBatchSampler as BucketBatchSampler
     from gapless.loading.correctness import verify as verify
+    from gapless.loading.measure import diagnose as diagnose
     from gapless.loading.padding import Padded as Padded
     from gapless.loading.padding import pad_collate as pad_collate
     from gapless.loading.padding import pad_to_multiple as pad_to_multiple
     from gapless.loading.padding import pad_to_power_of_two as pad_to_power_of_two
     from gapless.loading.prefetch import DevicePrefetcher as DevicePrefetcher
     from gapless.loading.sharding import shard as shard
+    from gapless.loading.timing import timed as timed
     from gapless.loading.tuning import tune as tune
     from gapless.loading.watching import watch as watch
 
 _HOMES = {
+    "measure": ("diagnose",),
+    "timing": ("timed",),
     "bucket": ("BucketBatchSampler",),
     "correctness": ("verify",),
     "padding": ("Padded", "pad_collate", "pad_to_multiple", "pad_to_power_of_two"),

@@ -1,7 +1,8 @@
-"""Making batches as torch's fetchers do, with a look at each part; and loaders alike but for their settings."""
+"""Batches made as torch's fetchers make them, part by part; and loaders alike but for their settings."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -45,8 +46,6 @@ def start_of(loader: DataLoader) -> str:
 
 def indices_of(loader: DataLoader) -> Iterator[Any]:
     """What is asked of the dataset for one batch after another: indices, or how many items."""
-    if is_iterable(loader):
-        return iter(loader._index_sampler)  # for ever
     return iter(loader._index_sampler)
 
 
@@ -80,15 +79,17 @@ def alike(loader: DataLoader, setting: Setting, *, skip: int = 0, most: int | No
             persistent_workers=setting.persistent,
             timeout=loader.timeout,
         )
-    return DataLoader(
-        loader.dataset,
-        num_workers=setting.workers,
-        pin_memory=setting.pin and torch.cuda.is_available(),
-        collate_fn=loader.collate_fn,
-        worker_init_fn=loader.worker_init_fn,
-        generator=loader.generator,
-        **more,
-    )
+    with warnings.catch_warnings():  # of more workers than cores: that is what is to be tried
+        warnings.simplefilter("ignore")
+        return DataLoader(
+            loader.dataset,
+            num_workers=setting.workers,
+            pin_memory=setting.pin and torch.cuda.is_available(),
+            collate_fn=loader.collate_fn,
+            worker_init_fn=loader.worker_init_fn,
+            generator=loader.generator,
+            **more,
+        )
 
 
 class Maker:
@@ -136,8 +137,8 @@ def _uncollated(dataset: Any, items: Any, error: Exception) -> str:
         empty = sum(item is None for item in items)
         if empty:
             return (
-                f"{empty} of {len(items)} items of a batch are None, made{by}: collating them fails; leave them "
-                "out of the dataset, or drop them in collate_fn"
+                f"{empty} of {len(items)} items of a batch are None, made{by}: collating them fails; "
+                "leave them out of the dataset, or drop them in collate_fn"
             )
         shapes = list(dict.fromkeys(str(shape) for item in items for shape in [shapes_of(item)]))
         if len(shapes) > 1:

@@ -85,6 +85,7 @@ class BucketBatchSampler(Sampler[list[int]]):
         for step in self._steps()[begin:]:
             self._given += 1
             yield list(step[self.rank])
+        self._given = 0  # a state of after the end is one of before the next pass
 
     def tokens(self, batch: Sequence[int]) -> int:
         """The values of a batch of those positions, with its padding."""

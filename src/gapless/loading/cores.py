@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from gapless.model.loading import Machine
 
 _GROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_SETTLED = 0.25
+"""Part of a try that does not count."""
 _MOST = 32
 """More processes than these are not tried at once."""
 
@@ -77,7 +79,7 @@ def machine(start: str, seconds: float = 0.0) -> Machine:
 
 def capacity(of: Machine) -> Callable[[int], float]:
     """Cores' worth of work that n processes get done together: what was measured, and between it straight."""
-    points = sorted({0: 0.0, **dict(of.capacity)}.items())
+    points = sorted({0: 0.0, **dict(of.capacity or ((of.allowed, float(of.allowed)),))}.items())
 
     def cores(count: int) -> float:
         before = points[0]
@@ -94,11 +96,12 @@ def capacity(of: Machine) -> Callable[[int], float]:
 def contention(cores: int, seconds: float) -> tuple[tuple[int, float], ...]:
     """For 1, all and twice as many processes as cores: cores' worth of work that they get done together.
 
-    One core's worth is what one process gets done in a second of processor time. So other load, quotas, and
-    cores that are halves of one (hyper-threads) all show.
+    One core's worth is what one process gets done in a second of processor time, beside whatever else runs:
+    the items are measured under the same conditions. So other load, quotas, and cores that are halves of one
+    (hyper-threads) all show.
     """
     tried = sorted({1, min(cores, _MOST), min(2 * cores, _MOST)})
-    rounds = 3
+    rounds = 2
     each = seconds / (rounds * len(tried))
     found: dict[int, list[float]] = {count: [] for count in tried}
     speeds: list[float] = []
@@ -108,20 +111,15 @@ def contention(cores: int, seconds: float) -> tuple[tuple[int, float], ...]:
             if count == 1 and told:
                 speeds.append(told[0][0] / max(told[0][1], 1e-9))
             found[count].append(sum(turns / max(wall, 1e-9) for turns, _, wall in told))
-    if not speeds:
+    speed = sum(speeds) / len(speeds) if speeds else 0.0
+    if speed <= 0:
         return ()
-    speed = max(speeds)  # of a core with nobody beside it
     result, least = [], 0.0
     for count in tried:
         # More processes together do not get less done; where they seem to, the machine was disturbed.
-        least = max(least, min(_median(found[count]) / speed, float(min(count, cores))))
+        least = max(least, min(sum(found[count]) / rounds / speed, float(min(count, cores))))
         result.append((count, round(least, 4)))
     return tuple(result)
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
 
 
 def _spin_together(count: int, seconds: float) -> list[tuple[float, float, float]]:
@@ -154,8 +152,12 @@ def _spin_and_tell(writer: int, begin: float, seconds: float) -> None:
     """In a child: compute from `begin` on, tell how much, and end."""
     try:
         time.sleep(max(begin - time.perf_counter(), 0.0))
-        end = begin + seconds
-        start, cpu, turns, table = time.perf_counter(), time.process_time(), 0, list(range(256))
+        # A new process waits for its turn; then it gets as much as those that have been there.
+        settled, end = begin + _SETTLED * seconds, begin + seconds
+        table = list(range(256))
+        while time.perf_counter() < settled:
+            sum(table)
+        start, cpu, turns = time.perf_counter(), time.process_time(), 0
         while time.perf_counter() < end:
             turns += 1
             sum(table)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import signal
 import sys
@@ -22,12 +23,13 @@ import msgspec
 import torch
 
 from gapless.errors import GaplessError
-from gapless.loading.lines import user_place
+from gapless.loading.lines import is_user, shown, user_place
 
 T = TypeVar("T")
 Tell = Callable[[float], None]
 """Called now and then with the part that is done, 0 to 1."""
 
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _GRACE = 5.0
 """Seconds beyond its budget after which a measurement is ended."""
 
@@ -110,10 +112,14 @@ def _end(pid: int) -> None:
 
 def _child(work: Callable[[Tell], Any], writer: int) -> NoReturn:
     try:
-        os.setsid()
+        # A group of its own, to be ended as one. Not a session: to those Linux gives equal parts of the cores
+        # (autogroup), and what is measured there would not be what the user's own processes get.
+        os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no process of the background may read the terminal
             os.dup2(2, 1)  # what the dataset prints is no part of the report
+        sys.stdout = sys.stderr
         torch.set_num_threads(1)  # as in a worker; and threads do not survive a fork
 
         def send(message: dict[str, Any]) -> None:
@@ -141,6 +147,11 @@ def failure(error: BaseException) -> str:
     """The error in one line, with the user's line that raises it."""
     text = f"{type(error).__name__}: {error}".strip().rstrip(":").split("\n")[0]
     place = user_place(error.__traceback__)
+    if "Original Traceback" in str(error):  # torch's, of a worker; the last line is its error
+        rows = str(error).strip().split("\n")
+        text = rows[-1].strip()
+        found = [one for one in map(_FRAME.search, rows) if one is not None and is_user(one[1])]
+        place = f"{shown(found[-1][1])}:{found[-1][2]}" if found else ""
     if "re-initialize CUDA in forked" in str(error):
         text = "it uses CUDA, which no forked worker can: keep items on the CPU and copy the batch"
     return f"making a batch fails{f' at {place}' if place else ''}: {text}"

@@ -7,7 +7,7 @@ import linecache
 import os
 import sysconfig
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from gapless.model.source import SourceLine
@@ -33,9 +33,11 @@ def source_line(file: str, line: int, function: str) -> SourceLine:
     )
 
 
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code."""
+def user_frame(frame: FrameType | None, within: CodeType) -> FrameType | None:
+    """The innermost frame of the user's own code, of those that `within` has called."""
     while frame is not None and not is_user(frame.f_code.co_filename):
+        if frame.f_code is within:
+            return None
         frame = frame.f_back
     return frame
 

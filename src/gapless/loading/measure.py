@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import msgspec
 import torch
-from multiprocessing.reduction import ForkingPickler
 from torch.utils.data import DataLoader
 
 from gapless.loading import forked, predict
@@ -25,9 +25,9 @@ from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Pr
 Progress = Callable[[str, float], None]
 """Called with what is being measured and the part of it that is done."""
 
-_PARTS = {"cores": 0.08, "items": 0.35, "lines": 0.07, "workers": 0.2, "loop": 0.15, "advice": 0.15}
+_PARTS = {"cores": 0.12, "items": 0.31, "lines": 0.07, "workers": 0.2, "loop": 0.15, "advice": 0.15}
 """What each measurement gets of the budget."""
-_CORES_AT_MOST = 1.5
+_CORES_AT_MOST = 3.0
 
 
 def diagnose(
@@ -144,9 +144,7 @@ class _Measurement:
 
     def _fetch(self) -> Fetch:
         seconds = self._seconds("items")
-        found: Fetch = self._measure(
-            "items", Fetch, lambda tell: measure_items(self.loader, seconds, tell)
-        )
+        found: Fetch = self._measure("items", Fetch, lambda tell: measure_items(self.loader, seconds, tell))
         self.skip = len(found.batches)  # other batches next: these are in the system's cache now
         length = length_of(self.loader)
         if 0 <= length < 4 * self.skip:
@@ -204,8 +202,9 @@ def unpicklable(loader: DataLoader) -> str:
         try:
             ForkingPickler(io.BytesIO()).dump(part)
         except Exception as error:
+            why = f"{type(error).__name__}: {error}"
             return (
-                f"workers cannot start ({start}): {name} cannot be pickled ({type(error).__name__}: {error}); "
+                f"workers cannot start ({start}): {name} cannot be pickled ({why}); "
                 "define it at the top of a module and open files when they are first used"
             )
     return ""

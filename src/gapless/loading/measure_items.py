@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from gapless.loading.batches import Maker, bytes_of, indices_of, tensors_of
 from gapless.loading.clock import Clock
-from gapless.loading.forked import LoaderError, Tell
+from gapless.loading.forked import LoaderError, Tell, available
 from gapless.loading.lines import source_line, user_frame
 from gapless.model.loading import Fetch, HotLine
 
@@ -52,8 +52,8 @@ def measure_items(
     indices = islice(indices_of(loader), skip, None)
     while sums.batches < ENOUGH:
         before = clock.wall()
-        asked = next(indices, None)
-        if asked is None:
+        asked = next(indices, indices)  # None is what an unbatched stream is asked for
+        if asked is indices:
             break
         sums.index += clock.wall() - before
         if not _batch(maker, asked, sums, clock, begin + int(seconds * 1e9)):
@@ -129,9 +129,10 @@ def _fetch(sums: _Sums, maker: Maker) -> Fetch:
     )
 
 
-
 def hot_lines(loader: DataLoader, seconds: float, tell: Tell, *, skip: int = 0) -> list[HotLine]:
     """The user's lines in which making batches takes its time, by looking at the stack now and then."""
+    if not hasattr(signal, "setitimer") or not available():
+        return []
     clock, counter = Clock(), Counter[tuple[str, int, str]]()
     begin = clock.wall()
     maker = Maker(loader)
@@ -155,23 +156,31 @@ def hot_lines(loader: DataLoader, seconds: float, tell: Tell, *, skip: int = 0) 
 
 @contextmanager
 def _looking_on(counter: Counter[tuple[str, int, str]]) -> Iterator[None]:
-    """Count the user's innermost line of this thread, every few milliseconds."""
-    me, done = threading.get_ident(), threading.Event()
+    """Add up the time of the user's innermost line of this thread, by a timer that interrupts it.
 
-    def look() -> None:
-        while not done.wait(_EVERY):
-            frame = user_frame(sys._current_frames().get(me))
-            # Time in none of the user's lines is collating's, or torch's own.
-            place = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else ("", 0, "")
-            counter[place] += 1
+    A thread that looked on would be let in where the line gives way, at a sleep before a computation. A call
+    that cannot be interrupted counts with all the time since the look before. Only in the main thread.
+    """
+    clock = Clock()
+    last = clock.wall()
 
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        now = clock.wall()
+        found = user_frame(frame, hot_lines.__code__)
+        # Time in none of the user's lines is collating's, or torch's own.
+        place = (found.f_code.co_filename, found.f_lineno, found.f_code.co_name) if found else ("", 0, "")
+        counter[place] += now - last
+        last = now
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, _EVERY, _EVERY)
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def pin_and_copy(batch: Any, times: int = 5) -> tuple[float, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +23,9 @@ from gapless.model.loading import Fetch, Seen, Setting, Transfer
 _AHEAD = 8
 """Batches asked of the worker in advance, so that it always has the next one to make."""
 _MOST = 48
-_POLL = 0.0005
+_FEW = 4
+_AT_LEAST = 4.0
+"""Seconds in which a few batches may come, however short the time given is."""
 
 
 def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tell, *, skip: int) -> Transfer:
@@ -32,13 +36,14 @@ def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tel
     """
     setting = Setting(workers=1, prefetch=_AHEAD)
     clock, sums, batch = Clock(), _Sums(), None
-    begin = clock.wall()
-    with running(alike(loader, setting, skip=skip, most=_MOST + _AHEAD)) as iterator:
-        started = clock.wall() - begin
+    begin, delayed = clock.wall(), clock.delayed()
+    with warned_off(), running(alike(loader, setting, skip=skip, most=_MOST + _AHEAD)) as iterator:
+        started = clock.wall() - begin - (clock.delayed() - delayed)
         worker = iterator._workers[0].pid
         deadline = begin + int(seconds * 1e9)
+        latest = max(deadline, begin + int(_AT_LEAST * 1e9))  # to start a worker takes what it takes
         while sums.batches < _MOST:
-            if not _there(iterator, deadline):
+            if not _there(iterator, deadline if sums.batches >= _FEW else latest):
                 break
             before = clock.wall(), clock.thread(), clock.delayed()
             batch = next(iterator, None)
@@ -46,7 +51,7 @@ def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tel
                 break
             sums.received(clock, before, worker, begin)
             tell(min(1.0, (clock.wall() - begin) / 1e9 / seconds))
-            if clock.wall() > deadline:
+            if clock.wall() > (deadline if sums.batches >= _FEW else latest):
                 break
     pin, copy = pin_and_copy(batch) if batch is not None and not _broken() else (-1.0, -1.0)
     return msgspec.structs.replace(sums.transfer(fetch, started), pin=pin, copy=copy)
@@ -60,7 +65,7 @@ def _broken() -> bool:
 class _Sums:
     def __init__(self) -> None:
         self.batches = 0
-        self.first = 0
+        self.first = self.booted = 0
         self.walls: list[int] = []
         self.cpus: list[int] = []
         self.worker: list[int] = []
@@ -76,6 +81,7 @@ class _Sums:
         self.batches += 1
         if self.batches == 1:
             self.first = clock.wall() - begin
+            self.booted = self.first - waiting_for_core(worker)
 
     def transfer(self, fetch: Fetch, started: int) -> Transfer:
         if not self.batches:
@@ -88,7 +94,7 @@ class _Sums:
             receive=receive,
             latency=latency,
             start=float(started),
-            boot=max(0.0, self.first - started - fetch.cpu - fetch.wait - receive),
+            boot=max(0.0, self.booted - started - fetch.cpu - fetch.wait - receive),
             first=float(self.first),
             private=self.private[0],
             growth=self._growth(),
@@ -101,9 +107,20 @@ class _Sums:
         return max(0.0, (self.worker[-1] - self.worker[0]) / (len(self.worker) - 1) - fetch.cpu)
 
     def _growth(self) -> float:
-        """Bytes per batch by which the worker's own memory grows, after the first quarter."""
-        rows = self.private[len(self.private) // 4 :]
-        return max(0.0, (rows[-1] - rows[0]) / (len(rows) - 1)) if len(rows) > 4 and rows[0] >= 0 else 0.0
+        """Bytes per batch by which the worker's own memory grows, once it has begun to work."""
+        third = len(self.private) // 3
+        if third < 3 or self.private[0] < 0:
+            return 0.0
+        middle, last = self.private[third : 2 * third], self.private[2 * third : 3 * third]
+        return max(0.0, (_middle(last) - _middle(middle)) / third)
+
+
+def waiting_for_core(pid: int) -> int:
+    """Nanoseconds in which a process could have run and had no core; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _middle(values: list[int]) -> float:
@@ -119,6 +136,14 @@ def _there(iterator: Any, deadline: int) -> bool:
         if time.perf_counter_ns() > deadline:
             return False
     return True
+
+
+@contextmanager
+def warned_off() -> Iterator[None]:
+    """Without torch's warning of more workers than cores: that is what is being tried."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
 
 
 @contextmanager
@@ -149,7 +174,14 @@ def private_memory(pid: int) -> int:
 
 
 def use(
-    loader: DataLoader, setting: Setting, step: float, busy: float, seconds: float, tell: Tell, *, skip: int = 0
+    loader: DataLoader,
+    setting: Setting,
+    step: float,
+    busy: float,
+    seconds: float,
+    tell: Tell,
+    *,
+    skip: int = 0,
 ) -> Seen:
     """Run a loop under `setting` whose steps take `step` nanoseconds, of which the host computes `busy`."""
     clock = Clock()
@@ -159,8 +191,13 @@ def use(
     marks: list[int] = []
     waits: list[int] = []
     counts: list[int] = []
-    with running(alike(loader, setting, skip=skip, most=None if is_iterable(loader) else 1 << 30)) as iterator:
+    before = (0, 0)
+    with (
+        warned_off(),
+        running(alike(loader, setting, skip=skip, most=None if is_iterable(loader) else 1 << 30)) as iterator,
+    ):
         asked = clock.wall()
+        pids = [os.getpid(), *(worker.pid for worker in getattr(iterator, "_workers", ()))]
         while True:
             ready = _queued(iterator)
             if next(iterator, begin) is begin:
@@ -172,11 +209,22 @@ def use(
             counts.append(ready)
             asked = clock.wall()
             marks.append(asked)
+            if len(marks) == warm:
+                before = _ran(pids)
             passed = (asked - begin) / 1e9
             tell(min(1.0, passed / seconds))
-            if passed >= seconds and len(marks) > warm + 4 or passed >= 2 * seconds:
+            if (passed >= seconds and len(marks) > warm + 4) or passed >= max(2 * seconds, _AT_LEAST):
                 break
-    return _seen(setting, marks, waits, counts, first, warm if len(marks) > 2 * warm else len(marks) // 2)
+        after = _ran(pids)
+    cpu, delay = after[0] - before[0], after[1] - before[1]
+    had = cpu / (cpu + delay) if cpu + delay > 0 else -1.0
+    found = _seen(setting, marks, waits, counts, first, warm if len(marks) > 2 * warm else len(marks) // 2)
+    return msgspec.structs.replace(found, had=had)
+
+
+def _ran(pids: list[int]) -> tuple[int, int]:
+    """Processor time of processes, and time in which they waited for a core."""
+    return sum(max(processor_time(pid), 0) for pid in pids), sum(waiting_for_core(pid) for pid in pids)
 
 
 def _seen(

@@ -20,11 +20,11 @@ class Opaque(Exception):
     """An object has a ``to``, and its tensors cannot be seen from outside."""
 
 
-def moved(value: Any, device: torch.device) -> Any:
+def moved(value: Any, device: torch.device, opaque: bool = False) -> Any:
     """`value` with every tensor in it on `device`: pinned first where it is not, then copied without waiting.
 
     Raises:
-        Opaque: what is inside of an object with a ``to`` cannot be told.
+        Opaque: what is inside of an object with a ``to`` cannot be told, and `opaque` is not set.
     """
     if isinstance(value, Tensor):
         return _pinned(value).to(device, non_blocking=True)
@@ -33,14 +33,14 @@ def moved(value: Any, device: torch.device) -> Any:
         order, back = (None if part is None else moved(part, device) for part in value[2:])
         return type(value)(moved(value.data, device), value.batch_sizes, order, back)
     if isinstance(value, Mapping):
-        return _like(value, {key: moved(part, device) for key, part in value.items()})
+        return _like(value, {key: moved(part, device, opaque) for key, part in value.items()})
     if isinstance(value, (list, tuple)):
-        items = [moved(part, device) for part in value]
+        items = [moved(part, device, opaque) for part in value]
         return type(value)(*items) if hasattr(value, "_fields") else _rebuilt(value, items)
     if hasattr(value, "to") and not isinstance(value, (type, torch.nn.Module)):
-        return _by_itself(value, device)
+        return _by_itself(value, device, opaque)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _dataclass(value, device)
+        return _dataclass(value, device, opaque)
     return value
 
 
@@ -81,9 +81,9 @@ def _pinned(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
-def _by_itself(value: Any, device: torch.device) -> Any:
+def _by_itself(value: Any, device: torch.device, opaque: bool) -> Any:
     """An object that knows how to move."""
-    if not any(True for _ in each_tensor(value)):
+    if not opaque and not any(True for _ in each_tensor(value)):
         raise Opaque(type(value).__name__)
     if _takes(getattr(value, "pin_memory", None)):
         value = value.pin_memory()
@@ -117,12 +117,12 @@ def _attributes(value: Any) -> Iterator[Any]:
                 yield getattr(value, name)
 
 
-def _dataclass(value: Any, device: torch.device) -> Any:
+def _dataclass(value: Any, device: torch.device, opaque: bool) -> Any:
     """A copy with its fields moved; neither ``__init__`` nor ``__post_init__`` runs again."""
     made = copy.copy(value)
     for field in dataclasses.fields(value):
         if hasattr(value, field.name):
-            object.__setattr__(made, field.name, moved(getattr(value, field.name), device))
+            object.__setattr__(made, field.name, moved(getattr(value, field.name), device, opaque))
     return made
 
 

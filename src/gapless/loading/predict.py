@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gapless.loading.cores import capacity
+from gapless.loading.sentence import sentence
 from gapless.loading.simulate import Pipeline, Run, simulate
-from gapless.model.loading import Bound, Demand, Fetch, Machine, Prediction, Setting, Transfer
+from gapless.model.loading import Bound, Demand, Diagnosis, Fetch, Machine, Prediction, Setting, Transfer
 
 WITHIN = 0.05
 """What a cheaper setting may be slower than the best."""
@@ -155,3 +158,31 @@ def _kept(of: Measured, one: Prediction) -> Prediction:
         workers=one.setting.workers, prefetch=one.setting.prefetch, persistent=True, pin=one.setting.pin
     )
     return predict(of, setting)
+
+
+def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
+    """What follows from a saved measurement when a step takes as long as `demand` says."""
+    of = Measured(
+        machine=saved.machine,
+        fetch=saved.fetch,
+        transfer=saved.transfer,
+        demand=demand,
+        length=saved.length,
+        pins=saved.transfer.pin >= 0,
+        workers=saved.transfer.batches > 0,
+    )
+    predictions = predict_all(of)
+    best, advised = choose(of, predictions)
+    made = msgspec.structs.replace(
+        saved,
+        demand=demand,
+        predictions=tuple(predictions),
+        bounds=bounds(of),
+        now=predict(of, saved.setting),
+        best=best,
+        advised=advised,
+        recommended=advised.setting.arguments,
+        seen=None,
+        verified=None,
+    )
+    return msgspec.structs.replace(made, sentence=sentence(made))

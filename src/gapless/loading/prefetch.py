@@ -119,16 +119,8 @@ def _sent(batch: Any, device: torch.device, side: torch.cuda.Stream | None, stat
 def _arrived(sent: _Sent, device: torch.device) -> Any:
     """The batch, for the stream that asks for it."""
     if sent.copied is None:
-        return _to(sent.batch, device)
+        return moved(sent.batch, device, opaque=True)
     current = torch.cuda.current_stream(device)
     current.wait_event(sent.copied)
     keep_for(sent.batch, current)
     return sent.batch
-
-
-def _to(batch: Any, device: torch.device) -> Any:
-    """`batch` on `device`, on the current stream."""
-    try:
-        return moved(batch, device)
-    except Opaque:
-        return batch.to(device) if hasattr(batch, "to") else moved(batch, device)

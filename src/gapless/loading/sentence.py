@@ -41,16 +41,22 @@ def _verdict(of: Diagnosis) -> str:
     if not of.demand.step:
         return _throughput(of, now, advised)
     step = f"your step takes {duration(of.demand.step)}"
-    if advised.wait > _SHARE * advised.step:
+    if advised.wait > 2 * _SHARE * advised.step:
         return (
-            f"{step}: no setting keeps up here, "
-            f"{_setting(advised)} is best and leaves {duration(advised.wait)} of waiting per step"
+            f"{step}: nothing keeps up here; {_setting(advised)} is as good as any, "
+            f"and leaves {duration(advised.wait)} of waiting per step"
         )
     if _same(now, advised):
         return f"{step}: {_setting(now)} keeps up, leave it"
     gain = _gain(now, advised)
-    keeps = f"{step}: {_workers(advised)} keeps up" if advised.setting.workers == 1 else (
-        f"{step}: {_workers(advised)} keep up" if advised.setting.workers else f"{step}: no worker is needed"
+    keeps = (
+        f"{step}: {_workers(advised)} keeps up"
+        if advised.setting.workers == 1
+        else (
+            f"{step}: {_workers(advised)} keep up"
+            if advised.setting.workers
+            else f"{step}: no worker is needed"
+        )
     )
     return f"{keeps}; take {_setting(advised)}{gain}"
 
@@ -102,12 +108,12 @@ def notes(of: Diagnosis) -> list[str]:
         found.append(f"workers start by {of.machine.start}: the first batch takes {duration(transfer.first)}")
     if transfer.latency > 0.3e6 and transfer.latency > transfer.receive:
         found.append(
-            f"receiving a batch waits {duration(transfer.latency)} for a worker that holds Python's lock: fewer "
-            "tensors in a batch make it less"
+            f"receiving a batch waits {duration(transfer.latency)} for a worker that holds Python's lock: "
+            "fewer tensors in a batch make it less"
         )
-    if of.demand.step and not of.demand.source.startswith("watched"):
+    if of.demand.step and not of.demand.source.startswith("timed"):
         found.append(
-            f"the host is taken to be busy for {percent(of.demand.busy)} of a step (--step-cpu says otherwise)"
+            f"the host is taken to compute {percent(of.demand.busy)} of a step (--step-cpu says otherwise)"
         )
     return found
 

@@ -89,6 +89,7 @@ class Shard(IterableDataset):
         for item in rows(rank, ranks, range_from(worker, workers, begin)):
             self._yielded += 1
             yield item
+        self._yielded = 0  # a state of after the end is one of before the next pass
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

@@ -19,6 +19,8 @@ Capacity = Callable[[int], float]
 Actor = Generator[tuple[str, Any], Any, None]
 
 _CPU, _PASS, _GET = "cpu", "pass", "get"
+_LEAST = 1e-3
+"""Cores that are always there: time goes on."""
 _SLICES = 4
 """Pieces in which a batch's computing and waiting alternate, as its items do."""
 
@@ -112,7 +114,7 @@ class _Kernel:
 
     def _rate(self) -> float:
         count = len(self._computing)
-        return min(1.0, self._capacity(count) / count) if count else 1.0
+        return min(1.0, max(self._capacity(count), _LEAST) / count) if count else 1.0
 
     def _after(self, delay: float, actor: Actor, message: Any) -> None:
         self._count += 1

@@ -47,11 +47,7 @@ def growth(run: MemoryRun) -> tuple[Growth, ...]:
 
 def _left(run: MemoryRun, last: int) -> dict[Key, dict[int, tuple[int, int]]]:
     """Bytes and tensors that are never given back, by place and by the step that asked for them."""
-    ended = {
-        ident
-        for action, ident in zip(run.action, run.ident, strict=True)
-        if action in (FREE, DEFER)
-    }
+    ended = {ident for action, ident in zip(run.action, run.ident, strict=True) if action in (FREE, DEFER)}
     found: defaultdict[Key, dict[int, tuple[int, int]]] = defaultdict(dict)
     keys: dict[int, Key] = {}
     step = 0

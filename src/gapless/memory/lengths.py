@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ _POOR = 0.02
 """The share of the bytes whose sizes may follow no law; those keep the size of the recorded step."""
 _WARM_UP = 2
 
+Terms: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
 Row = tuple[int, int, int]
 """What happens, in a step of the pattern: action; steps ago and number of the allocation, or stream and 0."""
 
@@ -44,14 +45,14 @@ class Law(NamedTuple):
     bounds: tuple[tuple[int, int], ...]
     rows: tuple[Row, ...]
     places: tuple[int, ...]
-    terms: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+    terms: Terms
     first: int
     odd: int
 
     def sizes(self, length: int) -> list[int]:
         """Bytes of each allocation of a step whose batch is that long."""
         found = np.array([1.0, length, float(length) ** 2]) @ self.terms
-        return [max(int(round(one)), 1) for one in found]
+        return [max(round(one), 1) for one in found]
 
 
 def law(run: MemoryRun) -> Law:
@@ -85,7 +86,11 @@ def law(run: MemoryRun) -> Law:
 
 def _bounds(run: MemoryRun) -> tuple[tuple[int, int], ...]:
     ends = [at for at, action in enumerate(run.action) if action == STEP]
-    return tuple(zip([0, *(end + 1 for end in ends[:-1])], [end + 1 for end in ends], strict=True)) if ends else ()
+    return (
+        tuple(zip([0, *(end + 1 for end in ends[:-1])], [end + 1 for end in ends], strict=True))
+        if ends
+        else ()
+    )
 
 
 def _lengths(run: MemoryRun, bounds: Sequence[tuple[int, int]]) -> tuple[int, ...]:
@@ -141,7 +146,7 @@ def _patterns(run: MemoryRun, bounds: Sequence[tuple[int, int]]) -> list[tuple[R
 
 def _terms(
     run: MemoryRun, bounds: Sequence[tuple[int, int]], alike: Sequence[int], lengths: Sequence[int]
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+) -> Terms:
     """Coefficients of 1, the length and its square for each allocation: as few as fit."""
     sizes = np.array([[run.size[at] for at in _allocs(run, bounds[step])] for step in alike], np.float64)
     x = np.array([lengths[step] for step in alike], np.float64)
@@ -159,7 +164,8 @@ def _terms(
     if poor > _POOR:
         raise Refused(f"the sizes of {100 * poor:.0f} % of the bytes do not follow from the batches' lengths")
     terms[0, open_] = sizes[:, open_].max(axis=0)
-    return terms / np.array([[1.0], [scale], [scale**2]])
+    scaled: Terms = terms / np.array([[1.0], [scale], [scale**2]])
+    return scaled
 
 
 # The run again ------------------------------------------------------------------------------------
@@ -175,27 +181,30 @@ def with_lengths(law: Law, lengths: Sequence[int]) -> MemoryRun:
     end = law.bounds[law.first][1]
     size = list(run.size[:end])
     by_place: defaultdict[int, list[int]] = defaultdict(list)
-    for number, place in enumerate(law.places):
-        by_place[place].append(number)
+    for number, known in enumerate(law.places):
+        by_place[known].append(number)
     for step in range(law.first + 1):
         then, now = law.sizes(law.lengths[step]), law.sizes(lengths[step])
         for at in _allocs(run, law.bounds[step]):
             same = [one for one in by_place.get(run.place[at], ()) if _near(then[one], run.size[at])]
             if same:
                 size[at] = now[same[0]]
-    action, ident = list(run.action[:end]), list(run.ident[:end])
-    stream, place = list(run.stream[:end]), list(run.place[:end])
-    made = [[run.ident[at] for at in _allocs(run, bound)] for bound in law.bounds[: law.first + 1]]
-    following = max(run.ident, default=-1) + 1
+    action, ident = [*run.action[:end]], [*run.ident[:end]]
+    stream, place = [*run.stream[:end]], [*run.place[:end]]
+    before = law.bounds[: law.first + 1]
+    made = [[run.ident[at] for at in _allocs(run, bound)] for bound in before]
+    begun = (block.ident for segment in run.start for block in segment.blocks)
+    following = max((*ident, *begun), default=-1) + 1
     for length in lengths[law.first + 1 :]:
-        sizes, mine = law.sizes(length), []
+        sizes = law.sizes(length)
+        mine: list[int] = []
         made.append(mine)
-        for what, one, number in law.rows:
+        for what, back, number in law.rows:
             action.append(what)
             if what == ALLOC:
                 size.append(sizes[len(mine)])
                 place.append(law.places[len(mine)])
-                stream.append(one)
+                stream.append(back)
                 ident.append(following)
                 mine.append(following)
                 following += 1
@@ -203,10 +212,18 @@ def with_lengths(law: Law, lengths: Sequence[int]) -> MemoryRun:
             size.append(0)
             place.append(-1)
             stream.append(0)
-            ident.append(made[-1 - one][number] if what in (FREE, DEFER) else -1)
-    columns = {name: tuple(told) for name, told in (("action", action), ("ident", ident), ("size", size))}
+            ident.append(made[-1 - back][number] if what in (FREE, DEFER) else -1)
     return msgspec.structs.replace(
-        run, **columns, stream=tuple(stream), place=tuple(place), time=(), address=(), pool=(), recorded=None
+        run,
+        action=tuple(action),
+        ident=tuple(ident),
+        size=tuple(size),
+        stream=tuple(stream),
+        place=tuple(place),
+        time=(),
+        address=(),
+        pool=(),
+        recorded=None,
     )
 
 

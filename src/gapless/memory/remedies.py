@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gapless.memory.lengths import Law, Refused, law, with_lengths
 from gapless.memory.simulate import simulate
@@ -46,12 +47,11 @@ def changes(lengths: Sequence[int]) -> dict[str, Change]:
     """What is tried, by name; what would change nothing is left out."""
     made: dict[str, Change] = {"the longest batch first": longest_first}
     for multiple in _MULTIPLES:
-        made[f"pad to multiples of {multiple}"] = lambda old, to=multiple: [-(-one // to) * to for one in old]
+        made[f"pad to multiples of {multiple}"] = partial(_to_multiples, multiple)
     made["pad to powers of two"] = lambda old: [1 << max(one - 1, 0).bit_length() for one in old]
     for number in _BUCKETS:
-        made[f"pad to {number} lengths: {', '.join(map(str, edges(lengths, number)))}"] = (
-            lambda old, to=number: padded(old, edges(old, to))
-        )
+        to = edges(lengths, number)
+        made[f"pad to {len(to)} lengths: {', '.join(map(str, to))}"] = partial(padded, to)
     made["pad to the longest"] = lambda old: [max(old)] * len(old)
     seen = {tuple(lengths)}
     kept = {}
@@ -77,7 +77,11 @@ def edges(lengths: Sequence[int], number: int) -> list[int]:
     return sorted({ordered[-(-len(ordered) * part // number) - 1] for part in range(1, number + 1)})
 
 
-def padded(lengths: Sequence[int], to: Sequence[int]) -> list[int]:
+def _to_multiples(of: int, lengths: Sequence[int]) -> list[int]:
+    return [-(-one // of) * of for one in lengths]
+
+
+def padded(to: Sequence[int], lengths: Sequence[int]) -> list[int]:
     """Each of `lengths` as the next of `to`, which are in order."""
     return [next(edge for edge in to if edge >= one) for one in lengths]
 

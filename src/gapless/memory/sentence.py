@@ -52,9 +52,10 @@ def advice(report: MemoryReport) -> str:
     if report.remedy >= 0:
         remedy = report.remedies[report.remedy]
         assert remedy.outcome is not None
-        return f"Better: {named(remedy)}: {gain(remedy.outcome, base)}{cost(remedy)}"
+        return f"Better: {remedy.title}: {gain(remedy.outcome, base)}{cost(remedy)}"
     if report.best < 0 and report.remedies:
-        tried = f"{count(len(report.trials), 'setting')} and {count(len(report.remedies), 'change')} of the batches"
+        settings, changes = count(len(report.trials), "setting"), count(len(report.remedies), "change")
+        tried = f"{settings} and {changes} of the batches"
         if base.shortage is not None:
             return f"None of {tried} makes it fit: it needs less memory"
         return f"None of {tried} is better than what the run has"
@@ -67,11 +68,6 @@ def advice(report: MemoryReport) -> str:
     if best.outcome is None:
         return ""
     return f"Better with {best.settings}: {gain(best.outcome, base)}"
-
-
-def named(remedy: Remedy) -> str:
-    """A remedy with its settings."""
-    return f"{remedy.name}, with {remedy.settings}" if remedy.settings else remedy.name
 
 
 def cost(remedy: Remedy) -> str:

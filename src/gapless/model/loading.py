@@ -19,7 +19,8 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `allowed` cores by affinity, `quota` cores by the control group (-1: no limit). `capacity` says how many
     cores' worth of work n processes got done together, as measured beside whatever else ran: pairs of n and
-    cores. `memory` and `shared` are free bytes, of all and of the file system for shared memory (-1: unknown).
+    cores. `memory` and `shared` are free bytes, of all and of the file system for shared memory (-1:
+    unknown).
     `start` is how workers are started: ``fork``, ``spawn`` or ``forkserver``.
     """
 
@@ -39,10 +40,10 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What making batches costs where nothing else has to be done; nanoseconds and bytes.
 
-    `item` is the wall time of one item, of which `item_cpu` is computing and `item_wait` waiting for a disk, a
-    network or a sleep; the rest is waiting for a core. `collate` and `collate_cpu` are per batch. `index` is
-    what the sampler takes per batch. `batches` are the processor time and the waiting of each batch that was
-    made, collating included. `pickled` says that the items were fetched at once (``__getitems__``).
+    `item` is the wall time of one item, of which `item_cpu` is computing and `item_wait` waiting for a disk,
+    a network or a sleep; the rest is waiting for a core. `collate` and `collate_cpu` are per batch. `index`
+    is what the sampler takes per batch. `batches` are the processor time and the waiting of each batch made,
+    collating included. `at_once` says that the items were fetched together (``__getitems__``).
     """
 
     items: int = 0
@@ -149,7 +150,9 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A loader in use: nanoseconds per step over `batches` steps, and those in ``next``.
 
     `ready` is the mean number of batches in the queue when the loop asked, -1 where there is no queue.
-    `rest_cpu` is the processor time of the loop's own thread outside of ``next``, per step.
+    `rest_cpu` is the processor time of the loop's own thread outside of ``next``, per step. `had` is the part
+    of the time in which the loop and its workers could run that they had a core (-1: not told): less than
+    the prediction took for granted where the load of the machine has changed.
     """
 
     setting: Setting = Setting()
@@ -159,6 +162,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     rest_cpu: float = 0.0
     first: float = 0.0
     ready: float = -1.0
+    had: float = -1.0
     predicted: float = -1.0
 
     @property
@@ -181,8 +185,8 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """An input pipeline, measured, and what follows from it.
 
     `now` is the prediction for the loader's own setting, `best` the shortest of all, `advised` the cheapest
-    within 5 % of it; `predictions` are all that were tried, by workers. `seen` is the loader run under its own
-    setting, `verified` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
+    within 5 % of it; `predictions` are all that were tried, by workers. `seen` is the loader run under its
+    own setting, `verified` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
     """
 
     sentence: str = ""

@@ -303,7 +303,23 @@ class Remedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     settings: str = ""
     tokens: float = 0.0
     outcome: Outcome | None = None
-    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """The remedy with its settings."""
+        return f"{self.name}, with {self.settings}" if self.settings else self.name
+
+
+class LargestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The largest batch that fits, and the largest that fits without a retry, which `outcome` is of.
+
+    Each allocation's size is taken to be a straight line of the batch's, through the `recorded` ones.
+    """
+
+    batch: int = 0
+    without_retries: int = 0
+    outcome: Outcome = Outcome()
+    recorded: tuple[int, ...] = ()
 
 
 class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -314,7 +330,8 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     reserved. `trials` are the other settings, the best first where they were `searched`; `best` is the
     position of the one to take, -1 where none is better. `ends` are the steps' ends, `growth` what grows from
     step to step. `expandable` is the run with expandable segments, where that was worth a look. `remedies`
-    are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what the rules find.
+    are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what
+    the rules find.
     """
 
     sentence: str
@@ -343,6 +360,7 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     expandable: Outcome | None = None
     remedies: tuple[Remedy, ...] = ()
     remedy: int = -1
+    largest: LargestBatch | None = None
     advice: str = ""
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()

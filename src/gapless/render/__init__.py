@@ -14,7 +14,10 @@ from gapless.render._style import Style
 Render = Callable[[Report, Style], str]
 """A report as text, ending with a line break."""
 
-__all__ = ["Render", "Style", "formats", "renderer", "together"]
+ALONE = ("html", "junit", "markdown", "sarif")
+"""Formats that are whole documents: nothing else may stand in the file that they go to."""
+
+__all__ = ["ALONE", "Render", "Style", "formats", "renderer", "together"]
 
 
 @cache

@@ -17,6 +17,8 @@ from gapless.rules._places import short_path
 Level = Literal["warning", "note"]
 
 _RECURRING = ("every-step", "some-steps", "no-steps")
+_OF_THE_PROFILE = "GAP7"
+"""Rules of how the profile was taken, which cost the training itself nothing."""
 _MATTERS = 0.005
 """A finding that leaves the GPU idle for less than this share of the steps is a note."""
 
@@ -28,7 +30,7 @@ def plain(text: str) -> str:
 
 def level(one: Finding) -> Level:
     """``warning`` for what costs training steps, ``note`` for set-up, evaluation and what costs nothing."""
-    if one.frequency.when not in _RECURRING:
+    if one.frequency.when not in _RECURRING or one.code.startswith(_OF_THE_PROFILE):
         return "note"
     loss = one.loss
     if loss is not None and (loss.idle or loss.blocked) and loss.share < _MATTERS:
@@ -109,7 +111,7 @@ def in_repository(line: SourceLine | None, style: Style) -> bool:
 
 def where(one: Finding, style: Style) -> str:
     """``train.py:12``, or what else is known of the place."""
-    return f"{shown_path(one.line, style)}:{one.line.line}" if one.line else one.place
+    return f"{shown_path(one.line, style)}:{one.line.line}" if one.line else one.place or "the whole run"
 
 
 def subject(report: Report, style: Style) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from gapless.memory.sentence import named
 from gapless.model import Finding
-from gapless.model.memory import MemoryReport, Moment, Outcome, Owner
+from gapless.model.memory import LargestBatch, MemoryReport, Moment, Outcome, Owner
 from gapless.model.wording import count, duration, percent, size
 from gapless.render._canvas import Canvas
 from gapless.render._finding import finding
@@ -61,6 +60,8 @@ def as_text(made: MemoryReport, style: Style) -> str:
     _peak(canvas, made)
     _idle(canvas, made)
     _calls(canvas, made)
+    if made.largest is not None:
+        _largest(canvas, made.largest)
     if made.trials:
         _trials(canvas, made)
     if made.remedies:
@@ -192,6 +193,22 @@ def _calls(canvas: Canvas, made: MemoryReport) -> None:
         _fidelity(canvas, made)
 
 
+def _largest(canvas: Canvas, largest: LargestBatch) -> None:
+    """The largest batch that fits."""
+    lead = Text(f"  {'batch':<11}", style="bold")
+    recorded = " and ".join(map(str, largest.recorded))
+    if not largest.batch:
+        canvas.hanging(lead, Text("none fits, not even one of 1", style="red"))
+        return
+    told = f"{largest.batch} at most fits"
+    if 0 < largest.without_retries < largest.batch:
+        told += f", {largest.without_retries} without a request that finds the GPU full"
+    elif not largest.without_retries:
+        told += ", with requests that find the GPU full"
+    told += f": {size(largest.outcome.peak_reserved)} reserved. Sizes lie on a straight line through batches "
+    canvas.hanging(lead, Text(f"{told}of {recorded}"))
+
+
 def _call_counts(outcome: Outcome) -> list[str]:
     named = (
         (outcome.mallocs, "cudaMalloc"),
@@ -253,7 +270,7 @@ def _remedies(canvas: Canvas, made: MemoryReport) -> None:
         if one.outcome is None:
             continue
         extra = f"{100 * one.tokens:+.1f} %" if abs(one.tokens) >= 0.0005 else "as many"
-        _row(canvas, "  " + named(one), one.outcome, made.baseline, room, _won(at, made), extra)
+        _row(canvas, "  " + one.title, one.outcome, made.baseline, room, _won(at, made), extra)
     rest = len(made.remedies) - len(shown)
     if rest:
         canvas.clipped(Text(f"  … and {count(rest, 'change')} that do no better (--all)", style="dim"))

@@ -51,7 +51,7 @@ def _run(report: Report, subject: str) -> str:
 
 
 def _case(one: Finding, report: Report, subject: str, style: Style) -> str:
-    where = brief.where(one, style) or subject
+    where = brief.where(one, style)
     backward = " (backward)" if one.backward else ""
     name = f"{one.code} {one.name} at {where}{backward}"
     place = ""

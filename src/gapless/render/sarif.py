@@ -30,7 +30,10 @@ def render(report: Report, style: Style) -> str:
 
 def together(reports: Sequence[Report], style: Style) -> str:
     """Several reports as one log, a run for each."""
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(one, style) for one in reports]}
+    runs = [_run(one, style) for one in reports]
+    for number, run in enumerate(runs[1:], 2):  # services take each category once
+        run["automationDetails"]["id"] += f"{number}/"
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
     return json.dumps(plain_json(log), indent=1, ensure_ascii=not style.unicode) + "\n"
 
 

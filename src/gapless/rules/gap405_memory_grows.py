@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, Profile, Rule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import count, size
 from gapless.rules import _memory as held
@@ -50,6 +52,24 @@ class MemoryGrows(Rule):
         "end with the epoch"
     )
 
+    def find(self, profile: Profile) -> Iterator[Hit]:
+        lows = _lows(profile)[held.WARM_UP :]
+        rises = [after - before for before, after in pairwise(lows)]
+        if len(rises) < _LEAST or min(rises) <= 0:
+            return
+        mean = sum(rises) // len(rises)
+        if mean < _SEEN or min(rises) < mean / 2 or max(rises) > 2 * mean:
+            return  # caches and batches of many lengths do not grow evenly
+        yield Hit(
+            evidence=(
+                f"in each of {count(len(rises), 'step')} the least that is allocated is {size(mean)} more "
+                "than in the step before",
+            ),
+            remedy=self.advice,
+            bytes=sum(rises),
+            steps=len(rises),
+        )
+
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         if not held.leaks(memory):
             return
@@ -76,6 +96,24 @@ class MemoryGrows(Rule):
         )
 
 
+def _lows(profile: Profile) -> list[int]:
+    """The least that is allocated in each step; nothing where a step has no point of the curve."""
+    memory, steps = profile.memory, profile.steps
+    if steps.source == "span" or steps.count < 2:
+        return []
+    found = []
+    for start, end in zip(steps.start, steps.end, strict=False):
+        low, high = bisect_left(memory.time, start), bisect_right(memory.time, end)
+        if low == high:
+            return []
+        found.append(min(memory.allocated[low:high]))
+    return found
+
+
+_LEAST = 4
+"""Rises from step to step that show growth."""
+_SEEN = 1 << 20
+"""Bytes a step from which a curve tells growth from rounding."""
 _MOST = 3
 """Other lines that are named."""
 _PART = 0.05

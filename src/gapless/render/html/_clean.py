@@ -38,10 +38,18 @@ class Clean:
     def __call__(self, text: str) -> str:
         """`text` with what cannot be seen spelled out, and cut where it is far too long."""
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-        if not self._style.frames:
-            text = self._relative(text)
-        text = visible(text)
+        if self._folder and not self._style.frames:
+            text = text.replace(self._folder, "")
+        text = visible(self.homes(text))
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
+
+    def homes(self, text: str) -> str:
+        """`text` without anyone's home folder, unless every frame was asked for."""
+        if self._style.frames:
+            return text
+        if self._home:
+            text = re.sub(re.escape(self._home) + r"(?=[/\\]|$)", "~", text)
+        return _HOMES.sub("~", text)
 
     def path(self, file: str) -> str:
         """A file's name as it is shown."""
@@ -60,13 +68,6 @@ class Clean:
                 return value  # columns of numbers
             return [self.whole(item) for item in value]
         return value
-
-    def _relative(self, text: str) -> str:
-        if self._folder:
-            text = text.replace(self._folder, "")
-        if self._home:
-            text = re.sub(re.escape(self._home) + r"(?=[/\\]|$)", "~", text)
-        return _HOMES.sub("~", text)
 
 
 def visible(text: str) -> str:

@@ -168,7 +168,9 @@ def _stacks(one: Finding, clean: Clean) -> list[dict[str, Any]]:
                 }
                 for frame in reversed(stack[:_FRAMES])
             ]
-            found.append({"what": " · ".join(part for part in (site.operator, kind) if part), "frames": frames})
+            found.append(
+                {"what": " · ".join(part for part in (site.operator, kind) if part), "frames": frames}
+            )
     return found
 
 

@@ -26,7 +26,9 @@ class _Line:
     findings: list[dict[str, Any]] = field(default_factory=list)
 
 
-def files(report: Report, views: list[dict[str, Any]], sources: Sources, clean: Clean) -> list[dict[str, Any]]:
+def files(
+    report: Report, views: list[dict[str, Any]], sources: Sources, clean: Clean
+) -> list[dict[str, Any]]:
     """The user's files that cost something and lie at hand, the dearest first."""
     marks = _marks(report, views, sources)
     weighed = sorted(marks.items(), key=lambda item: -sum(_weight(one) for one in item[1].values()))
@@ -35,9 +37,7 @@ def files(report: Report, views: list[dict[str, Any]], sources: Sources, clean: 
     room = _LINES
     for file, lines in weighed[:_FILES]:
         most = max(map(_weight, lines.values())) or 1.0
-        rows = [
-            _row(n, text, lines.get(n), per, most) for n, text in sources.excerpt(file, lines)
-        ]
+        rows = [_row(n, text, lines.get(n), per, most) for n, text in sources.excerpt(file, lines)]
         room -= len(rows)
         if room < 0:
             break
@@ -49,9 +49,7 @@ def _weight(one: _Line) -> float:
     return float(one.idle) if one.idle else one.waits
 
 
-def _marks(
-    report: Report, views: list[dict[str, Any]], sources: Sources
-) -> dict[str, dict[int, _Line]]:
+def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dict[str, dict[int, _Line]]:
     marks: dict[str, dict[int, _Line]] = defaultdict(lambda: defaultdict(_Line))
 
     def at(line: SourceLine | None) -> _Line | None:

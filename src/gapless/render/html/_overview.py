@@ -10,9 +10,8 @@ from gapless.model import Profile, RankSummary, Report
 from gapless.model.profile import Asked, Prices
 from gapless.model.wording import count, duration, number, percent, size, three_digits
 from gapless.render._comparison import short
-from gapless.rules._places import short_path
-
 from gapless.render.html._clean import Clean
+from gapless.rules._places import short_path
 
 PARTS = (
     ("kernel", "kernels"),
@@ -63,7 +62,9 @@ def facts(report: Report, clean: Clean) -> list[str]:
     parts: list[str] = []
     if profile is not None:
         marked = profile.steps.source != "span"
-        parts.append(f"{count(profile.steps.count, 'step')} ({profile.steps.source})" if marked else "no steps marked")
+        parts.append(
+            f"{count(profile.steps.count, 'step')} ({profile.steps.source})" if marked else "no steps marked"
+        )
         if profile.gpu:
             parts.append(profile.gpu + (f", one of {profile.devices}" if profile.devices > 1 else ""))
         if profile.rank >= 0:
@@ -77,7 +78,7 @@ def facts(report: Report, clean: Clean) -> list[str]:
         parts.append(environment.device + (", emulated" if environment.emulated else ""))
     parts += [f"torch {environment.torch}"] if environment.torch else []
     parts += [f"Python {environment.python}"] if environment.python else []
-    parts.append(" ".join(map(clean.path, report.script)))
+    parts += [clean.path(one) for one in report.script[:1]]  # arguments may hold what is not for others
     return [part for part in parts if part]
 
 
@@ -85,7 +86,9 @@ def split(profile: Profile) -> list[dict[str, Any]]:
     """The parts of a step's time, which add up to it."""
     total, per = profile.steps.total, max(profile.steps.count, 1)
     rows = [(name, label, getattr(profile.split, name)) for name, label in PARTS]
-    return [_part(name, label, time, total, per) for name, label, time in rows if total and time / total >= 5e-4]
+    return [
+        _part(name, label, time, total, per) for name, label, time in rows if total and time / total >= 5e-4
+    ]
 
 
 def idle(profile: Profile) -> list[dict[str, Any]]:
@@ -152,7 +155,7 @@ def strip(profile: Profile) -> dict[str, Any] | None:
         bars.append(
             {
                 "height": f"{100 * each / longest:.2f}",
-                "busy": f"{100 * min(busy, each) / longest:.2f}",
+                "busy": f"{100 * min(busy / each, 1) if each else 0:.2f}",
                 "title": f"{name}: {duration(each)}, GPU at work for {duration(busy)}",
                 "from": steps.start[first],
                 "to": steps.end[last],
@@ -203,7 +206,9 @@ def order(report: Report, views: list[dict[str, Any]]) -> dict[str, Any] | None:
     told = f"Without all waits {duration(prices.span)} would be {duration(prices.span - prices.all)}, "
     told += f"{percent(prices.all / prices.span)} less; then {_LIMITS.get(prices.remains, prices.remains)}."
     places = {
-        one.price.costs: view for one, view in zip(report.findings, views, strict=True) if one.price is not None
+        one.price.costs: view
+        for one, view in zip(report.findings, views, strict=True)
+        if one.price is not None
     }
     rows = []
     for position, saved in zip(prices.shortest, prices.saved, strict=True):
@@ -239,8 +244,10 @@ def ranks(rows: tuple[RankSummary, ...], clean: Clean) -> dict[str, Any] | None:
                 "late": duration(one.late) if one.late >= 0 else "?",
                 "utilization": percent(one.utilization) if one.utilization >= 0 else "",
                 "width": f"{100 * one.step / longest:.2f}",
-                "idle_width": f"{100 * one.idle / longest:.2f}",
-                "communication_width": f"{100 * one.communication / longest:.2f}",
+                "idle_width": f"{100 * min(one.idle / one.step, 1):.2f}" if one.step else "0",
+                "communication_width": f"{100 * min(one.communication / one.step, 1):.2f}"
+                if one.step
+                else "0",
                 "last": one.late >= 0 and one.late == latest and latest > 0,
             }
             for one in shown
@@ -274,13 +281,22 @@ def tables(profile: Profile, clean: Clean) -> list[dict[str, Any]]:
             if line is None:
                 continue
             where = f"{clean.path(line.file)}:{line.line}" if line.is_user else short_path(line)
-            rows.append([where, one.site.operator, duration(one.total / per), three_digits(one.kernels / per)])
-        found.append(_table("lines", "Lines by GPU time", ["launched at", "operator", "GPU time", "kernels"], rows, 2))
+            rows.append(
+                [where, one.site.operator, duration(one.total / per), three_digits(one.kernels / per)]
+            )
+        found.append(
+            _table("lines", "Lines by GPU time", ["launched at", "operator", "GPU time", "kernels"], rows, 2)
+        )
     return found
 
 
 def _table(
-    name: str, title: str, head: list[str], rows: list[list[str]], words: int = 1, titles: list[str] | None = None
+    name: str,
+    title: str,
+    head: list[str],
+    rows: list[list[str]],
+    words: int = 1,
+    titles: list[str] | None = None,
 ) -> dict[str, Any]:
     return {"id": name, "title": title, "head": head, "rows": rows, "words": words, "titles": titles or []}
 
@@ -294,8 +310,11 @@ def waits(report: Report, views: list[dict[str, Any]]) -> dict[str, Any]:
     """The waits of a usual step, line by line."""
     steps = report.steps
     rows = [
-        {"view": view, "width": f"{100 * one.frequency.per_step / steps.waits_per_step:.3f}",
-         "waits": number(round(one.frequency.per_step, 2))}
+        {
+            "view": view,
+            "width": f"{100 * one.frequency.per_step / steps.waits_per_step:.3f}",
+            "waits": number(round(one.frequency.per_step, 2)),
+        }
         for one, view in zip(report.findings, views, strict=True)
         if steps.waits_per_step and one.frequency.per_step
     ]
@@ -318,16 +337,15 @@ def estimate(report: Report) -> list[str]:
     where = f" on {one.gpu}" if one.gpu else ""
     told = [
         f"Estimated{source}: a step of {duration(one.step.likely)} "
-        f"({duration(one.step.least)} to {duration(one.step.most)}){where}, at the sizes of this run; the GPU has "
-        f"work for {duration(one.device)} of it, the host for {duration(one.host)}."
+        f"({duration(one.step.least)} to {duration(one.step.most)}){where}, at the sizes of this run; "
+        f"the GPU has work for {duration(one.device)} of it, the host for {duration(one.host)}."
     ]
     if report.findings and one.saved.most >= 0.005 * one.step.likely:
         if one.reasons or one.saved.most > 3 * max(one.saved.least, 1):
             told.append(f"All waits together cost at most {duration(one.saved.most)} of it.")
         else:
             left = one.step.likely - one.prices.all
-            told.append(
-                f"Without all waits it would be {duration(left)}, {percent(one.prices.all / one.step.likely)} less."
-            )
+            less = percent(one.prices.all / one.step.likely)
+            told.append(f"Without all waits it would be {duration(left)}, {less} less.")
     told += [f"Estimates are bounds: {reason}." for reason in one.reasons]
     return told

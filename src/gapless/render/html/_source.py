@@ -7,7 +7,7 @@ import io
 import keyword
 import os
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from markupsafe import Markup, escape
@@ -23,14 +23,18 @@ REACH = 25
 _LARGEST = 2_000_000
 _WIDEST = 240
 _BUILTINS = frozenset(dir(builtins))
-_CLASSES = {tokenize.COMMENT: "c", tokenize.STRING: "s", tokenize.NUMBER: "n"}
+_CLASSES = {tokenize.COMMENT: "tc", tokenize.STRING: "ts", tokenize.NUMBER: "tn"}
 
 
 class Sources:
-    """The files that findings point into, read where they lie at hand; `folder` is where paths begin."""
+    """The files that findings point into, read where they lie at hand; `folder` is where paths begin.
 
-    def __init__(self, folder: str) -> None:
+    `clean` takes out of a line's text what is not for others.
+    """
+
+    def __init__(self, folder: str, clean: Callable[[str], str] = str) -> None:
         self._folder = folder
+        self._clean = clean
         self.lines = cache(self._lines)
         self.painted = cache(self._painted)
 
@@ -44,7 +48,7 @@ class Sources:
     def around(self, line: SourceLine) -> list[tuple[int, Markup]]:
         """Numbers and text of the lines around; the line's own recorded text where there is no more."""
         if not self.holds(line):
-            return [(line.line, painted([line.code])[0])] if line.code else []
+            return [(line.line, painted([self._clean(line.code)])[0])] if line.code else []
         text = self.painted(line.file)
         first, last = max(line.line - AROUND, 1), min(line.line + AROUND, len(text))
         return [(number, text[number - 1]) for number in range(first, last + 1)]
@@ -75,7 +79,7 @@ class Sources:
             return []
 
     def _painted(self, file: str) -> list[Markup]:
-        return painted(self.lines(file))
+        return painted([self._clean(line) for line in self.lines(file)])
 
 
 def painted(lines: list[str]) -> list[Markup]:
@@ -95,7 +99,7 @@ def painted(lines: list[str]) -> list[Markup]:
 
 def _kind(token: tokenize.TokenInfo) -> str:
     if token.type == tokenize.NAME:
-        return "k" if keyword.iskeyword(token.string) else "b" if token.string in _BUILTINS else ""
+        return "tk" if keyword.iskeyword(token.string) else "tb" if token.string in _BUILTINS else ""
     return _CLASSES.get(token.type, "")
 
 

@@ -1,4 +1,4 @@
-"""A loader watched while a loop uses it: two readings of the clock for each batch."""
+"""A loader timed while a loop uses it: two readings of the clock for each batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SKIP = 2
 """First steps, which warm up."""
 
 
-class Watched:
-    """``for batch in watch(loader)``: the same batches, and how long the loop waited for them.
+class Timed:
+    """``for batch in timed(loader)``: the same batches, and how long the loop waited for them.
 
     `seen` tells what was seen so far, `demand` what the loop's steps take without their input: give it to
-    :func:`diagnose` as ``step=watched.demand.step / 1e9, busy=watched.demand.busy``.
+    :func:`diagnose` as ``step=loop.demand.step / 1e9, busy=loop.demand.busy``.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Watched:
         """The loop's own step, without its input."""
         seen = self.seen
         rest = seen.step - seen.wait
-        return Demand(step=rest, busy=min(1.0, seen.rest_cpu / rest) if rest > 0 else 1.0, source="watched")
+        return Demand(step=rest, busy=min(1.0, seen.rest_cpu / rest) if rest > 0 else 1.0, source="timed")
 
 
-def watch(loader: Any) -> Watched:
-    """`loader`, to be used in its place; see :class:`Watched`."""
-    return Watched(loader)
+def timed(loader: Any) -> Timed:
+    """`loader`, to be used in its place; see :class:`Timed`."""
+    return Timed(loader)

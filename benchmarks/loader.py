@@ -1,0 +1,274 @@
+"""How well the time of a step is predicted from one measurement, for loaders with 0 to 4 workers.
+
+    python benchmarks/loader.py             # some minutes
+    python benchmarks/loader.py --write     # writes benchmarks/sheets/loader.md
+    python benchmarks/loader.py --quick     # one try each
+
+Datasets that compute, that wait, and that do both are measured by `diagnose`; then each number of workers is
+run for real, alone and beside one process that computes all the time. The cores that the processes really
+get are tried before and after each run, and the prediction is made for what they got: whatever else the
+machine does is in both numbers. The middle of several tries is shown, with all of them beside it; then the
+part of the time in which the processes could run that they had a core, and how far off the prediction is
+when that is known. On a machine with changing load the first shows how well the load was foreseen, the
+second how well the loader was.
+Exits with 1 when one is off by more than a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import _sheet
+import msgspec
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from gapless.loading.cores import machine
+from gapless.loading.forked import measured
+from gapless.loading.measure import diagnose
+from gapless.loading.measure_items import measure_items
+from gapless.loading.measure_workers import use
+from gapless.loading.predict import Measured, predict
+from gapless.model.loading import Fetch, Machine, Seen, Setting
+
+BATCH = 8
+STEP = 0.020
+CASES = {"computing": (5.0, 0.0), "waiting": (0.1, 20.0), "mixed": (2.5, 5.0)}
+"""Milliseconds of an item: computing and waiting."""
+BUSY = {"sleeps": 0.0, "computes": 1.0}
+"""What the host does in a step, and the part of it in which it computes."""
+WORKERS = (0, 1, 2, 3, 4)
+LIMIT = 0.10
+
+
+class Try(NamedTuple):
+    """Nanoseconds of a step: predicted before it ran, predicted with the cores it had, and as it was.
+
+    `had` is the part of the time in which its processes could run that they had a core.
+    """
+
+    predicted: float
+    then: float
+    seen: float
+    had: float
+
+
+class Items(Dataset):
+    """Items that take so many turns of a loop, and so many seconds of waiting."""
+
+    def __init__(self, turns: int, wait: float) -> None:
+        self.turns, self.wait = turns, wait
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.wait:
+            time.sleep(self.wait)
+        for _ in range(self.turns):
+            pass
+        return torch.zeros(3, 64, 64), index
+
+
+def burn() -> None:
+    """Compute until somebody ends it."""
+    while True:
+        pass
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """So many processes that compute beside."""
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=burn, daemon=True) for _ in range(count)]
+    for one in others:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in others:
+            one.kill()
+            one.join()
+
+
+def quiet(part: float) -> None:
+    """Progress that nobody follows."""
+
+
+def between(before: Machine, after: Machine) -> Machine:
+    """The mean of what processes got before and after a run."""
+    rows = zip(before.capacity, after.capacity, strict=True)
+    return msgspec.structs.replace(
+        before, capacity=tuple((count, (one + other) / 2) for (count, one), (_, other) in rows)
+    )
+
+
+def tries(loader: DataLoader, of: Measured, workers: int, count: int, seconds: float) -> list[Try]:
+    """Some runs, and what was predicted for each."""
+    found = []
+    setting = Setting(workers=workers, prefetch=2 if workers else 0)
+    step, busy = of.demand.step, of.demand.busy
+    for _ in range(count):
+        before = machine("fork", 1.2)
+        seen = measured(
+            lambda tell: use(loader, setting, step, busy, seconds, tell), Seen, 4 * seconds, quiet
+        )
+        at = between(before, machine("fork", 1.2))
+        even = replace(of, machine=msgspec.structs.replace(at, capacity=((1, seen.had), (64, 64 * seen.had))))
+        found.append(
+            Try(
+                predict(replace(of, machine=at), setting).step,
+                predict(even, setting).step,
+                seen.step,
+                seen.had,
+            )
+        )
+    return found
+
+
+def rows(count: int, seconds: float) -> Iterator[tuple[list[object], float]]:
+    """A row for each case, and by how much its prediction is off."""
+    for name, (cpu, wait) in CASES.items():
+        for host, busy in BUSY.items():
+            loader = DataLoader(Items(turns_of(cpu / 1e3), wait / 1e3), batch_size=BATCH, num_workers=1)
+            for others in (0, 1):
+                with neighbours(others):
+                    told = diagnose(loader, 12.0, STEP, busy=busy)
+                    of = Measured(
+                        machine=told.machine,
+                        fetch=told.fetch,
+                        transfer=told.transfer,
+                        demand=told.demand,
+                        length=told.length,
+                    )
+                    for workers in WORKERS:
+                        yield _row(tries(loader, of, workers, count, seconds), name, host, others, workers)
+
+
+def _row(found: list[Try], name: str, host: str, others: int, workers: int) -> tuple[list[object], float]:
+    off = statistics.median(one.predicted / one.seen - 1 for one in found)
+    then = statistics.median(one.then / one.seen - 1 for one in found)
+    row: list[object] = [
+        name,
+        host,
+        others,
+        workers,
+        f"{statistics.median(one.predicted for one in found) / 1e6:.1f}",
+        f"{statistics.median(one.seen for one in found) / 1e6:.1f}",
+        f"{100 * off:+.1f} %",
+        ", ".join(f"{100 * (one.predicted / one.seen - 1):+.0f}" for one in found),
+        f"{100 * statistics.median(one.had for one in found):.0f} %",
+        f"{100 * then:+.1f} %",
+    ]
+    print(*row, flush=True)
+    return row, off
+
+
+def turns_of(seconds: float) -> int:
+    """How many turns of the loop in an item take so much processor time here."""
+    dataset = Items(1_000_000, 0.0)
+    taken = []
+    for _ in range(5):
+        begin = time.thread_time()
+        dataset[0]
+        taken.append(time.thread_time() - begin)
+    return int(1_000_000 * seconds / min(taken))
+
+
+class Empty(Dataset):
+    """Items that are there at once: whatever is measured of them is the measuring."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> int:
+        for _ in range(self.turns):
+            pass
+        return index
+
+
+def overhead() -> str:
+    """What `diagnose` measures of a batch, beside the loader itself and a loop that times it."""
+    from gapless.loading import timed
+
+    table: list[list[object]] = []
+    for turns in (2_000, 20_000, 200_000):
+        loader = DataLoader(Empty(turns), batch_size=BATCH)
+        plain, watched, made = [], [], []
+        for _ in range(7):
+            plain.append(_batches(loader))
+            watched.append(_batches(timed(loader)))
+            fetch = measured(lambda tell, loader=loader: measure_items(loader, 5, tell), Fetch, 9, quiet)
+            made.append(fetch.cpu + fetch.index)
+        base, loop, probe = (min(one) for one in (plain, watched, made))
+        table.append(
+            [
+                f"{base / BATCH / 1e3:.0f} µs",
+                f"{base / 1e3:.0f} µs",
+                f"{100 * (loop / base - 1):+.1f} %",
+                f"{100 * (probe / base - 1):+.1f} %",
+            ]
+        )
+    return _sheet.table(["item", "batch", "timed() adds", "diagnose's batch beside it"], table)
+
+
+def _batches(loader: object, count: int = 60) -> float:
+    """Processor time of one batch, in nanoseconds."""
+    iterator = iter(loader)  # type: ignore[call-overload]
+    next(iterator)
+    begin = time.process_time_ns()
+    for _ in range(count):
+        next(iterator)
+    return (time.process_time_ns() - begin) / count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write benchmarks/sheets/loader.md")
+    parser.add_argument("--quick", action="store_true", help="one try each")
+    wishes = parser.parse_args()
+    torch.set_num_threads(1)
+    load = os.getloadavg()[0]
+    made = list(rows(1 if wishes.quick else 3, 2.0 if wishes.quick else 3.0))
+    columns = [
+        "items",
+        "host in a step",
+        "neighbours",
+        "workers",
+        "predicted ms",
+        "measured ms",
+        "off",
+        "each",
+    ]
+    worst = max(abs(off) for _, off in made)
+    within = sum(abs(off) <= LIMIT for _, off in made)
+    text = f"{within} of {len(made)} within a tenth; the worst is off by {100 * worst:.0f} %.\n\n"
+    text += _sheet.table(columns, [row for row, _ in made])
+    text += "\n## What measuring adds\n\n" + overhead()
+    print(text)
+    if wishes.write:
+        head = _sheet.header(
+            "Loaders: the step predicted and measured",
+            "python benchmarks/loader.py --write",
+            f"batches of {BATCH}, steps of {1e3 * STEP:.0f} ms without their input, workers by fork; one "
+            "measurement for each block of rows; the cores tried before and after each run; the middle of "
+            f'{1 if wishes.quick else 3} tries, all of them in column "each"; load before: {load:.1f}',
+        )
+        _sheet.write("loader", head + text)
+    return 0 if worst <= LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""What a training is predicted to reserve without a GPU, and what it reserves on one.
+
+    python benchmarks/memory_predicted.py            # prints the table
+    python benchmarks/memory_predicted.py --write    # writes benchmarks/sheets/memory_predicted.md
+
+Each case is a script that `gapless check --memory` runs on the emulated device, and that a real GPU runs
+unchanged where there is one: then its own counters stand beside the prediction, and the exit status is 1 when
+the peak of the reserved memory is more than 2 % off. The transformer is trained on batches of one length in
+full precision and under autocast, and on batches of many lengths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import _sheet
+import torch
+from torch import nn
+
+from gapless.memory.report import Wishes, report
+from gapless.model.memory import MemoryReport
+from gapless.model.session import load
+
+EXAMPLES = _sheet.HERE.parent / "examples"
+BOUND = 0.02
+STEPS = 12
+EMULATED = "A100"
+MIB = 1 << 20
+
+CASES: dict[str, list[str]] = {
+    "metrics/naive.py": [str(EXAMPLES / "metrics" / "naive.py"), "--steps", str(STEPS), "--workers", "0"],
+    "segmentation/original.py": [
+        str(EXAMPLES / "segmentation" / "original.py"), "--steps", str(STEPS), "--workers", "0",
+    ],
+    "transformer, fp32": [__file__, "--case", "fp32"],
+    "transformer, autocast to bf16": [__file__, "--case", "bf16"],
+    "transformer, lengths 32 to 256": [__file__, "--case", "lengths"],
+}  # fmt: skip
+
+
+class Decoder(nn.Module):
+    """A small causal language model: tokens (N, T) to logits (N, T, vocabulary)."""
+
+    def __init__(self, vocabulary: int = 4096, width: int = 192, layers: int = 4, heads: int = 6) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(512, width)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm": nn.LayerNorm(width),
+                    "qkv": nn.Linear(width, 3 * width),
+                    "out": nn.Linear(width, width),
+                    "mlp": nn.Sequential(
+                        nn.LayerNorm(width),
+                        nn.Linear(width, 4 * width),
+                        nn.GELU(),
+                        nn.Linear(4 * width, width),
+                    ),
+                }
+            )
+            for _ in range(layers)
+        )
+        self.heads = heads
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[1], device=x.device)
+        h = self.tokens(x) + self.places(places)
+        for layer in self.layers:
+            batch, length, width = h.shape
+            q, k, v = (
+                part.view(batch, length, self.heads, -1).transpose(1, 2)
+                for part in layer["qkv"](layer["norm"](h)).chunk(3, dim=-1)
+            )
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            h = h + layer["out"](mixed.transpose(1, 2).reshape(batch, length, width))
+            h = h + layer["mlp"](h)
+        return self.head(h)
+
+
+def train(case: str) -> None:
+    """The steps of one case."""
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    model = Decoder().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for _ in range(STEPS):
+        length = draw.randrange(32, 257) if case == "lengths" else 128
+        tokens = torch.randint(0, 4096, (8, length)).cuda()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=case == "bf16"):
+            logits = model(tokens[:, :-1])
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def predicted(words: list[str], gpu: str) -> MemoryReport:
+    """The case on the emulated device, and its memory replayed."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "run.json"
+        options = ["-q", "--memory", "--no-prices", "--steps", "all", "--gpu", gpu, "-o", str(saved)]
+        command = [sys.executable, "-m", "gapless", "check", *options, *words]
+        subprocess.run(command, check=True, capture_output=True)
+        (run,) = load(saved).memory
+    return report(run, Wishes(tried=("expandable_segments:True",)))
+
+
+_MEASURE = """
+import json, runpy, sys, torch
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+print(json.dumps({
+    "reserved": torch.cuda.max_memory_reserved(),
+    "allocated": torch.cuda.max_memory_allocated(),
+    "mallocs": torch.cuda.memory_stats()["num_device_alloc"],
+}))
+"""
+
+
+def measured(words: list[str]) -> dict[str, int] | None:
+    """The same script on the real GPU, by torch's own counters; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    command = [sys.executable, "-c", _MEASURE, *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def row(name: str, words: list[str], gpu: str) -> tuple[list[object], bool]:
+    """One case; and whether the prediction is within the bound, as far as that was measured."""
+    print(f"{name} …", file=sys.stderr)
+    made, real = predicted(words, gpu), measured(words)
+    base, other = made.baseline, made.trials[0].outcome
+    assert other is not None
+    kinds = sorted(made.peak.kinds.items(), key=lambda item: -item[1])[:3]
+    cells: list[object] = [
+        name,
+        f"{base.peak_allocated / MIB:.1f}",
+        f"{base.peak_reserved / MIB:.0f}",
+        base.mallocs,
+        f"{other.peak_reserved / MIB:.0f}",
+        ", ".join(f"{kind} {100 * held / sum(made.peak.kinds.values()):.0f} %" for kind, held in kinds),
+    ]
+    if real is None:
+        return [*cells, "not measured", ""], True
+    off = base.peak_reserved / real["reserved"] - 1
+    told = f"{real['allocated'] / MIB:.1f} / {real['reserved'] / MIB:.0f} / {real['mallocs']}"
+    return [*cells, told, f"{100 * off:+.1f} %"], abs(off) <= BOUND
+
+
+def main() -> int:
+    options_of = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options_of.add_argument("--write", action="store_true", help="write the sheet")
+    options_of.add_argument("--case", choices=("fp32", "bf16", "lengths"), help="train, and nothing more")
+    options_of.add_argument("--only", default="", help="cases whose names begin so")
+    options = options_of.parse_args()
+    if options.case:
+        train(options.case)
+        return 0
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else EMULATED
+    rows, good = [], True
+    for name, words in CASES.items():
+        if name.startswith(options.only):
+            cells, within = row(name, words, gpu)
+            rows.append(cells)
+            good &= within
+    columns = [
+        "case", "allocated, MiB", "reserved, MiB", "cudaMalloc", "reserved with expandable segments, MiB",
+        "held at the peak by", "on the GPU: allocated / reserved, MiB / cudaMalloc", "reserved, predicted",
+    ]  # fmt: skip
+    table = _sheet.table(columns, rows)
+    print(table)
+    if options.write:
+        method = (
+            f"{STEPS} steps of each case at the scripts' own sizes, emulated device: {gpu}; peaks of the "
+            "whole run. Without a GPU there is nothing to compare with, and the sheet says so"
+        )
+        title, command = "Memory predicted without a GPU", "python benchmarks/memory_predicted.py --write"
+        _sheet.write("memory_predicted", _sheet.header(title, command, method) + table)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""What the page of a large profile costs: its size, how soon it opens, and how it moves.
+
+A real profile, repeated with shifted times and numbers, gives files of 1 and 5 times its size. The page of each
+is opened from disk in headless Chromium and moved frame by frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import _sheet
+from trace import repeated
+
+READY = "() => document.documentElement.dataset.ready === 'yes'"
+MOVE = """
+async ([kind, seconds]) => {
+  const [low, high] = gaplessTimeline.whole;
+  const width = kind === "whole" ? (high - low) * 0.9 : kind === "tenth" ? (high - low) / 10 : (high - low) / 200;
+  const times = [];
+  const began = performance.now();
+  let before = began;
+  while (before - began < seconds * 1000) {
+    const at = low + ((before - began) / (seconds * 1000)) * (high - low - width);
+    gaplessTimeline.show(at, at + width);
+    const now = await new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)));
+    times.push((now - before) / 2);
+    before = now;
+  }
+  times.sort((a, b) => a - b);
+  return [1000 / (times.reduce((a, b) => a + b) / times.length), 1000 / times[Math.floor(times.length * 0.95)]];
+}
+"""
+"""Frames per second while a view (the whole, a tenth, a two-hundredth) goes over the profile: mean, slowest 5 %.
+
+Two frames pass for each move, one that draws and one that shows it.
+"""
+KINDS = ("whole", "tenth", "two hundredth")
+
+
+def page_of(trace: Path, target: Path) -> float:
+    """Write the page of `trace` with the command itself; the seconds that it took."""
+    began = time.perf_counter()
+    words = [sys.executable, "-m", "gapless", "trace", "-q", "--no-prices", "-f", "html", str(trace)]
+    with open(target, "wb") as file:
+        subprocess.run(words, stdout=file, check=True)
+    return time.perf_counter() - began
+
+
+def measured(browser: Any, file: Path, rounds: int) -> dict[str, Any]:
+    """Seconds to open (to the first picture of the timeline), frames per second, and boxes."""
+    opened = []
+    for _ in range(rounds):
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        page = context.new_page()
+        began = time.perf_counter()
+        page.goto(file.as_uri(), wait_until="load")
+        page.wait_for_function(READY)
+        page.evaluate("() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
+        opened.append(time.perf_counter() - began)
+        if len(opened) < rounds:
+            context.close()
+    page.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
+    frames = {kind: page.evaluate(MOVE, [kind.split()[0], 4]) for kind in KINDS}
+    boxes = page.evaluate(
+        "() => JSON.parse(document.getElementById('data').textContent).lanes.windows"
+        ".reduce((all, one) => all + one.boxes.reduce((sum, row) => sum + row.start.length, 0), 0)"
+    )
+    context.close()
+    return {"opened": opened, "frames": frames, "boxes": boxes}
+
+
+def row(trace: Path, events: int, folder: Path, browser: Any, rounds: int) -> list[object]:
+    file = folder / "report.html"
+    made = page_of(trace, file)
+    found = measured(browser, file, rounds)
+    frames = [f"{mean:.0f} ({slow:.0f})" for mean, slow in found["frames"].values()]
+    return [
+        f"{trace.stat().st_size / (1 << 20):.0f}",
+        f"{events:,}",
+        f"{made:.1f}",
+        f"{file.stat().st_size / 1e6:.2f}",
+        f"{found['boxes']:,}",
+        f"{statistics.median(found['opened']):.2f}",
+        f"{max(found['opened']):.2f}",
+        *frames,
+    ]
+
+
+COLUMNS = ["trace, MB", "events", "made in, s", "page, MB", "boxes", "opens in, s", "slowest, s"]
+COLUMNS += [f"frames/s over the {kind}" for kind in KINDS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trace", type=Path, help="a real profile with many events, plain or gzip")
+    parser.add_argument("--growth", type=int, nargs="*", default=[1, 5])
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    rows = []
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        chromium = next(
+            filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+        )
+        root = hasattr(os, "geteuid") and os.geteuid() == 0
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"] if root else [])
+        for copies in options.growth:
+            path = Path(name) / f"{copies}.json"
+            events = repeated(options.trace, copies, path)
+            rows.append(row(path, events, Path(name), browser, options.rounds))
+            path.unlink()
+        version = browser.version
+        browser.close()
+    header = _sheet.header(
+        "The page of a large profile",
+        f"python benchmarks/page.py {options.trace.name}",
+        "a real profile repeated with shifted times and numbers; `gapless trace --no-prices -f html` from start "
+        f"to end; the page opened from disk in headless Chromium {version} without a GPU, 1440 x 900, from the "
+        f"request to the second frame after the timeline is there, median and slowest of {options.rounds}; then "
+        "moved over the profile for four seconds, one move each frame: frames a second in the mean and, in "
+        "brackets, in the slowest twentieth of them (60 is the most)",
+    )
+    print(_sheet.write("page", header + _sheet.table(COLUMNS, rows)).read_text())
+
+
+if __name__ == "__main__":
+    main()

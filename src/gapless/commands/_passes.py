@@ -1,0 +1,127 @@
+"""Profiles from pairs of traces, in a process of its own: ``python -m gapless.commands._passes``.
+
+`gapless profile` is in the script's process when it comes to reading what all ranks recorded, and processes
+started from there would begin by running the script again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from gapless.commands._saved import nearby
+from gapless.errors import UnreadableInput
+from gapless.model import Profile
+from gapless.model.profile import load, save
+
+
+class Task(msgspec.Struct, frozen=True):
+    """Which profiles to make: of `pairs` of files (times, stacks; "" for one there is not), into `output`.
+
+    `ranks` is of how many, which a file says only where the script made a process group.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    output: str
+    ranks: int = 1
+    priced: bool = True
+    quiet: bool = False
+
+
+def of_pairs(task: Task) -> tuple[Profile, ...]:
+    """The profiles of these files, which are saved in `output` as well; what cannot be read is said.
+
+    Raises:
+        UnreadableInput: nothing could be read.
+    """
+    if len(task.pairs) < 2:
+        make(task)
+    else:
+        home = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+        subprocess.run(
+            [sys.executable, "-m", __name__],
+            input=msgspec.json.encode(task),
+            # The user's folder may hold files with the names of modules.
+            cwd=os.path.dirname(task.output),
+            env={**os.environ, "PYTHONPATH": path},
+            check=False,
+        )
+    if not os.path.exists(task.output):
+        raise UnreadableInput("no trace could be read")
+    return load(task.output)
+
+
+def make(task: Task) -> None:
+    """Read, and save what could be read."""
+    from gapless.commands._reading import read_profiles
+
+    Path(task.output).unlink(missing_ok=True)
+    named = {times or stacks: (times, stacks) for times, stacks in task.pairs}
+    one = partial(of_pair, named, task.ranks, priced=task.priced)
+    profiles, failures = read_profiles(list(named), one, quiet=task.quiet)
+    for failure in failures:
+        click.echo(f"gapless: {failure}", err=True)
+    if profiles:
+        save(profiles, task.output)
+
+
+def of_pair(
+    pairs: dict[str, tuple[str, str]],
+    ranks: int,
+    path: str,
+    progress: Callable[[int], None] | None = None,
+    priced: bool = False,
+) -> Profile:
+    """The profile of the files that `path` names."""
+    from gapless.analyze.join import of_passes
+
+    found = of_passes(*pairs[path], progress, priced)
+    if ranks == 1 or found.rank >= 0:
+        return found
+    number = os.path.basename(path).partition(".")[0].removeprefix("rank")
+    return msgspec.structs.replace(found, rank=int(number), world_size=ranks)
+
+
+def find_pairs(folder: Path, passes: Sequence[str], ranks: int, ending: str) -> tuple[tuple[str, str], ...]:
+    """The files of each window of each rank in `folder`."""
+    wanted = {f"rank{number}" for number in range(ranks)}
+    names = {
+        path.name
+        for which in passes
+        for path in (folder / which).glob(f"*{ending}")
+        if path.name.partition(".")[0] in wanted
+    }
+    pairs = []
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        files = (folder / which / name for which in ("times", "stacks"))
+        times, stacks = (str(file) if file.parent.name in passes and file.exists() else "" for file in files)
+        pairs.append((times, stacks))
+    return tuple(pairs)
+
+
+def source_of(folder: str) -> Callable[[str], str]:
+    """What gives the text of a file that a profile names, in the process that was profiled.
+
+    Profiles cut off the folder that a file was imported from. `folder` is where relative paths begin.
+    """
+
+    def read(file: str) -> str:
+        for place in (folder, *sys.path):
+            path = os.path.join(folder, place, file)
+            if os.path.isfile(path):
+                return nearby(path)
+        return ""
+
+    return read
+
+
+if __name__ == "__main__":
+    make(msgspec.json.decode(sys.stdin.buffer.read(), type=Task))

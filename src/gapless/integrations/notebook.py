@@ -1,0 +1,156 @@
+"""Jupyter and IPython: ``%load_ext gapless``, then ``%%gapless`` at the top of a cell."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import shlex
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from gapless.errors import GaplessError, UsageError
+from gapless.model import Ending, Report
+from gapless.render import Style, _cell, renderer
+
+_HELP = """%%gapless [--gpu NAME] [--devices N] [--into NAME] [--all]
+
+Run the cell on an emulated CUDA device, and show each line that makes the host wait for it. What the cell
+assigns stays, but tensors that it placed on the device cannot be used afterwards: let the cell make its own
+model and data.
+
+  --gpu NAME      the GPU to emulate: A100 (the default), H100, T4, …
+  --devices N     how many of them
+  --into NAME     assign the report to this variable
+  --all           unfold what happens outside of training steps (in text)
+"""
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by ``%load_ext gapless``: the magic, and reports that show themselves."""
+    shell.register_magic_function(_magic(shell), "cell", "gapless")
+    formatters = shell.display_formatter.formatters
+    formatters["text/html"].for_type(Report, as_html)
+    formatters["text/plain"].for_type(Report, _pretty)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by ``%unload_ext gapless``."""
+    shell.magics_manager.magics["cell"].pop("gapless", None)
+    formatters = shell.display_formatter.formatters
+    for name in ("text/html", "text/plain"):
+        formatters[name].pop(Report, None)
+
+
+def as_html(report: Report) -> str:
+    """`report` as a piece of HTML."""
+    return _cell.render(report, Style(folder=os.getcwd()))
+
+
+def as_text(report: Report, *, unfold: bool = False) -> str:
+    """`report` as text of 80 columns."""
+    return renderer("text")(report, Style(folder=os.getcwd(), unfold=unfold))
+
+
+def _pretty(report: Report, printer: Any, cycle: bool) -> None:
+    printer.text(as_text(report).rstrip("\n"))
+
+
+class Shown:
+    """A report as the output of a cell: HTML where that can be shown, else text."""
+
+    def __init__(self, report: Report, unfold: bool = False) -> None:
+        self.report = report
+        self._unfold = unfold
+
+    def _repr_html_(self) -> str:
+        return as_html(self.report)
+
+    def __repr__(self) -> str:
+        return as_text(self.report, unfold=self._unfold).rstrip("\n")
+
+
+def _magic(shell: Any) -> Any:
+    def gapless(line: str, cell: str) -> Shown | None:
+        try:
+            wishes = _options(line)
+        except (UsageError, click.ClickException, ValueError) as error:
+            said = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            sys.stderr.write(f"gapless: {said}\n\n{_HELP}")
+            return None
+        try:
+            report = run(shell, cell, wishes["gpu"], wishes["devices"])
+        except GaplessError as error:
+            sys.stderr.write(f"gapless: {error}\n")
+            return None
+        if wishes["into"]:
+            shell.user_ns[wishes["into"]] = report
+        return Shown(report, wishes["unfold"])
+
+    gapless.__doc__ = _HELP
+    return gapless
+
+
+def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = None) -> Report:
+    """Run `cell` in the shell's namespace on an emulated device, and report; one that fails is reported, too.
+
+    Raises:
+        UsageError: no GPU of that name, or an emulation is on already.
+    """
+    from gapless.analyze import report
+    from gapless.analyze.loop import read_source
+    from gapless.emulate.emulator import Emulator
+
+    name = f"cell {shell.execution_count}"
+    blank = len(cell) - len(cell.lstrip("\n"))
+    text = "\n" * (blank + 1) + shell.transform_cell(cell)  # lines are counted from the magic's own
+    code = _compiled(shell, text, name)
+    with Emulator(gpu, devices, programme=True) as emulator:
+        if code is None:
+            ending = Ending(how="error", status=1, message="SyntaxError")
+        else:
+            failure = _executed(shell, code)
+            ending = Ending(how="error", status=1, message=failure) if failure else Ending()
+        session = emulator.session(script=("the cell",), ending=ending)
+    return report(session, lambda file: text if file == name else read_source(file))
+
+
+def _compiled(shell: Any, text: str, name: str) -> Any:
+    """The cell's code, with its lines where tracebacks and reports find them; None where it is no Python."""
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    try:
+        return compile(text, name, "exec", flags=shell.compile.flags)
+    except SyntaxError:
+        shell.showsyntaxerror(name)
+        return None
+
+
+def _executed(shell: Any, code: Any) -> str:
+    """Run `code`; what it failed with, in one line, "" where it did not. The traceback is shown."""
+    try:
+        exec(code, shell.user_global_ns, shell.user_ns)
+    except Exception as error:
+        trace = error.__traceback__
+        inside = trace.tb_next if trace is not None else None  # without this function
+        shell.showtraceback((type(error), error, inside), tb_offset=0)
+        return "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1]
+    return ""
+
+
+@click.command(add_help_option=False)
+@click.option("--gpu")
+@click.option("--devices", type=click.IntRange(1))
+@click.option("--into", metavar="NAME")
+@click.option("--all", "unfold", is_flag=True)
+def _parser(**_: object) -> None:
+    """The options of the magic; it is only parsed with."""
+
+
+def _options(line: str) -> dict[str, Any]:
+    with _parser.make_context("%%gapless", shlex.split(line)) as context:
+        wishes = dict(context.params)
+    if wishes["into"] and not wishes["into"].isidentifier():
+        raise UsageError(f"{wishes['into']!r} is no name of a variable")
+    return wishes

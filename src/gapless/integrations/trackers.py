@@ -1,0 +1,105 @@
+"""Experiment trackers: the numbers of a report, logged to TensorBoard, Weights & Biases or MLflow."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from typing import Any
+
+from gapless.errors import UsageError
+from gapless.model import Profile, Report
+
+PREFIX = "gapless/"
+_IMPORTED = ("tensorboard", "wandb", "mlflow")
+
+
+def numbers(report: Report, prefix: str = PREFIX) -> dict[str, float]:
+    """The numbers of `report` that are worth following from run to run, by name.
+
+    ``waits_per_step`` (where steps were seen) and ``findings`` always; of a profile also ``step_ms``,
+    ``gpu_utilization`` and ``gpu_idle`` in percent of the steps, and ``gpu_idle/CAUSE`` for each cause; of a
+    check its estimated ``step_ms``.
+    """
+    found: dict[str, float] = {"findings": float(len(report.findings))}
+    if report.steps.seen:
+        found["waits_per_step"] = report.steps.waits_per_step
+    if report.profile is not None:
+        found.update(_of_profile(report.profile))
+    elif report.estimate is not None and not report.estimate.reasons:
+        found["estimated_step_ms"] = report.estimate.step.likely / 1e6
+    return {prefix + name: value for name, value in found.items()}
+
+
+def _of_profile(profile: Profile) -> dict[str, float]:
+    found: dict[str, float] = {}
+    total = profile.steps.total
+    if profile.utilization >= 0:
+        found["gpu_utilization"] = 100 * profile.utilization
+    if total:
+        found["step_ms"] = profile.steps.mean / 1e6
+        found["gpu_idle"] = 100 * profile.idle / total
+        causes: Counter[str] = Counter()
+        for cost in profile.costs:
+            causes[cost.cause] += cost.idle
+        found.update({f"gpu_idle/{cause}": 100 * idle / total for cause, idle in causes.items() if idle})
+    return found
+
+
+def log(report: Report, writer: Any, step: int | None = None, *, prefix: str = PREFIX) -> None:
+    """Log the numbers of `report` at `step`.
+
+    Args:
+        report: what `gapless.report` or a callback of Gapless has made.
+        writer: a `SummaryWriter` of TensorBoard; a run of Weights & Biases, or its module; the module
+            `mlflow`; a logger of Lightning; or the name of one: ``"tensorboard"`` (a new writer), ``"wandb"``
+            (the run that is on), ``"mlflow"`` (likewise).
+        step: of the training; None where there is none to tell by.
+        prefix: what the names begin with.
+
+    Raises:
+        UsageError: `writer` is none of these, or not installed, or has no run to log to.
+    """
+    found = numbers(report, prefix)
+    if isinstance(writer, str):
+        _by_name(writer, found, report, step)
+    elif hasattr(writer, "add_scalar"):  # TensorBoard, and those that look like it
+        _to_tensorboard(writer, found, report, step, prefix)
+    elif hasattr(writer, "log_metrics"):  # MLflow, and the loggers of Lightning
+        writer.log_metrics(found, step=step)
+    elif hasattr(writer, "log"):  # Weights & Biases, and Accelerate
+        writer.log(found, step=step)
+    else:
+        raise UsageError(
+            f"{type(writer).__name__} is no tracker: give a SummaryWriter, a run of wandb, mlflow, a logger "
+            f"of Lightning, or one of {', '.join(_IMPORTED)}"
+        )
+
+
+def _to_tensorboard(
+    writer: Any, found: dict[str, float], report: Report, step: int | None, prefix: str
+) -> None:
+    for name, value in found.items():
+        writer.add_scalar(name, value, step)
+    if hasattr(writer, "add_text"):
+        from gapless.render import Style, renderer
+
+        writer.add_text(f"{prefix}report", renderer("markdown")(report, Style()), step)
+
+
+def _by_name(name: str, found: dict[str, float], report: Report, step: int | None) -> None:
+    if name not in _IMPORTED:
+        raise UsageError(f"no tracker {name!r}: there are {', '.join(_IMPORTED)}")
+    try:
+        if name == "tensorboard":
+            with importlib.import_module("torch.utils.tensorboard").SummaryWriter() as writer:
+                log(report, writer, step)
+            return
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{name} is not installed: pip install {error.name or name}") from None
+    if name == "wandb":
+        if module.run is None:
+            raise UsageError("no run of wandb is on: call wandb.init() first, or give the run")
+        module.run.log(found, step=step)
+    else:
+        module.log_metrics(found, step=step)

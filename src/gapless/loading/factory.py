@@ -1,0 +1,124 @@
+"""``train.py:make_loader``: the user's loader, made as the user says."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from gapless.errors import UsageError
+from gapless.loading.forked import LoaderError, failure
+
+BATCH = 32
+"""Items in a batch where only a dataset is given."""
+
+
+def find(target: str) -> tuple[DataLoader, tuple[str, ...]]:
+    """The DataLoader that `target` names, and remarks on how it was come by.
+
+    `target` is ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``. NAME is a DataLoader or a dataset, or a function
+    without arguments that returns one; of several that it returns the first is taken. The file is imported:
+    what stands under ``if __name__ == "__main__"`` does not run.
+
+    Raises:
+        UsageError: there is no such thing.
+        LoaderError: the user's code fails.
+    """
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise UsageError(f"{target}: name the function that makes the loader: train.py:make_loader")
+    module = _module(place)
+    thing: Any = module
+    for part in name.split("."):
+        if not hasattr(thing, part):
+            raise UsageError(f"{place} has no {name}{_close(part, thing)}")
+        thing = getattr(thing, part)
+    if not isinstance(thing, DataLoader | Dataset):
+        thing = _called(thing, target)
+    return _loader(thing, target)
+
+
+def _close(name: str, module: Any) -> str:
+    close = difflib.get_close_matches(name, [one for one in dir(module) if not one.startswith("_")], n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _module(place: str) -> ModuleType:
+    """The imported file or module."""
+    is_file = place.endswith(".py")
+    folder = os.path.dirname(os.path.realpath(place)) if is_file else os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    if not is_file:
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name and f"{place}.".startswith(f"{error.name}."):
+                raise UsageError(f"no module named {error.name}") from None
+            raise LoaderError(_imported(place, error)) from error
+        except Exception as error:
+            raise LoaderError(_imported(place, error)) from error
+    if not os.path.isfile(place):
+        raise UsageError(f"no such file: {place}")
+    name = os.path.basename(place)[: -len(".py")]
+    spec = importlib.util.spec_from_file_location(name, os.path.abspath(place))
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{place} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # by this name workers that are not forked find it again
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise LoaderError(f"{place} leaves with {error.code} when it is imported") from error
+    except Exception as error:
+        raise LoaderError(_imported(place, error)) from error
+    return module
+
+
+def _imported(place: str, error: BaseException) -> str:
+    return failure(error).replace("making a batch fails", f"importing {place} fails")
+
+
+def _called(thing: Any, target: str) -> Any:
+    if not callable(thing):
+        raise UsageError(
+            f"{target} is a {type(thing).__name__}, neither a loader nor a function that makes one"
+        )
+    try:
+        needed = [
+            one.name
+            for one in inspect.signature(thing).parameters.values()
+            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        needed = []
+    if needed:
+        raise UsageError(f"{target} needs arguments ({', '.join(needed)}): name a function that needs none")
+    try:
+        return thing()
+    except Exception as error:
+        raise LoaderError(failure(error).replace("making a batch fails", f"{target} fails")) from error
+
+
+def _loader(thing: Any, target: str) -> tuple[DataLoader, tuple[str, ...]]:
+    if isinstance(thing, DataLoader):
+        return thing, ()
+    if isinstance(thing, dict):
+        thing = list(thing.values())
+    if isinstance(thing, list | tuple):
+        for number, one in enumerate(thing, 1):
+            if isinstance(one, DataLoader):
+                return one, (f"{target} gives {len(thing)} things: this is number {number}",)
+    if isinstance(thing, Dataset):
+        return (
+            DataLoader(thing, batch_size=BATCH),
+            (f"{target} gives a dataset: it is looked at in batches of {BATCH}",),
+        )
+    raise UsageError(f"{target} gives a {type(thing).__name__}: a DataLoader or a dataset is needed")

@@ -1,0 +1,111 @@
+"""All ranks side by side, and the mistakes that streams and positions have in common."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy
+
+from gapless.loading.observed import Observed
+from gapless.model.loading_mistakes import Mistake
+from gapless.model.source import SourceLine
+
+ENOUGH = 8
+"""Fewer items can be alike by chance."""
+Array = numpy.ndarray
+
+
+class World(NamedTuple):
+    """All ranks, and the same gone through by one process alone (where that was possible)."""
+
+    ranks: tuple[Observed, ...]
+    alone: Observed | None
+
+    @property
+    def one(self) -> Observed:
+        """The first rank."""
+        return self.ranks[0]
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was seen to its end."""
+        return all(rank.complete for rank in self.ranks) and (self.alone is None or self.alone.complete)
+
+    @property
+    def makers(self) -> str:
+        """Who yields, in words."""
+        parts = []
+        if self.one.workers:
+            parts.append(of(self.one.workers, "worker"))
+        if len(self.ranks) > 1:
+            parts.append(of(len(self.ranks), "rank"))
+        return " of each of ".join(parts) if len(parts) == 2 else (parts or ["one process"])[0]
+
+
+def of(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def by_ranks(world: World, items: int, extra: int, inside: bool) -> Mistake:
+    ranks = len(world.ranks)
+    total = f"an epoch of {of(ranks, 'rank')} has {items + extra:,} items, and there are {items:,}"
+    workers = world.one.workers
+    if workers > 1 and not inside and world.one.iterable:
+        total += f"; the {workers} workers of a rank divide them, the ranks do not"
+    if world.one.iterable:
+        remedy = (
+            "divide by rank as well: `gapless.loading.shard(dataset)`, or in `__iter__` take every "
+            "`world_size * num_workers`-th item from `rank * num_workers + worker` on"
+        )
+    elif world.one.sampler == "DistributedSampler":
+        remedy = "give each rank's sampler its own `rank`, and all of them `num_replicas`"
+    else:
+        remedy = (
+            "`DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, and in the loop "
+            "`sampler.set_epoch(epoch)`"
+        )
+    return Mistake(
+        code="GAP312",
+        name="items-repeated-by-ranks",
+        line=ordering_line(world),
+        seen=total,
+        remedy=remedy,
+        counts={"items": items, "repeated": extra, "ranks": ranks},
+    )
+
+
+def ordering_line(world: World) -> SourceLine | None:
+    return world.one.line if world.one.iterable else world.one.sampler_line or world.one.line
+
+
+def lost(world: World, seen: str, missing: int, items: int, remedy: str) -> Mistake:
+    return Mistake(
+        code="GAP313",
+        name="items-lost",
+        line=ordering_line(world),
+        seen=seen,
+        remedy=remedy,
+        counts={"items": items, "lost": missing},
+    )
+
+
+NOTHING = "take a smaller `batch_size`, or `drop_last=False`"
+SINGLE = (
+    "`drop_last=True`, or another `batch_size`: BatchNorm refuses to train on one item, and its gradient "
+    "weighs as much as that of a whole batch"
+)
+TAILS = (
+    "every worker drops its own last batch: fewer workers or a smaller `batch_size`, or make the batches in "
+    "the dataset with `batch_size=None`"
+)
+
+
+def last(rank: Observed, seen: str, count: int, remedy: str) -> Mistake:
+    return Mistake(
+        code="GAP317",
+        name="last-batch-surprise",
+        line=rank.line,
+        seen=seen,
+        remedy=remedy,
+        counts={"items": count},
+    )

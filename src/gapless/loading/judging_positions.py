@@ -1,0 +1,136 @@
+"""Mistakes of map-style datasets: the positions that samplers give, and the random numbers of items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy
+
+from gapless.loading.judging_common import ENOUGH, NOTHING, SINGLE, World, by_ranks, last, lost, of
+from gapless.loading.observed import Draws, Observed
+from gapless.model.loading_mistakes import Mistake
+
+
+def of_positions(world: World) -> Iterator[Mistake]:
+    """Every mistake of a map-style dataset's loader."""
+    for check in (_repeated_positions, _lost_positions, _same_numbers, _same_positions, _last_of_positions):
+        yield from check(world)
+
+
+def _repeated_positions(world: World) -> Iterator[Mistake]:
+    ranks = world.ranks
+    if len(ranks) < 2 or not world.complete:
+        return
+    each = [rank.epochs[0].values() for rank in ranks]
+    length = world.one.length
+    if any(len(numpy.unique(part)) < len(part) - len(ranks) for part in each):
+        return  # drawn with replacement: nothing follows from an item that comes twice
+    extra = sum(map(len, each)) - len(numpy.unique(numpy.concatenate(each)))
+    largest = max((size for rank in ranks for size in rank.epochs[0].batches()), default=1)
+    same = length >= 2 * len(ranks) and all(len(numpy.unique(part)) == length for part in each)
+    if same or extra > len(ranks) * largest:
+        yield by_ranks(world, len(numpy.unique(numpy.concatenate(each))), extra, False)
+
+
+def _lost_positions(world: World) -> Iterator[Mistake]:
+    if not world.complete:
+        return
+    if world.one.plain:
+        wanted = numpy.arange(world.one.length)
+    elif world.alone is not None:
+        wanted = numpy.unique(numpy.concatenate([epoch.values() for epoch in world.alone.epochs]))
+        if any(len(numpy.unique(epoch.values())) < len(epoch.values()) for epoch in world.alone.epochs):
+            return  # drawn with replacement
+    else:
+        return
+    given = [epoch.values() for rank in world.ranks for epoch in rank.epochs]
+    missing = numpy.setdiff1d(wanted, numpy.concatenate(given))
+    dropped = world.one.batch_size - 1 if world.one.drop_last else 0  # told by another rule
+    if len(missing) > len(world.ranks) * dropped:
+        epochs = len(world.one.epochs)
+        ranks = f"any of {of(len(world.ranks), 'rank')}" if len(world.ranks) > 1 else "the sampler"
+        seen = (
+            f"{of(len(missing), 'position')} of {len(wanted):,} come from {ranks} in none of {epochs} epochs"
+        )
+        yield lost(world, seen, len(missing), len(wanted), _POSITIONS)
+
+
+_POSITIONS = (
+    "let the ranks take every n-th position of the same order (`DistributedSampler`), and not n equal blocks "
+    "without the rest"
+)
+
+
+def _same_positions(world: World) -> Iterator[Mistake]:
+    one = world.one
+    if len(one.epochs) < 2 or not one.shuffles:
+        return
+    first, second = (epoch.values() for epoch in one.epochs[:2])
+    size = min(len(first), len(second))
+    if size < ENOUGH or not numpy.array_equal(first[:size], second[:size]):
+        return
+    if bool((numpy.diff(first[:size]) > 0).all()):
+        return  # in order: it does not shuffle
+    where = "though `set_epoch` was called" if one.takes_epochs else "and the sampler has no `set_epoch`"
+    yield Mistake(
+        code="GAP315",
+        name="same-order-every-epoch",
+        line=one.sampler_line,
+        seen=f"{one.sampler} shuffles all epochs alike ({size:,} positions), {where}",
+        remedy="seed from the epoch too: `manual_seed(seed + epoch)`, with `epoch` set by `set_epoch`",
+        counts={"items": size},
+    )
+
+
+def _same_numbers(world: World) -> Iterator[Mistake]:
+    """Workers, or epochs, whose random numbers begin in the same state."""
+    one = world.one
+    told: set[str] = set()
+    used = [draw for draw in one.draws if draw.used]
+    for draw in used:
+        workers = {
+            d.worker for d in used if (d.name, d.epoch, d.start) == (draw.name, draw.epoch, draw.start)
+        }
+        epochs = {
+            d.epoch for d in used if (d.name, d.worker, d.start) == (draw.name, draw.worker, draw.start)
+        }
+        if draw.name in told or (len(workers) < 2 and len(epochs) < 2):
+            continue
+        told.add(draw.name)
+        yield _same_draws(one, draw, len(workers), len(epochs))
+
+
+def _same_draws(one: Observed, draw: Draws, workers: int, epochs: int) -> Mistake:
+    alike = [f"in {workers} of {of(one.workers, 'worker')}"] if workers > 1 else []
+    alike += [f"in {of(epochs, 'epoch')}"] if epochs > 1 else []
+    if draw.name.startswith("self"):
+        why = "the generator is made once, and every worker gets a copy of it"
+        remedy = (
+            f"make `{draw.name}` in the worker, from its seed: `worker_init_fn` sets it to "
+            "`numpy.random.default_rng(torch.initial_seed())`, or take torch's own random numbers"
+        )
+    else:
+        why = "`worker_init_fn` seeds it alike"
+        remedy = "seed it from `torch.initial_seed()`, which differs by worker and epoch, or not at all"
+    return Mistake(
+        code="GAP314",
+        name="same-random-numbers",
+        line=one.line,
+        seen=f"`{draw.name}` draws the same random numbers {' and '.join(alike)}: {why}",
+        remedy=remedy,
+        counts={"workers": workers, "epochs": epochs},
+    )
+
+
+def _last_of_positions(world: World) -> Iterator[Mistake]:
+    for rank in world.ranks:
+        if not rank.epochs or not rank.complete or rank.batch_size < 2:
+            continue
+        sizes, items = rank.epochs[0].batches(), rank.length
+        if rank.drop_last and not sizes and items:
+            yield last(rank, f"`drop_last=True` leaves nothing of {of(items, 'item')}", items, NOTHING)
+        elif not rank.drop_last and len(sizes) > 1 and sizes[-1] == 1:
+            yield last(rank, f"the last of {len(sizes):,} batches has 1 item", 1, SINGLE)
+        else:
+            continue
+        return

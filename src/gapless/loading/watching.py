@@ -1,0 +1,152 @@
+"""`watch`: what a training loop does with its samplers from one epoch to the next."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from gapless.loading import digests
+from gapless.loading.lines import is_user, source_line
+from gapless.loading.simulated import samplers
+from gapless.model.loading_mistakes import Mistake
+from gapless.model.source import SourceLine
+
+
+class Watched:
+    """What `watch` sees. `mistakes` can be asked at any time."""
+
+    def __init__(self) -> None:
+        self._passes: list[_Passes] = []
+        self._lock = threading.Lock()
+
+    @property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        """GAP316, ``set_epoch`` is never called, and GAP315, the order is seeded anew in each epoch."""
+        with self._lock:
+            found = [passes.mistake() for passes in self._passes]
+        return tuple(mistake for mistake in found if mistake is not None)
+
+    def note(self, loader: DataLoader) -> None:
+        """A pass through `loader` begins."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not is_user(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return
+        place = (frame.f_code.co_filename, frame.f_lineno)
+        function: str = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # from Python 3.11 on
+        for sampler in samplers(loader):
+            state = _state(sampler)
+            if state is None:
+                continue
+            with self._lock:
+                passes = self._of(sampler, place, function)
+                passes.count += 1
+                passes.same += state == passes.state
+                passes.state = state
+
+    def _of(self, sampler: Any, place: tuple[str, int], function: str) -> _Passes:
+        for passes in self._passes:
+            if passes.sampler() is sampler and passes.place == place:
+                return passes
+        self._passes.append(_Passes(sampler, place, function))
+        return self._passes[-1]
+
+
+class _Passes:
+    """The passes that one line of the user's makes with one sampler."""
+
+    def __init__(self, sampler: Any, place: tuple[str, int], function: str) -> None:
+        self.sampler, self.kind = _reference(sampler), type(sampler)
+        self.place, self.function = place, function
+        self.count, self.same = 0, 0
+        self.state: Any = None
+
+    def mistake(self) -> Mistake | None:
+        if not self.same:
+            return None
+        line: SourceLine = source_line(*self.place, self.function)
+        counts = {"epochs": self.count, "same": self.same}
+        if issubclass(self.kind, RandomSampler):
+            return Mistake(
+                code="GAP315",
+                name="same-order-every-epoch",
+                line=line,
+                seen=f"{self.same + 1} of {self.count} epochs shuffle from the same random state",
+                remedy="seed once before the loop over the epochs, and not in it",
+                counts=counts,
+            )
+        seen = (
+            f"{self.count} epochs, and {self.same + 1} of them in the same order: "
+            f"{self.kind.__name__}.set_epoch is never called between them"
+        )
+        return Mistake(
+            code="GAP316",
+            name="set-epoch-not-called",
+            line=line,
+            seen=seen,
+            remedy="call `loader.sampler.set_epoch(epoch)` at the beginning of every epoch",
+            counts=counts,
+        )
+
+
+def _reference(sampler: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(sampler)
+    except TypeError:
+        return lambda: sampler
+
+
+def _state(sampler: Any) -> Any:
+    """What the order of the next pass follows from; None where it cannot be told, or does not matter."""
+    if getattr(sampler, "shuffle", True) is False:
+        return None
+    if isinstance(sampler, RandomSampler):
+        generator = sampler.generator
+        state = torch.get_rng_state() if generator is None else generator.get_state()
+        return digests.short(state)
+    epoch = getattr(sampler, "epoch", None)
+    return (epoch,) if callable(getattr(sampler, "set_epoch", None)) and isinstance(epoch, int) else None
+
+
+@contextmanager
+def watch() -> Iterator[Watched]:
+    """Look on while a training loop runs::
+
+        with gapless.loading.watch() as seen:
+            train()
+        print(*seen.mistakes, sep="\\n")
+
+    Seen are passes that begin at the same line of the loop with a sampler that would shuffle as before: a
+    DistributedSampler (or another one with ``set_epoch``) whose epoch has not changed, and random orders
+    that begin in the same random state. It costs some microseconds for each pass.
+    """
+    seen = Watched()
+    kinds = [DataLoader]
+    stateful = sys.modules.get("torchdata.stateful_dataloader")
+    if stateful is not None:
+        kinds.append(stateful.StatefulDataLoader)
+    originals = [(kind, kind.__dict__["__iter__"]) for kind in kinds if "__iter__" in kind.__dict__]
+    for kind, original in originals:
+        kind.__iter__ = _noted(original, seen)  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        for kind, original in originals:
+            kind.__iter__ = original  # type: ignore[method-assign]
+
+
+def _noted(original: Any, seen: Watched) -> Any:
+    def __iter__(self: DataLoader) -> Any:  # noqa: N807
+        seen.note(self)
+        return original(self)
+
+    return __iter__

@@ -1,0 +1,171 @@
+"""A diagnosis of a loader for a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from rich.text import Text
+
+from gapless.model.loading import FORMAT, VERSION, Diagnosis, Prediction, Seen
+from gapless.model.wording import count, duration, percent, size
+from gapless.render._canvas import Canvas
+from gapless.render._style import Style
+from gapless.render.json import plain
+
+
+def as_json(made: Diagnosis, style: Style) -> str:
+    """`made` as a JSON object in one line, every field in it."""
+    document = {"format": FORMAT, "version": VERSION, "diagnosis": plain(made)}
+    return json.dumps(document, ensure_ascii=not style.unicode, separators=(",", ":")) + "\n"
+
+
+def as_text(made: Diagnosis, style: Style) -> str:
+    """`made` as text: the sentence, what to write, what a batch costs, what each setting gives."""
+    canvas = Canvas(style)
+    text = made.sentence
+    canvas.wrapped(Text(text[:1].upper() + text[1:] + ".", style="bold"))
+    if made.advised is not None:
+        canvas.wrapped(Text(f"  DataLoader(..., {_arguments(made)})", style="green"))
+    canvas.wrapped(Text(_what(made), style="dim"))
+    _costs(canvas, made)
+    _lines(canvas, made, style)
+    _settings(canvas, made)
+    _bounds(canvas, made)
+    _runs(canvas, made)
+    if made.notes:
+        canvas.blank()
+        for note in made.notes:
+            canvas.hanging(Text("  note  ", style="dim"), Text(note))
+    return canvas.text()
+
+
+def _arguments(made: Diagnosis) -> str:
+    """The recommended arguments that are not torch's defaults."""
+    defaults = {"prefetch_factor": (None, 2), "persistent_workers": (False,), "pin_memory": (False,)}
+    told = [
+        f"{name}={value}"
+        for name, value in made.recommended.items()
+        if value not in defaults.get(name, ()) or name == "num_workers"
+    ]
+    return ", ".join(told)
+
+
+def _what(made: Diagnosis) -> str:
+    kind = "iterable" if made.iterable else "map-style"
+    length = f"{made.length} batches an epoch" if made.length >= 0 else "unknown length"
+    size_of = f"{made.fetch.batch_size:.4g} items a batch"
+    return f"{made.dataset} · {kind} · {length} · {size_of} · measured for {made.duration:.1f} s"
+
+
+def _costs(canvas: Canvas, made: Diagnosis) -> None:
+    fetch, transfer = made.fetch, made.transfer
+    canvas.blank()
+    canvas.clipped(Text("  What a batch costs        CPU time    waiting", style="bold"))
+    items = "items, fetched at once" if fetch.at_once else f"items ({duration(fetch.item)} each)"
+    size_of = max(fetch.batch_size, 1)
+    _cost(canvas, items, fetch.item_cpu * size_of, fetch.item_wait * size_of)
+    _cost(canvas, "collating", fetch.collate_cpu, 0)
+    if transfer.batches:
+        _cost(canvas, "sending, in a worker", transfer.send, 0)
+        _cost(canvas, "receiving", transfer.receive, transfer.latency)
+    if transfer.pin >= 0:
+        _cost(canvas, "pinning", transfer.pin, 0)
+    if transfer.copy >= 0:
+        _cost(canvas, "copying to the GPU", 0, transfer.copy)
+    canvas.clipped(
+        Text(
+            f"  {size(fetch.batch_bytes)} in {count(fetch.tensors, 'tensor')} a batch, "
+            f"{size(fetch.item_bytes)} an item"
+        )
+    )
+    if transfer.batches:
+        told = f"  a worker's first batch after {duration(transfer.first)} ({made.machine.start})"
+        if transfer.private >= 0:
+            told += f", {size(transfer.private)} of its own, {size(int(transfer.growth))} more a batch"
+        canvas.wrapped(Text(told))
+
+
+def _cost(canvas: Canvas, name: str, cpu: float, wait: float) -> None:
+    canvas.clipped(Text(f"  {name:<24}{duration(cpu):>10}{duration(wait) if wait >= 500 else '':>11}"))
+
+
+def _lines(canvas: Canvas, made: Diagnosis, style: Style) -> None:
+    if not made.hot:
+        return
+    canvas.blank()
+    canvas.clipped(Text("  Where making them takes its time", style="bold"))
+    for one in made.hot:
+        place = f"{style.path(one.line.file)}:{one.line.line}"
+        canvas.clipped(Text.assemble(f"  {percent(one.share):>6}  {place}  ", canvas.code(one.line.code)))
+
+
+def _settings(canvas: Canvas, made: Diagnosis) -> None:
+    if not made.predictions:
+        return
+    canvas.blank()
+    canvas.clipped(
+        Text("  workers  prefetch      a step   waiting  ready  first batch   memory", style="bold")
+    )
+    advised, now = made.advised, made.now
+    rows = list(made.predictions) if canvas.style.unfold else _folded(made)
+    for one in rows:
+        same = advised is not None and _alike(one, advised)
+        yours = now is not None and _alike(one, now)
+        remark = one.excluded or (" < take" if same else "") + (" < now" if yours else "")
+        prefetch = str(one.setting.prefetch) if one.setting.workers else "-"
+        row = (
+            f"  {one.setting.workers:>7}  {prefetch:>8}  {duration(one.step):>10}{percent(_part(one)):>10}"
+            f"{one.ready:>7.1f}{duration(one.first):>13}{size(one.memory):>9}{remark}"
+        )
+        canvas.clipped(Text(row, style="green" if same else "dim" if one.excluded else ""))
+    if not canvas.style.unfold and len(made.predictions) > len(rows):
+        canvas.clipped(Text("  --all shows every setting", style="dim"))
+
+
+def _alike(one: Prediction, other: Prediction) -> bool:
+    pair = (one.setting.workers, one.setting.prefetch if one.setting.workers else 0)
+    return pair == (other.setting.workers, other.setting.prefetch if other.setting.workers else 0)
+
+
+def _folded(made: Diagnosis) -> list[Prediction]:
+    """One row for each number of workers; with the prefetch factor advised and the one in use as well."""
+    special = [one for one in (made.advised, made.now) if one is not None]
+    prefetch = 2
+    return [
+        one
+        for one in made.predictions
+        if not one.setting.workers
+        or one.setting.prefetch == prefetch
+        or any(_alike(one, other) for other in special)
+    ]
+
+
+def _part(one: Prediction) -> float:
+    return one.wait / one.step if one.step else 0.0
+
+
+def _bounds(canvas: Canvas, made: Diagnosis) -> None:
+    if not made.bounds:
+        return
+    told = ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
+    canvas.blank()
+    canvas.hanging(Text("  no step is shorter than  ", style="dim"), Text(told))
+
+
+def _runs(canvas: Canvas, made: Diagnosis) -> None:
+    for name, seen in (("as it is", made.seen), ("as advised", made.verified)):
+        if seen is not None:
+            canvas.hanging(Text(f"  run {name:<10}  ", style="dim"), Text(_run(seen)))
+
+
+def _run(seen: Seen) -> str:
+    told = (
+        f"num_workers={seen.setting.workers}: {duration(seen.step)} a step, "
+        f"{percent(seen.share)} of it waiting"
+    )
+    if seen.ready >= 0:
+        told += f", {seen.ready:.1f} batches ready"
+    if seen.predicted >= 0:
+        off = 100 * (seen.predicted / seen.step - 1) if seen.step else 0.0
+        told += f" (predicted {duration(seen.predicted)}, {off:+.0f} %)"
+    return told

@@ -1,0 +1,225 @@
+"""What was found, as tracks beside the events of the trace itself: for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gapless.model import Finding, Profile, Report, Site
+from gapless.model.lanes import Lanes
+from gapless.render import _brief as brief
+from gapless.render._style import Style
+
+PROCESS = 2_000_000_000
+"""A number that no process and no device has."""
+BOXES = 60_000
+"""Stretches of idleness that are told apart, most of them; shorter ones side by side are one."""
+
+_STEPS, _IDLE, _FINDINGS, _WAITS = 1, 2, 3, 10
+_LONG = 500
+_CAUSES = {
+    "wait": "host waits",
+    "input": "no input",
+    "launch": "launch-bound",
+    "host": "host busy",
+    "allocator": "allocator",
+    "communication": "communication",
+    "graph": "driver",
+    "profiler": "profiler",
+    "unknown": "unexplained",
+}
+
+Json = dict[str, Any]
+Slice = tuple[int, int, int, int, int]
+"""Start and end, nanoseconds since the first event; what, how many, and how much of it they take."""
+
+
+def events(report: Report, style: Style, base: int = 0) -> Iterator[bytes]:
+    """The tracks of `report`, of one profile, as events in JSON; none where it is not of a profile.
+
+    `base` is what to take from a time in nanoseconds to have the file's own (``baseTimeNanoseconds``).
+    """
+    profile = report.profile
+    if profile is None:
+        return
+    clock = _Clock(profile.origin - base)
+    for event in (
+        *_process(),
+        *_steps(profile, clock),
+        *_findings(report, style, clock),
+    ):
+        yield _encoded(event)
+    if profile.lanes is not None:
+        for event in _drawn(report, profile, profile.lanes, style, clock):
+            yield _encoded(event)
+
+
+class _Clock:
+    """Nanoseconds since the first event as microseconds of the file, in whole thousandths."""
+
+    def __init__(self, origin: int) -> None:
+        self._origin = origin
+
+    def at(self, time: int) -> _Number:
+        return _Number(self._origin + time)
+
+
+class _Number(int):
+    """Nanoseconds, written as microseconds: a float does not hold those since 1970."""
+
+    def __str__(self) -> str:
+        sign = "-" if self < 0 else ""
+        whole, part = divmod(abs(int(self)), 1000)
+        return f"{sign}{whole}.{part:03d}"
+
+
+def _encoded(event: Json) -> bytes:
+    """`event` as JSON; times are put in as they are."""
+    times = {key: str(value) for key, value in event.items() if isinstance(value, _Number)}
+    text = json.dumps({key: value for key, value in event.items() if key not in times})
+    told = "".join(f'"{key}": {value}, ' for key, value in times.items())
+    return f"{{{told}{text[1:]}".encode()
+
+
+def _meta(what: str, thread: int, value: Json) -> Json:
+    return {"ph": "M", "name": what, "pid": PROCESS, "tid": thread, "args": value}
+
+
+def _track(thread: int, name: str) -> Iterator[Json]:
+    yield _meta("thread_name", thread, {"name": name})
+    yield _meta("thread_sort_index", thread, {"sort_index": thread})
+
+
+def _process() -> Iterator[Json]:
+    yield _meta("process_name", 0, {"name": "Gapless"})
+    yield _meta("process_sort_index", 0, {"sort_index": -100})
+
+
+def _slice(clock: _Clock, thread: int, name: str, start: int, end: int, args: Json) -> Json:
+    return {
+        "ph": "X",
+        "cat": "gapless",
+        "name": _text(name),
+        "pid": PROCESS,
+        "tid": thread,
+        "ts": clock.at(start),
+        "dur": _Number(max(end - start, 0)),
+        "args": args,
+    }
+
+
+def _text(value: str) -> str:
+    cut = brief.plain(value)
+    return cut if len(cut) <= _LONG else cut[: _LONG - 1] + "…"
+
+
+def _steps(profile: Profile, clock: _Clock) -> Iterator[Json]:
+    steps = profile.steps
+    if steps.source == "span":
+        return
+    yield from _track(_STEPS, "training steps")
+    for number, (start, end) in enumerate(zip(steps.start, steps.end, strict=True)):
+        name = steps.names[number] if number < len(steps.names) else f"step {number}"
+        args: Json = {}
+        if number < len(steps.busy) and end > start:
+            args["GPU busy"] = f"{100 * steps.busy[number] / (end - start):.1f} %"
+        yield _slice(clock, _STEPS, name, start, end, args)
+
+
+def _title(one: Finding, style: Style) -> str:
+    return f"{one.code} {brief.where(one, style) if one.line or one.place else one.name}"
+
+
+def _told(one: Finding, report: Report, style: Style) -> Json:
+    """What is known of a finding, for the panel of a slice."""
+    rows = {
+        "rule": f"{one.code} {one.name}",
+        "where": brief.where(one, style),
+        "code": one.line.code if one.line else "",
+        "what waits": brief.waits(one),
+        "costs": brief.often(one, report),
+        "price": brief.cost(one, report),
+        "instead": one.remedy,
+    }
+    return {key: _text(value) for key, value in rows.items() if value}
+
+
+def _findings(report: Report, style: Style, clock: _Clock) -> Iterator[Json]:
+    """A mark where each finding is best looked at."""
+    yield from _track(_FINDINGS, "findings (where they cost most)")
+    for one in report.findings:
+        yield {
+            "ph": "i",
+            "s": "t",
+            "cat": "gapless",
+            "name": _text(_title(one, style)),
+            "pid": PROCESS,
+            "tid": _FINDINGS,
+            "ts": clock.at(one.loss.start if one.loss else 0),
+            "args": {**_told(one, report, style), "seen": _text("; ".join(one.evidence))},
+        }
+
+
+def _drawn(report: Report, profile: Profile, lanes: Lanes, style: Style, clock: _Clock) -> Iterator[Json]:
+    """Idleness by cause, and every wait with the finding that it belongs to."""
+    by_site: dict[Site, Finding] = {site: one for one in report.findings for site in one.sites}
+    for number, lane in enumerate(lanes.lanes):
+        if lane.kind == "idle":
+            yield from _track(_IDLE, "GPU idle, and why")
+            for start, end, what, count, busy in _slices(lanes, number):
+                name = _CAUSES.get(lanes.kinds[what], lanes.kinds[what])
+                yield _slice(clock, _IDLE, name, start, end, _several(start, end, count, busy))
+        elif lane.kind == "waits":
+            yield from _track(_WAITS + number, f"waits of {_text(lane.name)}")
+            for start, end, what, count, busy in _slices(lanes, number):
+                one = by_site.get(profile.costs[what].site)
+                name = _title(one, style) if one else profile.costs[what].place or "wait"
+                args = _several(start, end, count, busy)
+                args.update(_told(one, report, style) if one else {})
+                yield _slice(clock, _WAITS + number, name, start, end, args)
+
+
+def _several(start: int, end: int, count: int, busy: int) -> Json:
+    """Where a box stands for many spans, how much of it they take."""
+    if count < 2:
+        return {}
+    share = 100 * busy / (end - start) if end > start else 100.0
+    return {"stretches": count, "together": f"{share:.0f} % of this"}
+
+
+def _slices(lanes: Lanes, number: int) -> Iterator[Slice]:
+    """The boxes of a lane over the whole profile, each level of detail where it is the finest."""
+    windows = sorted(lanes.windows, key=lambda one: one.end - one.start)
+    covered: list[tuple[int, int]] = []
+    found: list[Slice] = []
+    for window in windows:
+        for row in window.boxes:
+            if row.lane == number:
+                found += [one for one in _unpacked(window.start, row) if not _inside(one, covered)]
+        covered.append((window.start, window.end))
+    yield from _apart(sorted(found))
+
+
+def _unpacked(start: int, row: Any) -> Iterator[Slice]:
+    at = start
+    columns = zip(row.start, row.length, row.what, row.count, row.busy, strict=True)
+    for step, length, what, count, busy in columns:
+        at += step
+        yield at, at + length, what, count, busy
+
+
+def _inside(one: Slice, covered: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= one[0] and one[1] <= end for start, end in covered)
+
+
+def _apart(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """`slices` in order, each cut where the one before it ends: a finer level may reach into a coarser."""
+    last = None
+    for start, end, what, count, busy in slices:
+        if last is not None and start < last:
+            if end <= last:
+                continue
+            start = last
+        yield start, end, what, count, busy
+        last = end

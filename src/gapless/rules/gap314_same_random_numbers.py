@@ -1,0 +1,53 @@
+"""GAP314."""
+
+from __future__ import annotations
+
+from gapless.model import Rule
+
+
+class SameRandomNumbers(Rule):
+    """Workers or epochs draw the same random numbers, so that augmentation repeats itself.
+
+    ## What waits
+    Nothing. PyTorch seeds `random`, NumPy's global state and torch differently in each worker and epoch.
+    A generator that the dataset keeps (`self.rng = numpy.random.default_rng(0)`) is copied into every
+    worker instead, in every epoch anew unless workers are kept, and a constant seed in `worker_init_fn`
+    does the same to the global ones.
+
+    ## Why it costs
+    Items are cropped and flipped alike in all workers, and in every epoch as in the first: much less
+    variety than there seems to be, and no error.
+
+    ## Example
+    ```python
+    class Crops(Dataset):
+        def __init__(self, images):
+            self.images = images
+            self.rng = numpy.random.default_rng(0)
+
+        def __getitem__(self, at):
+            return crop(self.images[at], self.rng.integers(32))
+    ```
+
+    ## Use instead
+    ```python
+    class Crops(Dataset):
+        def __init__(self, images):
+            self.images = images
+
+        def __getitem__(self, at):
+            return crop(self.images[at], torch.randint(32, ()).item())
+    ```
+    Torch's own random numbers follow `torch.manual_seed` and the loader's `generator`, and so can be
+    repeated. To keep a generator, make it in the worker from `torch.initial_seed()`.
+    `gapless.loading.verify(loader)` finds this rule.
+
+    ## When it is fine
+    Where the numbers are to be the same each time, as in a validation.
+    """
+
+    code = "GAP314"
+    name = "same-random-numbers"
+    advice = (
+        "make the generator in the worker, from `torch.initial_seed()`, or draw torch's own random numbers"
+    )

@@ -1,0 +1,201 @@
+"""The timeline thinned to be drawn: few boxes, and nothing lost."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tracing import Trace, training
+
+from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.thin import Bars, bars, by_what, merged, thinned, within
+from gapless.model import Profile
+from gapless.model.lanes import Boxes, Lanes
+from gapless.model.profile import decode, encode
+
+
+def spans(lines: int = 3, kinds: int = 4) -> st.SearchStrategy[Bars]:
+    """Spans on a few lines, in any order."""
+    one = st.tuples(
+        st.integers(0, lines - 1), st.integers(0, 5000), st.integers(0, 300), st.integers(0, kinds - 1)
+    )
+    return st.lists(one, min_size=1, max_size=80).map(
+        lambda rows: bars(*(np.array(column, np.int64) for column in _columns(rows)))
+    )
+
+
+def _columns(rows: list[tuple[int, int, int, int]]) -> tuple[list[int], ...]:
+    line, start, length, what = (list(column) for column in zip(*rows, strict=True))
+    return line, start, [a + b for a, b in zip(start, length, strict=True)], what
+
+
+def ordered(made: Bars) -> bool:
+    keys = list(zip(made.line.tolist(), made.start.tolist(), strict=True))
+    return keys == sorted(keys)
+
+
+@given(spans(), st.integers(1, 4000))
+def test_merging_loses_nothing(given_, resolution):
+    found = merged(given_, resolution)
+    assert ordered(found)
+    assert found.count.sum() == len(given_)
+    assert found.busy.sum() == given_.busy.sum()
+    for line in np.unique(given_.line):
+        before, after = given_.take(given_.line == line), found.take(found.line == line)
+        assert after.start.min() == before.start.min()
+        assert after.end.max() == before.end.max()
+        assert after.count.sum() == len(before)
+
+
+@given(spans(), st.integers(1, 4000))
+def test_what_is_long_stays_itself(given_, resolution):
+    found = merged(given_, resolution)
+    long = given_.end - given_.start >= resolution
+    alone = found.take(found.count == 1)
+    kept = set(zip(alone.line.tolist(), alone.start.tolist(), alone.end.tolist(), strict=True))
+    for row in np.flatnonzero(long):
+        assert (given_.line[row], given_.start[row], given_.end[row]) in kept
+
+
+@given(spans(), st.integers(1, 60), st.integers(1, 50))
+def test_the_budget_holds(given_, budget, finest):
+    found, resolution = thinned(given_, budget, finest)
+    assert len(found) <= len(given_)
+    if len(given_) <= budget:
+        assert resolution == 0
+        assert found is given_
+    else:
+        assert resolution >= finest
+    assert found.count.sum() == len(given_)
+
+
+@given(spans(), st.integers(1, 60))
+def test_equals_alone_are_merged(given_, budget):
+    found = by_what(given_, budget)
+    for line in np.unique(given_.line):
+        for what in np.unique(given_.what[given_.line == line]):
+            before = (given_.line == line) & (given_.what == what)
+            after = (found.line == line) & (found.what == what)
+            assert found.count[after].sum() == before.sum()
+            assert found.busy[after].sum() == given_.busy[before].sum()
+
+
+@given(spans(), st.integers(0, 5000), st.integers(1, 600))
+def test_a_window_has_what_reaches_into_it(given_, low, length):
+    found = within(given_, low, low + length)
+    assert len(found) == ((given_.end > low) & (given_.start < low + length)).sum()
+
+
+def drawn(trace: Trace, boxes: int = 4000) -> Profile:
+    return profile(trace.timeline(), drawn=boxes)
+
+
+@pytest.fixture(scope="module")
+def made() -> Profile:
+    return drawn(training(steps=5))
+
+
+def told(lanes: Lanes, window: int, row: Boxes) -> list[tuple[int, int, int]]:
+    """Start, end and what of each box."""
+    starts = np.cumsum(row.start) + lanes.windows[window].start
+    return [(int(a), int(a) + b, c) for a, b, c in zip(starts, row.length, row.what, strict=True)]
+
+
+def rows(lanes: Lanes, kind: str, window: int = 0) -> list[Boxes]:
+    return [row for row in lanes.windows[window].boxes if lanes.lanes[row.lane].kind == kind]
+
+
+def test_nothing_is_drawn_unasked():
+    assert profile(training().timeline()).lanes is None
+
+
+def test_a_small_profile_is_told_in_full(made):
+    lanes, timeline = made.lanes, training(steps=5).timeline()
+    assert lanes is not None
+    assert [window.finest for window in lanes.windows] == [0]
+    streams = rows(lanes, "stream")
+    assert sum(len(row.start) for row in streams) == len(timeline.work)
+    boxes = sorted(box[:2] for row in streams for box in told(lanes, 0, row))
+    assert boxes == sorted(zip(timeline.work.start.tolist(), timeline.work.end.tolist(), strict=True))
+
+
+def test_every_wait_is_drawn(made):
+    lanes = made.lanes
+    assert lanes is not None
+    waits = [box for row in rows(lanes, "waits") for box in told(lanes, 0, row)]
+    expected = {number for number, cost in enumerate(made.costs) if cost.cause == "wait" and cost.calls}
+    assert {what for _, _, what in waits} == expected
+    blocked = sum(cost.blocked for cost in made.costs if cost.cause == "wait")
+    assert sum(end - start for start, end, _ in waits) == blocked
+
+
+def test_idleness_is_drawn_by_cause(made):
+    lanes = made.lanes
+    assert lanes is not None
+    sums: dict[str, int] = {}
+    for row in rows(lanes, "idle"):
+        for start, end, what in told(lanes, 0, row):
+            sums[lanes.kinds[what]] = sums.get(lanes.kinds[what], 0) + end - start
+    assert sums == {
+        cause: idle
+        for cause in {cost.cause for cost in made.costs}
+        if (idle := sum(cost.idle for cost in made.costs if cost.cause == cause))
+    }
+
+
+def test_spans_lie_within_those_around_them(made):
+    lanes = made.lanes
+    assert lanes is not None
+    threads = {number for number, lane in enumerate(lanes.lanes) if lane.kind == "thread"}
+    for lane in threads:
+        by_row = {row.row: told(lanes, 0, row) for row in rows(lanes, "thread") if row.lane == lane}
+        assert sorted(by_row) == list(range(lanes.lanes[lane].rows))
+        for deep in range(1, len(by_row)):
+            for start, end, _ in by_row[deep]:
+                assert any(a <= start and end <= b for a, b, _ in by_row[deep - 1])
+
+
+def test_libraries_frames_are_not_drawn():
+    trace = training()
+    trace.frame("/work/train.py(12): train", 100, 50)
+    trace.frame("torch/nn/modules/module.py(1500): _call_impl", 105, 40)
+    trace.frame("nn.Module: Linear_0", 110, 30)
+    trace.frame("<built-in method linear of type object at 0x7f>", 115, 20)
+    lanes = drawn(trace).lanes
+    assert lanes is not None
+    frames = {name for name, kind in zip(lanes.names, lanes.kinds, strict=True) if kind == "frame"}
+    assert "nn.Module: Linear_0" in frames
+    assert "/work/train.py(12): train" in frames
+    assert not any("module.py" in name or "built-in" in name for name in frames)
+
+
+def test_many_spans_become_few_boxes_and_places_worth_a_look_stay_fine():
+    found = drawn(training(steps=120), boxes=300)
+    lanes = found.lanes
+    assert lanes is not None
+    assert lanes.windows[0].finest > 0
+    assert len(lanes.windows) > 1
+    lengths = [window.end - window.start for window in lanes.windows]
+    assert lengths == sorted(lengths, reverse=True)
+    assert all(lanes.windows[0].start <= one.start < one.end <= lanes.windows[0].end for one in lanes.windows)
+    waits = sum(len(row.start) for at in range(len(lanes.windows)) for row in rows(lanes, "waits", at))
+    lines = sum(lane.rows for lane in lanes.lanes)
+    assert lanes.boxes - waits <= 300 + len(lanes.windows) * lines
+    work = len(training(steps=120).timeline().work)
+    assert sum(sum(row.count) for row in rows(lanes, "stream")) == work
+
+
+def test_utilization_is_told_in_parts(made):
+    lanes = made.lanes
+    assert lanes is not None
+    assert all(0 <= one <= 100 for one in lanes.busy)
+    length = lanes.windows[0].end - lanes.windows[0].start
+    assert sum(lanes.busy) / len(lanes.busy) / 100 * length == pytest.approx(sum(made.steps.busy), rel=0.02)
+
+
+def test_it_is_saved_with_the_profile(made):
+    assert decode(encode([made]))[0] == made
+    bare = msgspec.structs.replace(made, lanes=None)
+    assert b"lanes" not in encode([bare])

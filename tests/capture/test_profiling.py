@@ -1,0 +1,398 @@
+"""The passes of a profile: what is recorded when, where steps end, what becomes of the script's profiler."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import warnings
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity
+
+import gapless
+import gapless.capture.profiling as profiling
+from gapless.analyze.boundary import StepEnds
+from gapless.capture.profiling import Machine, Profiling, Recipe, Schedule
+from gapless.capture.stopping import EnoughSteps, Stopper
+from gapless.errors import UsageError
+from gapless.model import Ending, Mark
+
+CPU = (ProfilerActivity.CPU,)
+
+
+class FakeProfiler:
+    """Follows its schedule, and remembers what it was made with and which steps it recorded."""
+
+    made: ClassVar[list[FakeProfiler]] = []
+
+    def __init__(self, *, schedule: Any, on_trace_ready: Any, **options: Any) -> None:
+        self.schedule, self.ready, self.options = schedule, on_trace_ready, options
+        self.number, self.recorded, self.begun, self.ended = 0, 0, False, False
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.begun = True
+
+    def step(self) -> None:
+        action = self.schedule(self.number)
+        self.recorded += action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        self.number += 1
+        if action == ProfilerAction.RECORD_AND_SAVE:
+            self.ready(self)
+
+    def stop(self) -> None:
+        self.ended = True
+        if self.schedule(self.number) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE):
+            self.ready(self)
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text(f"{self.recorded} steps")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_made():
+    FakeProfiler.made.clear()
+
+
+@pytest.fixture
+def capture(tmp_path):
+    """``capture(Schedule(…), **recipe)``: started, on a machine that is none; stopped in the end."""
+    started = []
+
+    def make(schedule: Schedule, on_mark: Any = lambda mark: None, **recipe: Any) -> Profiling:
+        machine = Machine("NVIDIA Nothing", CPU, FakeProfiler)
+        made = Profiling(Recipe(tmp_path, schedule=schedule, **recipe), machine, StepEnds(), on_mark)
+        started.append(made)
+        return made.start()
+
+    yield make
+    for made in started:
+        made.stop()
+
+
+def optimizer(kind: Any = torch.optim.SGD) -> torch.optim.Optimizer:
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    return kind([weight], lr=0.1)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# When -------------------------------------------------------------------------------------------------------
+
+
+def test_both_passes_in_turn(capture, tmp_path):
+    made, one = capture(Schedule(wait=3, warmup=1, active=2)), optimizer()
+    seen = []
+    for _ in range(12):
+        one.step()
+        seen.append((len(FakeProfiler.made), len(made.saved), made.done))
+    assert seen == [
+        *[(0, 0, False)] * 2,  # the third step's end begins the first pass
+        *[(1, 0, False)] * 3,
+        *[(2, 1, False)] * 3,
+        *[(2, 2, True)] * 4,
+    ]
+    light, heavy = FakeProfiler.made
+    assert (light.options["with_stack"], heavy.options["with_stack"]) == (False, True)
+    assert light.recorded == heavy.recorded == 2
+    assert files(tmp_path) == ["stacks/rank0.pt.trace.json.gz", "times/rank0.pt.trace.json.gz"]
+    assert made.steps == 12
+    assert made.recipe.schedule.steps() == 9
+
+
+def test_windows_that_repeat_have_files_of_their_own(capture, tmp_path):
+    made, one = capture(Schedule(wait=1, warmup=1, active=1, repeat=2), name="rank3"), optimizer()
+    for _ in range(made.recipe.schedule.steps()):
+        assert not made.done
+        one.step()
+    assert made.done
+    assert files(tmp_path) == [
+        f"{which}/rank3.{n}.pt.trace.json.gz" for which in ("stacks", "times") for n in (1, 2)
+    ]
+
+
+def test_without_stacks_there_is_one_pass(capture, tmp_path):
+    made, one = capture(Schedule(wait=0, warmup=1, active=1), passes=("times",)), optimizer()
+    assert FakeProfiler.made[0].begun
+    one.step()
+    one.step()
+    assert made.done
+    assert files(tmp_path) == ["times/rank0.pt.trace.json.gz"]
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_memory_and_shapes_only_when_asked(capture, wanted):
+    capture(Schedule(wait=0), memory=wanted, shapes=wanted)
+    options = FakeProfiler.made[0].options
+    assert options["profile_memory"] is options["record_shapes"] is wanted
+
+
+def test_synchronization_events_are_on_where_torch_has_them(capture, monkeypatch):
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", dict)
+    capture(Schedule(wait=0))
+    assert FakeProfiler.made[0].options["experimental_config"] == {"enable_cuda_sync_events": True}
+
+
+def test_an_older_torch_has_none(capture, monkeypatch):
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda: None)
+    capture(Schedule(wait=0))
+    assert "experimental_config" not in FakeProfiler.made[0].options
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [(0, []), (2, []), (3, [1]), (4, [2]), (5, [3]), (6, [3]), (7, [3, 1]), (9, [3, 3])],
+)
+def test_an_early_end_keeps_the_whole_steps(capture, steps, kept):
+    """After a step that passes, each pass warms up for one and records three."""
+    made, one = capture(Schedule(wait=1, warmup=1, active=3)), optimizer()
+    for _ in range(steps):
+        one.step()
+    made.stop()
+    made.stop()
+    assert [path.read_text() for path in made.saved] == [f"{number} steps" for number in kept]
+    assert all(one.ended for one in FakeProfiler.made)
+    partial = steps in (3, 4)
+    assert any("the script ended after" in note for note in made.notes) is partial
+
+
+def test_what_an_earlier_run_left_is_removed(capture, tmp_path):
+    before = ("times/rank0.pt.trace.json.gz", "stacks/rank0.2.pt.trace.json.gz")
+    others = ("times/rank01.pt.trace.json.gz", "times/rank1.pt.trace.json.gz", "times/rank0.txt")
+    for name in (*before, *others):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("old")
+    capture(Schedule())
+    assert files(tmp_path) == sorted(others)
+
+
+def test_a_full_disk_is_told_and_is_not_the_scripts_failure(capture, monkeypatch):
+    def full(self: Any, path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FakeProfiler, "export_chrome_trace", full)
+    made, one = capture(Schedule(wait=0, warmup=1, active=1)), optimizer()
+    for _ in range(4):
+        one.step()
+    assert made.saved == []
+    assert made.notes[0].endswith("could not be written: No space left on device")
+    assert made.why_nothing() in made.notes
+
+
+def test_stopping_the_script(capture):
+    stopper = Stopper(lambda mark: made.done)
+    made, one = capture(Schedule(wait=0, warmup=1, active=1), stopper), optimizer()
+    for _ in range(3):
+        one.step()
+    with pytest.raises(EnoughSteps):
+        one.step()
+
+
+# Where steps end --------------------------------------------------------------------------------------------
+
+
+def test_optimizers_that_take_turns_make_one_step(capture):
+    made, first, second = capture(Schedule()), optimizer(), optimizer(torch.optim.Adam)
+    for _ in range(5):
+        first.step()
+        second.step()
+    assert made.steps == pytest.approx(5, abs=1)
+
+
+def test_the_users_own_word(capture):
+    made = capture(Schedule())
+    for _ in range(4):
+        gapless.step()
+    assert made.steps == 4
+    made.stop()
+    gapless.step()
+    assert made.steps == 4
+
+
+def test_the_users_word_comes_before_the_optimizers(capture):
+    made, one = capture(Schedule(wait=0, warmup=1, active=8)), optimizer()
+    for _ in range(3):
+        for _ in range(4):
+            one.step()
+        gapless.step()
+    assert made.steps == 4 + 3  # four were counted before the word came
+
+
+def test_the_scripts_own_profiler_steps(capture):
+    made, one = capture(Schedule(wait=20)), optimizer()
+    with torch.profiler.profile(activities=CPU) as own:
+        for _ in range(6):
+            one.step()
+            one.step()
+            own.step()
+    assert made.steps == pytest.approx(6, abs=2)
+
+
+def test_a_step_that_the_scaler_skips(capture):
+    made = capture(Schedule())
+    one = optimizer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for step in range(4):
+        one.param_groups[0]["params"][0].grad = torch.full((2,), float("inf") if step % 2 else 1.0)
+        scaler.scale(torch.ones(1))
+        scaler.step(one)
+        scaler.update()
+    assert made.steps == 4
+
+
+def test_a_step_that_is_compiled(capture):
+    made, one = capture(Schedule()), optimizer()
+    step = torch.compile(one.step, backend="eager")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            step()
+    assert made.steps == 3
+    assert not [str(warning.message) for warning in heard if "getpid" in str(warning.message)]
+
+
+def test_other_threads_end_no_steps(capture):
+    made, one = capture(Schedule()), optimizer()
+    one.step()
+    other = threading.Thread(target=optimizer().step)
+    other.start()
+    other.join()
+    assert made.steps == 1
+
+
+def test_nothing_is_left_behind(capture):
+    before = (
+        torch.profiler.profile.step,
+        torch.amp.GradScaler.step,
+        torch.autograd.profiler.profile.__enter__,
+    )
+    made, one = capture(Schedule()), optimizer()
+    assert torch.profiler.profile.step is not before[0]
+    made.stop()
+    one.step()
+    assert made.steps == 0
+    after = (
+        torch.profiler.profile.step,
+        torch.amp.GradScaler.step,
+        torch.autograd.profiler.profile.__enter__,
+    )
+    assert after == before
+
+
+def test_step_ends_are_told_once():
+    ends = StepEnds()
+    marks = [("optimizer", "A#0"), ("optimizer", "A#0"), ("user", ""), ("optimizer", "A#0"), ("user", "")]
+    seen = [ends(Mark(kind=kind, tick=at, time=0.0, name=name)) for at, (kind, name) in enumerate(marks)]
+    assert seen == [True, True, True, False, True]
+    assert ends.count == 4
+
+
+# The script's own profiler ----------------------------------------------------------------------------------
+
+
+def test_the_scripts_profiler_stands_still(capture, tmp_path):
+    made = capture(Schedule(wait=2, warmup=1, active=2))
+    ready = []
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=1)
+    with torch.profiler.profile(activities=CPU, schedule=schedule, on_trace_ready=ready.append) as own:
+        for _ in range(4):
+            torch.ones(2).sum()
+            own.step()
+    own.add_metadata("a", "b")
+    assert list(own.key_averages()) == list(own.events()) == ready == []
+    assert "CPU" in own.key_averages().table() or own.key_averages().table() == ""
+    for name in ("trace.json", "trace.json.gz"):
+        own.export_chrome_trace(str(tmp_path / name))
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
+    assert b"traceEvents" in gzip.decompress((tmp_path / "trace.json.gz").read_bytes())
+    assert "can be only one" in made.session().notes[-1]
+
+
+def test_the_older_profiler_stands_still(capture):
+    made = capture(Schedule(wait=2))
+    with torch.autograd.profiler.profile() as own:
+        torch.ones(2).sum()
+    assert list(own.function_events) == []
+    assert len(made.session().notes) == 1
+
+
+def test_a_script_without_a_profiler_hears_nothing_of_it(capture):
+    assert capture(Schedule()).session().notes == ()
+
+
+def test_ours_records_while_the_scripts_stands_still(tmp_path):
+    machine = Machine("CPU", CPU)
+    made = Profiling(Recipe(tmp_path, schedule=Schedule(0, 1, 2)), machine, StepEnds()).start()
+    one = optimizer()
+    with torch.profiler.profile(activities=CPU):
+        for _ in range(7):
+            torch.ones(3).cumsum(0)
+            one.step()
+    made.stop()
+    for path, frames in zip(made.saved, (False, True), strict=True):
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        names = [event.get("name") for event in events]
+        assert names.count("aten::cumsum") == 2
+        assert {"ProfilerStep#1", "ProfilerStep#2"} <= set(names)
+        assert any(event.get("cat") == "python_function" for event in events) is frames
+
+
+# What is said -----------------------------------------------------------------------------------------------
+
+
+def test_the_session(capture):
+    made, one = capture(Schedule()), optimizer()
+    one.step()
+    session = made.session(script=("train.py",), ending=Ending(how="exit", status=3))
+    assert session.environment.device == "NVIDIA Nothing"
+    assert not session.environment.emulated
+    assert (session.script, session.ending.status) == (("train.py",), 3)
+
+
+def test_why_there_is_nothing(capture):
+    made, one = capture(Schedule(wait=5, warmup=2)), optimizer()
+    assert "no step was seen" in made.why_nothing()
+    assert "gapless.step()" in made.why_nothing()
+    one.step()
+    assert made.why_nothing() == (
+        "nothing was recorded: the script ended after 1 step, and recording begins after 7 (wait and warmup)"
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"wait": -1}, {"warmup": 0}, {"active": 0}, {"repeat": 0}])
+def test_schedules_that_make_no_sense(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(UsageError, match=f"{name} is {value}"):
+        Schedule(**wrong)
+
+
+def test_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="needs an NVIDIA or AMD GPU") as told:
+        profiling.machine()
+    assert "gapless check" in str(told.value)
+    assert len(str(told.value).splitlines()) <= 2
+
+
+def test_a_torch_that_records_no_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.profiler, "supported_activities", lambda: set(CPU))
+    with pytest.raises(UsageError, match="lacks CUPTI"):
+        profiling.machine()
+
+
+def test_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Something")
+    both = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    monkeypatch.setattr(torch.profiler, "supported_activities", lambda: both)
+    found = profiling.machine()
+    assert found.device == "NVIDIA Something"
+    assert set(found.activities) == both

@@ -1,0 +1,96 @@
+"""``gapless check --memory`` and what ``gapless memory`` makes of the session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gapless.commands import main
+
+pytest.importorskip("torch")
+
+SCRIPT = """import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kept = []
+for step in range(12):
+    batch = torch.ones(32 + 8 * step, 64).cuda()
+    loss = (model(batch) ** 2).mean()
+    kept.append(model(batch))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A session with memory, and what was printed."""
+    folder = tmp_path_factory.mktemp("memory")
+    (folder / "train.py").write_text(SCRIPT)
+    words = ["-q", "--memory", "--gpu", "t4", "--no-prices", "--steps", "all", "-o", "run.json", "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gapless", "check", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return folder / "run.json", done.stdout
+
+
+def run(capsys, *words: object) -> tuple[int, str, str]:
+    status = main(["memory", *map(str, words)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_check_tells_of_the_leak(saved) -> None:
+    out = " ".join(saved[1].split())
+    assert "GAP405 memory-grows" in out
+    assert "kept.append(model(batch))" in out
+    assert "memory, device 0: at most" in out
+    assert "what kernels ask for inside" in out
+
+
+def test_memory_reads_the_session(saved, capsys) -> None:
+    status, out, err = run(capsys, saved[0])
+    assert (status, err) == (0, "")
+    assert "reserved of 15.3 GB on the Tesla T4" in out.replace("\n", " ")
+    assert "workspaces" in out
+    assert "GAP405 memory-grows" in out
+    assert "12 steps" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_it_fits_or_not(saved, capsys) -> None:
+    assert run(capsys, "--limit", "16MiB", saved[0])[0] == 1
+    assert run(capsys, "--limit", "1GiB", saved[0])[0] == 0
+
+
+def test_json_has_findings_and_steps(saved, capsys) -> None:
+    found = json.loads(run(capsys, "-f", "json", "--search", "-q", saved[0])[1])
+    assert [one["code"] for one in found["findings"]] == ["GAP405"]
+    assert len(found["ends"]) == 12
+    assert found["growth"][0]["line"]["code"].startswith("kept.append")
+
+
+def test_a_session_without_memory_is_refused(saved, capsys, tmp_path) -> None:
+    import msgspec
+
+    from gapless.model.session import load, save
+
+    path = tmp_path / "plain.json"
+    save(msgspec.structs.replace(load(saved[0]), memory=()), path)
+    status, _, err = run(capsys, path)
+    assert status == 3
+    assert "it was saved without --memory" in err
+    assert len(err.strip().splitlines()) == 1

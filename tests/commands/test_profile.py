@@ -1,0 +1,180 @@
+"""`gapless profile` from the outside: the profiler is real, the GPU is only in the files it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import HERE, finish, start
+
+from gapless.commands.profile import Conclusion
+
+TRAIN = """import sys
+import torch
+
+net = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def read(loss):
+    total = 0.0
+    total += loss.item()
+    return total
+
+
+def train(steps):
+    for step in range(steps):
+        if step == fails_at:
+            raise ValueError("no luck")
+        optimizer.zero_grad()
+        loss = net(torch.randn(32, 64)).sum()
+        loss.backward()
+        read(loss)
+        optimizer.step()
+
+
+fails_at = int(sys.argv[2])
+train(int(sys.argv[1]))
+print("trained")
+sys.exit(int(sys.argv[3]))
+"""
+SHORT = ("--wait", "1", "--warmup", "1", "--active", "3", "-q")
+FOLDER = Path("gapless-profile")
+
+
+@pytest.fixture
+def profile(write, python):
+    """``profile(*options, script=…)`` profiles a training that would run for 100 steps."""
+    write("train.py", TRAIN)
+
+    def run(*options, script=("100", "-1", "0"), **environment):
+        command = str(HERE / "profiled_gpu.py")
+        return python(command, "profile", *SHORT, *options, "train.py", *script, **environment)
+
+    return run
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_recorded_stopped_and_explained(profile, python, tmp_path):
+    seen = profile("--all")
+    assert seen.returncode == 0
+    assert "trained" not in seen.stdout
+    text = words(seen.stdout)
+    assert (
+        "3 steps (ProfilerStep) · NVIDIA Paper Tiger · gapless-profile/times/rank0.pt.trace.json.gz" in text
+    )
+    assert "train.py:10 in read │ total += loss.item()" in text
+    assert "Times are of steps recorded without Python stacks" in text
+    assert "all of the operators were found in both" in text
+    kept = sorted(str(path.relative_to(tmp_path / FOLDER)) for path in (tmp_path / FOLDER).rglob("*.*"))
+    assert kept == [
+        "profile.gapless.json",
+        "stacks/rank0.pt.trace.json.gz",
+        "times/rank0.pt.trace.json.gz",
+    ]
+    again = python("-m", "gapless", "show", "--all", str(FOLDER / "profile.gapless.json"))
+    assert words(again.stdout).partition("note:")[0] == text.partition("note:")[0]
+
+
+def test_lines_of_a_script_elsewhere(write, python):
+    write("deep/train.py", "import os\nos.chdir('/')\n" + TRAIN)
+    command = (str(HERE / "profiled_gpu.py"), "profile", *SHORT, "--all", "deep/train.py", "100", "-1", "0")
+    seen = python(*command)
+    assert seen.returncode == 0, seen.stderr
+    assert "train.py:12 in read │ total += loss.item()" in words(seen.stdout)
+
+
+def test_json_and_a_bound(profile, tmp_path):
+    seen = profile("-f", "json", "--fail-on", "GAP1", "--no-prices", "-o", "elsewhere/of/it")
+    report = json.loads(seen.stdout.strip().splitlines()[-1])
+    assert report["profile"]["recording"]["stacks"] == "frames"
+    assert "GAP101" in {one["code"] for one in report["findings"]}
+    assert seen.returncode == 1
+    assert "(--fail-on)" in seen.stderr
+    assert (tmp_path / "elsewhere/of/it/times/rank0.pt.trace.json.gz").exists()
+
+
+def test_a_script_that_fails_keeps_its_status_and_what_was_recorded(profile):
+    seen = profile(script=("100", "4", "0"))
+    assert seen.returncode == 1
+    assert "ValueError: no luck" in seen.stderr.splitlines()
+    assert "gapless/" not in seen.stderr
+    text = words(seen.stdout)
+    assert "2 steps" in text or "3 steps" in text
+    assert "The script ended after 2 recorded steps of 3" in text
+    assert "Lines are not known: no steps were recorded with Python stacks" in text
+
+
+@pytest.mark.parametrize(("status", "told"), [("0", 3), ("7", 7)])
+def test_a_script_that_ends_too_early(profile, status, told, tmp_path):
+    seen = profile(script=("2", "-1", status))
+    assert seen.returncode == told
+    assert "trained" in seen.stdout
+    assert seen.stderr.count("nothing was recorded: the script ended after 2 steps") == 1
+    assert not list((tmp_path / FOLDER).rglob("*.gz"))
+
+
+def test_two_ranks_are_explained_together(write, tmp_path):
+    write("train.py", TRAIN)
+    command = (str(HERE / "profiled_gpu.py"), "profile", *SHORT, "train.py", "100", "-1", "0")
+    ranks = [start(*command, cwd=tmp_path, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    first, second = (finish(rank) for rank in ranks)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert second.stdout == ""
+    assert re.match(r"Rank [01] of 2: GPU busy", first.stdout.strip())
+    names = sorted(path.name for path in (tmp_path / FOLDER / "times").iterdir())
+    assert names == ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"]
+    saved = json.loads((tmp_path / FOLDER / "profile.gapless.json").read_text())
+    assert len(saved["profiles"]) == 2
+    assert not list((tmp_path / FOLDER).glob(".*"))
+
+
+def test_without_a_gpu(write, python):
+    write("train.py", TRAIN)
+    seen = python("-m", "gapless", "profile", "train.py", CUDA_VISIBLE_DEVICES="")
+    assert seen.returncode == 2
+    assert seen.stdout == ""
+    assert len(seen.stderr.strip().splitlines()) == 2
+    assert "gapless check" in seen.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["train.py"], "no such file: train.py"), ([], "which script?"), (["--active", "0", "x.py"], "active")],
+)
+def test_usage(python, options, told):
+    seen = python(str(HERE / "profiled_gpu.py"), "profile", *options)
+    assert seen.returncode == 2
+    assert told in seen.stderr
+
+
+class Clock:
+    """Goes on only when somebody sleeps."""
+
+    now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_ranks_that_never_come_are_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    one = Conclusion.__new__(Conclusion)
+    said = []
+    one.told = type("Told", (), {"waiting": lambda self, missing: said.append(missing)})()
+    one.recipe = type("Recipe", (), {"folder": tmp_path})()
+    for rank in (0, 2):
+        (tmp_path / f".rank{rank}.ended").touch()
+    clock = Clock()
+    assert one._wait_for_others(clock.sleep, clock) == ["of 2 ranks nothing was heard: 1, 3"]
+    assert said == [2]
+    assert clock.now > 59
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,147 @@
+"""What is the same over all commands: help, completion, characters, widths, formats of a saved run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+import pytest
+from building import CODE, MAIN, Simulation
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from gapless.commands import cli, main
+from gapless.model.session import save
+from gapless.render import formats
+
+COMMANDS = cli.list_commands(click.Context(cli))
+
+
+def command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+def help_of(*words: str) -> str:
+    out = CliRunner().invoke(cli, [*words, "--help"], prog_name="gapless", terminal_width=80).output
+    assert out.startswith("Usage: gapless")
+    return out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_and_fits(name):
+    text = help_of(name)
+    assert f"gapless {name}" in text.split("Example", 1)[1]
+    assert text.isascii()
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_the_help_of_all():
+    text = help_of()
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_mean_the_same_everywhere(name):
+    options = {option: one for one in command(name).params for option in one.opts}
+    assert "--no-color" in options or "-f" not in options
+    expected = {"-q": "--quiet", "-v": "--verbose", "-f": "--format", "-o": "--output", "-j": "--jobs"}
+    for short, long in expected.items():
+        if short in options:
+            assert options[short] is options[long]
+    for option, said in (("-q", "No progress on standard error."), ("--no-color", "Plain text; so does")):
+        if option in options:
+            assert options[option].help.startswith(said)
+
+
+def completions(*words: str) -> list[tuple[str, str]]:
+    found = ShellComplete(cli, {}, "gapless", "_GAPLESS_COMPLETE")
+    return [(one.type, one.value) for one in found.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_completion():
+    assert completions("tr") == [("plain", "trace")]
+    assert [value for _, value in completions("show", "-f", "")] == list(formats())
+    assert ("plain", "--max-waits") in completions("check", "--m")
+    assert completions("check", "train") == [("file", "train")]
+    assert completions("show", "") == [("file", "")]
+    assert completions("trace", "-o", "p") == [("file", "p")]
+    assert completions("profile", "-o", "p") == [("dir", "p")]
+    assert ("plain", "GAP112") in completions("rule", "gap11")
+    assert ("plain", "GAP101,GAP112") in completions("check", "--fail-on", "GAP101,GAP11")
+    assert ("plain", "h100-pcie") in completions("check", "--gpu", "H1")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_can_ask(python, shell):
+    found = python("-m", "gapless", _GAPLESS_COMPLETE=f"{shell}_source")
+    assert found.returncode == 0, found.stderr
+    assert "_gapless_completion" in found.stdout
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of a script whose name is no ASCII."""
+    run = Simulation(code={**CODE, 70: "print('Verlust μ', loss.item())"}, outer=MAIN)
+    for _ in range(6):
+        run.wait(70)
+        run.step(95)
+    path = tmp_path / "läufe.gapless.json"
+    save(run.session(notes=("Größe …",)), path)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["github", "json", "junit", "markdown", "sarif", "text"])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_saved_run_in_every_format_and_encoding(saved, python, form, encoding):
+    found = python("-m", "gapless", "show", "-f", form, saved.name, PYTHONIOENCODING=encoding)
+    assert found.returncode == 0, found.stderr
+    assert found.stderr == ""
+    assert found.stdout.isascii() is (encoding == "ascii")
+    assert "\x1b" not in found.stdout
+    assert "train.py" in found.stdout
+    if form in ("json", "sarif"):
+        json.loads(found.stdout)
+    elif form == "junit":
+        ElementTree.fromstring(found.stdout)
+    elif form == "text":
+        assert all(len(line) <= 80 for line in found.stdout.splitlines())
+
+
+def test_an_error_about_a_name_that_is_no_ascii(python):
+    found = python("-m", "gapless", "show", "fehlt-é.json", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert found.returncode == 3
+    assert "Traceback" not in found.stderr
+    assert found.stderr.startswith("gapless: cannot read fehlt-")
+
+
+def test_piped_output_does_not_depend_on_the_terminal(saved, python):
+    outputs = {
+        python("-m", "gapless", "show", saved.name, COLUMNS=columns, TERM=term).stdout
+        for columns, term in (("40", "xterm-256color"), ("200", "dumb"))
+    }
+    assert len(outputs) == 1
+
+
+def test_show_writes_one_document(saved, capsys):
+    assert main(["show", "-f", "sarif", saved.name]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 1
+
+
+def test_documents_stand_alone(fake_gapless, write):
+    """What the script prints does not stand in a document; it is not lost either."""
+    write("train.py", "print('by the script')\n")
+    for form in ("sarif", "junit", "markdown"):
+        found = fake_gapless("check", "-q", "-f", form, "train.py")
+        assert "by the script" not in found.stdout
+        assert "by the script" in found.stderr
+        if form == "sarif":
+            assert json.loads(found.stdout)["version"] == "2.1.0"
+    found = fake_gapless("check", "-q", "-f", "github", "train.py")
+    assert "by the script" in found.stdout
+    assert "::notice title=Gapless::" in found.stdout

@@ -1,0 +1,3 @@
+"""What docs/migration.md takes for granted."""
+
+device = "cuda"

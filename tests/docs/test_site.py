@@ -1,0 +1,137 @@
+"""The documentation site: its pages, its navigation, its links, and the numbers it quotes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs.pages import PROJECT, tool
+
+from gapless.rules import all_rules
+
+site = tool("docs_site")
+reference = tool("docs_reference")
+
+
+def flat(nav: object) -> list[str]:
+    """All pages of a navigation, in order."""
+    if isinstance(nav, str):
+        return [nav]
+    inside = nav.values() if isinstance(nav, dict) else nav
+    return [page for one in inside for page in flat(one)]  # type: ignore[attr-defined]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    pages = ["index.md", "price.md", "later.md", "rules/GAP101.md", "rules/index.md", "sheets/b.md"]
+    nav = site.navigation(pages)
+    assert sorted(flat(nav)) == sorted(pages)
+    assert nav[-1] == {"More": ["later.md"]}
+    rules = next(one["Reference"] for one in nav if "Reference" in one)
+    assert rules == [{"Rules": ["rules/index.md", "rules/GAP101.md"]}]
+
+
+def test_pages_that_are_not_there_yet_are_left_out() -> None:
+    assert site.navigation(["price.md"]) == [{"Price": ["price.md"]}]
+
+
+def test_every_rule_has_a_page_with_all_its_sections() -> None:
+    pages = reference.pages()
+    for rule in all_rules():
+        page = pages[f"rules/{rule.code}.md"]
+        assert page.startswith(f"# {rule.code} {rule.name}\n")
+        assert all(f"## {title}\n" in page for title in rule.sections())
+        assert f"[{rule.code}]({rule.code}.md)" in pages["rules/index.md"]
+
+
+def test_every_metric_operation_and_command_is_listed() -> None:
+    from gapless import metrics, ops
+    from gapless.commands import cli
+
+    pages = reference.pages()
+    assert all(f"`{name}`" in pages["reference/metrics.md"] for name in metrics.__all__ if name[0].isupper())
+    assert all(f"## {name}\n" in pages["reference/ops.md"] for name in ops.__all__)
+    names = cli.list_commands(None)  # type: ignore[arg-type]  # it asks for no context
+    assert all(f"## gapless {name}\n" in pages["reference/commands.md"] for name in names)
+
+
+def test_signatures_are_shown_as_they_are_written() -> None:
+    def plain(x: int, *, size: int | None = None, **rest: str) -> float:
+        raise NotImplementedError
+
+    assert reference._signature("plain", plain) == (
+        "plain(x: int, *, size: int | None = None, **rest: str) -> float"
+    )
+
+
+@pytest.mark.parametrize(
+    ("here", "before", "after"),
+    [
+        ("price.md", "[s](../benchmarks/sheets/replay.md)", "[s](sheets/replay.md)"),
+        ("journeys/memory.md", "[e](../../examples/README.md)", "[e](../examples.md)"),
+        (
+            "waits.md",
+            "[t](../src/gapless/emulate/waits.tsv#x)",
+            "[t](source/src/gapless/emulate/waits.tsv#x)",
+        ),
+        ("contributing.md", "[a](docs/architecture.md)", "[a](architecture.md)"),
+        ("trace.md", "[p](price.md#asking)", "[p](price.md#asking)"),
+        ("trace.md", "[h](https://example.org/x)", "[h](https://example.org/x)"),
+        ("trace.md", "[l](#below)", "[l](#below)"),
+        ("index.md", "[scripts](../tests/field/scripts)", "scripts"),
+    ],
+)
+def test_links_between_files_become_links_between_pages(here: str, before: str, after: str) -> None:
+    assert site.LINK.sub(lambda found: site._link(found, here), before) == after
+
+
+def test_links_in_code_stay_as_they_are() -> None:
+    text = "[a](x)\n\n```python\nf[0](x)\n```\n"
+    assert site.outside_fences(text, str.upper) == "[A](X)\n\n```python\nf[0](x)\n```\n"
+
+
+QUOTED = {
+    "op_db.md": ("702 of 702 entries, 8579 calls", "8568 calls are bit for bit", "0 misses"),
+    "replay.md": ("span within 2%: 38 of 38", "99.9% of"),
+    "estimate.md": ("off by a factor of 1.42 in the median, 5.37 at most",),
+    "torchmetrics_waits.md": ("411 cases. Of these, 320 wait in update, with `unwait` 39",),
+}
+
+
+@pytest.mark.parametrize("sheet", QUOTED)
+def test_numbers_that_pages_quote_are_those_of_the_sheets(sheet: str) -> None:
+    """`docs/accuracy.md` and `docs/others.md` repeat these: where a sheet is measured anew, so are they."""
+    text = (PROJECT / "benchmarks" / "sheets" / sheet).read_text(encoding="utf-8")
+    pages = "".join(
+        (PROJECT / "docs" / name).read_text(encoding="utf-8") for name in ("accuracy.md", "others.md")
+    )
+    said = " ".join(pages.split())
+    for quote in QUOTED[sheet]:
+        assert quote in text, (
+            f"{sheet} says something else by now: mend the pages that quote it, and this test"
+        )
+        assert all(number in said for number in re.findall(r"\d[\d.]*\d", quote.replace("%", " %")))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs mkdocs-material")
+def test_the_site_builds_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)],
+        cwd=PROJECT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    fetched = re.compile(
+        r"<(?:script|img|iframe)[^>]* src=[\"']?(https?:[^\s\"'>]+)|<link[^>]*stylesheet[^>]*https?:"
+    )
+    for page in tmp_path.rglob("*.html"):
+        assert not fetched.search(page.read_text(encoding="utf-8")), page
+    for sheet in tmp_path.rglob("*.css"):
+        assert not re.search(r"url\([\"']?https?:|@import", sheet.read_text(encoding="utf-8")), sheet
+    assert (tmp_path / "rules" / "GAP112" / "index.html").exists()

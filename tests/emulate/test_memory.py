@@ -1,0 +1,292 @@
+"""What the emulated device records of its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.memory import supported
+from gapless.emulate.memory_run import NOT_MODELLED, step_rows
+from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, check
+from gapless.model.session import decode, encode
+
+pytestmark = pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end")
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator("t4", memory=True) as one:
+        yield one
+
+
+def recorded(emulator: Emulator) -> MemoryRun:
+    (run,) = emulator.session().memory
+    assert check(run) == ""
+    return run
+
+
+def kinds(run: MemoryRun) -> dict[str, int]:
+    """Bytes asked for by kind."""
+    found: dict[str, int] = {}
+    for action, size, place in zip(run.action, run.size, run.place, strict=True):
+        if action == ALLOC:
+            kind = run.places[place].kind
+            found[kind] = found.get(kind, 0) + size
+    return found
+
+
+def allocations(run: MemoryRun) -> list[int]:
+    return [size for action, size in zip(run.action, run.size, strict=True) if action == ALLOC]
+
+
+def test_nothing_is_recorded_unless_asked() -> None:
+    with Emulator() as emulator:
+        torch.zeros(10, device="cuda")
+        assert emulator.session().memory == ()
+
+
+def test_a_tensor_comes_and_goes(emulator: Emulator) -> None:
+    one = torch.empty(100, device="cuda")
+    two = torch.empty(50, device="cuda")
+    del one
+    run = recorded(emulator)
+    assert run.action == (ALLOC, ALLOC, FREE)
+    assert run.size == (400, 200, 0)
+    assert run.ident == (0, 1, 0)
+    del two
+    assert recorded(emulator).action == (ALLOC, ALLOC, FREE, FREE)
+
+
+def test_a_view_keeps_it_and_the_host_does_not_count(emulator: Emulator) -> None:
+    one = torch.empty(100, device="cuda")
+    view = one[:10]
+    del one
+    host = torch.empty(1000)
+    assert recorded(emulator).action == (ALLOC,)
+    del view, host
+    assert recorded(emulator).action == (ALLOC, FREE)
+
+
+def test_temporaries_end_before_the_next_is_asked_for(emulator: Emulator) -> None:
+    x = torch.ones(256, device="cuda")
+    y = (x + 1) * 2
+    run = recorded(emulator)
+    assert run.action == (ALLOC, ALLOC, ALLOC, FREE)
+    assert run.ident[-1] == 1  # x + 1, when its product is there
+    del y
+
+
+def test_in_place_work_asks_for_nothing(emulator: Emulator) -> None:
+    x = torch.ones(256, device="cuda")
+    x.add_(1).mul_(2)
+    assert allocations(recorded(emulator)) == [1024]
+
+
+def test_saved_tensors_live_until_backward(emulator: Emulator) -> None:
+    x = torch.ones(256, device="cuda", requires_grad=True)
+    loss = (x * 2).exp().sum()
+    before = recorded(emulator).action.count(FREE)
+    loss.backward()
+    run = recorded(emulator)
+    assert before < run.action.count(FREE)
+    assert kinds(run)["backward"] > 0
+
+
+def train(steps: int = 3, **wishes: object) -> None:
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        batch = torch.ones(32, 64).cuda()
+        loss = (model(batch) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_kinds_are_told_by_who_holds_them(emulator: Emulator) -> None:
+    train()
+    run = recorded(emulator)
+    found = kinds(run)
+    weights = 4 * (64 * 128 + 128 + 128 * 64 + 64)
+    assert found["parameter"] == weights
+    assert found["gradient"] == 3 * weights
+    assert found["optimizer"] >= 2 * weights
+    assert found["batch"] == 3 * 4 * 32 * 64
+    assert [shape for _, shape in run.batches if len(shape) == 2 and shape[0] == 32] == [(32, 64)] * 3
+    assert run.action.count(STEP) == 3
+
+
+def test_lines_of_backward_are_those_of_the_forward(emulator: Emulator) -> None:
+    train()
+    run = recorded(emulator)
+    told = {
+        run.line(place).code
+        for place in set(run.place)
+        if place >= 0 and run.places[place].kind in ("backward", "gradient")
+    }
+    assert "loss = (model(batch) ** 2).mean()" in told
+
+
+def test_cublas_takes_a_workspace_for_each_thread_once(emulator: Emulator) -> None:
+    train()
+    assert kinds(recorded(emulator))["workspace"] == 2 * 8_519_680
+
+
+def test_hopper_has_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Emulator("h100", memory=True) as emulator:
+        torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
+        assert kinds(recorded(emulator))["workspace"] == 32 << 20
+
+
+def test_the_variable_chooses_the_workspace(monkeypatch: pytest.MonkeyPatch, emulator: Emulator) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+    torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
+    assert kinds(recorded(emulator))["workspace"] == (2 * 4096 + 8 * 16) << 10
+
+
+def test_autocast_asks_for_half(emulator: Emulator) -> None:
+    x = torch.ones(64, 64, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        x @ x
+    sizes = allocations(recorded(emulator))
+    assert sizes[0] == 4 * 64 * 64
+    assert 2 * 64 * 64 in sizes
+
+
+def test_a_mask_of_dropout_takes_a_byte(emulator: Emulator) -> None:
+    x = torch.ones(1024, device="cuda")
+    nn.functional.dropout(x, 0.5, True)
+    assert sorted(allocations(recorded(emulator))) == [1024, 4096, 4096]
+
+
+def test_a_mask_of_the_users_own_takes_what_it_says(emulator: Emulator) -> None:
+    torch.empty(1024, device="cuda").bernoulli_(0.5)
+    assert allocations(recorded(emulator)) == [4096]
+
+
+def test_settings_and_fraction_are_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    torch.ones(1, device="cuda")
+    run = recorded(emulator)
+    assert run.settings == "max_split_size_mb:128,per_process_memory_fraction:0.5"
+    assert run.gpu == "Tesla T4"
+    assert 0 < run.limit < run.total_memory
+    assert NOT_MODELLED in run.notes
+
+
+def test_each_device_has_its_own_run() -> None:
+    with Emulator(devices=2, memory=True) as emulator:
+        torch.ones(1, device="cuda:1")
+        torch.ones(2, device="cuda:0")
+        runs = emulator.session().memory
+    assert [(run.device, allocations(run)) for run in runs] == [(0, [8]), (1, [4])]
+
+
+def test_the_cache_that_is_emptied_is_marked(emulator: Emulator) -> None:
+    from gapless.model.memory import EMPTY
+
+    one = torch.ones(10, device="cuda")
+    del one
+    torch.cuda.empty_cache()
+    assert EMPTY in recorded(emulator).action
+
+
+def test_it_survives_being_saved(emulator: Emulator) -> None:
+    train()
+    session = emulator.session()
+    assert decode(encode(session)).memory == session.memory
+
+
+@pytest.mark.parametrize(
+    ("marks", "ends"),
+    [
+        (
+            [(3, "optimizer", "a"), (5, "optimizer", "b"), (8, "optimizer", "a"), (9, "optimizer", "b")],
+            [5, 9],
+        ),
+        ([(n, "optimizer", "a") for n in range(1, 6)] + [(6, "optimizer", "b")], [6]),
+        ([(n, "optimizer", "a") for n in range(1, 21)] + [(6, "optimizer", "b")], list(range(1, 21))),
+        ([(1, "optimizer", "a"), (2, "user", "")], [2]),
+        ([(1, "optimizer", "a"), (2, "profiler", ""), (4, "profiler", "")], [2, 4]),
+        ([], []),
+    ],
+    ids=["in-turn", "rarest", "once", "user", "profiler", "none"],
+)
+def test_what_ends_a_step(marks: list[tuple[int, str, str]], ends: list[int]) -> None:
+    assert step_rows(marks) == ends
+
+
+def test_a_module_that_is_moved_is_no_batch(emulator: Emulator) -> None:
+    model = nn.BatchNorm1d(16).cuda()
+    run = recorded(emulator)
+    assert run.batches == ()
+    assert kinds(run) == {"parameter": 4 * 4 * 16 + 8}
+    del model
+
+
+def test_a_frozen_module_is_told_apart_from_activations(emulator: Emulator) -> None:
+    model = nn.Linear(16, 16).cuda().requires_grad_(False)
+    model(torch.ones(2, 16).cuda())
+    found = kinds(recorded(emulator))
+    assert found["parameter"] == 4 * (16 * 16 + 16)
+    assert found["batch"] == 4 * 2 * 16
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_attention_is_one_kernel(emulator: Emulator, dropout: float, dtype: torch.dtype) -> None:
+    batch, heads, length, width = 2, 4, 96, 8
+    shape = (batch, heads, length, width)
+    parts = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+    out = nn.functional.scaled_dot_product_attention(*parts, dropout_p=dropout)
+    whole = batch * heads * length * width * dtype.itemsize
+    rows = 4 * batch * heads * length
+    assert allocations(recorded(emulator))[3:] == [whole, rows]
+    out.sum().backward()
+    sizes = allocations(recorded(emulator))
+    assert sizes.count(whole) >= 7  # three, the result, three gradients
+    assert 4 * batch * heads * length * length not in sizes
+    assert all(one.grad is not None for one in parts)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_gives_what_it_gives_on_the_cpu(emulator: Emulator, causal: bool) -> None:
+    torch.manual_seed(0)
+    host = [torch.randn(2, 3, 10, 4, requires_grad=True) for _ in range(3)]
+    there = [one.detach().cuda().requires_grad_() for one in host]
+    attend = nn.functional.scaled_dot_product_attention
+    expected, found = attend(*host, is_causal=causal), attend(*there, is_causal=causal)
+    (expected**2).sum().backward()
+    (found**2).sum().backward()
+    assert torch.equal(found.cpu(), expected)
+    for one, other in zip(there, host, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(one.grad.cpu(), other.grad)
+
+
+def test_attention_without_fused_kernels_takes_its_steps(emulator: Emulator) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    parts = [torch.randn(1, 2, 64, 8, device="cuda", requires_grad=True) for _ in range(3)]
+    with sdpa_kernel(SDPBackend.MATH):
+        nn.functional.scaled_dot_product_attention(*parts)
+    assert 4 * 2 * 64 * 64 in allocations(recorded(emulator))
+
+
+def test_gradients_of_one_tensor_are_added_in_place(emulator: Emulator) -> None:
+    x = torch.ones(1000, device="cuda", requires_grad=True)
+    y = x * 2
+    loss = (y.exp() * y).sum()
+    before = len(allocations(recorded(emulator)))
+    loss.backward()
+    after = allocations(recorded(emulator))[before:]
+    # 1 and its like; the product's two; exp's; what they add up to is in place; the gradient of x
+    assert after == [4, 4000, 4000, 4000, 4000]
+    assert x.grad is not None

@@ -1,0 +1,38 @@
+"""What tests of trainers share: a GPU that is only in the files, and reports to log."""
+
+from __future__ import annotations
+
+import profiled_gpu
+import pytest
+from tracing import training
+
+from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.report import report
+from gapless.capture import profiling
+from gapless.integrations import _window
+from gapless.model import Report
+
+WINDOW = {"wait": 1, "warmup": 1, "active": 2}
+"""Seven steps in all: one that passes, and twice three."""
+
+
+@pytest.fixture
+def paper_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """A machine whose profiles have device work in them, and an empty working directory."""
+    monkeypatch.setattr(profiling, "machine", profiled_gpu.machine)
+    monkeypatch.chdir(tmp_path)  # type: ignore[arg-type]
+    monkeypatch.delenv("RANK", raising=False)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """This machine without a GPU, of which nothing has been said yet."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(_window, "_said", set())
+    monkeypatch.chdir(tmp_path)  # type: ignore[arg-type]
+
+
+def of_profile() -> Report:
+    return report([profile(training(steps=4).timeline())])

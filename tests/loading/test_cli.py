@@ -1,0 +1,210 @@
+"""``gapless loader`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gapless.commands import main
+from gapless.commands.loader import seconds
+from gapless.errors import UsageError
+from gapless.loading.forked import available
+from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Transfer, load, save
+
+pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
+MS = 1_000_000
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Photos(Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        print("a photo is read")
+        return torch.full((3, 8, 8), float(index)), index
+
+class Broken(Photos):
+    def __getitem__(self, index):
+        raise OSError("no such photo")
+
+photos = Photos()
+
+def make_loader():
+    return DataLoader(Photos(), batch_size=4)
+
+def make_both():
+    return DataLoader(photos, batch_size=2), DataLoader(photos, batch_size=8)
+
+def make_broken():
+    return DataLoader(Broken(), batch_size=4)
+
+def make_of(root):
+    return DataLoader(root)
+
+def fails():
+    raise KeyError("root")
+
+if __name__ == "__main__":
+    raise SystemExit("it trains")
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "photos_script.py"
+    path.write_text(SCRIPT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def run(capsys, *words: object) -> tuple[int, str, str]:
+    status = main(["loader", *map(str, words)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def saved(path: Path, cpu: float = 58, wait: float = 11) -> Path:
+    """A measurement as it is saved: batches of so many milliseconds on eight cores."""
+    save(
+        Diagnosis(
+            sentence="saved",
+            dataset="Photos",
+            length=500,
+            setting=Setting(),
+            machine=Machine(allowed=8, capacity=((1, 1.0), (8, 8.0)), start="fork"),
+            fetch=Fetch(
+                items=80,
+                item=8 * MS,
+                item_cpu=cpu * MS / 8,
+                item_wait=wait * MS / 8,
+                batch_size=8,
+                batch_bytes=3_000_000,
+                tensors=2,
+                batches=((int(cpu * MS), int(wait * MS)),) * 9,
+            ),
+            transfer=Transfer(batches=9, receive=0.5 * MS, first=90 * MS, private=12_000_000),
+        ),
+        path,
+    )
+    return path
+
+
+def test_a_saved_measurement_with_another_step(capsys, tmp_path):
+    path = saved(tmp_path / "loader.json")
+    status, out, err = run(capsys, path, "--step-ms", 108, "--step-cpu", 0)
+    assert (status, err) == (0, "")
+    assert out.startswith("A batch takes 69 ms to make, 58 ms CPU time and 11 ms waiting for I/O; your")
+    assert "1 worker keeps up; take num_workers=1" in " ".join(out.split())
+    assert "  DataLoader(..., num_workers=1)\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+    _, out, _ = run(capsys, path, "--step-ms", 24, "--step-cpu", 0)
+    assert "num_workers=3)" in out
+    assert run(capsys, path)[1].startswith("Saved.\n")
+
+
+def test_json_can_be_read_again(capsys, tmp_path):
+    path = saved(tmp_path / "loader.json")
+    status, out, _ = run(capsys, path, "--step-ms", 108, "-f", "json")
+    found = json.loads(out)
+    assert (status, found["format"], found["version"]) == (0, "gapless-loader", 1)
+    assert found["diagnosis"]["recommended"]["num_workers"] == 1
+    (tmp_path / "other.json").write_text(out)
+    assert load(tmp_path / "other.json").demand == Demand(step=108 * MS, source="given")
+
+
+def test_a_loader_is_measured(capfd, script, tmp_path):
+    kept = tmp_path / "kept.json"
+    words = ["photos_script.py:make_loader", "--step-ms", "4", "--step-cpu", "0.1", "--budget", "700ms"]
+    status = main(["loader", *words, "-o", str(kept)])
+    out, _ = capfd.readouterr()
+    assert status == 0
+    assert "Photos · map-style · 100 batches an epoch · 4 items a batch" in out
+    assert "a photo is read" not in out
+    assert "run as it is" in out
+    assert max(map(len, out.splitlines())) <= 80
+    made = load(kept)
+    assert made.fetch.batch_size == 4
+    assert made.fetched is not None
+    assert (Path(made.fetched.file).name, made.fetched.line) == ("photos_script.py", 9)
+
+
+@pytest.mark.parametrize(
+    ("target", "note"),
+    [
+        ("photos_script.py:photos", "gives a dataset: it is looked at in batches of 32"),
+        ("photos_script:make_both", "gives 2 things: this is number 1"),
+    ],
+)
+def test_what_else_can_be_named(capsys, script, target, note):
+    status, out, _ = run(capsys, target, "--budget", "0.4", "-f", "json")
+    assert status == 0
+    assert note in json.loads(out)["diagnosis"]["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["photos_script.py"], 2, "name the function that makes the loader: train.py:make_loader"),
+        (["nowhere.py:make"], 2, "no such file: nowhere.py"),
+        (["nowhere.there:make"], 2, "no module named nowhere"),
+        (["photos_script.py:make_loaders"], 2, "has no make_loaders (did you mean make_loader?)"),
+        (["photos_script.py:make_of"], 2, "needs arguments (root): name a function that needs none"),
+        (["photos_script.py:__name__"], 2, "is a str, neither a loader nor a function that makes one"),
+        (["photos_script.py:Photos.__len__"], 2, "needs arguments (self)"),
+        (
+            ["photos_script.py:fails"],
+            3,
+            "photos_script.py:fails fails at photos_script.py:32: KeyError: 'root'",
+        ),
+        (["photos_script.py:make_broken"], 3, "at photos_script.py:15: OSError: no such photo"),
+        (
+            ["photos_script.py:make_loader", "--budget", "soon"],
+            2,
+            "'soon' is no time: write 20s, 500ms or 2m",
+        ),
+        (["x.json", "--step-ms", "3", "--session", "y"], 2, "give one of them"),
+        (["x.json"], 3, "cannot read x.json"),
+        (["photos_script.py:make_loader", "--profile", "x.json"], 3, "cannot read x.json"),
+        (["photos_script.py:make_loader", "--session", "photos_script.py"], 3, "is no saved session"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(capsys, script, words, status, said):
+    found, out, err = run(capsys, *words)
+    assert (found, out) == (status, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_script_that_fails_when_it_is_imported(capsys, script, tmp_path):
+    (tmp_path / "bad_script.py").write_text("import os\n\nraise ValueError('not here')\n")
+    status, _, err = run(capsys, "bad_script.py:make")
+    assert (status, err) == (
+        3,
+        "gapless: importing bad_script.py fails at bad_script.py:3: ValueError: not here\n",
+    )
+
+
+def test_a_saved_measurement_cannot_be_verified(capsys, tmp_path):
+    path = saved(tmp_path / "loader.json")
+    status, _, err = run(capsys, path, "--step-ms", 3, "--verify")
+    assert (status, "a saved diagnosis holds none" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("20", 20), ("20s", 20), ("500ms", 0.5), ("1.5m", 90), ("2 min", 120)]
+)
+def test_times(text, value):
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "3 hours", "s"])
+def test_what_is_no_time(text):
+    with pytest.raises(UsageError, match="is no time"):
+        seconds(text)

@@ -1,0 +1,301 @@
+"""`verify` and `watch`: each mistake is found with its numbers, and what is right is left alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from conftest import finish, start
+from loading import datasets as d
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)  # fmt: skip
+from torch.utils.data.distributed import DistributedSampler
+
+from gapless import loading
+from gapless.errors import UsageError
+from gapless.loading.forked import LoaderError
+from gapless.rules import rule
+
+HERE = Path(__file__).parent
+
+
+def stream(dataset: Any, workers: int = 2, **settings: Any) -> DataLoader:
+    return DataLoader(dataset, batch_size=8, num_workers=workers, **settings)
+
+
+def table(dataset: Any, **settings: Any) -> DataLoader:
+    return DataLoader(dataset, **{"batch_size": 8, **settings})
+
+
+def distributed() -> DataLoader:
+    data = d.Table(41)
+    return table(data, sampler=DistributedSampler(data))
+
+
+MISTAKES = {
+    "every worker yields everything": (
+        lambda: stream(d.Numbers()), {}, "GAP311",
+        "each of 2 workers yields all 40 items, so that an epoch has 80",
+    ),
+    "every worker yields as many": (
+        lambda: stream(d.NoiseForAll()), {}, "GAP311",
+        "each of 2 workers yields all 40 items, so that an epoch has 80",
+    ),
+    "endless": (
+        lambda: stream(d.Endless()), {"items": 60}, "GAP311", "all 2 workers yield the same first 32 items",
+    ),
+    "by worker and not by rank": (
+        lambda: stream(d.ByWorker(32)), {"ranks": 2}, "GAP312",
+        "an epoch of 2 ranks has 64 items, and there are 32; "
+        "the 2 workers of a rank divide them, the ranks do not",
+    ),
+    "no distributed sampler": (
+        lambda: table(d.Table(), shuffle=True), {"ranks": 3}, "GAP312",
+        "an epoch of 3 ranks has 120 items, and there are 40",
+    ),
+    "blocks of workers": (
+        lambda: stream(d.Blocks(41), workers=2), {}, "GAP313",
+        "1 of 41 items never come from 2 workers",
+    ),
+    "used up": (lambda: stream(d.UsedUp(), workers=0), {}, "GAP313", "the second epoch yields nothing"),
+    "a generator of its own": (
+        lambda: table(d.OwnGenerator(), num_workers=2), {}, "GAP314",
+        "`self.rng` draws the same random numbers in 2 of 2 workers and in 2 epochs: "
+        "the generator is made once, and every worker gets a copy of it",
+    ),
+    "a generator of its own, kept": (
+        lambda: table(d.OwnGenerator(), num_workers=2, persistent_workers=True), {}, "GAP314",
+        "`self.rng` draws the same random numbers in 2 of 2 workers: "
+        "the generator is made once, and every worker gets a copy of it",
+    ),
+    "a generator of its own, one worker": (
+        lambda: table(d.OwnGenerator(), num_workers=1), {}, "GAP314",
+        "`self.rng` draws the same random numbers in 2 epochs: "
+        "the generator is made once, and every worker gets a copy of it",
+    ),
+    "inside of a subset": (
+        lambda: table(Subset(d.OwnGenerator(), range(32)), num_workers=2), {}, "GAP314",
+        "`self.dataset.rng` draws the same random numbers in 2 of 2 workers and in 2 epochs: "
+        "the generator is made once, and every worker gets a copy of it",
+    ),
+    "seeded alike": (
+        lambda: table(d.GlobalNumbers(), num_workers=2, worker_init_fn=d.seed_alike), {}, "GAP314",
+        "`numpy.random` draws the same random numbers in 2 of 2 workers and in 2 epochs: "
+        "`worker_init_fn` seeds it alike",
+    ),
+    "one order": (
+        lambda: stream(d.OneOrder()), {}, "GAP315",
+        "the first two epochs yield the same 40 items in the same order, "
+        "though random numbers are drawn from `rng`",
+    ),
+    "an epoch that kept workers do not see": (
+        lambda: stream(d.NewOrder(), persistent_workers=True), {}, "GAP315",
+        "the first two epochs yield the same 40 items in the same order, though random numbers are drawn "
+        "from `rng` (workers are kept, and do not see what the loop sets in the dataset)",
+    ),
+    "a sampler without epochs": (
+        lambda: table(d.Table(), sampler=d.OneShuffle(40)), {}, "GAP315",
+        "OneShuffle shuffles all epochs alike (40 positions), and the sampler has no `set_epoch`",
+    ),
+    "one item is left": (
+        lambda: table(d.Table(41)), {}, "GAP317", "the last of 6 batches has 1 item",
+    ),
+    "one item is left in a worker": (
+        lambda: stream(d.ByWorker(33)), {}, "GAP317", "the last batch of 1 of 2 workers has 1 item",
+    ),
+    "nothing is left": (
+        lambda: table(d.Table(7), drop_last=True), {}, "GAP317", "`drop_last=True` leaves nothing of 7 items",
+    ),
+    "each worker drops": (
+        lambda: stream(d.ByWorker(30), drop_last=True), {}, "GAP317",
+        "`drop_last=True` leaves out 14 of 30 items of 2 workers",
+    ),
+    "ranks by stride": (
+        lambda: (lambda: table(d.Table(33), sampler=d.Strides(33), batch_size=4)), {"ranks": 2}, "GAP318",
+        "rank 1 gets 4 batches and rank 0 5: at the end the others wait for a rank that has left the loop",
+    ),
+    "streams by stride": (
+        lambda: stream(d.ByBoth(33), workers=0), {"ranks": 2}, "GAP318",
+        "rank 1 gets 2 batches and rank 0 3: at the end the others wait for a rank that has left the loop",
+    ),
+    "blocks of ranks": (
+        lambda: (lambda: table(d.Table(47), sampler=d.EqualBlocks(47))), {"ranks": 3}, "GAP313",
+        "2 positions of 47 come from any of 3 ranks in none of 4 epochs",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name: str) -> None:
+    make, settings, code, words = MISTAKES[name]
+    found = loading.verify(make(), **settings)
+    mistakes = {mistake.code: mistake for mistake in found.mistakes}
+    assert code in mistakes, found
+    assert mistakes[code].seen == words
+    assert mistakes[code].name == rule(code).name
+    line = mistakes[code].line
+    assert line is not None
+    assert line.file == str(HERE / "datasets.py")
+    assert line.code.startswith(("def __iter__", "def __getitem__"))
+
+
+FINE = {
+    "a table": (lambda: table(d.Table(), shuffle=True, num_workers=2), {}),
+    "a table in order": (lambda: table(d.Table()), {}),
+    "a fixed order that is no shuffling": (lambda: table(d.Table(), sampler=d.Longest(40)), {}),
+    "drawn with replacement": (
+        lambda: table(d.Table(), sampler=WeightedRandomSampler([1.0] * 40, 40)), {"ranks": 2},
+    ),
+    "a random part": (lambda: table(d.Table(), sampler=SubsetRandomSampler(range(16))), {}),
+    "more than there is": (
+        lambda: table(d.Table(), sampler=RandomSampler(d.Table(), replacement=True, num_samples=80)), {},
+    ),
+    "the rest is dropped": (lambda: table(d.Table(41), shuffle=True, drop_last=True), {}),
+    "a distributed sampler": (lambda: distributed, {"ranks": 3}),
+    "a distributed sampler of rank 0": (
+        lambda: table(d.Table(41), sampler=DistributedSampler(d.Table(41), num_replicas=2, rank=0)),
+        {"ranks": 2},
+    ),
+    "global random numbers": (lambda: table(d.GlobalNumbers(), num_workers=2), {}),
+    "seeded apart": (lambda: table(d.GlobalNumbers(), num_workers=2, worker_init_fn=d.seed_apart), {}),
+    "a generator that nobody uses": (lambda: table(d.UnusedGenerator(), num_workers=2), {}),
+    "a generator without workers": (lambda: table(d.OwnGenerator()), {}),
+    "a stream by worker": (lambda: stream(d.ByWorker(32)), {}),
+    "a stream without workers": (lambda: stream(d.Numbers(), workers=0), {}),
+    "a stream by worker and rank": (lambda: stream(d.ByBoth(32)), {"ranks": 2}),
+    "new noise": (lambda: stream(d.Noise(32)), {}),
+    "the same item over and over": (lambda: stream(d.Constant(32)), {}),
+    "a new order": (lambda: stream(d.NewOrder(32)), {}),
+    "blocks that divide": (lambda: stream(d.Blocks(32)), {}),
+    "a shard": (lambda: stream(loading.shard(d.Numbers(43))), {"ranks": 2}),
+    "a shard of an endless stream": (lambda: stream(loading.shard(d.Endless())), {"ranks": 2, "items": 40}),
+    "a shard that drops": (lambda: stream(loading.shard(d.Numbers(43), even="drop")), {"ranks": 2}),
+    "buckets": (
+        lambda: (
+            lambda: DataLoader(
+                d.Table(), batch_sampler=loading.BucketBatchSampler([1 + i % 7 for i in range(40)], 6)
+            )
+        ),
+        {"ranks": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_is_right_is_left_alone(name: str) -> None:
+    make, settings = FINE[name]
+    found = loading.verify(make(), **settings)
+    assert not found.mistakes, str(found)
+    assert found.items > 0
+
+
+def test_nothing_changes_here() -> None:
+    data = d.OwnGenerator()
+    generator = torch.Generator().manual_seed(1)
+    loader = table(data, shuffle=True, generator=generator, num_workers=1)
+    before = random.getstate(), numpy.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()
+    states = data.rng.bit_generator.state, generator.get_state().tolist()
+    loading.verify(loader, ranks=2)
+    assert before == (
+        random.getstate(),
+        numpy.random.get_state()[1].tobytes(),
+        torch.get_rng_state().tolist(),
+    )
+    assert states == (data.rng.bit_generator.state, generator.get_state().tolist())
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_loader_that_fails_is_told_with_its_line() -> None:
+    with pytest.raises(LoaderError, match=r"datasets.py:\d+: RuntimeError: .*no more lines|no more lines"):
+        loading.verify(stream(d.Broken(), workers=0))
+
+
+def test_what_cannot_be_asked_for() -> None:
+    with pytest.raises(UsageError, match="needs a DataLoader"):
+        loading.verify([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="not positive"):
+        loading.verify(table(d.Table()), ranks=-1)
+    sampler: DistributedSampler = DistributedSampler(d.Table(), num_replicas=2, rank=0)
+    with pytest.raises(UsageError, match="DistributedSampler divides among 2 rank"):
+        loading.verify(table(d.Table(), sampler=sampler), ranks=3)
+
+
+def test_a_mistake_reads_as_one_line() -> None:
+    (mistake,) = loading.verify(stream(d.Numbers())).mistakes
+    assert str(mistake).startswith(f"{HERE / 'datasets.py'}:{mistake.line.line}: GAP311 items-repeated")
+    assert "\n" not in str(mistake)
+
+
+def test_watching_a_loop() -> None:
+    data = TensorDataset(torch.arange(12))
+    forgotten = table(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
+    called = table(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
+    ordered = table(data, sampler=DistributedSampler(data, num_replicas=2, rank=0, shuffle=False))
+    seeded, fine = table(data, shuffle=True), table(data, shuffle=True)
+    original = DataLoader.__iter__
+    with loading.watch() as seen:
+        for epoch in range(3):
+            called.sampler.set_epoch(epoch)
+            passes = [list(loader) for loader in (called, ordered, fine)]
+            list(forgotten)  # forgotten
+            torch.manual_seed(0)
+            list(seeded)  # seeded
+            assert len(passes) == 3
+    assert DataLoader.__iter__ is original
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    found = {mistake.code: mistake for mistake in seen.mistakes}
+    assert set(found) == {"GAP315", "GAP316"}
+    assert lines[found["GAP316"].line.line - 1].endswith("# forgotten")
+    assert lines[found["GAP315"].line.line - 1].endswith("# seeded")
+    assert found["GAP316"].counts == {"epochs": 3, "same": 2}
+    assert "set_epoch is never called" in found["GAP316"].seen
+
+
+def test_watching_two_passes_at_two_places_says_nothing() -> None:
+    data = TensorDataset(torch.arange(12))
+    loader = table(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
+    with loading.watch() as seen:
+        list(loader)
+        list(loader)
+    assert seen.mistakes == ()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_real_ranks(ranks: int, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    process = start(
+        "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1",
+        f"--master-port={port}", str(HERE / "mistake_ranks.py"), str(tmp_path),
+        cwd=tmp_path, PYTHONPATH=str(HERE.parent),
+    )  # fmt: skip
+    done = finish(process)
+    assert done.returncode == 0, done.stderr
+    seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
+    assert all(found["codes"] == seen[0]["codes"] for found in seen)
+    codes = seen[0]["codes"]
+    assert codes["all"] == ["GAP311", "GAP312"]
+    assert codes["by worker"] == ["GAP312"]
+    assert codes["table"] == ["GAP312"]
+    assert codes["strides"] == ["GAP317", "GAP318"]
+    assert codes["blocks"] == ["GAP313"]
+    for fine in ("by both", "shard", "sampler", "buckets"):
+        assert codes[fine] == [], fine
+    items = [found["shard"] for found in seen]
+    assert len({len(part) for part in items}) == 1
+    assert set().union(*items) == set(range(45))
+    assert sum(map(len, items)) < 45 + ranks
+    assert all(found["watched"] == ["GAP316"] for found in seen)

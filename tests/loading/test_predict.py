@@ -1,0 +1,261 @@
+"""The simulated loader on cases worked by hand, its laws, and what is recommended."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gapless.errors import UnreadableInput
+from gapless.loading import predict
+from gapless.loading.cores import capacity, quota
+from gapless.loading.predict import Measured
+from gapless.loading.simulate import Pipeline, simulate
+from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Transfer, decode, encode
+
+MS = 1_000_000
+
+
+def cores(most: float):
+    """A machine of so many cores and nothing else on it."""
+    return lambda count: min(float(count), most)
+
+
+def computing(each: float, step: float = 0.0, **more: float) -> Pipeline:
+    return Pipeline(batches=[(each, 0.0)], step=step, **{"busy": 0.0, **more})
+
+
+def waiting(each: float, step: float = 0.0, **more: float) -> Pipeline:
+    return Pipeline(batches=[(0.0, each)], step=step, **{"busy": 0.0, **more})
+
+
+@pytest.mark.parametrize(
+    ("pipe", "most", "workers", "step", "wait"),
+    [
+        (computing(40, 20), 8, 0, 60, 40),  # one after the other
+        (computing(40, 20), 8, 1, 40, 20),  # the worker is the longer
+        (computing(40, 20), 8, 2, 20, 0),
+        (computing(40, 20), 8, 4, 20, 0),
+        (computing(60, 20), 8, 2, 30, 10),
+        (computing(40, 10), 1, 4, 40, 30),  # four workers on one core
+        (waiting(160, 20), 1, 0, 180, 160),
+        (waiting(160, 20), 1, 1, 160, 140),
+        (waiting(160, 20), 1, 2, 80, 60),
+        (waiting(160, 20), 1, 4, 40, 20),
+        (waiting(160, 20), 1, 8, 20, 0),
+        (computing(30, 20, send=10), 8, 1, 40, 20),  # a worker also sends
+        (computing(1, 20, receive=5), 8, 1, 25, 5),  # the training process receives between two steps
+        (computing(1, 20, index=2), 8, 1, 22, 2),
+        (computing(10, 20, busy=1.0), 1, 1, 30, 0),  # a busy host shares the core with its worker
+        (computing(40, 40, busy=1.0), 2, 1, 40, 0),
+    ],
+)
+def test_by_hand(pipe, most, workers, step, wait):
+    run = simulate(pipe, cores(most), workers, 2)
+    assert run.step == pytest.approx(step, rel=1e-3)
+    if pipe.busy < 1:
+        assert run.wait == pytest.approx(wait, abs=0.05)
+
+
+def test_the_first_batch_waits_for_its_worker():
+    run = simulate(computing(40, 20, start=7, boot=5, receive=1), cores(8), 2, 2)
+    assert run.first == pytest.approx(7 + 7 + 40 + 1, abs=5.01)  # the first boots while the second starts
+    assert simulate(computing(40, 20, start=7, boot=5), cores(8), 0, 0).first == 40
+
+
+def test_a_slow_batch_holds_back_those_behind_it():
+    """Batches are handed over in order: with one of four ten times as long, more ahead helps."""
+    uneven = Pipeline(batches=[(100.0, 0.0), (10.0, 0.0), (10.0, 0.0), (10.0, 0.0)], step=40.0, busy=0.0)
+    few, many = (simulate(uneven, cores(8), 2, prefetch, 200) for prefetch in (1, 8))
+    assert many.step < few.step
+    assert many.step >= 40
+
+
+def test_ready_batches_are_those_asked_ahead():
+    run = simulate(computing(1, 20), cores(8), 2, 3)
+    assert run.ready == pytest.approx(6)
+
+
+def test_a_pinning_thread_works_beside_the_loop():
+    run = simulate(computing(5, 20, pin=10), cores(8), 1, 2)
+    assert run.step == pytest.approx(20)
+    alone = simulate(computing(5, 20, pin=30), cores(8), 1, 2)
+    assert alone.step == pytest.approx(30)
+
+
+def test_receiving_waits_for_a_worker_that_computes():
+    run = simulate(computing(40, 0, latency=3, receive=1), cores(8), 1, 2)
+    assert run.step == pytest.approx(40, rel=1e-3)  # the worker does not wait for the loop
+    behind = simulate(computing(10, 30, latency=3), cores(8), 2, 2)
+    assert behind.step == pytest.approx(30, rel=1e-3)  # its queue is full, and so it is idle
+
+
+stage = st.floats(0, 50)
+pipes = st.builds(
+    Pipeline,
+    batches=st.lists(st.tuples(st.floats(0.5, 50), stage), min_size=1, max_size=6),
+    step=stage,
+    busy=st.floats(0, 1),
+    index=st.floats(0, 1),
+    send=st.floats(0, 5),
+    receive=st.floats(0, 5),
+)
+
+
+@given(pipes, st.integers(0, 6), st.integers(1, 4), st.floats(0.3, 8))
+@settings(max_examples=60, deadline=None)
+def test_no_step_is_shorter_than_any_stage(pipe, workers, prefetch, most):
+    run = simulate(pipe, cores(most), workers, prefetch, 240)
+    made = [pipe.batches[n % len(pipe.batches)] for n in range(240)]
+    cpu, wait = (sum(one[which] for one in made) / len(made) for which in (0, 1))
+    slack = 1.25  # the steps looked at are not whole turns of uneven batches
+    least = [pipe.step, (cpu + wait) / max(workers, 1)]
+    if len(pipe.batches) == 1:
+        slack = 1.001
+        # Work done ahead before the first step that counts may be left from then.
+        least.append((cpu + pipe.step * pipe.busy) / most * 0.9)
+    assert run.step * slack >= max(least)
+    assert 0 <= run.wait <= run.step + 1e-6
+    assert 0 <= run.ready <= workers * prefetch
+
+
+@given(pipes, st.integers(1, 5), st.integers(2, 3))
+@settings(max_examples=40, deadline=None)
+def test_more_workers_are_never_slower_where_each_has_a_core(pipe, workers, prefetch):
+    one = Pipeline(batches=pipe.batches[:1], step=pipe.step, busy=pipe.busy, send=pipe.send)
+    few, many = (simulate(one, cores(64), count, prefetch) for count in (workers, workers + 1))
+    assert many.step <= few.step * 1.001
+
+
+@given(pipes, st.integers(0, 4), st.floats(0.5, 4), st.floats(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_time_has_no_unit(pipe, workers, most, factor):
+    scaled = Pipeline(
+        batches=[(cpu * factor, wait * factor) for cpu, wait in pipe.batches],
+        step=pipe.step * factor,
+        busy=pipe.busy,
+        index=pipe.index * factor,
+        send=pipe.send * factor,
+        receive=pipe.receive * factor,
+    )
+    one, other = (simulate(each, cores(most), workers, 2) for each in (pipe, scaled))
+    assert other.step == pytest.approx(one.step * factor, rel=0.02, abs=0.02)
+
+
+def measured(cpu: float, wait: float, step: float, *, allowed: int = 8, **more: object) -> Measured:
+    """A loader whose batches take so many milliseconds, on an idle machine."""
+    known = {"length": 1000, "transfer": Transfer(batches=10, receive=0.5 * MS), **more}
+    return Measured(
+        machine=Machine(allowed=allowed, capacity=((1, 1.0), (allowed, float(allowed)))),
+        fetch=Fetch(
+            items=80, batch_size=8, batch_bytes=1_000_000, batches=((int(cpu * MS), int(wait * MS)),) * 10
+        ),
+        demand=Demand(step=step * MS, busy=0.0),
+        **known,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("of", "workers"),
+    [
+        (measured(58, 11, 108), 1),
+        (measured(1, 0, 108), 0),  # within five percent as it is
+        (measured(200, 0, 108), 2),
+        (measured(0, 1000, 108), 10),
+        (measured(500, 0, 108, allowed=2), 2),  # more than the cores do not help
+    ],
+)
+def test_the_cheapest_setting_that_keeps_up(of, workers):
+    best, advised = predict.choose(of, predict.predict_all(of))
+    assert advised.setting.workers == workers
+    assert advised.step <= best.step * 1.05
+    assert advised.setting.prefetch in (0, 2)
+
+
+def test_workers_are_kept_where_epochs_are_short():
+    slow_start = Transfer(batches=10, start=100 * MS, boot=500 * MS)
+    for length, kept in ((10, True), (100_000, False), (-1, False)):
+        of = measured(58, 0, 108, length=length, transfer=slow_start)
+        _, advised = predict.choose(of, predict.predict_all(of))
+        assert advised.setting.arguments["persistent_workers"] is kept
+
+
+def test_workers_that_cannot_start_are_not_advised():
+    of = measured(200, 0, 108, workers=False)
+    best, advised = predict.choose(of, predict.predict_all(of))
+    assert best.setting.workers == advised.setting.workers == 0
+
+
+def test_what_does_not_fit_into_memory_is_left_out():
+    of = measured(0, 1000, 108)
+    tight = msgspec.structs.replace(of.machine, shared=9_000_000)
+    of = Measured(machine=tight, fetch=of.fetch, transfer=of.transfer, demand=of.demand, length=of.length)
+    found = predict.predict_all(of)
+    assert {one.excluded for one in found} == {"", "batches in flight exceed shared memory"}
+    _, advised = predict.choose(of, found)
+    assert advised.setting.workers * advised.setting.prefetch <= 9
+
+
+def test_no_prediction_beats_a_bound():
+    of = measured(200, 100, 30, allowed=4)
+    least = max(one.least for one in predict.bounds(of) if one.stage != "receiving batches from workers")
+    assert all(one.step >= 0.99 * least for one in predict.predict_all(of))
+
+
+def test_a_saved_measurement_answers_for_another_step():
+    of = measured(200, 0, 108)
+    saved = Diagnosis(
+        setting=Setting(workers=2, prefetch=2),
+        machine=of.machine,
+        fetch=of.fetch,
+        transfer=of.transfer,
+        demand=of.demand,
+        length=of.length,
+    )
+    slower, faster = (predict.again(saved, Demand(step=step * MS, busy=0.0)) for step in (250, 51))
+    assert slower.recommended["num_workers"] == 1
+    assert faster.recommended["num_workers"] == 4
+    assert "take num_workers=4" in faster.sentence
+    assert slower.now is not None
+    assert slower.now.setting.workers == 2
+
+
+def test_a_diagnosis_comes_back_from_disk():
+    made = predict.again(Diagnosis(machine=Machine(), fetch=measured(9, 9, 9).fetch), Demand(step=5.0 * MS))
+    assert decode(encode(made)) == made
+    with pytest.raises(UnreadableInput, match=r"x.json is JSON but no diagnosis"):
+        decode(b'{"format": "other"}', "x.json")
+    with pytest.raises(UnreadableInput, match="version 99"):
+        decode(b'{"format": "gapless-loader", "version": 99}')
+
+
+def test_between_what_was_measured_the_capacity_is_straight():
+    got = capacity(Machine(allowed=4, capacity=((1, 0.8), (4, 2.0), (8, 2.4))))
+    assert [got(count) for count in (0, 1, 4, 8, 100)] == [0, 0.8, 2.0, 2.4, 2.4]
+    assert got(2) == pytest.approx(1.2)
+    assert got(6) == pytest.approx(2.2)
+
+
+def test_the_quota_is_the_least_of_all_groups_above(tmp_path):
+    groups, membership = tmp_path / "cgroup", tmp_path / "self"
+    inner = groups / "a" / "b"
+    inner.mkdir(parents=True)
+    (groups / "a" / "cpu.max").write_text("150000 100000\n")
+    (inner / "cpu.max").write_text("max 100000\n")
+    membership.write_text("0::/a/b\n")
+    assert quota(groups, membership) == 1.5
+    membership.write_text("")
+    assert quota(groups, membership) == -1
+
+
+def test_the_quota_of_the_older_groups(tmp_path):
+    groups, membership = tmp_path / "cgroup", tmp_path / "self"
+    folder = groups / "cpu,cpuacct" / "docker"
+    folder.mkdir(parents=True)
+    (folder / "cpu.cfs_quota_us").write_text("50000")
+    (folder / "cpu.cfs_period_us").write_text("100000")
+    membership.write_text("4:cpu,cpuacct:/docker\n3:memory:/docker\n")
+    assert quota(groups, membership) == 0.5
+    (folder / "cpu.cfs_quota_us").write_text("-1")
+    assert quota(groups, membership) == -1

@@ -1,0 +1,190 @@
+"""The law from lengths to memory, and remedies that follow from it."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.memory.lengths import Refused, law, with_lengths
+from gapless.memory.remedies import changes, edges, longest_first, padded, remedies, winner
+from gapless.memory.report import Wishes, report
+from gapless.memory.simulate import simulate
+from gapless.memory.trials import Where
+from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, Outcome, Place, Remedy, Trial, check
+
+
+def training(lengths, *, layers=4, width=32 << 10, square=64, odd=(), noise=None) -> MemoryRun:
+    """Steps with a batch, layers kept until the backward pass, and state made in the first step."""
+    rows: list[tuple[int, int, int, int]] = []
+    batches = []
+    count = 0
+
+    def alloc(size: int, place: int) -> int:
+        nonlocal count
+        rows.append((ALLOC, count, max(int(size), 1), place))
+        count += 1
+        return count - 1
+
+    def free(ident: int) -> None:
+        rows.append((FREE, ident, 0, -1))
+
+    loss = -1
+    for step, length in enumerate(lengths):
+        batches.append((len(rows), (8, length)))
+        batch = alloc(8 * 8 * length, 0)
+        kept = []
+        for layer in range(layers):
+            kept.append(alloc(width * length, 1 + 2 * layer))
+            kept.append(alloc((noise(step) if noise else square) * length * length + 512, 2 + 2 * layer))
+        if loss >= 0:
+            free(loss)
+        loss = alloc(4, 100)
+        for ident in reversed(kept):
+            gradient = alloc(width * length, 50)
+            free(ident)
+            free(gradient)
+        if step == 0:
+            alloc(3 << 20, 60)
+        if step in odd:
+            free(alloc(1 << 20, 70))
+        free(batch)
+        rows.append((STEP, -1, 0, -1))
+    action, ident, size, place = zip(*rows, strict=True)
+    return MemoryRun(
+        action=action,
+        ident=ident,
+        size=size,
+        stream=(0,) * len(rows),
+        place=place,
+        places=tuple(Place() for _ in range(101)),
+        batches=tuple(batches),
+    )
+
+
+def drawn(number=20, seed=1):
+    draw = random.Random(seed)
+    return [draw.randrange(32, 512) for _ in range(number)]
+
+
+def test_the_law_makes_the_recorded_run_again():
+    run = training(drawn())
+    again = with_lengths(law(run), drawn())
+    assert check(again) == ""
+    columns = (run.action, run.ident, run.size, run.stream, run.place)
+    assert (again.action, again.ident, again.size, again.stream, again.place) == columns
+
+
+@given(st.lists(st.integers(8, 700), min_size=12, max_size=12))
+def test_the_law_foretells_other_lengths(lengths):
+    foretold = with_lengths(law(training(drawn(12))), lengths)
+    assert check(foretold) == ""
+    assert foretold.size == training(lengths).size
+
+
+def test_steps_that_do_more_are_taken_to_be_like_the_others():
+    found = law(training(drawn(), odd=(9,)))
+    assert found.odd == 1
+    assert check(with_lengths(found, drawn())) == ""
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (training(drawn(5)), "5 steps are too few"),
+        (training([64] * 12), "all batches are of one length"),
+        (training([64, 128] * 6), "batches of 2 lengths are too few"),
+        (training(drawn(), odd=range(2, 20, 2)), "of 18 steady steps ask for the same things"),
+        (training(drawn(), noise=lambda step: 64 + 300 * (step % 2)), "do not follow"),
+        (msgspec.structs.replace(training(drawn()), batches=()), "is not known"),
+    ],
+    ids=["short", "equal", "two", "unlike", "lawless", "unknown"],
+)
+def test_refused(run, why):
+    with pytest.raises(Refused, match=why):
+        law(run)
+
+
+def test_two_sizes_that_vary_are_refused():
+    run = training(drawn())
+    both = tuple((row, (at % 3, length)) for at, (row, (_, length)) in enumerate(run.batches))
+    with pytest.raises(Refused, match="more than one size"):
+        law(msgspec.structs.replace(run, batches=both))
+
+
+def test_what_is_tried():
+    lengths = [100, 33, 300, 70]
+    tried = {name: change(lengths) for name, change in changes(lengths).items()}
+    assert tried["the longest batch first"] == [300, 33, 100, 70]
+    assert tried["pad to multiples of 64"] == [128, 64, 320, 128]
+    assert tried["pad to powers of two"] == [128, 64, 512, 128]
+    assert tried["pad to the longest"] == [300] * 4
+    assert tuple(lengths) not in map(tuple, tried.values())
+    assert not any("4 lengths" in name for name in tried)  # these are the four
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 9))
+def test_padding_only_lengthens(lengths, number):
+    to = edges(lengths, number)
+    assert len(to) <= number
+    assert max(to) == max(lengths)
+    assert all(new >= old for new, old in zip(padded(to, lengths), lengths, strict=True))
+    assert sorted(longest_first(lengths)) == sorted(lengths)
+
+
+def test_remedies_are_the_simulated_runs():
+    run = training(drawn(30))
+    baseline = simulate(run)
+    tried, note = remedies(run, Where(), baseline)
+    assert note == ""
+    for one in tried:
+        if one.settings or not one.name.startswith("pad to multiples of 64"):
+            continue
+        new = [-(-length // 64) * 64 for length in drawn(30)]
+        assert one.outcome == simulate(training(new))
+        assert one.tokens == pytest.approx(sum(new) / sum(drawn(30)) - 1)
+        break
+    else:
+        pytest.fail("padding to multiples of 64 was not tried")
+
+
+def test_a_report_ranks_them_beside_settings():
+    made = report(training(drawn(30)), Wishes(search=True))
+    assert made.remedies
+    peaks = [round(one.outcome.peak_reserved / made.baseline.peak_reserved, 2) for one in made.remedies]
+    assert peaks == pytest.approx(sorted(peaks), abs=0.011)
+    assert made.remedy >= 0 or made.best >= 0
+
+
+def test_without_a_law_the_report_says_why():
+    made = report(training([64] * 12), Wishes(search=True))
+    assert made.remedies == ()
+    assert "padding and order of batches were not tried: all batches are of one length" in made.notes
+
+
+def outcome(peak: int, retries: int = 0) -> Outcome:
+    return Outcome(peak_reserved=peak, retries=retries)
+
+
+class TestWinner:
+    base = outcome(1000)
+
+    def test_what_costs_nothing_wins(self):
+        tried = (Remedy(name="first", outcome=outcome(900)),)
+        assert winner(tried, None, self.base) == 0
+
+    def test_padding_must_save_more_than_settings(self):
+        settings = Trial(settings="x:1", outcome=outcome(500))
+        assert winner((Remedy(name="pad", tokens=0.3, outcome=outcome(490)),), settings, self.base) == -1
+        assert winner((Remedy(name="pad", tokens=0.3, outcome=outcome(400)),), settings, self.base) == 0
+
+    def test_padding_that_saves_little_is_not_advised(self):
+        assert winner((Remedy(name="pad", tokens=0.3, outcome=outcome(970)),), None, self.base) == -1
+
+    def test_fewer_retries_win(self):
+        settings = Trial(settings="x:1", outcome=outcome(900, retries=5))
+        tried = (Remedy(name="pad", tokens=0.3, outcome=outcome(950, retries=0)),)
+        assert winner(tried, settings, outcome(1000, retries=9)) == 0

@@ -1,0 +1,266 @@
+"""The report as a page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from building import example
+from comparing import fast, slow
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import Page, assert_sound
+from tracing import training
+
+from gapless.analyze.compare import compare_profiles, compare_reports, subject
+from gapless.analyze.profile.findings import findings
+from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.report import report
+from gapless.errors import UsageError
+from gapless.model import Report, SourceLine
+from gapless.model.profile import KernelTime
+from gapless.render import Style, formats, html, renderer
+from gapless.render.html._clean import LONGEST, Clean, visible
+from gapless.render.html._source import painted
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<!-- <img src=x onerror=alert(1)>",
+    "\"'><b onmouseover='alert(1)'>",
+    "\u202egnp.exe\u2066",
+    "nul\0 and \x1b[31m",
+    "]]>&amp;&lt;{{ 7*7 }}{% endif %}`",
+    "\udce9 \u2028 \ufffe",
+)
+BENIGN = "name"
+
+
+@pytest.fixture(scope="module")
+def made() -> Report:
+    return report([profile(training(steps=4).timeline(), priced=True, drawn=2000)])
+
+
+@pytest.fixture(scope="module")
+def page(made) -> Page:
+    return Page(renderer("html")(made, Style()))
+
+
+def shown(found: Report, **style: object) -> Page:
+    return Page(renderer("html")(found, Style(**style)))
+
+
+def test_it_is_a_format():
+    assert "html" in formats()
+
+
+def test_a_profile_is_a_sound_page(made, page):
+    assert_sound(page)
+    assert page.source.startswith("<!doctype html>\n")
+    assert page.source.endswith("</html>\n")
+    assert made.sentence + "." in page.text
+    for one in made.findings:
+        assert one.code in page.text
+        assert one.remedy.replace("`", "") in page.text
+
+
+def test_a_checked_script_is_a_sound_page():
+    made = example()
+    page = shown(made, folder="/work")
+    assert_sound(page)
+    assert page.data is None
+    assert page.elements["canvas"] == 0
+    assert "train.py:60" in page.text
+    assert "GAP110-train.py-60" in page.ids
+    assert "/work/train.py" not in page.source
+    assert "torch.compile ran eagerly" in page.text
+
+
+@pytest.mark.parametrize("empty", [Report(sentence="nothing"), Report(sentence="")], ids=["empty", "silent"])
+def test_nothing_found(empty):
+    assert_sound(shown(empty))
+
+
+def test_nothing_is_loaded(page):
+    assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", page.source)
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page.source)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'")
+    scripts = re.findall(r"<script>(.*?)</script>", page.source, re.S)
+    for script in scripts:
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
+
+
+def test_every_wait_leads_to_its_finding(made, page):
+    data = page.data
+    assert made.profile is not None
+    waits = [number for number, cost in enumerate(made.profile.costs) if cost.cause == "wait"]
+    assert set(data["waits"]) == {str(number) for number in waits}
+    for number in waits:
+        finding = made.findings[data["waits"][str(number)]]
+        assert made.profile.costs[number].site in finding.sites
+    assert [one["id"] for one in data["findings"] if one["id"] not in page.ids] == []
+
+
+def test_without_a_timeline_it_says_so(made):
+    assert made.profile is not None
+    bare = msgspec.structs.replace(made, profile=msgspec.structs.replace(made.profile, lanes=None))
+    page = shown(bare)
+    assert_sound(page)
+    assert page.data is None
+    assert "There is no timeline here" in page.text
+
+
+def with_text(made: Report, text: str) -> Report:
+    """`made` with `text` wherever a stranger can put text."""
+    line = SourceLine(f"/work/{text}.py", 3, text, text)
+    deep = SourceLine("/venv/lib/python3.11/site-packages/torch/x.py", 7, text, text, "torch")
+    one = made.findings[0]
+    site = msgspec.structs.replace(
+        one.sites[0], operator=text, call=text, stack=(deep, line), forward=(line,)
+    )
+    hit = msgspec.structs.replace(
+        one, line=line, remedy=text, evidence=(text,), operators=(text,), sites=(site,), place=text
+    )
+    was = made.profile
+    assert was is not None
+    assert was.lanes is not None
+    lanes = msgspec.structs.replace(was.lanes, names=tuple(text for _ in was.lanes.names), left_out=(text,))
+    mine = msgspec.structs.replace(
+        was,
+        path=text,
+        gpu=text,
+        kernels=(KernelTime(name=text, calls=1, total=5, operator=text),),
+        steps=msgspec.structs.replace(was.steps, names=tuple(text for _ in was.steps.names)),
+        lanes=lanes,
+    )
+    return Report(
+        sentence=text,
+        script=(text,),
+        ending=made.ending,
+        findings=(hit,),
+        notes=(text, text),
+        profile=mine,
+    )
+
+
+@pytest.mark.parametrize(
+    "text", HOSTILE, ids=["script", "comment", "quotes", "bidi", "nul", "markup", "broken"]
+)
+def test_hostile_text_is_text(made, text):
+    page = shown(with_text(made, text))
+    assert_sound(page)
+    plain = visible(text.encode("utf-8", "backslashreplace").decode())
+    assert plain + "." in page.text
+    assert set(page.data["lanes"]["names"]) == {plain}
+    assert plain in page.attributes
+
+
+@pytest.fixture(scope="module")
+def benign(made) -> Page:
+    return shown(with_text(made, BENIGN))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=30))
+def test_no_text_changes_what_the_page_is_made_of(made, benign, text):
+    page, other = shown(with_text(made, "x" + text)), benign
+    assert_sound(page)
+    # Code may be painted, and prose may have code in it: those two elements depend on the text.
+    free = ("i", "code")
+    assert {k: v for k, v in page.elements.items() if k not in free} == {
+        k: v for k, v in other.elements.items() if k not in free
+    }
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page.source)
+
+
+def test_endless_names_are_cut(made):
+    page = shown(with_text(made, "k" * 10_000))
+    assert_sound(page)
+    assert "k" * (LONGEST + 1) not in page.source
+    assert "(10,000 characters)" in page.text
+
+
+def test_homes_are_not_told(made, monkeypatch):
+    monkeypatch.setenv("HOME", "/data/people/ada")
+    secret = with_text(
+        made, "/home/bob/x.py and /Users/evelyn/y.py, C:\\Users\\mallory\\z.py, /data/people/ada/w.py"
+    )
+    page = shown(secret)
+    for name in ("/bob", "evelyn", "mallory", "ada/"):
+        assert name not in page.source
+    assert "~/x.py" in page.text
+    assert "/home/bob/x.py" in shown(secret, frames=True).text
+
+
+def test_arguments_and_environment_are_not_told(monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2-of-the-environment")
+    page = shown(msgspec.structs.replace(example(), script=("train.py", "--key", "hunter3")))
+    assert "hunter" not in page.source
+
+
+def test_source_is_shown_where_it_is_what_ran(tmp_path: Path):
+    file = tmp_path / "train.py"
+    file.write_text("def f(x):\n    # five < six\n    y = x.item()\n    return y\n")
+    one = example().findings[0]
+
+    def at(number: int, code: str) -> Page:
+        line = SourceLine(str(file), number, "f", code)
+        found = msgspec.structs.replace(one, line=line, sites=())
+        return shown(Report(sentence="one", findings=(found,)), folder=str(tmp_path))
+
+    fresh, stale = at(3, "y = x.item()"), at(3, "y = x.tolist()")
+    assert_sound(fresh)
+    assert "# five < six" in fresh.text
+    assert "source" in fresh.ids
+    assert "return" not in stale.text.replace("return value", "")
+    assert "y = x.tolist()" in stale.text
+    assert "source" not in stale.ids
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n\r"), max_size=40), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_painting_keeps_the_text(lines):
+    for line, made in zip(lines, painted(lines), strict=True):
+        page = Page(f"<p>{made}</p>")
+        assert page.text == visible(line.encode("utf-8", "backslashreplace").decode())
+        assert page.problems == []
+
+
+def test_cleaning_twice_changes_nothing():
+    clean = Clean(Style(folder="/work"))
+    for text in HOSTILE:
+        assert clean(clean(text)) == clean(text)
+    assert clean("/work/a.py") == "a.py"
+
+
+@pytest.mark.parametrize("kind", ["profiles", "sessions"])
+def test_a_comparison_is_a_sound_page(kind):
+    if kind == "profiles":
+        sides = (subject(name, [one], findings) for name, one in (("a", slow()), ("b", fast())))
+        found = compare_profiles(*sides)
+    else:
+        found = compare_reports(("a", example()), ("b", msgspec.structs.replace(example(), findings=())))
+    page = Page(html.comparison(found, Style()))
+    assert_sound(page)
+    assert found.sentence + "." in page.text
+    for row in found.findings:
+        assert row.state == "same" or row.finding.code in page.text
+
+
+def test_hostile_comparisons_are_text():
+    found = compare_reports(("a", example()), ("b", example()))
+    for text in HOSTILE:
+        one = msgspec.structs.replace(found, sentence=text, notes=(text,))
+        page = Page(html.comparison(one, Style()))
+        assert_sound(page)
+        assert visible(text.encode("utf-8", "backslashreplace").decode()) + "." in page.text
+
+
+def test_a_page_is_of_one_run(made):
+    assert html.together([made], Style()) == renderer("html")(made, Style())
+    with pytest.raises(UsageError, match="a page is of one run, and these files are of 2"):
+        html.together([made, made], Style())

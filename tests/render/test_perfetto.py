@@ -1,0 +1,166 @@
+"""A trace written again with what was found in it: its own events untouched, the tracks on its clock."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from render.reports import names
+from tracing import Trace, training
+
+from gapless.analyze.profile.profile import of_file, profile
+from gapless.analyze.profile.report import report
+from gapless.commands import main
+from gapless.errors import UnreadableInput, UsageError
+from gapless.model import Report
+from gapless.render import Style
+from gapless.render._perfetto import BOXES, PROCESS, events
+from gapless.trace.splice import splice
+
+STYLE = Style(folder="/work")
+DIALECTS = ("new", "middle", "old")
+
+
+def document(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
+def marked(path: Path, target: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The events of Gapless and the others, after `path` was written again as `target`."""
+    found = report([of_file(str(path), drawn=BOXES)])
+    splice(str(path), str(target), lambda base: events(found, STYLE, base))
+    made = document(target)["traceEvents"]
+    ours = [one for one in made if one.get("pid") == PROCESS]
+    return ours, [one for one in made if one.get("pid") != PROCESS]
+
+
+def trace(dialect: str) -> Trace:
+    return training(steps=4, dialect=dialect)
+
+
+@pytest.fixture(params=DIALECTS)
+def original(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(trace(request.param).text()))
+    return path
+
+
+def test_the_trace_itself_is_untouched(original, tmp_path):
+    _, others = marked(original, tmp_path / "seen.json.gz")
+    before, after = document(original), document(tmp_path / "seen.json.gz")
+    assert others == before.pop("traceEvents")
+    after.pop("traceEvents")
+    assert before == after
+
+
+def test_tracks_are_on_the_clock_of_the_file(original, tmp_path):
+    ours, others = marked(original, tmp_path / "seen.json")
+    # Fractions of a microsecond that lie decades from the clock's zero are no floats: half of one is allowed.
+    spans = {(one["ts"], one["dur"]) for one in others if one.get("ph") == "X"}
+    starts = {one["ts"]: one for one in others if one.get("ph") == "X"}
+    waits = [one for one in ours if one["ph"] == "X" and one["tid"] >= 10]
+    steps = [one for one in ours if one["ph"] == "X" and one["tid"] == 1]
+    assert len(steps) == 4
+    assert waits
+    for one in (*waits, *steps):
+        near = min(starts, key=lambda ts: abs(ts - one["ts"]))
+        assert abs(near - one["ts"]) <= 0.5
+        assert any(abs(ts - one["ts"]) <= 0.5 and abs(dur - one["dur"]) <= 1 for ts, dur in spans)
+
+
+def test_slices_of_a_track_do_not_overlap(original, tmp_path):
+    ours, _ = marked(original, tmp_path / "seen.json")
+    for track in {one["tid"] for one in ours}:
+        slices = [(one["ts"], one["dur"]) for one in ours if one["ph"] == "X" and one["tid"] == track]
+        assert slices == sorted(slices)
+        for (start, length), (after, _) in pairwise(slices):
+            assert start + length <= after + 0.5
+
+
+def test_the_parts_of_idleness_add_up(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace("new").text())
+    ours, _ = marked(path, tmp_path / "seen.json")
+    idle = sum(one["dur"] for one in ours if one["ph"] == "X" and one["tid"] == 2)
+    assert idle == pytest.approx(profile(trace("new").timeline()).idle / 1000, rel=1e-3)
+
+
+def test_waits_bear_their_findings(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace("new").text())
+    ours, _ = marked(path, tmp_path / "seen.json")
+    found = report([of_file(str(path))])
+    marks = [one["name"] for one in ours if one["ph"] == "i"]
+    assert len(marks) == len(found.findings)
+    waits = [one for one in ours if one["ph"] == "X" and one["tid"] >= 10]
+    assert {one["name"] for one in waits} <= set(marks)
+    assert all(one["args"]["instead"] for one in waits)
+    named = {one["args"]["name"] for one in ours if one["name"] == "thread_name"}
+    assert {"training steps", "GPU idle, and why", "findings (where they cost most)"} <= named
+
+
+def test_a_file_that_ends_amid_an_event_becomes_whole(tmp_path):
+    whole = trace("new").text()
+    path = tmp_path / "cut.json"
+    path.write_bytes(whole[: int(len(whole) * 0.8)])
+    ours, others = marked(path, tmp_path / "seen.json")
+    assert ours
+    everything = json.loads(whole)["traceEvents"]
+    assert others == everything[: len(others)]
+    assert len(others) > len(everything) / 2
+
+
+def test_a_list_of_events_alone(tmp_path):
+    path, target = tmp_path / "list.json", tmp_path / "seen.json"
+    path.write_bytes(b"\n " + json.dumps(json.loads(trace("middle").text())["traceEvents"]).encode())
+    found = report([of_file(str(path), drawn=BOXES)])
+    splice(str(path), str(target), lambda base: events(found, STYLE, base))
+    assert isinstance(json.loads(target.read_bytes()), list)
+
+
+def test_what_is_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace("new").text())
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="is the trace itself"):
+        splice(str(path), str(path), lambda base: ())
+    with pytest.raises(UsageError, match="standard input can be read only once"):
+        splice("-", str(tmp_path / "other.json"), lambda base: ())
+    with pytest.raises(UnreadableInput, match="cannot write"):
+        splice(str(path), str(tmp_path / "absent" / "seen.json"), lambda base: ())
+    with pytest.raises(UnreadableInput):
+        splice(str(tmp_path / "none.json"), str(tmp_path / "seen.json"), lambda base: ())
+    assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
+    assert path.read_bytes() == before
+
+
+def test_a_report_of_a_check_has_no_tracks():
+    assert list(events(Report(sentence="No waits"), STYLE)) == []
+
+
+@settings(deadline=None, max_examples=20)
+@given(names)
+def test_hostile_names(name):
+    made = report([profile(trace("new").timeline(), drawn=BOXES)])
+    findings = [msgspec.structs.replace(one, line=None, place=name, remedy=name) for one in made.findings]
+    made = msgspec.structs.replace(made, findings=tuple(findings))
+    for event in events(made, STYLE):
+        assert json.loads(event)["pid"] == PROCESS
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("trace.json.gz").write_bytes(gzip.compress(trace("new").text()))
+    assert main(["trace", "--perfetto", "seen.json.gz", "trace.json.gz"]) == 0
+    assert "GPU busy" in capsys.readouterr().out
+    assert any(one.get("pid") == PROCESS for one in document(Path("seen.json.gz"))["traceEvents"])
+    Path("other.json.gz").write_bytes(gzip.compress(trace("new").text()))
+    assert main(["trace", "--perfetto", "seen2.json", "trace.json.gz", "other.json.gz"]) == 2
+    assert "--perfetto writes one trace again, and these are 2" in capsys.readouterr().err

@@ -1,0 +1,240 @@
+"""Rules over what a run asked of the GPU's memory: what makes them speak, and what must leave them silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from gapless.analyze.memory import findings
+from gapless.memory.recorder import Recorder
+from gapless.memory.report import Wishes, report
+from gapless.memory.sizes import MIB
+from gapless.model import Finding
+from gapless.model.memory import Fidelity, MemoryReport, MemoryRun
+from gapless.model.profile import MemoryUse, Profile, Steps
+from gapless.model.source import SourceLine
+from gapless.rules import rule
+
+LINE = SourceLine("/home/me/train.py", 7, "train")
+GIB = 1 << 30
+Step = Callable[[Recorder, int], None]
+
+
+def run(step: Step, steps: int = 12, settings: str = "", limit: int = 8 * GIB) -> MemoryRun:
+    recorder = Recorder()
+    recorder.alloc("weights", 30 * MIB, stack=[LINE], kind="parameter")
+    for number in range(steps):
+        step(recorder, number)
+        recorder.step()
+    return recorder.run(
+        settings=settings, total_memory=limit, limit=limit, gpu="NVIDIA A10", origin="emulated"
+    )
+
+
+def seen(memory: MemoryReport) -> dict[str, Finding]:
+    return {one.code: one for one in findings(memory)}
+
+
+def told(step: Step, **wishes: object) -> dict[str, Finding]:
+    return seen(report(run(step, **wishes)))  # type: ignore[arg-type]
+
+
+def steady(recorder: Recorder, step: int) -> None:
+    """The same in each step."""
+    for size in (30, 12, 5):
+        recorder.alloc(size, size * MIB, stack=[LINE])
+    for size in (30, 12, 5):
+        recorder.free(size)
+
+
+def growing(recorder: Recorder, step: int) -> None:
+    """Never a size that is cached."""
+    recorder.alloc("x", (30 + 4 * step) * MIB, stack=[LINE])
+    recorder.free("x")
+
+
+def leaking(recorder: Recorder, step: int) -> None:
+    steady(recorder, step)
+    recorder.alloc(("kept", step), 25 * MIB, stack=[LINE])
+
+
+def emptying(recorder: Recorder, step: int) -> None:
+    steady(recorder, step)
+    recorder.empty_cache()
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:128"])
+def test_training_that_repeats_itself_says_nothing(settings: str) -> None:
+    assert told(steady, settings=settings) == {}
+
+
+def test_saw() -> None:
+    (code,) = found = told(emptying)
+    assert code == "GAP401"
+    assert (
+        found[code]
+        .evidence[0]
+        .startswith("memory is given back to the driver and taken again in 10 of 10 steady steps: ")
+    )
+    assert "empty_cache" in found[code].remedy
+    assert found[code].frequency.waits == 0
+
+
+def test_a_cache_that_is_emptied_once_is_no_saw() -> None:
+    def once(recorder: Recorder, step: int) -> None:
+        steady(recorder, step)
+        if step == 6:
+            recorder.empty_cache()
+
+    assert told(once) == {}
+
+
+def test_churn() -> None:
+    found = told(growing)
+    assert set(found) == {"GAP402"}
+    assert "10 of 10 steady steps ask the driver for memory, 10 calls in all" in found["GAP402"].evidence[0]
+
+
+def test_a_cache_that_fills_is_no_churn() -> None:
+    def fills(recorder: Recorder, step: int) -> None:
+        recorder.alloc("x", (30 + 4 * min(step, 5)) * MIB)
+        recorder.free("x")
+
+    assert told(fills, steps=20) == {}
+
+
+def test_the_best_of_a_search_is_the_remedy() -> None:
+    made = report(run(growing), Wishes(search=True))
+    assert made.best >= 0
+    assert made.trials[made.best].settings in seen(made)["GAP402"].remedy
+
+
+def test_out_of_memory_in_fragments() -> None:
+    def fragments(recorder: Recorder, step: int) -> None:
+        for part in range(4):
+            recorder.alloc((step, part), 5 * MIB, stack=[LINE])
+        if step == 11:
+            for number in range(12):
+                recorder.free((number, 0))
+                recorder.free((number, 2))
+            recorder.alloc("large", 8 * MIB, stack=[LINE])
+
+    found = told(fragments, limit=280 * MIB)
+    assert found["GAP403"].line == LINE
+    assert "though 126 MB are cached: in pieces of 5.24 MB at most" in found["GAP403"].evidence[0]
+    assert "GAP404" not in found
+
+
+def test_out_of_memory_with_nothing_cached() -> None:
+    def fills(recorder: Recorder, step: int) -> None:
+        recorder.alloc(step, 64 * MIB, stack=[LINE])
+
+    found = told(fills, limit=300 * MIB)
+    assert found["GAP404"].line == LINE
+    assert "GAP403" not in found
+    assert "GAP408" not in found
+
+
+def test_nearly_full() -> None:
+    def most(recorder: Recorder, step: int) -> None:
+        recorder.alloc("x", 900 * MIB, stack=[LINE])
+        recorder.free("x")
+
+    found = told(most, limit=960 * MIB)
+    assert set(found) == {"GAP404"}
+    assert found["GAP404"].line == LINE
+    assert "GAP404" not in told(most, limit=4 * GIB)
+
+
+def test_a_leak() -> None:
+    found = told(leaking)
+    assert set(found) == {"GAP405"}
+    finding = found["GAP405"]
+    assert finding.line == LINE
+    assert finding.evidence[0].startswith(
+        "26.2 MB in 1 tensor stay from each of 9 steps; the GPU is full after "
+    )
+    assert "detach" in finding.remedy
+
+
+def test_a_number_kept_for_the_log_is_no_leak() -> None:
+    def logs(recorder: Recorder, step: int) -> None:
+        steady(recorder, step)
+        recorder.alloc(("loss", step), 4, stack=[LINE])
+
+    assert told(logs) == {}
+
+
+def test_retries() -> None:
+    found = told(growing, steps=20, limit=150 * MIB)
+    assert "GAP406" in found
+    assert "GAP401" not in found
+    assert "requests find the GPU full and empty the cache" in found["GAP406"].evidence[0]
+    assert "with expandable segments 0 requests instead of" in found["GAP408"].evidence[0]
+
+
+class TestGarbageCollectionOff:
+    def test_a_threshold_alone(self) -> None:
+        found = told(steady, settings="garbage_collection_threshold:0.8")
+        assert set(found) == {"GAP407"}
+        assert "set_per_process_memory_fraction" in found["GAP407"].remedy
+
+    def test_with_a_fraction(self) -> None:
+        settings = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.9"
+        assert told(steady, settings=settings) == {}
+
+    def test_a_snapshot_that_does_not_show_it(self) -> None:
+        made = report(run(steady, settings="garbage_collection_threshold:0.8"))
+        assert seen(msgspec.structs.replace(made, origin="snapshot")) == {}
+
+    def test_a_snapshot_that_does(self) -> None:
+        made = report(run(growing, steps=20, limit=150 * MIB, settings="garbage_collection_threshold:0.8"))
+        made = msgspec.structs.replace(made, origin="snapshot", fidelity=Fidelity(exact=True))
+        assert "GAP407" in seen(made)
+
+
+def test_fragments_on_a_gpu_with_room_are_nobodys_business() -> None:
+    assert "GAP408" not in told(growing, limit=8 * GIB)
+
+
+def test_expandable_segments_where_they_are_in_use() -> None:
+    assert "GAP408" not in told(growing, limit=1 * GIB, settings="expandable_segments:True")
+
+
+class TestGrowthInAProfile:
+    @staticmethod
+    def of(lows: list[int]) -> list[str]:
+        """What the rule says of a profile whose steps allocate at least that many MiB."""
+        times, allocated = [], []
+        for step, low in enumerate(lows):
+            times += [step * 100 + 10, step * 100 + 50]
+            allocated += [low * MIB, (low + 500) * MIB]
+        marked = Steps(
+            source="ProfilerStep",
+            start=tuple(100 * step for step in range(len(lows))),
+            end=tuple(100 * step + 90 for step in range(len(lows))),
+        )
+        use = MemoryUse(time=tuple(times), allocated=tuple(allocated), reserved=tuple(allocated))
+        hits = rule("GAP405").find(Profile(steps=marked, memory=use))
+        return [hit.evidence[0] for hit in hits]
+
+    def test_even_growth(self) -> None:
+        (said,) = self.of([100, 300, 310, 320, 331, 340, 350])
+        assert said == (
+            "in each of 4 steps the least that is allocated is 10.5 MB more than in the step before"
+        )
+
+    @pytest.mark.parametrize(
+        "lows",
+        [
+            [100, 300, 300, 300, 300, 300, 300],
+            [100, 300, 310, 320, 315, 330, 340],
+            [100, 300, 310, 311, 340, 350, 360],
+            [100, 300, 310, 320, 330],
+        ],
+        ids=["steady", "falls", "uneven", "few"],
+    )
+    def test_no_growth(self, lows: list[int]) -> None:
+        assert self.of(lows) == []

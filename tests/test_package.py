@@ -1,0 +1,63 @@
+"""What strangers see of the package: one version, metadata that agree, files that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import gapless
+from gapless.commands import cli
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def read(name: str) -> str:
+    return (PROJECT / name).read_text(encoding="utf-8")
+
+
+def field(name: str) -> str:
+    """A plain field of the citation file."""
+    found = re.search(rf"^{name}: \"?([^\"\n]+)", read("CITATION.cff"), re.MULTILINE)
+    assert found is not None, name
+    return found[1].strip()
+
+
+def test_the_version_is_in_one_place_and_the_others_take_it_from_there() -> None:
+    project = read("pyproject.toml")
+    assert 'version = { attr = "gapless.__version__" }' in project
+    assert not re.search(r'^version = "', project, re.MULTILINE)
+    assert field("version") == gapless.__version__
+    shown = CliRunner().invoke(cli, ["--version"]).output
+    assert shown.split() == ["gapless", gapless.__version__]
+
+
+def test_the_changelog_begins_with_what_is_not_released_or_with_this_version() -> None:
+    titles = re.findall(r"^## (\S+)", read("CHANGELOG.md"), re.MULTILINE)
+    assert titles[0] in ("Unreleased", gapless.__version__)
+    released = [title for title in titles if title != "Unreleased"]
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", title) for title in released)
+    assert not released or released[0] == gapless.__version__
+
+
+def test_licence_and_python_versions_agree() -> None:
+    project = read("pyproject.toml")
+    assert f'license = "{field("license")}"' in project
+    assert "Apache License" in read("LICENSE")
+    assert 'requires-python = ">=3.10"' in project
+    for version in ("3.10", "3.11", "3.12", "3.13"):
+        assert f'"Programming Language :: Python :: {version}"' in project
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "LICENSE", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CITATION.cff"]
+)
+def test_a_stranger_finds(name: str) -> None:
+    assert len(read(name)) > 200
+
+
+def test_nothing_pins_a_python_version_out() -> None:
+    marked = [line for line in read("constraints.txt").split("\n") if "python_version" in line]
+    assert all("python_version >=" in line for line in marked)

@@ -1,0 +1,163 @@
+"""Pages of the documentation that are written in the code: rules, commands, metrics, operations."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from types import ModuleType
+from typing import Any
+
+import click
+
+GROUPS = {
+    "GAP1": "The host waits",
+    "GAP2": "Metrics and collectives",
+    "GAP3": "Input",
+    "GAP4": "Memory",
+    "GAP5": "Launch-bound, or the GPU is under-used",
+    "GAP6": "Communication and ranks",
+    "GAP7": "The measurement itself",
+}
+
+
+def pages() -> dict[str, str]:
+    """All of them, by place in the site."""
+    return {
+        **_rules(),
+        "reference/commands.md": _commands(),
+        "reference/metrics.md": _metrics(),
+        "reference/ops.md": _operations(),
+    }
+
+
+def _rules() -> dict[str, str]:
+    from gapless.rules import all_rules
+
+    made = {f"rules/{rule.code}.md": _rule(rule) for rule in all_rules()}
+    index = ["# Rules", "", "`gapless rule CODE` shows the same in a terminal."]
+    for prefix, rules in groupby(all_rules(), key=lambda rule: rule.code[:4]):
+        index += ["", f"## {GROUPS.get(prefix, prefix + 'xx')}", "", "| code | pattern | |", "|---|---|---|"]
+        index += [
+            f"| [{rule.code}]({rule.code}.md) | {rule.name} | {_cell(rule.summary())} |" for rule in rules
+        ]
+    made["rules/index.md"] = "\n".join(index) + "\n"
+    return made
+
+
+def _rule(rule: Any) -> str:
+    parts = [f"# {rule.code} {rule.name}", rule.summary()]
+    parts += [f"## {title}\n\n{text}" for title, text in rule.sections().items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands() -> str:
+    from gapless.commands import cli
+
+    group = click.Context(cli, info_name="gapless", terminal_width=100, **cli.context_settings)
+    parts = ["# Commands", "As `gapless COMMAND --help` tells it.", _fenced(cli.get_help(group))]
+    for name in cli.list_commands(group):
+        command = cli.get_command(group, name)
+        if command is not None and not command.hidden:
+            context = click.Context(command, parent=group, info_name=name)
+            parts += [f"## gapless {name}", _fenced(command.get_help(context))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metrics() -> str:
+    from gapless import metrics
+    from gapless.metrics import functional
+
+    parts = [
+        "# Metrics, by name",
+        "All are in `gapless.metrics`, and take the arguments that TorchMetrics' metric of that name takes. "
+        "[Metrics that do not wait](../metrics.md) explains what they share.",
+    ]
+    classes = sorted((value for _, value in _public(metrics) if inspect.isclass(value)), key=_family)
+    for family, members in groupby(classes, key=_family):
+        rows = [f"| `{member.__name__}` | {_cell(_first(member))} |" for member in members]
+        parts.append("\n".join([f"## {family.capitalize()}", "", "| metric | |", "|---|---|", *rows]))
+    names = ", ".join(f"`{name}`" for name, value in _public(functional) if not inspect.isclass(value))
+    parts += ["## Functions", f"In `gapless.metrics.functional`, for one batch each: {names}."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _family(metric: type) -> str:
+    module = metric.__module__.split(".")
+    return module[2] if len(module) > 3 else "aggregation and common parts"
+
+
+def _operations() -> str:
+    from gapless import ops
+
+    parts = [
+        "# Operations, by name",
+        "All are in `gapless.ops`. [Operations that do not wait](../ops.md) tells which line each replaces.",
+    ]
+    for name, value in _public(ops):
+        text = _prose(inspect.getdoc(value) or "")
+        parts += [f"## {name}", _fenced(_signature(name, value), "python"), text]
+    return "\n\n".join(parts) + "\n"
+
+
+def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    for name in sorted(module.__all__):
+        yield name, getattr(module, name)
+
+
+def _signature(name: str, value: Callable[..., Any]) -> str:
+    """How `value` is called, on one line or with one argument on each; annotations as they are written."""
+    signature = inspect.signature(value)
+    parts = []
+    for one in signature.parameters.values():
+        before = [part for part in parts if not part.startswith("**")]
+        if one.kind is one.KEYWORD_ONLY and not any(part.startswith("*") for part in before):
+            parts.append("*")
+        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        annotated = f": {_annotation(one.annotation)}" if one.annotation is not one.empty else ""
+        equals = " = " if annotated else "="
+        default = "" if one.default is one.empty else f"{equals}{one.default!r}"
+        parts.append(f"{stars}{one.name}{annotated}{default}")
+    result = "" if inspect.isclass(value) else f" -> {_annotation(signature.return_annotation)}"
+    line = f"{name}({', '.join(parts)}){result}"
+    if len(line) <= 90:
+        return line
+    return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){result}"
+
+
+def _annotation(annotation: Any) -> str:
+    return getattr(annotation, "__forward_arg__", None) or str(annotation)
+
+
+def _prose(docstring: str) -> str:
+    """A docstring as Markdown: its marks for code, and its headed lists of arguments and errors."""
+    lines: list[str] = []
+    listed = False
+    for line in _marks(docstring).split("\n"):
+        heading = re.fullmatch(r"(Args|Arguments|Returns|Raises|Yields):", line)
+        listed = bool(heading) or (listed and line.startswith("    "))
+        if heading:
+            lines += ["", f"**{heading[1]}**", ""]
+        elif listed and not line.startswith("     "):
+            lines.append("- " + line.strip())
+        else:
+            lines.append(line)
+    return "\n".join(lines).replace("::\n", ":\n")
+
+
+def _marks(text: str) -> str:
+    return re.sub(r":\w+:(`[^`]*`)", r"\1", text.replace("``", "`"))
+
+
+def _first(value: Any) -> str:
+    """The first sentence of what `value` says of itself."""
+    return " ".join(_marks((inspect.getdoc(value) or "").split("\n\n")[0]).split())
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

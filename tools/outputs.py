@@ -1,0 +1,146 @@
+"""Run the commands that pages of the documentation show, and write what they print into the pages.
+
+    python tools/outputs.py [--profiles FOLDER] [PAGE...]
+
+A page holds, for each of them, a line ``<!-- output: COMMAND -->``, a fenced block, and ``<!-- end -->``.
+After the command, ``[1-3, 5]`` keeps these paragraphs of what is printed. A line ``<!-- file: NAME -->``
+before a block of Python gives the block a file of that name. Commands run in a folder of their own, which has
+``examples``, the page's files, and the public profiles of `PUBLIC` that are in FOLDER. What a command writes
+stays there for the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+PAGES = PROJECT / "docs"
+
+PUBLIC = {
+    "num_workers_0.pt.trace.json.gz": "kineto-resnet50_num_workers_0-*.json.gz",
+    "num_workers_4.pt.trace.json.gz": "kineto-resnet50_num_workers_4-*.json.gz",
+    "snapshot.pickle": "select_n-thrashing.pickle",
+}
+"""Profiles that pages read, by the name the page gives them, and the pattern that finds them in FOLDER."""
+
+OUTPUT = re.compile(
+    r"<!-- output: (?P<command>[^\[\]\n]*?)(?: \[(?P<kept>[\d, -]+)\])? -->\n"
+    r"```text\n(?P<shown>.*?)```\n<!-- end -->\n",
+    re.DOTALL,
+)
+FILE = re.compile(r"<!-- file: (?P<name>\S+) -->\n```python\n(?P<content>.*?)```\n", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One command of a page: what it is, which of its paragraphs are kept, and what the page shows."""
+
+    command: str
+    kept: str | None
+    shown: str
+
+
+def outputs(page: str) -> list[Output]:
+    """The commands that the text `page` shows, in order."""
+    return [Output(found["command"], found["kept"], found["shown"]) for found in OUTPUT.finditer(page)]
+
+
+def needs(commands: list[str]) -> list[str]:
+    """Names of the public profiles that `commands` read."""
+    return [name for name in PUBLIC if any(name in shlex.split(command) for command in commands)]
+
+
+def prepare(folder: Path, page: str, profiles: Path | None) -> bool:
+    """Put what the commands of `page` need into `folder`; whether all of it was there."""
+    # A copy: paths that are printed begin at the folder.
+    shutil.copytree(PROJECT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for found in FILE.finditer(page):
+        (folder / found["name"]).write_text(found["content"], encoding="utf-8")
+    complete = True
+    for name in needs([one.command for one in outputs(page)]):
+        source = next(iter(sorted(profiles.rglob(PUBLIC[name]))), None) if profiles else None
+        if source is None:
+            complete = False
+        else:
+            (folder / name).symlink_to(source)
+    return complete
+
+
+def run(command: str, folder: Path, *options: str) -> str:
+    """What `command`, with `options` behind its first two words, prints to standard output in `folder`."""
+    words = shlex.split(command)
+    words = [sys.executable, "-m", *words[:2], *options, *words[2:]]
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command}: exit status {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def kept(printed: str, which: str | None) -> str:
+    """The paragraphs of `printed` that are asked for, with … where others are left out."""
+    paragraphs = [one for one in re.split(r"\n{2,}", printed.strip("\n")) if one]
+    wanted = sorted(_numbers(which)) if which else range(1, len(paragraphs) + 1)
+    parts: list[str] = []
+    last = 0
+    for number in wanted:
+        if number > last + 1:
+            parts.append("…")
+        parts.append("\n".join(line.rstrip() for line in paragraphs[number - 1].split("\n")))
+        last = number
+    if last < len(paragraphs):
+        parts.append("…")
+    return "\n\n".join(parts)
+
+
+def _numbers(which: str) -> Iterator[int]:
+    for part in which.split(","):
+        first, _, last = part.strip().partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def renewed(page: str, folder: Path) -> str:
+    """`page` with what its commands print today."""
+
+    def again(found: re.Match[str]) -> str:
+        text = kept(run(found["command"], folder, "-q"), found["kept"])
+        asked = f" [{found['kept']}]" if found["kept"] else ""
+        return (
+            f"<!-- output: {found['command']}{asked} -->\n"
+            f"```text\n$ {found['command']}\n{text}\n```\n<!-- end -->\n"
+        )
+
+    return OUTPUT.sub(again, page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--profiles", type=Path, metavar="FOLDER", help="where public profiles are")
+    parser.add_argument("pages", nargs="*", type=Path)
+    args = parser.parse_args()
+    for path in args.pages or sorted(PAGES.rglob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        if not outputs(page):
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            if not prepare(Path(name), page, args.profiles and args.profiles.resolve()):
+                print(f"{path}: left as it is, as it needs public profiles (--profiles)")
+                continue
+            path.write_text(renewed(page, Path(name)), encoding="utf-8")
+            print(f"{path}: {len(outputs(page))} commands")
+
+
+if __name__ == "__main__":
+    main()
