@@ -112,16 +112,25 @@ def between(before: Machine, after: Machine) -> Machine:
     )
 
 
+def _run(loader: DataLoader, setting: Setting, of: Measured, seconds: float) -> Seen:
+    """A loop that is steady for a while, however long that takes here."""
+    step, busy = of.demand.step, of.demand.busy
+    while True:
+        seen = measured(
+            lambda tell: use(loader, setting, step, busy, seconds, tell), Seen, 9 * seconds, quiet
+        )
+        if seen.batches >= 4 * max(setting.workers, 2) and seen.had > 0:
+            return seen
+        seconds *= 2
+
+
 def tries(loader: DataLoader, of: Measured, workers: int, count: int, seconds: float) -> list[Try]:
     """Some runs, and what was predicted for each."""
     found = []
     setting = Setting(workers=workers, prefetch=2 if workers else 0)
-    step, busy = of.demand.step, of.demand.busy
     for _ in range(count):
         before = machine("fork", 1.2)
-        seen = measured(
-            lambda tell: use(loader, setting, step, busy, seconds, tell), Seen, 4 * seconds, quiet
-        )
+        seen = _run(loader, setting, of, seconds)
         at = between(before, machine("fork", 1.2))
         even = replace(of, machine=msgspec.structs.replace(at, capacity=((1, seen.had), (64, 64 * seen.had))))
         found.append(

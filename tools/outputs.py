@@ -92,7 +92,9 @@ def run(command: str, folder: Path, *options: str) -> str:
 def kept(printed: str, which: str | None) -> str:
     """The paragraphs of `printed` that are asked for, with … where others are left out."""
     paragraphs = [one for one in re.split(r"\n{2,}", printed.strip("\n")) if one]
-    wanted = sorted(_numbers(which)) if which else range(1, len(paragraphs) + 1)
+    wanted = sorted(_numbers(which)) if which else list(range(1, len(paragraphs) + 1))
+    if wanted[-1] > len(paragraphs):
+        raise SystemExit(f"paragraph {wanted[-1]} is asked for, and there are {len(paragraphs)}:\n{printed}")
     parts: list[str] = []
     last = 0
     for number in wanted:

@@ -18,25 +18,32 @@ from pathlib import Path
 import _experiment
 import _sheet
 import torch
+from torch import nn
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")
 WORKLOADS = ("resnet", "sizes")
 STEPS = 12
 
 
+def made(workload: str) -> tuple[nn.Module, list[tuple[int, ...]]]:
+    """A network, and the shape of its input in each step."""
+    if workload == "resnet":
+        sys.path.insert(0, str(_experiment.HERE.parents[1] / "examples"))
+        from models.resnet import resnet18
+
+        return resnet18(), [(64, 3, 224, 224)] * STEPS
+    import masked_loss
+
+    network = masked_loss.example("original").train.__globals__["Network"]
+    return network(10), [(8, 3, 64 + 32 * (step * 5 % 7), 256) for step in range(STEPS)]
+
+
 def record(workload: str, target: Path) -> None:
     """Run the first steps of a workload, and dump the allocator's history."""
-    import masked_loss
-    from models.resnet import resnet18
-
     torch.manual_seed(0)
     torch.cuda.memory._record_memory_history(max_entries=1_000_000)
-    if workload == "resnet":
-        model: torch.nn.Module = resnet18().cuda()
-        shapes = [(64, 3, 224, 224)] * STEPS
-    else:
-        model = masked_loss.example("original").train.__globals__["Network"](10).cuda()
-        shapes = [(8, 3, 64 + 32 * (step * 5 % 7), 256) for step in range(STEPS)]
+    network, shapes = made(workload)
+    model = network.cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for shape in shapes:
         optimizer.zero_grad()
@@ -58,14 +65,18 @@ def recorded(folder: Path) -> None:
 
 
 def made_up(folder: Path) -> None:
-    """A snapshot as the viewer reads it, of a run that no GPU made."""
+    """A snapshot as the viewer reads it, of a run that no GPU made; and that the workloads would run."""
     import pickle
 
     from gapless.memory.export import Export
 
-    made = Export(_benchmark().training(2_000))
-    made.go()
-    (folder / "made-up.pickle").write_bytes(pickle.dumps(made.snapshot()))
+    for workload in WORKLOADS:
+        network, shapes = made(workload)
+        for shape in shapes[:2]:
+            network.to("meta")(torch.empty(shape, device="meta")).mean().backward()
+    written = Export(_benchmark().training(2_000))
+    written.go()
+    (folder / "made-up.pickle").write_bytes(pickle.dumps(written.snapshot()))
 
 
 def _benchmark():  # type: ignore[no-untyped-def]

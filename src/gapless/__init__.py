@@ -22,10 +22,12 @@ _HOMES = {
     "annotate": "gapless.capture.annotate",
     "compare": "gapless.prove",
     "load": "gapless.model.session",
+    "load_ipython_extension": "gapless.integrations.notebook",
     "save": "gapless.model.session",
     "report": "gapless.analyze",
     "no_waits": "gapless.capture.guard",
     "step": "gapless.emulate.emulator",
+    "unload_ipython_extension": "gapless.integrations.notebook",
 }
 """Public names that are not rooms, and the module each one lives in."""
 

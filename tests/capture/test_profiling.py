@@ -327,6 +327,12 @@ def test_a_script_without_a_profiler_hears_nothing_of_it(capture):
     assert capture(Schedule()).session().notes == ()
 
 
+def test_a_profiler_that_runs_already(tmp_path):
+    machine = Machine("CPU", CPU)
+    with torch.profiler.profile(activities=CPU), pytest.raises(UsageError, match="running already"):
+        Profiling(Recipe(tmp_path), machine, StepEnds()).start()
+
+
 def test_ours_records_while_the_scripts_stands_still(tmp_path):
     machine = Machine("CPU", CPU)
     made = Profiling(Recipe(tmp_path, schedule=Schedule(0, 1, 2)), machine, StepEnds()).start()

@@ -75,6 +75,26 @@ class NoiseForAll(Numbers):
             yield torch.randn(2)
 
 
+class Packed(Numbers):
+    """Items that depend on who makes them: four numbers in each, divided among workers before."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker, workers = here()
+        numbers = list(range(worker, self.count, workers))
+        for at in range(0, len(numbers) - 3, 4):
+            yield torch.tensor(numbers[at : at + 4])
+
+
+class PackedForAll(Numbers):
+    """The same, and every worker yields all; each adds one of its own at the end."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker, _ = here()
+        for at in range(0, self.count - 3, 4):
+            yield torch.tensor([at, at + 1, at + 2, at + 3])
+        yield torch.tensor([-worker] * 4)
+
+
 class Constant(Numbers):
     """The same item over and over: nothing can be told from its content, only from its number."""
 

@@ -20,12 +20,14 @@ SCRIPT = """
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+WORDS = "a photo " + "is read"
+
 class Photos(Dataset):
     def __len__(self):
         return 400
 
     def __getitem__(self, index):
-        print("a photo is read")
+        print(WORDS)
         return torch.full((3, 8, 8), float(index)), index
 
 class Broken(Photos):
@@ -132,7 +134,7 @@ def test_a_loader_is_measured(capfd, script, tmp_path):
     made = load(kept)
     assert made.fetch.batch_size == 4
     assert made.fetched is not None
-    assert (Path(made.fetched.file).name, made.fetched.line) == ("photos_script.py", 9)
+    assert (Path(made.fetched.file).name, made.fetched.line) == ("photos_script.py", 11)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +163,9 @@ def test_what_else_can_be_named(capsys, script, target, note):
         (
             ["photos_script.py:fails"],
             3,
-            "photos_script.py:fails fails at photos_script.py:32: KeyError: 'root'",
+            "photos_script.py:fails fails at photos_script.py:34: KeyError: 'root'",
         ),
-        (["photos_script.py:make_broken"], 3, "at photos_script.py:15: OSError: no such photo"),
+        (["photos_script.py:make_broken"], 3, "at photos_script.py:17: OSError: no such photo"),
         (
             ["photos_script.py:make_loader", "--budget", "soon"],
             2,

@@ -12,6 +12,8 @@ import numpy
 import pytest
 import torch
 from conftest import finish, start
+from hypothesis import given
+from hypothesis import strategies as st
 from loading import datasets as d
 from torch.utils.data import (
     DataLoader,
@@ -26,6 +28,10 @@ from torch.utils.data.distributed import DistributedSampler
 from gapless import loading
 from gapless.errors import UsageError
 from gapless.loading.forked import LoaderError
+from gapless.loading.judging import mistakes
+from gapless.loading.judging_common import World
+from gapless.loading.observed import Epoch, Observed
+from gapless.model.loading_mistakes import Mistake
 from gapless.rules import rule
 
 HERE = Path(__file__).parent
@@ -55,6 +61,10 @@ MISTAKES = {
     ),
     "endless": (
         lambda: stream(d.Endless()), {"items": 60}, "GAP311", "all 2 workers yield the same first 32 items",
+    ),
+    "items that depend on who makes them, and all from everyone": (
+        lambda: stream(d.PackedForAll(158), drop_last=True), {}, "GAP311",
+        "all 2 workers yield the same first 39 items",
     ),
     "by worker and not by rank": (
         lambda: stream(d.ByWorker(32)), {"ranks": 2}, "GAP312",
@@ -141,11 +151,11 @@ MISTAKES = {
 def test_a_mistake_is_found(name: str) -> None:
     make, settings, code, words = MISTAKES[name]
     found = loading.verify(make(), **settings)
-    mistakes = {mistake.code: mistake for mistake in found.mistakes}
-    assert code in mistakes, found
-    assert mistakes[code].seen == words
-    assert mistakes[code].name == rule(code).name
-    line = mistakes[code].line
+    by_code = {mistake.code: mistake for mistake in found.mistakes}
+    assert code in by_code, found
+    assert by_code[code].seen == words
+    assert by_code[code].name == rule(code).name
+    line = by_code[code].line
     assert line is not None
     assert line.file == str(HERE / "datasets.py")
     assert line.code.startswith(("def __iter__", "def __getitem__"))
@@ -176,6 +186,7 @@ FINE = {
     "a stream without workers": (lambda: stream(d.Numbers(), workers=0), {}),
     "a stream by worker and rank": (lambda: stream(d.ByBoth(32)), {"ranks": 2}),
     "new noise": (lambda: stream(d.Noise(32)), {}),
+    "items that depend on who makes them": (lambda: stream(d.Packed(158)), {"ranks": 1}),
     "the same item over and over": (lambda: stream(d.Constant(32)), {}),
     "a new order": (lambda: stream(d.NewOrder(32)), {}),
     "blocks that divide": (lambda: stream(d.Blocks(32)), {}),
@@ -286,16 +297,92 @@ def test_real_ranks(ranks: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
     assert all(found["codes"] == seen[0]["codes"] for found in seen)
-    codes = seen[0]["codes"]
-    assert codes["all"] == ["GAP311", "GAP312"]
-    assert codes["by worker"] == ["GAP312"]
-    assert codes["table"] == ["GAP312"]
-    assert codes["strides"] == ["GAP317", "GAP318"]
-    assert codes["blocks"] == ["GAP313"]
+    told = seen[0]["codes"]
+    assert told["all"] == ["GAP311", "GAP312"]
+    assert told["by worker"] == ["GAP312"]
+    assert told["table"] == ["GAP312"]
+    assert told["strides"] == ["GAP317", "GAP318"]
+    assert told["blocks"] == ["GAP313"]
     for fine in ("by both", "shard", "sampler", "buckets"):
-        assert codes[fine] == [], fine
+        assert told[fine] == [], fine
     items = [found["shard"] for found in seen]
     assert len({len(part) for part in items}) == 1
     assert set().union(*items) == set(range(45))
     assert sum(map(len, items)) < 45 + ranks
     assert all(found["watched"] == ["GAP316"] for found in seen)
+
+
+def observed(rank: int, parts: list[list[int]], workers: int = 2) -> Observed:
+    """A rank whose workers yield `parts`, each as one batch, alike in both epochs."""
+    arrays = (
+        [item for part in parts for item in part],
+        [len(part) for part in parts],
+        list(range(len(parts))),
+    )
+    names = ("items", "sizes", "workers")
+    columns = {n: numpy.array(a, dtype=numpy.int64).tobytes() for n, a in zip(names, arrays, strict=True)}
+    epoch = Epoch(**columns)
+    return Observed(
+        rank=rank, workers=workers, batch_size=0, drop_last=False, length=-1, dataset="Stream",
+        epochs=(epoch, epoch),
+    )  # fmt: skip
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> tuple[int, list[list[list[int]]]]:
+    """How many items there are, and who yields each: by rank, by worker."""
+    count, ranks, workers = draw(st.integers(1, 40)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    owners = draw(st.lists(st.integers(0, ranks * workers - 1), min_size=count, max_size=count))
+    parts: list[list[list[int]]] = [[[] for _ in range(workers)] for _ in range(ranks)]
+    for item, owner in enumerate(owners):
+        parts[owner // workers][owner % workers].append(item)
+    return count, parts
+
+
+def codes(count: int, parts: list[list[list[int]]]) -> dict[str, Mistake]:
+    world = World(
+        tuple(observed(rank, part, len(part)) for rank, part in enumerate(parts)),
+        observed(0, [list(range(count))], 0),
+    )
+    return {mistake.code: mistake for mistake in mistakes(world)}
+
+
+@given(divided())
+def test_however_items_are_divided_nothing_is_repeated_or_lost(drawn: Any) -> None:
+    count, parts = drawn
+    assert not {"GAP311", "GAP312", "GAP313"} & set(codes(count, parts))
+
+
+@given(divided(), st.data())
+def test_what_is_missing_is_counted(drawn: Any, data: st.DataObject) -> None:
+    count, parts = drawn
+    gone = data.draw(st.sets(st.integers(0, count - 1)))
+    left = [[[item for item in part if item not in gone] for part in rank] for rank in parts]
+    found = codes(count, left)
+    assert ("GAP313" in found) == (len(gone) > len(parts) - 1)
+    if "GAP313" in found:
+        assert found["GAP313"].counts["lost"] == len(gone)
+    assert not {"GAP311", "GAP312"} & set(found)
+
+
+@given(divided())
+def test_what_ranks_have_in_common_is_counted(drawn: Any) -> None:
+    count, parts = drawn
+    every = [sorted(item for part in rank for item in part) for rank in parts]
+    whole = [[list(range(count)), *([[]] * (len(rank) - 1))] for rank in parts]
+    found = codes(count, whole)
+    again = count * (len(parts) - 1)
+    assert ("GAP312" in found) == (len(every) > 1 and again >= len(parts))
+    if "GAP312" in found:
+        assert found["GAP312"].counts["repeated"] == again
+    assert not {"GAP311", "GAP313"} & set(found)
+
+
+@given(divided())
+def test_what_workers_have_in_common_is_counted(drawn: Any) -> None:
+    count, parts = drawn
+    workers = len(parts[0])
+    found = codes(count, [[list(range(count))] * workers])
+    assert ("GAP311" in found) == (workers > 1)
+    if "GAP311" in found:
+        assert found["GAP311"].counts["repeated"] == count * (workers - 1)

@@ -155,11 +155,11 @@ def test_stateful_data_loader() -> None:
 
     def shuffled(**settings: int) -> Any:
         torch.manual_seed(2)  # its sampler takes its seed when it is made
-        loader = stateful.StatefulDataLoader(d.Table(12), batch_size=2, shuffle=True)
-        return tune(loader, **settings) if settings else loader
+        return stateful.StatefulDataLoader(d.Table(12), batch_size=2, shuffle=True, **settings)
 
-    assert type(shuffled(num_workers=2)) is stateful.StatefulDataLoader
-    assert epochs(shuffled(num_workers=2)) == epochs(shuffled())
+    made = tune(shuffled(), num_workers=2)
+    assert type(made) is stateful.StatefulDataLoader
+    assert epochs(made) == epochs(shuffled(num_workers=2))
     whole = [batch.tolist() for batch in tune(shard_loader(stateful), num_workers=2)]
     begun = tune(shard_loader(stateful), num_workers=2)
     batches = iter(begun)

@@ -18,7 +18,7 @@ from tracing import training
 
 from gapless.analyze.compare import compare_profiles, compare_reports, subject
 from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.profile import of_file, profile
 from gapless.analyze.profile.report import report
 from gapless.errors import UsageError
 from gapless.model import Report, SourceLine
@@ -264,3 +264,49 @@ def test_a_page_is_of_one_run(made):
     assert html.together([made], Style()) == renderer("html")(made, Style())
     with pytest.raises(UsageError, match="a page is of one run, and these files are of 2"):
         html.together([made, made], Style())
+
+
+def test_pages_stay_small_enough_to_send(made):
+    """Many findings with deep stacks, and a timeline as large as they come."""
+    stack = tuple(
+        SourceLine(
+            f"/venv/lib/python3.11/site-packages/torch/part{n}.py", n, f"f{n}", "x = y(z)" * 5, "torch"
+        )
+        for n in range(80)
+    )
+    one = made.findings[0]
+    many = [
+        msgspec.structs.replace(
+            one,
+            line=SourceLine("/work/train.py", n, "train", "loss = criterion(outputs, target)" * 2),
+            sites=tuple(
+                msgspec.structs.replace(one.sites[0], operator=f"aten::f{m}", stack=(*stack, *stack[:m]))
+                for m in range(6)
+            ),
+        )
+        for n in range(400)
+    ]
+    text = renderer("html")(msgspec.structs.replace(made, findings=tuple(many)), Style())
+    assert len(text.encode()) < 1_400_000  # the largest timeline is 0.6 million more
+    assert_sound(Page(text))
+
+
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "traces"
+PUBLIC = (
+    "HolisticTraceAnalysis-critical_path-alexnet-benchmark_result_2869224_1695835535_trace-3d4a.json.gz",
+    "param-dlrm_kineto-worker0_step_12.1694128201545-b35a.json.gz",
+    "TraceLens-mi300-gaunernst_bert-small-uncased-1016001-02df.json.gz",
+    "kineto-resnet50_num_workers_0-worker0.1623143089861-9b36.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_profiles_are_sound_and_small_pages(name):
+    if not (FOLDER / name).exists():
+        pytest.skip("needs the public traces")
+    found = report([of_file(str(FOLDER / name), drawn=16_000)])
+    page = shown(found, folder=str(FOLDER))
+    assert_sound(page)
+    assert str(FOLDER) not in page.source
+    assert len(page.source.encode()) < 1_000_000
+    assert all(number >= 0 for number in page.data["waits"].values())

@@ -105,6 +105,16 @@ def test_links_lead_to_a_finding_whatever_hides_it(visit):
     assert page.evaluate("document.activeElement.closest('.finding').id") == "GAP120-train.py-5"
 
 
+def test_a_filter_comes_back_with_the_link(visit):
+    page = visit(example())
+    page.get_by_label("Text in the finding").fill("100 % of #a & b")
+    page.wait_for_function("() => location.hash.includes('q=')")
+    again = visit(example(), page.evaluate("location.hash"))
+    assert again.get_by_label("Text in the finding").input_value() == "100 % of #a & b"
+    broken = visit(example(), "#%zz?q=%e0")
+    assert broken.locator(".finding").count() > 0
+
+
 def test_the_timeline_zooms_and_pans(visit, made):
     page = visit(made)
     whole = shown(page)
@@ -140,8 +150,9 @@ def test_the_wheel_scrolls_the_page_until_the_timeline_is_meant(visit, made):
     box = canvas.bounding_box()
     before = shown(page)
     page.mouse.move(box["x"] + 300, box["y"] + 60)
+    height = page.evaluate("scrollY")
     page.mouse.wheel(0, -300)
-    page.wait_for_timeout(100)
+    page.wait_for_function("before => scrollY < before", arg=height)
     assert shown(page) == before
 
 

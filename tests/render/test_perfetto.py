@@ -21,6 +21,7 @@ from gapless.errors import UnreadableInput, UsageError
 from gapless.model import Report
 from gapless.render import Style
 from gapless.render._perfetto import BOXES, PROCESS, events
+from gapless.trace import splice as splicing
 from gapless.trace.splice import splice
 
 STYLE = Style(folder="/work")
@@ -106,15 +107,20 @@ def test_waits_bear_their_findings(tmp_path):
     assert {"training steps", "GPU idle, and why", "findings (where they cost most)"} <= named
 
 
-def test_a_file_that_ends_amid_an_event_becomes_whole(tmp_path):
+@pytest.mark.parametrize("piece", [7, 300, 1 << 20])
+@pytest.mark.parametrize("part", [0.7, 0.8, 0.801, 0.9, 1])
+def test_pieces_of_any_size_and_files_that_end_anywhere(tmp_path, monkeypatch, piece, part):
+    monkeypatch.setattr(splicing, "CHUNK", piece)
+    monkeypatch.setattr(splicing, "_HELD", piece)
     whole = trace("new").text()
     path = tmp_path / "cut.json"
-    path.write_bytes(whole[: int(len(whole) * 0.8)])
+    path.write_bytes(whole[: int(len(whole) * part)])
     ours, others = marked(path, tmp_path / "seen.json")
     assert ours
     everything = json.loads(whole)["traceEvents"]
     assert others == everything[: len(others)]
-    assert len(others) > len(everything) / 2
+    assert len(others) > len(everything) * (part - 0.2)
+    assert part < 1 or others == everything
 
 
 def test_a_list_of_events_alone(tmp_path):

@@ -148,6 +148,21 @@ def test_no_path_of_the_machine_is_told():
     assert not any("/venv/" in text for text in strings(sarif(made)))
 
 
+def test_a_home_folder_in_a_message(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/alice")
+    monkeypatch.setenv("USERPROFILE", "/home/alice")
+    made = example(Ending(how="error", status=1, message="OSError: '/home/alice/data/x.bin'"))
+    for form in ("sarif", "github", "markdown", "junit"):
+        text = renderer(form)(made, STYLE)
+        assert "alice" not in text
+        assert "data/x.bin" in text
+
+
+def test_a_module():
+    made = msgspec.structs.replace(example(), script=("-m", "package.train", "--epochs", "1"))
+    assert sarif(made)["runs"][0]["automationDetails"]["id"] == "gapless/package.train/"
+
+
 def found(code: str, line: int, backward: bool = False) -> Finding:
     return Finding(
         code="GAP101",

@@ -140,7 +140,13 @@ class Profiling:
     # On and off -----------------------------------------------------------------------------------------
 
     def start(self) -> Profiling:
-        """Begin: the first step goes on from here."""
+        """Begin: the first step goes on from here.
+
+        Raises:
+            UsageError: a profiler is running already.
+        """
+        if torch.autograd._profiler_enabled():
+            raise UsageError("a profiler is running already, and there can be only one: end it first")
         self._pid = os.getpid()
         for which in PASSES:
             for path in (self.recipe.folder / which).glob(f"{self.recipe.name}.*"):
@@ -159,17 +165,20 @@ class Profiling:
         self._on = False
         self._marks.stop()
         if self._profiler is not None:
-            phase = self._phases[0]
-            done = self.recipe.schedule.warmup + self.recipe.schedule.active - phase.left
-            whole = done - self.recipe.schedule.warmup
-            self._keep = whole > 0  # part of one step is not worth a file
-            if self._keep and phase.which == "times":
-                self.notes.append(
-                    f"the script ended after {count(whole, 'recorded step')} of "
-                    f"{self.recipe.schedule.active}; the last one holds what followed"
-                )
-            self._end()
+            self._break_off(self._phases[0])
         self._others.__exit__(None, None, None)
+
+    def _break_off(self, phase: _Phase) -> None:
+        """End a pass early; part of one step is not worth a file."""
+        active = self.recipe.schedule.active
+        whole = active - phase.left
+        self._keep = whole > 0
+        if self._keep and phase.which == "times":
+            self.notes.append(
+                f"the script ended after {count(whole, 'recorded step')} of {active}; the last one holds "
+                "what followed"
+            )
+        self._end()
 
     def session(self, *, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
         """End, and say how it went: a `Session` without events, as its files are elsewhere."""

@@ -36,6 +36,10 @@ MULTIPLIES = frozenset(
 """Operators that take a cuBLAS handle, and with it a workspace."""
 
 
+_IN_PLACE = ("aten::add", "aten::scatter")
+"""What backward does in place where neither Python nor a mode looks on, and out of place here."""
+
+
 def supported() -> bool:
     """Whether this torch tells at once when a storage ends."""
     ended: list[object] = []
@@ -159,7 +163,7 @@ class MemoryRecorder:
         if name not in MULTIPLIES or self.muted:
             if name == "aten::bernoulli_":
                 self.masks(args[0])
-            elif name == "aten::add" and local.backward != HOST:
+            elif name in _IN_PLACE and local.backward != HOST:
                 self.accumulates(args[0])
             return
         backward = local.backward != HOST
@@ -179,8 +183,9 @@ class MemoryRecorder:
     def accumulates(self, before: Any) -> None:
         """Gradients of one tensor are added: in place, where nobody else has the sum so far.
 
-        The engine adds them out of place here, because Python has seen the sum. torch's own nodes end in a
-        number, and their formulas add next to nothing; what a user's own node adds is left as it is.
+        The engine adds them out of place here, because Python has seen the sum, and the formula of `max`
+        scatters out of place, because a mode is on. torch's own nodes end in a number, and their formulas add
+        next to nothing; what a user's own node adds is left as it is.
         """
         node = torch._C._current_autograd_node()
         if node is None or not node.name()[-1].isdigit() or not isinstance(before, torch.Tensor):

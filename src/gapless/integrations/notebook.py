@@ -97,11 +97,17 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
     """Run `cell` in the shell's namespace on an emulated device, and report; one that fails is reported, too.
 
     Raises:
-        UsageError: no GPU of that name, or an emulation is on already.
+        UsageError: no GPU of that name, an emulation is on already, or there is no torch.
     """
     from gapless.analyze import report
     from gapless.analyze.loop import read_source
-    from gapless.emulate.emulator import Emulator
+
+    try:
+        from gapless.emulate.emulator import Emulator
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError("%%gapless runs the cell and so needs PyTorch: pip install torch") from None
 
     name = f"cell {shell.execution_count}"
     blank = len(cell) - len(cell.lstrip("\n"))

@@ -51,8 +51,11 @@ def verify(
     count = ranks or world
     if count < 1:
         raise UsageError(f"ranks={count} is not positive")
-    if world == 1 and count > 1 and isinstance(loader, DataLoader):
-        dividing(loader, count)
+    if world == 1 and count > 1:
+        if not forked.available():
+            raise UsageError("ranks are simulated in copies of the process, and this system makes none")
+        if isinstance(loader, DataLoader):
+            dividing(loader, count)
     look = functools.partial(_look, loader, most=items, seconds=seconds / (2 if world > 1 else count + 1))
     if world > 1:
         return _together(look)
@@ -64,6 +67,9 @@ def _look(
     loader: Target, rank: int, ranks: int, *, simulate: bool, alone: bool, most: int, seconds: float
 ) -> Observed:
     """One rank, in a copy of this process."""
+
+    # A process that is not copied must stay the rank it is.
+    simulate = simulate and forked.available()
 
     def work(tell: forked.Tell) -> Observed:
         until = time.monotonic() + seconds

@@ -58,8 +58,17 @@ def _steady(alone: Observed | None) -> bool:
     return _more([first], [second]) == 0 == _more([second], [first])
 
 
+def _foreign(world: World) -> bool:
+    """Whether workers yield items that one process alone does not: batches or packed sequences, which depend
+    on who makes them. Then items cannot be compared one by one."""
+    if not _steady(world.alone) or world.alone is None:
+        return False
+    known = world.alone.epochs[0].values()
+    return any(not numpy.isin(rank.epochs[0].values(), known).all() for rank in world.ranks)
+
+
 def _repeated_stream(world: World) -> Iterator[Mistake]:
-    if not world.complete:
+    if not world.complete or _foreign(world):
         yield from _same_beginnings(world)
         return
     if world.alone is None:
@@ -71,6 +80,8 @@ def _repeated_stream(world: World) -> Iterator[Mistake]:
     if _steady(world.alone):
         inside = max(_more([part], [whole]) for part in each)
         among = _more(each, [whole] * 1) - sum(_more([part], [whole]) for part in each)
+    elif len(world.alone.epochs[1].values()) != len(whole) or len(whole) < ENOUGH:
+        return
     else:  # by their number: as many again from every worker, or every rank
         inside = max(len(part) - len(whole) for part in each)
         among = sum(min(len(part), len(whole)) for part in each) - len(whole)
@@ -152,12 +163,9 @@ def _lost_stream(world: World) -> Iterator[Mistake]:
     if len(whole) and again and not sum(again) and sum(map(len, each)):
         yield lost(world, "the second epoch yields nothing", sum(map(len, each)), len(whole), _AGAIN)
         return
-    if _steady(world.alone):
-        missing = _more([whole], each)
-    elif world.alone.epochs[1:] and len(world.alone.epochs[1].values()) == len(whole):
-        missing = max(0, len(whole) - sum(map(len, each)))
-    else:
+    if not _steady(world.alone) or _foreign(world):
         return
+    missing = _more([whole], each)
     even = len(world.ranks) - 1  # left out so that the ranks have the same number
     if missing > even:
         seen = f"{missing:,} of {len(whole):,} items never come from {world.makers}"

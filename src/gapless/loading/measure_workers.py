@@ -217,7 +217,7 @@ def use(
                 break
         after = _ran(pids)
     cpu, delay = after[0] - before[0], after[1] - before[1]
-    had = cpu / (cpu + delay) if cpu + delay > 0 else -1.0
+    had = cpu / (cpu + delay) if len(marks) > warm and cpu + delay > 0 else -1.0
     found = _seen(setting, marks, waits, counts, first, warm if len(marks) > 2 * warm else len(marks) // 2)
     return msgspec.structs.replace(found, had=had)
 

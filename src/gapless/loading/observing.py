@@ -54,7 +54,7 @@ def observe(
         workers=loader.num_workers,
         batch_size=_batch_size(loader),
         drop_last=bool(loader.drop_last or getattr(loader.batch_sampler, "drop_last", False)),
-        length=-1 if stream else len(loader.dataset),  # type: ignore[arg-type]
+        length=-1 if stream else _length(loader.dataset),
         dataset=type(loader.dataset).__name__,
         persistent=loader.persistent_workers,
         sampler="" if stream else type(order).__name__,
@@ -85,6 +85,14 @@ def _alone() -> dict[str, Any]:
         "multiprocessing_context": None,
         "worker_init_fn": None,
     }
+
+
+def _length(dataset: Any) -> int:
+    """Of a map-style dataset; 0 where only its sampler knows."""
+    try:
+        return len(dataset)
+    except TypeError:
+        return 0
 
 
 def _batch_size(loader: DataLoader) -> int:

@@ -40,9 +40,9 @@ def tune(loader: Loader, **settings: Any) -> Loader:
     Same class, dataset, sampler, batch sampler, `collate_fn` and generator, so that the same batches come in
     the same order; `loader` stays as it is. Settings are `num_workers`, `prefetch_factor`,
     `persistent_workers`, `pin_memory`, `timeout`, `worker_init_fn` and `multiprocessing_context`. Those that
-    need workers are dropped with ``num_workers=0``. As in PyTorch itself, random numbers *inside* items differ
-    with the number of workers, and workers that are kept (`persistent_workers`) draw no new seed, so that a
-    shuffled order from the same random state differs from the second epoch on.
+    need workers are dropped with ``num_workers=0``. As in PyTorch itself, random numbers *inside* items
+    differ with the number of workers, and workers that are kept (`persistent_workers`) draw no new seed, so
+    that a shuffled order from the same random state differs from the second epoch on.
 
     Raises:
         UsageError: a setting that would change what the loader yields, a value that torch refuses, or more

@@ -87,7 +87,13 @@ def message(one: Finding, report: Report) -> str:
 
 def remarks(report: Report) -> list[str]:
     """How the run ended, and the notes."""
-    return [plain(line) for line in (*words.ending(report), *report.notes)]
+    return [portable(line) for line in (*words.ending(report), *report.notes)]
+
+
+def portable(text: str) -> str:
+    """`text` in one line, without the user's home folder in it."""
+    home = os.path.join(os.path.expanduser("~"), "")
+    return plain(text.replace(home, "~/") if len(home) > 2 else text)
 
 
 def shown_path(line: SourceLine, style: Style) -> str:
@@ -117,6 +123,8 @@ def where(one: Finding, style: Style) -> str:
 def subject(report: Report, style: Style) -> str:
     """What was looked at: the script or the trace, as a path of the repository where it is in it."""
     name = report.script[0] if report.script else ""
+    if name == "-m":
+        return report.script[1] if len(report.script) > 1 else ""
     return shown_path(SourceLine(name, 0), style) if name else ""
 
 

@@ -45,7 +45,7 @@ def _run(report: Report, subject: str) -> str:
     head = f'    <testcase classname={_attribute(subject)} name="runs"'
     if not _broken(report):
         return f"{head}/>"
-    message = report.ending.message
+    message = brief.portable(report.ending.message)
     error = f"<error type={_attribute(report.ending.how)} message={_attribute(message)}/>"
     return f"{head}>{error}</testcase>"
 

@@ -17,7 +17,7 @@ from gapless.trace.sources import Source, is_url, open_source
 
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
 _HELD = 1 << 20
-"""Bytes that are held back where the end of the file may be half an event."""
+"""So many bytes are gathered before the ends of events are looked for, where the file ends amid one."""
 _LEVEL = 4
 """Of gzip: traces are large, and twice the time makes them a tenth smaller."""
 
@@ -81,15 +81,28 @@ def _copy(first: bytes, source: Source, out: Target, rest: Rest) -> None:
         while more := source.read(CHUNK):
             out.write(more)
         return
-    held = first
-    while more := source.read(CHUNK):
+    held, begun = first, False
+    while True:
+        more = source.read(CHUNK)
         held += more
-        if len(held) > 2 * _HELD:
-            out.write(held[:-_HELD])
-            held = held[-_HELD:]
-    ends = [found.start() + 1 for found in BETWEEN.finditer(held)]
-    out.write(held[: ends[-1]] if ends else held)
+        if more and len(held) < _HELD:
+            continue
+        end = _last_end(held)
+        if end:
+            out.write(held[:end])
+            held, begun = held[end:], True
+        if not more:
+            break
+    whole = held.rstrip(_BLANK + b",")
+    if not begun:  # one event only, if that
+        out.write(whole if whole.endswith(b"}") else b"{}")
     out.write(b"\n]}\n" if rest.before.lstrip(_BLANK)[:1] == b"{" else b"\n]\n")
+
+
+def _last_end(data: bytes) -> int:
+    """Where the last event ends that another follows; 0 where none does."""
+    ends = [found.start() + 1 for found in BETWEEN.finditer(data)]
+    return ends[-1] if ends else 0
 
 
 @contextmanager

@@ -25,8 +25,11 @@ FAMILIES = {
 _MATTERS = 0.005
 _OPEN = 5
 """Findings that are shown unfolded from the start, at most."""
-_STACKS = 4
-_FRAMES = 40
+_DEEP = ((8, 4, 40), (50, 1, 20))
+"""The first findings are told with so many stacks of so many frames; the others with `_SHALLOW`: pages are
+for reading, and for sending."""
+_SHALLOW = (1, 4)
+_WIDE = 160
 
 
 def anchors(findings: tuple[Finding, ...], clean: Clean) -> list[str]:
@@ -69,7 +72,7 @@ def views(report: Report, clean: Clean, sources: Sources) -> list[dict[str, Any]
                 "rows": list(_rows(one, report)),
                 "remedy": one.remedy,
                 "as_for": first if first != name else "",
-                "stacks": _stacks(one, clean),
+                "stacks": _stacks(one, clean, *_depth(number)),
                 "start": one.loss.start if one.loss and one.loss.end else -1,
                 "end": one.loss.end if one.loss else -1,
                 "rank": one.loss.rank if one.loss else -1,
@@ -150,23 +153,28 @@ def _rows(one: Finding, report: Report) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _stacks(one: Finding, clean: Clean) -> list[dict[str, Any]]:
+def _depth(number: int) -> tuple[int, int]:
+    """How many stacks the finding at this position is told with, and how many frames of each."""
+    return next(((stacks, frames) for most, stacks, frames in _DEEP if number < most), _SHALLOW)
+
+
+def _stacks(one: Finding, clean: Clean, most: int, deep: int) -> list[dict[str, Any]]:
     """The distinct stacks below the finding, innermost call last, as tracebacks have them."""
     found: list[dict[str, Any]] = []
     seen: set[object] = set()
     for site in one.sites:
         for kind, stack in (("", site.stack), ("forward call", site.forward)):
-            if not stack or (kind, stack) in seen or len(found) >= _STACKS:
+            if not stack or (kind, stack) in seen or len(found) >= most:
                 continue
             seen.add((kind, stack))
             frames = [
                 {
                     "where": f"{clean.path(frame.file)}:{frame.line}" if frame.is_user else short_path(frame),
                     "function": frame.function,
-                    "code": frame.code,
+                    "code": frame.code[:_WIDE],
                     "user": frame.is_user,
                 }
-                for frame in reversed(stack[:_FRAMES])
+                for frame in reversed(stack[:deep])
             ]
             found.append(
                 {"what": " · ".join(part for part in (site.operator, kind) if part), "frames": frames}

@@ -12,7 +12,7 @@ from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
 
 _FILES = 12
-_LINES = 6_000
+_LINES = 4_000
 """Lines shown in all: a page is for reading."""
 
 

@@ -100,7 +100,8 @@ def painted(lines: list[str]) -> list[Markup]:
 def _kind(token: tokenize.TokenInfo) -> str:
     if token.type == tokenize.NAME:
         return "tk" if keyword.iskeyword(token.string) else "tb" if token.string in _BUILTINS else ""
-    return _CLASSES.get(token.type, "")
+    # From Python 3.12 on the parts of an f-string are tokens of their own.
+    return "ts" if tokenize.tok_name[token.type].startswith("FSTRING") else _CLASSES.get(token.type, "")
 
 
 def _line(line: str, marks: list[tuple[int, int, str]]) -> Markup:

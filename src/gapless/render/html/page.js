@@ -19,7 +19,7 @@
 
   /* The hash: where the reader is, and after a question mark what is filtered and shown. */
   function read() {
-    const hash = decodeURI(location.hash.slice(1));
+    const hash = location.hash.slice(1);
     const cut = hash.indexOf("?");
     state.at = cut < 0 ? hash : hash.slice(0, cut);
     state.more = new URLSearchParams(cut < 0 ? "" : hash.slice(cut + 1));
@@ -115,7 +115,7 @@
     const link = event.target.closest("a[href^='#']");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    const id = decodeURI(link.getAttribute("href").slice(1));
+    const id = link.getAttribute("href").slice(1);
     const article = link.closest(".finding");
     if (timeline && link.classList.contains("show")) timeline.look(article.id);
     follow(id);
@@ -146,8 +146,18 @@
   }
 
   window.addEventListener("popstate", arrive);
+  /* On paper it is light, and what matters is unfolded. */
+  let screen;
   window.addEventListener("beforeprint", () => {
+    screen = root.dataset.theme;
+    root.dataset.theme = "light";
+    if (timeline) timeline.redraw();
     for (const one of document.querySelectorAll(".finding:not(.minor) > details")) one.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    if (screen) root.dataset.theme = screen;
+    else delete root.dataset.theme;
+    if (timeline) timeline.redraw();
   });
   if (location.hash) arrive();
   root.dataset.ready = "yes";

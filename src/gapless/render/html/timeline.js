@@ -652,7 +652,6 @@
     layout();
     schedule();
   }).observe(stage);
-  window.addEventListener("beforeprint", redraw);
   legend();
   table();
   redraw();

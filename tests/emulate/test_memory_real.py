@@ -1,0 +1,64 @@
+"""What is recorded without a GPU beside what a GPU recorded of the same program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.memory import supported
+from gapless.memory.snapshot import read
+from gapless.model.memory import ALLOC, MemoryRun
+
+SNAPSHOTS = Path(__file__).resolve().parents[3] / "shared" / "snapshots"
+pytestmark = pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end")
+
+BATCH, WIDTH = 8, 16
+LENGTH, SHORT = 4096, 128
+INSIDE = (14, 15, 18, 21)
+"""Allocations of the GPU's run that kernels make for themselves: buffers of a sum, copies for a product."""
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    most = x.max(dim=-1, keepdim=True).values
+    powers = torch.exp(x - most)
+    total = powers.sum(dim=-1, keepdim=True)
+    return powers / total
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = torch.einsum("bqd,bkd->bqk", q, k)
+    scores = scores / WIDTH**0.5
+    weights = softmax(scores)
+    return torch.einsum("bqk,bkd->bqd", weights, v)
+
+
+def scaled(size: int) -> int:
+    """Bytes of an allocation of the long run in the short one."""
+    scores, vectors, rows = BATCH * LENGTH * LENGTH * 4, BATCH * LENGTH * WIDTH * 4, BATCH * LENGTH * 4
+    if size == scores:
+        return size * SHORT**2 // LENGTH**2
+    return size * SHORT // LENGTH if size in (vectors, rows, 2 * rows) else size
+
+
+def events(run: MemoryRun, without: tuple[int, ...] = ()) -> list[tuple[int, int]]:
+    """Actions with the sizes that they are of."""
+    size = {one: n for what, one, n in zip(run.action, run.ident, run.size, strict=True) if what == ALLOC}
+    return [(what, size[one]) for what, one in zip(run.action, run.ident, strict=True) if one not in without]
+
+
+def test_attention_by_hand_asks_for_what_it_asks_for_on_a_gpu() -> None:
+    path = SNAPSHOTS / "tiny.pickle"
+    if not path.exists():
+        pytest.skip("no real snapshots here")
+    (real,) = read(str(path))
+    with Emulator(memory=True) as emulator:
+        parts = [torch.randn(BATCH, SHORT, WIDTH, device="cuda", requires_grad=True) for _ in range(3)]
+        out = attention(*parts)
+        loss = out.sum()
+        loss.backward()
+        (found,) = emulator.session().memory
+    expected = [(what, scaled(size)) for what, size in events(real, INSIDE)]
+    assert events(found) == expected
