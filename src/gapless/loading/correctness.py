@@ -15,6 +15,7 @@ from gapless.errors import UsageError
 from gapless.loading import forked
 from gapless.loading.judging import mistakes
 from gapless.loading.judging_common import World
+from gapless.loading.judging_streams import foreign
 from gapless.loading.observed import Observed
 from gapless.loading.observing import observe
 from gapless.loading.ranks import initialized
@@ -132,6 +133,8 @@ def _notes(world: World) -> list[str]:
         notes.append("the sampler gives keys that are no positions: which ones there should be is not known")
     elif not world.complete:
         notes.append("the end of an epoch was not seen: of lost items nothing can be said (items=, seconds=)")
+    elif world.one.iterable and foreign(world):
+        notes.append("items depend on the worker that makes them: only the workers' beginnings are compared")
     if not all(rank.fingerprints for rank in world.ranks) and world.one.iterable:
         notes.append("items have no content that can be read: they are told by their number only")
     return notes

@@ -58,7 +58,7 @@ def _steady(alone: Observed | None) -> bool:
     return _more([first], [second]) == 0 == _more([second], [first])
 
 
-def _foreign(world: World) -> bool:
+def foreign(world: World) -> bool:
     """Whether workers yield items that one process alone does not: batches or packed sequences, which depend
     on who makes them. Then items cannot be compared one by one."""
     if not _steady(world.alone) or world.alone is None:
@@ -68,7 +68,7 @@ def _foreign(world: World) -> bool:
 
 
 def _repeated_stream(world: World) -> Iterator[Mistake]:
-    if not world.complete or _foreign(world):
+    if not world.complete or foreign(world):
         yield from _same_beginnings(world)
         return
     if world.alone is None:
@@ -146,12 +146,13 @@ def _same_beginnings(world: World) -> Iterator[Mistake]:
 def _common(parts: list[Array]) -> int:
     """How many items all `parts` begin with, where that is no chance; else 0."""
     size = min((len(part) for part in parts), default=0)
-    if size < ENOUGH or len(parts) < 2:
+    if len(parts) < 2 or not size:
         return 0
     first = parts[0][:size]
-    if len(numpy.unique(first)) < ENOUGH // 2:
-        return 0
-    return size if all(numpy.array_equal(first, part[:size]) for part in parts[1:]) else 0
+    alike = numpy.all([part[:size] == first for part in parts[1:]], axis=0)
+    length = size if alike.all() else int(numpy.argmin(alike))
+    chance = length < max(ENOUGH, size / 2) or len(numpy.unique(first[:length])) < ENOUGH // 2
+    return 0 if chance else length
 
 
 def _lost_stream(world: World) -> Iterator[Mistake]:
@@ -163,7 +164,7 @@ def _lost_stream(world: World) -> Iterator[Mistake]:
     if len(whole) and again and not sum(again) and sum(map(len, each)):
         yield lost(world, "the second epoch yields nothing", sum(map(len, each)), len(whole), _AGAIN)
         return
-    if not _steady(world.alone) or _foreign(world):
+    if not _steady(world.alone) or foreign(world):
         return
     missing = _more([whole], each)
     even = len(world.ranks) - 1  # left out so that the ranks have the same number
