@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gapless.analyze import report as report
+    from gapless.integrations.profiling import profile as profile
     from gapless.model.session import Session as Session
     from gapless.model.session import load as load
     from gapless.model.session import save as save
@@ -24,6 +25,7 @@ _HOMES = {
     "load": "gapless.model.session",
     "load_ipython_extension": "gapless.integrations.notebook",
     "save": "gapless.model.session",
+    "profile": "gapless.integrations.profiling",
     "report": "gapless.analyze",
     "no_waits": "gapless.capture.guard",
     "step": "gapless.emulate.emulator",
@@ -41,6 +43,7 @@ __all__ = [
     "metrics",
     "no_waits",
     "ops",
+    "profile",
     "report",
     "save",
     "step",
