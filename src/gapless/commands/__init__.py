@@ -52,6 +52,8 @@ def cli() -> None:
       gapless compare before.json after.json
       gapless compare losses.py:old losses.py:new --inputs losses.py:batches
       gapless memory snapshot.pickle        replay the allocator, try its settings
+      gapless profile train.py              on a GPU: record, then explain
+      gapless loader train.py:make_loader   why batches are late, what to set
       gapless rule GAP112                   what it means, what to write instead
     """
 

@@ -279,8 +279,8 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to
     it. `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines
-    them, -1 where they are unknown. `prices` and `lanes` are None where none were asked for. `device` is the number
-    of the GPU that was looked at, the busiest.
+    them, -1 where they are unknown. `prices` and `lanes` are None where none were asked for. `device` is the
+    number of the GPU that was looked at, the busiest.
     """
 
     path: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from rich.text import Text
@@ -44,7 +45,7 @@ def render(report: Report, style: Style) -> str:
         _folded(canvas, [one for one in report.findings if one not in shown and one not in more])
     if report.estimate is not None:
         estimated(canvas, report, report.estimate)
-    _closing(canvas, report, folded=len(shown) < len(report.findings))
+    _closing(canvas, report, (shown or report.findings)[:1], folded=len(shown) < len(report.findings))
     return canvas.text()
 
 
@@ -68,10 +69,10 @@ def _folded(canvas: Canvas, findings: list[Finding]) -> None:
         )
 
 
-def _closing(canvas: Canvas, report: Report, folded: bool) -> None:
+def _closing(canvas: Canvas, report: Report, first: Sequence[Finding], folded: bool) -> None:
     lines = [Text(line) for line in words.ending(report)]
     lines += [Text.assemble(("note: ", "bold"), note) for note in report.notes]
-    hints = [f"gapless rule {report.findings[0].code} explains the first"] if report.findings else []
+    hints = [f"gapless rule {one.code} explains the first" for one in first]
     hints += ["--all shows the rest"] if folded else []
     hints += list(canvas.style.hints)
     if hints:
