@@ -117,7 +117,7 @@ def _run(loader: DataLoader, setting: Setting, of: Measured, seconds: float) -> 
     step, busy = of.demand.step, of.demand.busy
     while True:
         seen = measured(
-            lambda tell: use(loader, setting, step, busy, seconds, tell), Seen, 9 * seconds, quiet
+            lambda tell, room=seconds: use(loader, setting, step, busy, room, tell), Seen, 9 * seconds, quiet
         )
         if seen.batches >= 4 * max(setting.workers, 2) and seen.had > 0:
             return seen

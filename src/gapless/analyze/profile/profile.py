@@ -25,9 +25,7 @@ from gapless.trace.read import read
 from gapless.trace.timeline import Ints, Timeline
 
 
-def profile(
-    timeline: Timeline, priced: bool = False, asked: Sequence[str] = (), drawn: int = 0
-) -> Profile:
+def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (), drawn: int = 0) -> Profile:
     """What `timeline` says of the device that was busiest.
 
     With `priced` it is replayed without its waits, and without those that are `asked` for (see
