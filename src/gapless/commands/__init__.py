@@ -14,6 +14,9 @@ from gapless.commands._complete import completing
 from gapless.errors import GaplessError
 
 
+_HELP = ("-h", "--help")
+
+
 class Commands(click.Group):
     """Imports a subcommand when it is asked for."""
 
@@ -24,6 +27,8 @@ class Commands(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        # click makes the option once, with the names of whoever asks first: a parent is not always there.
+        command.context_settings.setdefault("help_option_names", list(_HELP))
         return completing(command)
 
     def resolve_command(
@@ -38,7 +43,7 @@ class Commands(click.Group):
         ctx.fail(f"no command {name!r}" + (f" (did you mean {close[0]}?)" if close else ""))
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": list(_HELP), "max_content_width": 100})
 @click.version_option(gapless.__version__, prog_name="gapless", message="%(prog)s %(version)s")
 def cli() -> None:
     """Find every place where PyTorch training makes the GPU wait.
