@@ -13,7 +13,6 @@ import gapless
 from gapless.commands._complete import completing
 from gapless.errors import GaplessError
 
-
 _HELP = ("-h", "--help")
 
 
