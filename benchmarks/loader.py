@@ -22,9 +22,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import _sheet
@@ -33,12 +34,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gapless.loading.cores import machine
-from gapless.loading.forked import measured
+from gapless.loading.forked import Tell, measured
 from gapless.loading.measure import diagnose
-from gapless.loading.measure_items import measure_items
+from gapless.loading.measure_items import ENOUGH, measure_items
 from gapless.loading.measure_workers import use
 from gapless.loading.predict import Measured, predict
-from gapless.model.loading import Fetch, Machine, Seen, Setting
+from gapless.model.loading import Machine, Seen, Setting
 
 BATCH = 8
 STEP = 0.020
@@ -114,14 +115,14 @@ def between(before: Machine, after: Machine) -> Machine:
 
 def _run(loader: DataLoader, setting: Setting, of: Measured, seconds: float) -> Seen:
     """A loop that is steady for a while, however long that takes here."""
-    step, busy = of.demand.step, of.demand.busy
-    while True:
-        seen = measured(
-            lambda tell, room=seconds: use(loader, setting, step, busy, room, tell), Seen, 9 * seconds, quiet
-        )
-        if seen.batches >= 4 * max(setting.workers, 2) and seen.had > 0:
-            return seen
-        seconds *= 2
+
+    def loop(tell: Tell) -> Seen:
+        return use(loader, setting, of.demand.step, of.demand.busy, seconds, tell)
+
+    seen = measured(loop, Seen, 9 * seconds, quiet)
+    if seen.batches >= 4 * max(setting.workers, 2) and seen.had > 0:
+        return seen
+    return _run(loader, setting, of, 2 * seconds)
 
 
 def tries(loader: DataLoader, of: Measured, workers: int, count: int, seconds: float) -> list[Try]:
@@ -193,54 +194,36 @@ def turns_of(seconds: float) -> int:
     return int(1_000_000 * seconds / min(taken))
 
 
-class Empty(Dataset):
-    """Items that are there at once: whatever is measured of them is the measuring."""
-
-    def __init__(self, turns: int) -> None:
-        self.turns = turns
-
-    def __len__(self) -> int:
-        return 1_000_000
-
-    def __getitem__(self, index: int) -> int:
-        for _ in range(self.turns):
-            pass
-        return index
-
-
 def overhead() -> str:
-    """What `diagnose` measures of a batch, beside the loader itself and a loop that times it."""
+    """Processor time that measuring adds to a batch, whatever its items take; and as part of some batches."""
     from gapless.loading import timed
 
+    loader = DataLoader(Items(0, 0.0), batch_size=BATCH)
+    plain, loop, probe = [], [], []
+    for _ in range(25):
+        plain.append(_each(lambda: _drain(loader)))
+        loop.append(_each(lambda: _drain(timed(loader))))
+        probe.append(_each(lambda: measure_items(loader, 60.0, quiet)))
+    base = min(plain)
     table: list[list[object]] = []
-    for turns in (2_000, 20_000, 200_000):
-        loader = DataLoader(Empty(turns), batch_size=BATCH)
-        plain, watched, made = [], [], []
-        for _ in range(7):
-            plain.append(_batches(loader))
-            watched.append(_batches(timed(loader)))
-            fetch = measured(lambda tell, loader=loader: measure_items(loader, 5, tell), Fetch, 9, quiet)
-            made.append(fetch.cpu + fetch.index)
-        base, loop, probe = (min(one) for one in (plain, watched, made))
-        table.append(
-            [
-                f"{base / BATCH / 1e3:.0f} µs",
-                f"{base / 1e3:.0f} µs",
-                f"{100 * (loop / base - 1):+.1f} %",
-                f"{100 * (probe / base - 1):+.1f} %",
-            ]
-        )
-    return _sheet.table(["item", "batch", "timed() adds", "diagnose's batch beside it"], table)
+    for name, tried in (("timed()", loop), ("diagnose, in its copy of the process", probe)):
+        adds = max(min(tried) - base, 0.0)
+        parts = [f"{100 * adds / (length * 1e6):.2f} %" for length in (1, 10, 100)]
+        table.append([name, f"{adds / 1e3:.1f} µs", *parts])
+    return _sheet.table(["", "adds to a batch", "of 1 ms", "of 10 ms", "of 100 ms"], table)
 
 
-def _batches(loader: object, count: int = 60) -> float:
-    """Processor time of one batch, in nanoseconds."""
-    iterator = iter(loader)  # type: ignore[call-overload]
-    next(iterator)
+def _each(work: Callable[[], object]) -> float:
+    """Nanoseconds of processor time for each of the batches that `work` makes."""
     begin = time.process_time_ns()
-    for _ in range(count):
-        next(iterator)
-    return (time.process_time_ns() - begin) / count
+    work()
+    return (time.process_time_ns() - begin) / ENOUGH
+
+
+def _drain(loader: Iterable[object]) -> None:
+    """As many batches as are measured at most."""
+    for _ in islice(loader, ENOUGH):
+        pass
 
 
 def main() -> int:
