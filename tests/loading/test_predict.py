@@ -89,6 +89,8 @@ def test_receiving_waits_for_a_worker_that_computes():
     assert run.step == pytest.approx(40, rel=1e-3)  # the worker does not wait for the loop
     behind = simulate(computing(10, 30, latency=3), cores(8), 2, 2)
     assert behind.step == pytest.approx(30, rel=1e-3)  # its queue is full, and so it is idle
+    longer = simulate(computing(60, 20, latency=20, receive=1), cores(8), 3, 4)
+    assert 20 < longer.step <= 41  # at most until a worker has nothing more to do
 
 
 stage = st.floats(0, 50)

@@ -23,6 +23,8 @@ from gapless.model.loading import Fetch, Seen, Setting, Transfer
 _AHEAD = 8
 """Batches asked of the worker in advance, so that it always has the next one to make."""
 _MOST = 48
+_LATE = 0.3
+"""Part of the time of a batch after which it is received late."""
 _FEW = 4
 _AT_LEAST = 4.0
 """Seconds in which a few batches may come, however short the time given is."""
@@ -36,6 +38,7 @@ def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tel
     """
     setting = Setting(workers=1, prefetch=_AHEAD)
     clock, sums, batch = Clock(), _Sums(), None
+    late = min(_LATE * (fetch.cpu + fetch.wait) / 1e9, seconds / _AHEAD)
     begin, delayed = clock.wall(), clock.delayed()
     with warned_off(), running(alike(loader, setting, skip=skip, most=_MOST + _AHEAD)) as iterator:
         started = clock.wall() - begin - (clock.delayed() - delayed)
@@ -45,6 +48,10 @@ def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tel
         while sums.batches < _MOST:
             if not _there(iterator, deadline if sums.batches >= _FEW else latest):
                 break
+            if (
+                sums.batches % 2
+            ):  # half of them at once, half while the worker is in the midst of the next one
+                time.sleep(late)
             before = clock.wall(), clock.thread(), clock.delayed()
             batch = next(iterator, None)
             if batch is None:
@@ -87,7 +94,7 @@ class _Sums:
         if not self.batches:
             return Transfer(start=float(started))
         receive = _middle(self.cpus[1:] or self.cpus)
-        latency = max(0.0, _middle(self.walls[1:] or self.walls) - receive)
+        latency = max(0.0, _mean(self.walls[1:] or self.walls) - receive)
         return Transfer(
             batches=self.batches,
             send=self._send(fetch),
@@ -121,6 +128,12 @@ def waiting_for_core(pid: int) -> int:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _mean(values: list[int]) -> float:
+    """The mean without the longest tenth, which something else has held up."""
+    kept = sorted(values)[: max(1, len(values) - len(values) // 10)]
+    return sum(kept) / len(kept)
 
 
 def _middle(values: list[int]) -> float:

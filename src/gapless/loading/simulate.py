@@ -185,8 +185,10 @@ class _Loader:
 
     def _receive(self, sender: int) -> Actor:
         yield _CPU, self.pipe.receive
-        if self.busy[sender]:
-            yield _PASS, self.pipe.latency
+        for _ in range(_SLICES):  # a worker that has nothing more to do answers at once
+            if not self.busy[sender]:
+                return
+            yield _PASS, self.pipe.latency / _SLICES
 
     def _send_index(self) -> None:
         if self.workers:
