@@ -80,7 +80,7 @@ def saved(path: Path, cpu: float = 58, wait: float = 11) -> Path:
             dataset="Photos",
             length=500,
             setting=Setting(),
-            machine=Machine(allowed=8, capacity=((1, 1.0), (8, 8.0)), start="fork"),
+            machine=Machine(allowed=8, start="fork"),
             fetch=Fetch(
                 items=80,
                 item=8 * MS,

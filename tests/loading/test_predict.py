@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
 from gapless.loading import predict
-from gapless.loading.cores import capacity, quota
+from gapless.loading.cores import _busy, beside, quota
 from gapless.loading.predict import Measured
 from gapless.loading.simulate import Pipeline, simulate
 from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Transfer, decode, encode
@@ -17,9 +19,9 @@ from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Tr
 MS = 1_000_000
 
 
-def cores(most: float):
-    """A machine of so many cores and nothing else on it."""
-    return lambda count: min(float(count), most)
+def cores(most: float) -> Machine:
+    """A machine of so many cores and nothing else on it; a part of one is what a control group allows."""
+    return Machine(allowed=math.ceil(most), quota=most if most % 1 else -1.0)
 
 
 def computing(each: float, step: float = 0.0, **more: float) -> Pipeline:
@@ -130,9 +132,9 @@ def test_more_workers_are_never_slower_where_each_has_a_core(pipe, workers, pref
     assert many.step <= few.step * 1.001
 
 
-@given(pipes, st.integers(0, 4), st.floats(0.5, 4), st.floats(1, 3))
+@given(pipes, st.integers(0, 4), st.floats(1, 3))
 @settings(max_examples=40, deadline=None)
-def test_time_has_no_unit(pipe, workers, most, factor):
+def test_time_has_no_unit_where_each_has_a_core(pipe, workers, factor):
     scaled = Pipeline(
         batches=[(cpu * factor, wait * factor) for cpu, wait in pipe.batches],
         step=pipe.step * factor,
@@ -141,15 +143,36 @@ def test_time_has_no_unit(pipe, workers, most, factor):
         send=pipe.send * factor,
         receive=pipe.receive * factor,
     )
-    one, other = (simulate(each, cores(most), workers, 2) for each in (pipe, scaled))
+    one, other = (simulate(each, cores(8), workers, 2) for each in (pipe, scaled))
     assert other.step == pytest.approx(one.step * factor, rel=0.02, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("pipe", "workers", "step"),
+    [
+        (computing(20 * MS, 10 * MS), 0, 30),
+        (computing(20 * MS, 10 * MS), 1, 20),  # a core for the worker, one for the other
+        (waiting(20 * MS, 10 * MS), 2, 10),
+        (computing(20 * MS, 1 * MS), 8, 20 / (2 * 8 / 9)),  # eight workers have eight ninths of two cores
+    ],
+)
+def test_beside_one_that_computes(pipe, workers, step):
+    run = simulate(pipe, Machine(allowed=2, others=1.0), workers, 2)
+    assert run.step == pytest.approx(step * MS, rel=0.12)
+
+
+def test_a_queue_that_runs_dry_slowly_is_not_taken_for_a_full_one():
+    """Forty-one for each two steps of twenty: the batches made ahead last long, but not for ever."""
+    run = simulate(computing(41 * MS, 20 * MS), cores(8), 2, 8)
+    assert run.step == pytest.approx(20.5 * MS, rel=0.01)
+    assert run.wait == pytest.approx(0.5 * MS, abs=0.2 * MS)
 
 
 def measured(cpu: float, wait: float, step: float, *, allowed: int = 8, **more: object) -> Measured:
     """A loader whose batches take so many milliseconds, on an idle machine."""
     known = {"length": 1000, "transfer": Transfer(batches=10, receive=0.5 * MS), **more}
     return Measured(
-        machine=Machine(allowed=allowed, capacity=((1, 1.0), (allowed, float(allowed)))),
+        machine=Machine(allowed=allowed),
         fetch=Fetch(
             items=80, batch_size=8, batch_bytes=1_000_000, batches=((int(cpu * MS), int(wait * MS)),) * 10
         ),
@@ -232,11 +255,40 @@ def test_a_diagnosis_comes_back_from_disk():
         decode(b'{"format": "gapless-loader", "version": 99}')
 
 
-def test_between_what_was_measured_the_capacity_is_straight():
-    got = capacity(Machine(allowed=4, capacity=((1, 0.8), (4, 2.0), (8, 2.4))))
-    assert [got(count) for count in (0, 1, 4, 8, 100)] == [0, 0.8, 2.0, 2.4, 2.4]
-    assert got(2) == pytest.approx(1.2)
-    assert got(6) == pytest.approx(2.2)
+@given(st.integers(1, 64), st.floats(0, 40), st.floats(0.3, 1), st.integers(1, 99))
+def test_what_processes_get_together(allowed, others, together, processes):
+    at = Machine(allowed=allowed, others=others, together=together)
+    got, more = at.share(processes), at.share(processes + 1)
+    assert 0 < got <= min(processes, allowed) + 1e-9
+    assert got >= at.share(1) * together - 1e-9
+    assert more >= got * together - 1e-9
+    if not others and together == 1:
+        assert got == min(processes, allowed)
+    assert msgspec.structs.replace(at, quota=0.5).share(processes) <= 0.5
+
+
+def test_equal_parts_of_what_others_leave():
+    at = Machine(allowed=2, others=1.0)
+    assert [at.share(count) for count in (0, 1, 2, 4)] == [0, 1, pytest.approx(4 / 3), pytest.approx(8 / 5)]
+    assert Machine(allowed=4, together=0.6).share(4) == pytest.approx(2.4)
+    assert Machine(allowed=4, together=0.6).share(2) == 2  # each has a core for itself
+
+
+def test_who_computes_is_told_by_the_cores_that_may_be_used(tmp_path):
+    import os
+
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else pytest.skip("Linux only")
+    ticks = os.sysconf("SC_CLK_TCK")
+    rows = [f"cpu{core} {2 * ticks} {ticks} {ticks} 900 900 0 0 50 0 0" for core in (*mine, 9999)]
+    told = tmp_path / "stat"
+    told.write_text("\n".join(["cpu  1 1 1 1 1 1 1", *rows, "intr 5"]))
+    assert _busy(told) == 4.0 * len(mine)  # neither idle time nor waiting for disks, nor the cores of others
+    assert _busy(tmp_path / "none") == -1
+
+
+def test_a_machine_that_tells_nothing_has_nobody_beside(monkeypatch):
+    monkeypatch.setattr("gapless.loading.cores._busy", lambda: -1.0)
+    assert beside(4, 0.01) == 0
 
 
 def test_the_quota_is_the_least_of_all_groups_above(tmp_path):

@@ -1,21 +1,27 @@
-"""What the machine has for this process: cores that it may use, and those that it really gets."""
+"""What the machine has for this process: cores that it may use, and who else uses them."""
 
 from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from gapless.model.loading import Machine
 
 _GROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_STATISTICS = Path("/proc/stat")
 _SETTLED = 0.25
 """Part of a try that does not count."""
 _MOST = 32
 """More processes than these are not tried at once."""
+_ROUNDS = 6
+_SLOWER = 0.75
+"""Cores that are at least so fast together are taken to be as fast as alone: halves of one are slower."""
+_FULL, _NOBODY = 0.95, 0.03
+"""Parts of the cores that are all of them, and none."""
 
 
 def allowed() -> int:
@@ -58,68 +64,79 @@ def _folders(groups: Path, membership: Path) -> list[tuple[Path, bool]]:
 
 
 def machine(start: str, seconds: float = 0.0) -> Machine:
-    """What there is. With `seconds` it is tried what processes that compute together get done."""
+    """What there is. With `seconds` it is looked who else computes, and how fast cores are together."""
     limit = quota()
-    cores = allowed()
-    measured: tuple[tuple[int, float], ...] = ()
-    if seconds > 0 and hasattr(os, "fork"):
-        measured = contention(cores, seconds)
-    if not measured:
-        most = float(cores) if limit < 0 else min(float(cores), limit)
-        measured = ((1, min(1.0, most)), (cores, most))
+    count = allowed()
+    others = beside(count, seconds / 2) if seconds > 0 else 0.0
+    together = 1.0
+    if seconds > 0 and hasattr(os, "fork") and 1 < count <= _MOST and others < count / 2:
+        together = speed_together(count, seconds / 2)
     return Machine(
-        allowed=cores,
+        allowed=count,
         quota=limit,
-        capacity=measured,
+        others=others,
+        together=together,
         memory=_available(),
         shared=_shared(),
         start=start,
     )
 
 
-def capacity(of: Machine) -> Callable[[int], float]:
-    """Cores' worth of work that n processes get done together: what was measured, and between it straight."""
-    points = sorted({0: 0.0, **dict(of.capacity or ((of.allowed, float(of.allowed)),))}.items())
+def beside(count: int, seconds: float) -> float:
+    """Processes of others that compute on this process's cores, in the mean over `seconds`; 0 if untold.
 
-    def cores(count: int) -> float:
-        before = points[0]
-        for point in points[1:]:
-            if count <= point[0]:
-                part = (count - before[0]) / (point[0] - before[0])
-                return before[1] + part * (point[1] - before[1])
-            before = point
-        return before[1]
-
-    return cores
-
-
-def contention(cores: int, seconds: float) -> tuple[tuple[int, float], ...]:
-    """For 1, all and twice as many processes as cores: cores' worth of work that they get done together.
-
-    One core's worth is what one process gets done in a second of processor time, beside whatever else runs:
-    the items are measured under the same conditions. So other load, quotas, and cores that are halves of one
-    (hyper-threads) all show.
+    As many as would be needed to use the processor time that is used while this process sleeps. Where that
+    is all there is, processes of our own try how much they get of it.
     """
-    tried = sorted({1, min(cores, _MOST), min(2 * cores, _MOST)})
-    rounds = 2
-    each = seconds / (rounds * len(tried))
-    found: dict[int, list[float]] = {count: [] for count in tried}
-    speeds: list[float] = []
-    for _ in range(rounds):
-        for count in tried:
-            told = _spin_together(count, each)
-            if count == 1 and told:
-                speeds.append(told[0][0] / max(told[0][1], 1e-9))
-            found[count].append(sum(turns / max(wall, 1e-9) for turns, _, wall in told))
-    speed = sum(speeds) / len(speeds) if speeds else 0.0
-    if speed <= 0:
-        return ()
-    result, least = [], 0.0
-    for count in tried:
-        # More processes together do not get less done; where they seem to, the machine was disturbed.
-        least = max(least, min(sum(found[count]) / rounds / speed, float(min(count, cores))))
-        result.append((count, round(least, 4)))
-    return tuple(result)
+    before, own = _busy(), time.process_time()
+    if before < 0:
+        return 0.0
+    begin = time.perf_counter()
+    time.sleep(seconds / 2)
+    passed = time.perf_counter() - begin
+    used = max((_busy() - before - (time.process_time() - own)) / passed, 0.0)
+    if used < _FULL * count or not hasattr(os, "fork"):
+        return round(used, 2) if used > _NOBODY else 0.0
+    got = sum(cpu / max(wall, 1e-9) for _, cpu, wall in _spin_together(min(count, _MOST), seconds / 2))
+    # Equal parts: n of n + others processes have n / (n + others) of the cores.
+    return round(min(count, _MOST) * max(count / max(got, 1e-3) - 1.0, 0.0), 2)
+
+
+def _busy(path: Path = _STATISTICS) -> float:
+    """Seconds of processor time that were used on this process's cores since the start; -1 if untold."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    mine = affinity(0) if affinity else ()
+    total, seen = 0, False
+    with suppress(OSError, ValueError, IndexError):
+        for row in path.read_text().splitlines():
+            name, *values = row.split()
+            if name[:3] == "cpu" and name[3:].isdigit() and int(name[3:]) in mine:
+                user, nice, system, _, _, hard, soft = (int(value) for value in values[:7])
+                total, seen = total + user + nice + system + hard + soft, True
+        return total / os.sysconf("SC_CLK_TCK") if seen else -1.0
+    return -1.0
+
+
+def speed_together(count: int, seconds: float) -> float:
+    """How fast a core is when `count` processes compute, as a part of its speed when one does.
+
+    Tried in turn, many times: the speed of a core also changes by itself, and with what neighbours on the
+    same machine do. What is not seen in most tries, or may be such a change, is none.
+    """
+    each = seconds / (2 * _ROUNDS)
+    parts = []
+    for _ in range(_ROUNDS):
+        alone, all_of_them = (_speed(_spin_together(number, each)) for number in (1, count))
+        if alone > 0 and all_of_them > 0:
+            parts.append(all_of_them / alone)
+    part = statistics.quantiles(parts, n=4)[2] if len(parts) > 1 else 1.0
+    return round(part, 2) if part < _SLOWER else 1.0
+
+
+def _speed(told: list[tuple[float, float, float]]) -> float:
+    """Turns in a second of processor time."""
+    cpu = sum(cpu for _, cpu, _ in told)
+    return sum(turns for turns, _, _ in told) / cpu if cpu > 0 else 0.0
 
 
 def _spin_together(count: int, seconds: float) -> list[tuple[float, float, float]]:

@@ -20,9 +20,10 @@ from gapless.loading.forked import Tell
 from gapless.loading.measure_items import pin_and_copy
 from gapless.model.loading import Fetch, Seen, Setting, Transfer
 
-_AHEAD = 8
-"""Batches asked of the worker in advance, so that it always has the next one to make."""
-_MOST = 48
+_MOST, _AHEAD = 48, 16
+"""Batches after which no more are received, and those asked of the worker in advance: it always has work."""
+_FLIGHT, _DESCRIPTORS = 256 << 20, 256
+"""Bytes, and tensors, that may be on their way: each of these is an open file of the worker's."""
 _LATE = 0.3
 """Part of the time of a batch after which it is received late."""
 _FEW = 4
@@ -36,32 +37,51 @@ def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tel
     `fetch` says what making a batch costs. The worker always has work: each batch is received while it makes
     the next one, as in a loop that waits for its input.
     """
-    setting = Setting(workers=1, prefetch=_AHEAD)
+    ahead = _ahead(fetch)
+    setting = Setting(workers=1, prefetch=ahead)
     clock, sums, batch = Clock(), _Sums(), None
-    late = min(_LATE * (fetch.cpu + fetch.wait) / 1e9, seconds / _AHEAD)
+    late = min(_LATE * (fetch.cpu + fetch.wait) / 1e9, seconds / 8)
     begin, delayed = clock.wall(), clock.delayed()
-    with warned_off(), running(alike(loader, setting, skip=skip, most=_MOST + _AHEAD)) as iterator:
+    with warned_off(), running(alike(loader, setting, skip=skip, most=_MOST + ahead)) as iterator:
         started = clock.wall() - begin - (clock.delayed() - delayed)
-        worker = iterator._workers[0].pid
         deadline = begin + int(seconds * 1e9)
         latest = max(deadline, begin + int(_AT_LEAST * 1e9))  # to start a worker takes what it takes
         while sums.batches < _MOST:
-            if not _there(iterator, deadline if sums.batches >= _FEW else latest):
+            until = deadline if sums.batches >= _FEW else latest
+            if not _there(iterator, until):
                 break
-            if (
-                sums.batches % 2
-            ):  # half of them at once, half while the worker is in the midst of the next one
+            # Some are received while the worker is in the midst of the next one, some when it is idle.
+            if sums.worked >= ahead:
+                _until_idle(iterator, until)
+            elif sums.batches % 2:
                 time.sleep(late)
             before = clock.wall(), clock.thread(), clock.delayed()
+            idle = _idle(iterator)
             batch = next(iterator, None)
             if batch is None:
                 break
-            sums.received(clock, before, worker, begin)
+            sums.received(clock, before, iterator, begin, idle)
             tell(min(1.0, (clock.wall() - begin) / 1e9 / seconds))
-            if clock.wall() > (deadline if sums.batches >= _FEW else latest):
+            if clock.wall() > until:
                 break
     pin, copy = pin_and_copy(batch) if batch is not None and not _broken() else (-1.0, -1.0)
     return msgspec.structs.replace(sums.transfer(fetch, started), pin=pin, copy=copy)
+
+
+def _ahead(fetch: Fetch) -> int:
+    """Batches that the one worker is asked for in advance."""
+    fits = min(_FLIGHT // max(fetch.batch_bytes, 1), _DESCRIPTORS // max(fetch.tensors, 1))
+    return int(max(2, min(_AHEAD, fits)))
+
+
+def _idle(iterator: Any) -> bool:
+    """Whether the worker has made all that it was asked for."""
+    return _waiting(iterator) >= int(getattr(iterator, "_tasks_outstanding", 1 << 30))
+
+
+def _until_idle(iterator: Any, deadline: int) -> None:
+    while not _idle(iterator) and time.perf_counter_ns() < deadline:
+        time.sleep(0.001)
 
 
 def _broken() -> bool:
@@ -75,43 +95,68 @@ class _Sums:
         self.first = self.booted = 0
         self.walls: list[int] = []
         self.cpus: list[int] = []
-        self.worker: list[int] = []
+        self.at_work: list[int] = []
+        self.idle: list[int] = []
+        self.worker: list[tuple[int, int]] = []
         self.private: list[int] = []
 
-    def received(self, clock: Clock, before: tuple[int, int, int], worker: int, begin: int) -> None:
-        """One batch has come."""
+    @property
+    def worked(self) -> int:
+        """Batches received from a worker that was not idle."""
+        return self.batches - len(self.idle)
+
+    def received(
+        self, clock: Clock, before: tuple[int, int, int], iterator: Any, begin: int, idle: bool
+    ) -> None:
+        """One batch has come, from a worker that was `idle`, or was making others."""
+        worker = iterator._workers[0].pid
         computing = clock.thread() - before[1]
-        self.walls.append(max(clock.wall() - before[0] - (clock.delayed() - before[2]), computing))
+        wall = max(clock.wall() - before[0] - (clock.delayed() - before[2]), computing)
+        self.walls.append(wall)
         self.cpus.append(computing)
-        self.worker.append(processor_time(worker))
-        self.private.append(private_memory(worker))
+        if idle:
+            self.idle.append(wall)
+        elif not _nearly_idle(iterator):
+            self.at_work.append(wall)
         self.batches += 1
+        self.worker.append((self.batches + _waiting(iterator), processor_time(worker)))
+        self.private.append(private_memory(worker))
         if self.batches == 1:
             self.first = clock.wall() - begin
-            self.booted = self.first - waiting_for_core(worker)
+            self.booted = self.first - wall - waiting_for_core(worker)
 
     def transfer(self, fetch: Fetch, started: int) -> Transfer:
         if not self.batches:
             return Transfer(start=float(started))
-        receive = _middle(self.cpus[1:] or self.cpus)
-        latency = max(0.0, _mean(self.walls[1:] or self.walls) - receive)
+        computing = _middle(self.cpus[1:] or self.cpus)
+        receive = max(computing, _middle(self.idle)) if self.idle else computing
         return Transfer(
             batches=self.batches,
-            send=self._send(fetch),
+            send=max(0.0, self._send(fetch) - (receive - computing)),
             receive=receive,
-            latency=latency,
+            latency=max(0.0, self._received() - receive),
             start=float(started),
-            boot=max(0.0, self.booted - started - fetch.cpu - fetch.wait - receive),
+            boot=max(0.0, self.booted - started - fetch.cpu - fetch.wait),
             first=float(self.first),
             private=self.private[0],
             growth=self._growth(),
         )
 
+    def _received(self) -> float:
+        """Nanoseconds from the batch's being there to its being received, from a worker that has work.
+
+        One that runs out of work answers at once; if it always did, what was seen is the least.
+        """
+        if len(self.at_work) >= _FEW:
+            return _mean(self.at_work)
+        return float(max(self.walls[1:] or self.walls))
+
     def _send(self, fetch: Fetch) -> float:
         """The worker's processor time per batch, less what making it takes."""
-        if len(self.worker) < 3 or self.worker[0] < 0:
+        (made, begin), (last, end) = self.worker[0], self.worker[-1]
+        if last - made < 2 or begin < 0:
             return 0.0
-        return max(0.0, (self.worker[-1] - self.worker[0]) / (len(self.worker) - 1) - fetch.cpu)
+        return max(0.0, (end - begin) / (last - made) - fetch.cpu)
 
     def _growth(self) -> float:
         """Bytes per batch by which the worker's own memory grows, once it has begun to work."""
@@ -120,6 +165,19 @@ class _Sums:
             return 0.0
         middle, last = self.private[third : 2 * third], self.private[2 * third : 3 * third]
         return max(0.0, (_middle(last) - _middle(middle)) / third)
+
+
+def _waiting(iterator: Any) -> int:
+    """Batches that the worker has made and nobody has received; 0 where the system does not tell (macOS)."""
+    try:
+        return int(iterator._worker_result_queue.qsize())
+    except (NotImplementedError, AttributeError):
+        return 0
+
+
+def _nearly_idle(iterator: Any) -> bool:
+    """Whether the worker had nothing more to do until it was asked for one batch just now."""
+    return _waiting(iterator) + 1 >= int(getattr(iterator, "_tasks_outstanding", 1 << 30))
 
 
 def waiting_for_core(pid: int) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gapless.loading.cores import capacity
 from gapless.loading.sentence import sentence
 from gapless.loading.simulate import Pipeline, Run, simulate
 from gapless.model.loading import Bound, Demand, Diagnosis, Fetch, Machine, Prediction, Setting, Transfer
@@ -39,6 +38,7 @@ def pipeline(of: Measured, pin: bool) -> Pipeline:
     copied = of.transfer.pin if pin else -1.0
     return Pipeline(
         batches=of.fetch.batches,
+        items=1 if of.fetch.at_once else round(of.fetch.batch_size),
         step=of.demand.step,
         busy=of.demand.busy,
         index=of.fetch.index,
@@ -53,7 +53,7 @@ def pipeline(of: Measured, pin: bool) -> Pipeline:
 
 def predict(of: Measured, setting: Setting) -> Prediction:
     """A steady step under `setting`, the first batch and an epoch."""
-    run = simulate(pipeline(of, setting.pin), capacity(of.machine), setting.workers, setting.prefetch)
+    run = simulate(pipeline(of, setting.pin), of.machine, setting.workers, setting.prefetch)
     return _prediction(of, setting, run)
 
 
@@ -124,8 +124,7 @@ def predict_all(of: Measured) -> list[Prediction]:
 
 def bounds(of: Measured) -> tuple[Bound, ...]:
     """What each stage alone takes of a step, whatever the setting; the longest first."""
-    cores = capacity(of.machine)
-    most = max(cores(count) for count in range(1, _MOST_WORKERS + 2))
+    most = max(of.machine.share(count) for count in range(1, _MOST_WORKERS + 2))
     busy = of.demand.step * of.demand.busy
     computing = of.fetch.cpu + busy
     found = [

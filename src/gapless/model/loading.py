@@ -8,6 +8,7 @@ import msgspec
 
 from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
+from gapless.model.loading_mistakes import Verification
 from gapless.model.source import SourceLine
 
 FORMAT = "gapless-loader"
@@ -17,16 +18,17 @@ VERSION = 1
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the machine has for this process.
 
-    `allowed` cores by affinity, `quota` cores by the control group (-1: no limit). `capacity` says how many
-    cores' worth of work n processes got done together, as measured beside whatever else ran: pairs of n and
-    cores. `memory` and `shared` are free bytes, of all and of the file system for shared memory (-1:
-    unknown).
+    `allowed` cores by affinity, `quota` cores by the control group (-1: no limit). On the allowed cores
+    `others` processes compute all the time, in the mean. `together` is what a core does when all of them
+    compute, as a part of what it does alone: 1, or less where two are halves of one core (hyper-threads).
+    `memory` and `shared` are free bytes, of all and of the file system for shared memory (-1: unknown).
     `start` is how workers are started: ``fork``, ``spawn`` or ``forkserver``.
     """
 
     allowed: int = 1
     quota: float = -1.0
-    capacity: tuple[tuple[int, float], ...] = ()
+    others: float = 0.0
+    together: float = 1.0
     memory: int = -1
     shared: int = -1
     start: str = ""
@@ -34,7 +36,24 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def cores(self) -> float:
         """Cores' worth of work that as many processes as there are cores get done."""
-        return max((cores for _, cores in self.capacity), default=float(self.allowed))
+        return self.share(self.allowed)
+
+    def share(self, processes: int) -> float:
+        """Cores' worth of work that so many processes get done together, in the long run.
+
+        One core's worth is what it does for a process that is alone beside the others.
+        """
+        if not processes:
+            return 0.0
+        got = self.allowed * processes / max(processes + self.others, self.allowed)
+        speed = self.speed(processes) / self.speed(1)
+        return min(got * speed, self.quota if self.quota >= 0 else got)
+
+    def speed(self, processes: int) -> float:
+        """Of each core when so many processes compute beside the others, as a part of that of one alone."""
+        half = self.allowed / 2
+        busy = min(processes + self.others, self.allowed)
+        return 1.0 if busy <= half else 1.0 - (1.0 - self.together) * (busy - half) / half
 
 
 class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -74,7 +93,8 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a worker process adds; nanoseconds per batch, bytes.
 
-    `send` is the worker's processor time besides making the batch; `receive` that of the training process.
+    `send` is the worker's processor time besides making the batch; `receive` what receiving takes from a
+    worker that answers at once: the training process and the worker compute in turn.
     `latency` is how long the training process waits, once a batch is there, for a worker that is busy with
     the next one. `start` is what starting one worker takes of the training process, `boot` what the worker
     takes until its first batch is begun. `private` is the memory of a worker that it shares with nobody
@@ -187,6 +207,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `now` is the prediction for the loader's own setting, `best` the shortest of all, `advised` the cheapest
     within 5 % of it; `predictions` are all that were tried, by workers. `seen` is the loader run under its
     own setting, `verified` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
+    `correctness` is whether it yields what it should, where that was looked at.
     """
 
     sentence: str = ""
@@ -209,6 +230,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     recommended: dict[str, int | bool | None] = {}
     seen: Seen | None = None
     verified: Seen | None = None
+    correctness: Verification | None = None
     duration: float = 0.0
     notes: tuple[str, ...] = ()
 
