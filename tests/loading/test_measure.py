@@ -20,7 +20,7 @@ from gapless.loading import diagnose, timed
 from gapless.loading.forked import LoaderError, available, measured, positions_kept
 from gapless.loading.measure import unpicklable
 from gapless.loading.measure_items import hot_lines, measure_items
-from gapless.loading.measure_workers import measure_transfer, use
+from gapless.loading.measure_workers import Memory, _Sums, measure_transfer, memory_of, use
 from gapless.model.loading import Fetch, Seen, Setting, Transfer
 from gapless.model.source import SourceLine
 
@@ -284,6 +284,31 @@ def test_a_worker_is_measured():
     assert found.receive > 0
     assert found.first > found.start > 0
     assert found.pin == -1 or torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("values", "growth"),
+    [
+        ([100 + 7 * n for n in range(40)], 7),  # a cache, or pages copied
+        ([100 * (1 - 0.5**n) for n in range(40)], 0),  # an allocator that has what it needs
+        ([100 if n < 30 else 500 for n in range(40)], 0),  # one leap
+        ([500 - n for n in range(40)], 0),
+        ([100 + 7 * n for n in range(10)], 0),  # too few to say
+    ],
+)
+def test_growth_is_what_goes_on(values, growth):
+    sums = _Sums()
+    sums.worker = [(number + 3, 0) for number in range(len(values))]
+    sums.memory = [Memory(int(value), 1000) for value in values]
+    assert sums._growth([int(value) for value in values]) == pytest.approx(growth, abs=0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
+def test_memory_of_a_process_is_told():
+    told = memory_of(os.getpid())
+    assert told.own > 0
+    assert told.anonymous > 0
+    assert memory_of(2**22 + 1) == Memory(-1, -1)  # nobody has this number
 
 
 def test_a_loop_is_run():

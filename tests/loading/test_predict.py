@@ -13,6 +13,7 @@ from gapless.errors import UnreadableInput
 from gapless.loading import predict
 from gapless.loading.cores import _busy, beside, quota
 from gapless.loading.predict import Measured
+from gapless.loading.sentence import notes
 from gapless.loading.simulate import Pipeline, simulate
 from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Transfer, decode, encode
 
@@ -220,6 +221,30 @@ def test_what_does_not_fit_into_memory_is_left_out():
     assert {one.excluded for one in found} == {"", "batches in flight exceed shared memory"}
     _, advised = predict.choose(of, found)
     assert advised.setting.workers * advised.setting.prefetch <= 9
+
+
+def test_memory_that_is_copied_is_copied_once():
+    copies = Transfer(batches=10, private=5, growth=30.0, copied=20.0, shared=100)
+    assert [copies.grown(count) for count in (0, 2, 5, 50)] == [0, 60, 150, 600]
+    keeps = Transfer(batches=10, growth=30.0)
+    assert keeps.grown(50) == 1500
+    of = measured(1, 0, 10, length=100, transfer=copies)
+    alone, two = (predict.memory(of, Setting(workers=count, prefetch=2)) for count in (1, 2))
+    assert alone == 5 + 100 + 1000 + 3 * 1_000_000
+    assert two == 2 * (5 + 100 + 500) + 5 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("copied", "why"), [(900_000.0, "lists of Python objects"), (0.0, "what the dataset keeps")]
+)
+def test_memory_that_grows_is_told_with_its_reason(copied, why):
+    of = measured(1, 0, 10)
+    grows = Transfer(batches=10, growth=1e6, copied=copied, shared=10**9)
+    told = [
+        notes(Diagnosis(fetch=of.fetch, transfer=transfer, demand=of.demand, length=1000))
+        for transfer in (grows, Transfer(batches=10, growth=1e4))
+    ]
+    assert [sum(why in note for note in each) for each in told] == [1, 0]
 
 
 def test_no_prediction_beats_a_bound():

@@ -7,8 +7,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -26,6 +27,8 @@ _FLIGHT, _DESCRIPTORS = 256 << 20, 256
 """Bytes, and tensors, that may be on their way: each of these is an open file of the worker's."""
 _LATE = 0.3
 """Part of the time of a batch after which it is received late."""
+_PARTS, _STEADY = 4, 2.0
+"""Parts of what is seen of a worker's memory, and by how much its growth from one to the next may differ."""
 _FEW = 4
 _AT_LEAST = 4.0
 """Seconds in which a few batches may come, however short the time given is."""
@@ -98,7 +101,7 @@ class _Sums:
         self.at_work: list[int] = []
         self.idle: list[int] = []
         self.worker: list[tuple[int, int]] = []
-        self.private: list[int] = []
+        self.memory: list[Memory] = []
 
     @property
     def worked(self) -> int:
@@ -120,7 +123,7 @@ class _Sums:
             self.at_work.append(wall)
         self.batches += 1
         self.worker.append((self.batches + _waiting(iterator), processor_time(worker)))
-        self.private.append(private_memory(worker))
+        self.memory.append(memory_of(worker))
         if self.batches == 1:
             self.first = clock.wall() - begin
             self.booted = self.first - wall - waiting_for_core(worker)
@@ -138,8 +141,10 @@ class _Sums:
             start=float(started),
             boot=max(0.0, self.booted - started - fetch.cpu - fetch.wait),
             first=float(self.first),
-            private=self.private[0],
-            growth=self._growth(),
+            private=self.memory[0].own,
+            growth=self._growth([one.own for one in self.memory]),
+            copied=self._growth([one.own - one.anonymous for one in self.memory]),
+            shared=max(self.memory[0].anonymous - self.memory[0].own, -1),
         )
 
     def _received(self) -> float:
@@ -158,13 +163,22 @@ class _Sums:
             return 0.0
         return max(0.0, (end - begin) / (last - made) - fetch.cpu)
 
-    def _growth(self) -> float:
-        """Bytes per batch by which the worker's own memory grows, once it has begun to work."""
-        third = len(self.private) // 3
-        if third < 3 or self.private[0] < 0:
+    def _growth(self, values: list[int]) -> float:
+        """Bytes for each batch made by which `values` grow in the end, and as much from part to part.
+
+        A worker's memory grows at first, until its allocator has what it needs: that is no growth.
+        """
+        made = [number for number, _ in self.worker]
+        part = len(values) // 2 // _PARTS
+        if part < 2 or self.memory[0].own < 0:
             return 0.0
-        middle, last = self.private[third : 2 * third], self.private[2 * third : 3 * third]
-        return max(0.0, (_middle(last) - _middle(middle)) / third)
+        begin = len(values) - _PARTS * part
+        starts = [begin + number * part for number in range(_PARTS)]
+        points = [(_middle(made[at : at + part]), _middle(values[at : at + part])) for at in starts]
+        slopes = [
+            (later - before) / max(then - now, 1.0) for (now, before), (then, later) in pairwise(points)
+        ]
+        return max(0.0, min(slopes)) if max(slopes) < _STEADY * min(slopes) else 0.0
 
 
 def _waiting(iterator: Any) -> int:
@@ -235,13 +249,24 @@ def stop(iterator: Any) -> None:
             end()
 
 
-def private_memory(pid: int) -> int:
-    """Bytes of a process that it shares with no other; -1 where the system does not tell."""
+class Memory(NamedTuple):
+    """Bytes of a process: those that it shares with no other, batches on their way left out; and those that
+    come from no file, shared after a fork or not. -1 where the system does not tell."""
+
+    own: int = -1
+    anonymous: int = -1
+
+
+def memory_of(pid: int) -> Memory:
+    """What the system tells of a process. A page that is copied on being written to is then its own; the
+    number of its pages remains."""
     try:
-        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return 1024 * sum(int(row.split()[1]) for row in rows if row.startswith("Private_"))
-    except (OSError, ValueError, IndexError):
-        return -1
+        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        told = {name: 1024 * int(value) for name, value, *_ in (row.split() for row in rows)}
+        own = told["Private_Clean:"] + told["Private_Dirty:"] - told.get("Pss_Shmem:", 0)
+        return Memory(own, told["Anonymous:"])
+    except (OSError, ValueError, KeyError):
+        return Memory()
 
 
 def use(

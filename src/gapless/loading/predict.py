@@ -78,7 +78,7 @@ def memory(of: Measured, setting: Setting) -> int:
     """Bytes of the workers after an epoch (or a thousand batches), and of the batches in flight."""
     batches = setting.workers * max(setting.prefetch, 1) + 1
     each = max(of.transfer.private, 0)
-    grown = of.transfer.growth * (of.length if of.length > 0 else 1000) / max(setting.workers, 1)
+    grown = of.transfer.grown((of.length if of.length > 0 else 1000) // max(setting.workers, 1))
     return int(setting.workers * (each + grown) + batches * of.fetch.batch_bytes)
 
 

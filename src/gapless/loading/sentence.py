@@ -8,6 +8,8 @@ from gapless.model.wording import count, duration, percent, size
 
 _SHARE = 0.05
 """A wait that is less of a step is none to speak of."""
+_MUCH = 100e6
+"""Bytes by which a worker may grow in an epoch."""
 
 
 def sentence(of: Diagnosis) -> str:
@@ -96,14 +98,8 @@ def notes(of: Diagnosis) -> list[str]:
         found.append("the length of an epoch is unknown: what starting workers costs is not spread over it")
     found += _machine_notes(of)
     transfer = of.transfer
-    if transfer.growth > 0 and of.length > 0:
-        grown = transfer.growth * of.length
-        if grown > 100e6:
-            found.append(
-                f"a worker's own memory grows by {size(int(transfer.growth))} with each batch, by "
-                f"{size(int(grown))} in an epoch: lists of Python objects in the dataset are copied as they "
-                "are read; keep them in an array or a tensor"
-            )
+    if of.length > 0 and transfer.grown(of.length) > _MUCH:
+        found.append(_growth(of))
     if transfer.first > 1e9 and of.machine.start != "fork":
         found.append(f"workers start by {of.machine.start}: the first batch takes {duration(transfer.first)}")
     if transfer.latency > 0.3e6 and transfer.latency > transfer.receive:
@@ -116,6 +112,21 @@ def notes(of: Diagnosis) -> list[str]:
             f"the host is taken to compute {percent(of.demand.busy)} of a step (--step-cpu says otherwise)"
         )
     return found
+
+
+def _growth(of: Diagnosis) -> str:
+    growth, copied = of.transfer.growth, of.transfer.copied > 0.5 * of.transfer.growth
+    grown = of.transfer.grown(of.length)
+    why = (
+        "lists of Python objects in the dataset are copied as they are read; "
+        "keep them in an array or a tensor"
+        if copied
+        else "what the dataset keeps of its items, each worker keeps for itself"
+    )
+    return (
+        f"a worker's own memory grows by {size(int(growth))} with each batch, by {size(grown)} in an epoch: "
+        + why
+    )
 
 
 def _machine_notes(of: Diagnosis) -> list[str]:

@@ -98,8 +98,9 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `latency` is how long the training process waits, once a batch is there, for a worker that is busy with
     the next one. `start` is what starting one worker takes of the training process, `boot` what the worker
     takes until its first batch is begun. `private` is the memory of a worker that it shares with nobody
-    after its first batch, `growth` by how much it grows with every batch (copy-on-write, caches). `pin` and
-    `copy` are copying a batch to pinned memory and from there to the GPU (-1: no GPU).
+    after its first batch, `growth` by how much it grows with every batch: `copied` of that are pages of the
+    training process that the worker had to copy, of `shared` bytes that it could have to (-1: not told); the
+    rest is what it keeps. `pin` and `copy` are copying a batch to pinned memory and from there to the GPU (-1: no GPU).
     """
 
     batches: int = 0
@@ -111,8 +112,17 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     first: float = 0.0
     private: int = -1
     growth: float = 0.0
+    copied: float = 0.0
+    shared: int = -1
     pin: float = -1.0
     copy: float = -1.0
+
+    def grown(self, batches: int) -> int:
+        """Bytes by which a worker grows that makes so many batches: it copies no page twice."""
+        copied = self.copied * batches
+        if self.shared >= 0:
+            copied = min(copied, self.shared)
+        return int(copied + max(self.growth - self.copied, 0.0) * batches)
 
 
 class HotLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
