@@ -29,6 +29,8 @@ _LATE = 0.3
 """Part of the time of a batch after which it is received late."""
 _PARTS, _STEADY = 4, 2.0
 """Parts of what is seen of a worker's memory, and by how much its growth from one to the next may differ."""
+_KEPT = 0.25
+"""Part of a batch by which memory grows with each if something is kept: what is less is the allocator's."""
 _FEW = 4
 _AT_LEAST = 4.0
 """Seconds in which a few batches may come, however short the time given is."""
@@ -133,6 +135,8 @@ class _Sums:
             return Transfer(start=float(started))
         computing = _middle(self.cpus[1:] or self.cpus)
         receive = max(computing, _middle(self.idle)) if self.idle else computing
+        copied = self._growth([one.own - one.anonymous for one in self.memory])
+        kept = self._growth([one.own for one in self.memory]) - copied
         return Transfer(
             batches=self.batches,
             send=max(0.0, self._send(fetch) - (receive - computing)),
@@ -142,8 +146,8 @@ class _Sums:
             boot=max(0.0, self.booted - started - fetch.cpu - fetch.wait),
             first=float(self.first),
             private=self.memory[0].own,
-            growth=self._growth([one.own for one in self.memory]),
-            copied=self._growth([one.own - one.anonymous for one in self.memory]),
+            growth=copied + (kept if kept > _KEPT * fetch.batch_bytes else 0.0),
+            copied=copied,
             shared=max(self.memory[0].anonymous - self.memory[0].own, -1),
         )
 
