@@ -108,6 +108,21 @@ def test_texts_and_replacements_are_the_users_own() -> None:
     assert code.replace((call, "loss.detach()")) == "total  +=  f(loss.detach(), 'é')"
 
 
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("x=x.to(dev); y=y.to(dev)", "x=NEW; y=NEW"),
+        ("x = x.to(dev);  y = 1", "x = NEW"),
+        ("n = 1; x = x.to(dev);  # both", "n = 1; x = NEW"),
+        ("with amp: x=x.to(dev); y=y.to(dev)", "with amp: x=NEW; y=NEW"),
+    ],
+)
+def test_several_statements_in_a_line_stay_apart(line: str, changed: str) -> None:
+    code = read(line)
+    assert code is not None
+    assert code.replace(*((call, "NEW") for call in code.calls("to"))) == changed
+
+
 def test_only_call_wants_exactly_one() -> None:
     two, one = read("a.item() + b.item()"), read("torch.f(x, dim=0)")
     assert two is not None
@@ -174,4 +189,4 @@ def test_code_in_the_advice_is_python(subject: str) -> None:
         line = SourceLine(file="/home/me/train.py", line=1, code=code)
         site = Site(operator=operator, mechanism=mechanism, call=call, detail=detail, stack=(line,))  # type: ignore[arg-type]
         for quoted in re.findall(r"`([^`]+)`", match(site).remedy(site)):
-            ast.parse(quoted)
+            assert ast.parse(quoted).body

@@ -42,14 +42,18 @@ class Code:
         return found if len(found) <= _LONGEST and "\n" not in found else ""
 
     def replace(self, *changes: tuple[ast.expr, str]) -> str:
-        """The statement with other texts in place of some of its parts, empty where it is too long to quote.
+        """The line with other texts in place of some of its parts, empty where it is too long to quote.
 
-        Comments are left out. The parts must not lie within one another.
+        What follows the statement that the last of them is in is left out, and so are comments. The parts
+        must not lie within one another.
         """
-        statement = self.statement
-        if statement.end_lineno != 1:
+        last = max(node.col_offset for node, _ in changes)
+        end = next(
+            one for one in self.tree.body if one is self.tree.body[-1] or last < (one.end_col_offset or 0)
+        )
+        if end.end_lineno != 1:
             return ""
-        changed = self._bytes[: statement.end_col_offset]
+        changed = self._bytes[: end.end_col_offset]
         for node, new in sorted(changes, key=lambda change: -change[0].col_offset):
             changed = changed[: node.col_offset] + new.encode() + changed[node.end_col_offset :]
         found = changed.decode()
