@@ -6,10 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
+
+# How long an example takes is no property of the code: other processes use the machine, too.
+hypothesis.settings.register_profile("patient", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("patient")
 
 HERE = Path(__file__).parent
 Process = subprocess.CompletedProcess[str]
@@ -58,6 +64,15 @@ def python(tmp_path: Path) -> Callable[..., Process]:
 def fake_gapless(python: Callable[..., Process]) -> Callable[..., Process]:
     """``fake_gapless("check", "train.py")``: the command line on the device that only counts."""
     return lambda *words, **environment: python(str(HERE / "fake_gapless.py"), *words, **environment)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Any]:
+    """One emulated device for all tests of a module that ask for it."""
+    import gapless  # not all that is tested here does with torch
+
+    with gapless.emulate() as seen:
+        yield seen
 
 
 @pytest.fixture
