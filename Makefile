@@ -5,12 +5,23 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: clean demo docs format test
+.PHONY: browser clean demo docs format test
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/gapless check examples/metrics/naive.py --average macro
 
-test: $(VENV)/.test-ready
+# The pages are looked at in a browser, where there is one. A fresh machine's root gets it; nobody else is asked.
+BROWSERS := chromium chromium-browser google-chrome
+APT := timeout 300 apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20
+
+browser:
+	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \
+	test "$$(id -u)" = 0 && command -v apt-get > /dev/null && echo "installing Chromium for the tests of the pages …" && \
+	  $(APT) update > /dev/null && DEBIAN_FRONTEND=noninteractive \
+	  $(APT) install -y --no-install-recommends chromium > /dev/null || \
+	  echo "there is no Chromium here: the tests of the pages in a browser are skipped"
+
+test: $(VENV)/.test-ready browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

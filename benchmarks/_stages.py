@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import tempfile
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 from typing import Any
 
 import _sheet
@@ -222,6 +224,31 @@ def _what(site: Site) -> tuple[str, ...]:
     """A site by the text of its line: stages are written in different files."""
     first: Any = site.stack[0] if site.stack else None
     return (site.operator, site.node, *((first.function, first.code) if first else ()))
+
+
+def measured(experiment: ModuleType, size: object, rounds: int, block: int) -> list[Measured]:
+    """The stages of `experiment` at `size`; on a GPU the emulated device runs them small."""
+    small = experiment.SMALL if gpu() else size
+    return measure(experiment.steps(size), rounds, block, emulated=experiment.steps(small))
+
+
+def main(doc: str | None, experiment: ModuleType, name: str, block: int) -> int:
+    """The command line of an experiment: small on a CPU, at full size on a GPU."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--block", type=int, default=block)
+    parser.add_argument("--write", action="store_true", help="keep the sheet")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    size = experiment.FULL if gpu() else experiment.SMALL
+    rows = measured(experiment, size, options.rounds, options.block)
+    command = f"python benchmarks/{name}.py --write"
+    text = experiment.sheet(rows, size, options.rounds, options.block, command)
+    print(text)
+    if options.write:
+        _sheet.write(name, text)
+    return 0
 
 
 # The sheet ----------------------------------------------------------------------------------------

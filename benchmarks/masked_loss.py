@@ -9,10 +9,8 @@ compute the same loss; that one leaves out the treatment of the background and t
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -99,33 +97,11 @@ def steps(size: Size) -> _stages.Steps:
     return on
 
 
-def measured(size: Size, rounds: int, block: int) -> list[_stages.Measured]:
-    small = size if not _stages.gpu() else SMALL
-    return _stages.measure(steps(size), rounds, block, emulated=steps(small))
-
-
 def sheet(rows: list[_stages.Measured], size: Size, rounds: int, block: int, command: str) -> str:
     """All of it, as Markdown."""
     text = _sheet.header("A masked loss", command, _stages.method(rounds, block, str(size)))
     return text + _stages.table(rows)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--block", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help="keep the sheet")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    size = FULL if _stages.gpu() else SMALL
-    rows = measured(size, options.rounds, options.block)
-    text = sheet(rows, size, options.rounds, options.block, "python benchmarks/masked_loss.py --write")
-    print(text)
-    if options.write:
-        _sheet.write("masked_loss", text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_stages.main(__doc__, sys.modules[__name__], "masked_loss", block=20))

@@ -91,7 +91,7 @@ def speed() -> str:
 
 
 def search() -> str:
-    run = training(4 * EVENTS)
+    run = training(16 * EVENTS)
     wanted, where = candidates(True), Where(total=TOTAL, capacity=TOTAL)
     rows: list[list[object]] = []
     for jobs in sorted({1, cores()}):

@@ -10,10 +10,8 @@ gapless.metrics. Reading the results is no part of it.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -160,11 +158,6 @@ def steps(size: Size) -> _stages.Steps:
     return on
 
 
-def measured(size: Size, rounds: int, block: int) -> list[_stages.Measured]:
-    small = size if not _stages.gpu() else SMALL
-    return _stages.measure(steps(size), rounds, block, emulated=steps(small))
-
-
 def sheet(rows: list[_stages.Measured], size: Size, rounds: int, block: int, command: str) -> str:
     """All of it, as Markdown."""
     told = f"{size}; torchmetrics {metadata.version('torchmetrics')}"
@@ -172,23 +165,6 @@ def sheet(rows: list[_stages.Measured], size: Size, rounds: int, block: int, com
     return text + _stages.table(rows)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--block", type=int, default=10 if not _stages.gpu() else 20)
-    parser.add_argument("--write", action="store_true", help="keep the sheet")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    size = FULL if _stages.gpu() else SMALL
-    rows = measured(size, options.rounds, options.block)
-    command = "python benchmarks/metric_overhead.py --write"
-    text = sheet(rows, size, options.rounds, options.block, command)
-    print(text)
-    if options.write:
-        _sheet.write("metric_overhead", text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    block = 20 if _stages.gpu() else 10
+    sys.exit(_stages.main(__doc__, sys.modules[__name__], "metric_overhead", block))

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from trace import repeated
 from typing import Any
@@ -23,14 +25,14 @@ import _sheet
 READY = "() => document.documentElement.dataset.ready === 'yes'"
 MOVE = """
 async ([share, seconds]) => {
-  const [low, high] = gaplessTimeline.whole;
+  const [low, high] = gaplessStages[0].whole;
   const width = (high - low) * share;
   const times = [];
   const began = performance.now();
   let before = began;
   while (before - began < seconds * 1000) {
     const at = low + ((before - began) / (seconds * 1000)) * (high - low - width);
-    gaplessTimeline.show(at, at + width);
+    gaplessStages[0].show(at, at + width);
     const now = await new Promise((then) => requestAnimationFrame(() => then(performance.now())));
     times.push(now - before);
     before = now;
@@ -55,8 +57,8 @@ def page_of(trace: Path, target: Path) -> float:
     return time.perf_counter() - began
 
 
-def measured(browser: Any, file: Path, rounds: int) -> dict[str, Any]:
-    """Seconds to open (to the first picture of the timeline), frames per second, and boxes."""
+def measured(browser: Any, file: Path, rounds: int, section: str = "timeline") -> dict[str, Any]:
+    """Seconds to open (to the first picture of `section`), frames per second, and what it draws."""
     opened = []
     for _ in range(rounds):
         context = browser.new_context(viewport={"width": 1440, "height": 900})
@@ -68,27 +70,40 @@ def measured(browser: Any, file: Path, rounds: int) -> dict[str, Any]:
         opened.append(time.perf_counter() - began)
         if len(opened) < rounds:
             context.close()
-    page.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
+    page.evaluate("name => document.getElementById(name).scrollIntoView({behavior: 'instant'})", section)
     frames = {kind: page.evaluate(MOVE, [share, 4]) for kind, share in KINDS.items()}
-    boxes = page.evaluate(
-        "() => JSON.parse(document.getElementById('data').textContent).lanes.windows"
-        ".reduce((all, one) => all + one.boxes.reduce((sum, row) => sum + row.start.length, 0), 0)"
-    )
+    data = page.evaluate("name => JSON.parse(document.getElementById(name + '-data').textContent)", section)
     context.close()
-    return {"opened": opened, "frames": frames, "boxes": boxes}
+    return {"opened": opened, "frames": frames, "data": data}
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The browser that is installed, without a window."""
+    from playwright.sync_api import sync_playwright
+
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if root else [])
+        yield browser
+        browser.close()
 
 
 def row(trace: Path, events: int, folder: Path, browser: Any, rounds: int) -> list[object]:
     file = folder / "report.html"
     made = page_of(trace, file)
     found = measured(browser, file, rounds)
+    windows = found["data"]["lanes"]["windows"]
+    boxes = sum(len(row["start"]) for window in windows for row in window["boxes"])
     frames = [f"{mean:.0f} ({slow:.0f})" for mean, slow in found["frames"].values()]
     return [
         f"{trace.stat().st_size / (1 << 20):.0f}",
         f"{events:,}",
         f"{made:.1f}",
         f"{file.stat().st_size / 1e6:.2f}",
-        f"{found['boxes']:,}",
+        f"{boxes:,}",
         f"{statistics.median(found['opened']):.2f}",
         f"{max(found['opened']):.2f}",
         *frames,
@@ -107,22 +122,14 @@ def main() -> None:
     parser.add_argument("--growth", type=int, nargs="*", default=[1, 5])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
     rows = []
-    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
-        chromium = next(
-            filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-        )
-        root = hasattr(os, "geteuid") and os.geteuid() == 0
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"] if root else [])
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
         for copies in options.growth:
             path = Path(name) / f"{copies}.json"
             events = repeated(options.trace, copies, path)
             rows.append(row(path, events, Path(name), browser, options.rounds))
             path.unlink()
         version = browser.version
-        browser.close()
     header = _sheet.header(
         "The page of a large profile",
         f"python benchmarks/page.py {options.trace.name}",

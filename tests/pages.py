@@ -41,7 +41,11 @@ class Page(HTMLParser):
     @property
     def data(self) -> Any:
         """What the timeline draws; None where there is none."""
-        return json.loads(self.raw["data"]) if "data" in self.raw else None
+        return json.loads(self.raw["timeline-data"]) if "timeline-data" in self.raw else None
+
+    def drawn(self, name: str) -> Any:
+        """What is drawn in the section `name`."""
+        return json.loads(self.raw[f"{name}-data"])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements[tag] += 1

@@ -43,19 +43,15 @@ def simulated(
     `clocks` and `drift` shift and stretch the times of a rank, `late_files` leaves out its first collectives.
     The sizes are those of four buckets; the names take turns.
     """
+
+    def needs(rank: int, step: int, number: int) -> int:
+        extra = (slow or {}).get(rank)
+        return work + chance.randrange(noise + 1) + (extra(step, number) if extra else 0)
+
     chance = random.Random(seed)
-    free = [0] * ranks
-    arrived: list[list[int]] = [[] for _ in range(ranks)]
-    left: list[int] = []
-    for step in range(steps):
-        for number in range(each):
-            for rank in range(ranks):
-                extra = (slow or {}).get(rank)
-                free[rank] += work + chance.randrange(noise + 1) + (extra(step, number) if extra else 0)
-                arrived[rank].append(free[rank])
-            end = max(free) + transfer
-            free = [end] * ranks
-            left.append(end)
+    arrived, left = _met(
+        ranks, [(step, number) for step in range(steps) for number in range(each)], needs, transfer
+    )
     found = []
     for rank in range(ranks):
         skipped = (late_files or {}).get(rank, 0)
@@ -94,6 +90,20 @@ def simulated(
             )
         )
     return found
+
+
+def _met(
+    ranks: int, collectives: Sequence[tuple[int, int]], needs: Callable[[int, int, int], int], transfer: int
+) -> tuple[list[list[int]], list[int]]:
+    """When each rank comes to each of the `collectives`, for each rank, and when all leave it."""
+    arrived: list[list[int]] = [[] for _ in range(ranks)]
+    left: list[int] = []
+    for step, number in collectives:
+        begin = left[-1] if left else 0
+        for rank in range(ranks):
+            arrived[rank].append(begin + needs(rank, step, number))
+        left.append(max(row[-1] for row in arrived) + transfer)
+    return arrived, left
 
 
 def _series(

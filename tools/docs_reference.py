@@ -27,7 +27,7 @@ def pages() -> dict[str, str]:
     return {
         **_rules(),
         "reference/commands.md": _commands(),
-        "reference/metrics.md": _metrics(),
+        **_metrics(),
         "reference/ops.md": _operations(),
     }
 
@@ -65,22 +65,31 @@ def _commands() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _metrics() -> str:
+def _metrics() -> dict[str, str]:
+    """A list of all metrics, and for each kind of them a page that tells of each."""
     from gapless import metrics
     from gapless.metrics import functional
 
-    parts = [
+    index = [
         "# Metrics, by name",
         "All are in `gapless.metrics`, and take the arguments that TorchMetrics' metric of that name takes. "
-        "[Metrics that do not wait](../metrics.md) explains what they share.",
+        "[Metrics that do not wait](../../metrics.md) explains what they share.",
     ]
+    made = {}
     classes = sorted((value for _, value in _public(metrics) if inspect.isclass(value)), key=_family)
     for family, members in groupby(classes, key=_family):
-        rows = [f"| `{member.__name__}` | {_cell(_first(member))} |" for member in members]
-        parts.append("\n".join([f"## {family.capitalize()}", "", "| metric | |", "|---|---|", *rows]))
+        place = f"{family.split()[0]}.md"
+        rows, parts = [], [f"# {family.capitalize()}"]
+        for one in members:
+            name = one.__name__
+            rows.append(f"| [{name}]({place}#{name.lower()}) | {_cell(_first(one))} |")
+            told = _prose(inspect.getdoc(one) or "")
+            parts += [f"## {name}", _fenced(_signature(name, one), "python"), told]
+        index.append("\n".join([f"## {family.capitalize()}", "", "| metric | |", "|---|---|", *rows]))
+        made[f"reference/metrics/{place}"] = "\n\n".join(parts) + "\n"
     names = ", ".join(f"`{name}`" for name, value in _public(functional) if not inspect.isclass(value))
-    parts += ["## Functions", f"In `gapless.metrics.functional`, for one batch each: {names}."]
-    return "\n\n".join(parts) + "\n"
+    index += ["## Functions", f"In `gapless.metrics.functional`, for one batch each: {names}."]
+    return {"reference/metrics/index.md": "\n\n".join(index) + "\n", **made}
 
 
 def _family(metric: type) -> str:
@@ -147,7 +156,9 @@ def _prose(docstring: str) -> str:
 
 
 def _marks(text: str) -> str:
-    return re.sub(r":\w+:(`[^`]*`)", r"\1", text.replace("``", "`"))
+    """`text` with single marks for code, and references by the name they show."""
+    text = re.sub(r":\w+:`~(?:\w+\.)*(\w+)`", r"`\1`", text.replace("``", "`"))
+    return re.sub(r":\w+:(`[^`]*`)", r"\1", text)
 
 
 def _first(value: Any) -> str:

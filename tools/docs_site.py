@@ -58,7 +58,14 @@ SECTIONS = {
     "Fit in memory": ("journeys/memory.md", "memory.md"),
     "In CI": ("ci.md", "pytest.md"),
     "How it knows": ("accuracy.md", "emulation.md", "waits.md", "sheets/"),
-    "Reference": ("reference/commands.md", "rules/", "reference/metrics.md", "reference/ops.md", "others.md"),
+    "Reference": (
+        "reference/commands.md",
+        "json.md",
+        "rules/",
+        "reference/metrics/",
+        "reference/ops.md",
+        "others.md",
+    ),
     "Project": ("architecture.md", "building.md", "contributing.md", "security.md", "changelog.md"),
 }
 """What a reader wants to do, and the pages for it in order. A folder stands for all pages in it."""
@@ -119,7 +126,7 @@ def outside_fences(markdown: str, change: Any) -> str:
 
 
 def _folder_title(folder: str) -> str:
-    return {"sheets/": "Measured", "rules/": "Rules"}[folder]
+    return {"sheets/": "Measured", "rules/": "Rules", "reference/metrics/": "Metrics, by name"}[folder]
 
 
 def _copied() -> dict[str, str]:

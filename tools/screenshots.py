@@ -1,9 +1,9 @@
-"""Write the pictures of the documentation: what a terminal shows, as SVG, in `docs/images`.
+"""Write the pictures of the documentation into `docs/images`: a terminal's as SVG, HTML reports' as JPEG.
 
     python tools/screenshots.py [--profiles FOLDER]
 
-The commands are those of the pages (`tools/outputs.py`), run with colours. Pictures name common fonts and
-fetch none.
+The commands are those of the pages (`tools/outputs.py`), run with colours. Pictures of terminals name common
+fonts and fetch none. Those of reports need Playwright and a Chromium that is installed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,13 @@ PICTURES = {
     "trace": ("journeys/loading.md", "gapless trace -q num_workers_0.pt.trace.json.gz", 27),
 }
 """By name: the page with the files that are needed, the command, and how many lines are shown."""
-LARGEST = 60_000
+REPORTS = {
+    "timeline": ("journeys/loading.md", "gapless trace -q -f html num_workers_0.pt.trace.json.gz", 620),
+    "memory": ("journeys/memory.md", "gapless memory -q --search -f html snapshot.pickle", 700),
+}
+"""By name, which is also the section that is shown: page, command, and how high the picture is."""
+WIDTH = 1160
+LARGEST = 100_000
 """Bytes; a larger picture does not belong into the repository."""
 
 
@@ -62,23 +69,60 @@ def coloured(command: str, folder: Path) -> str:
     return done.stdout
 
 
+def photographs(pages: dict[str, str]) -> dict[str, bytes]:
+    """Each of `pages`, documents by the name in `REPORTS`, as a browser shows that section."""
+    from playwright.sync_api import sync_playwright
+
+    found = {}
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"] if root else [])
+        for name, text in pages.items():
+            file = Path(folder, f"{name}.html")
+            file.write_text(text, encoding="utf-8")
+            page = browser.new_page(viewport={"width": WIDTH, "height": REPORTS[name][2]})
+            page.goto(f"{file.as_uri()}#{name}")
+            page.wait_for_function("() => document.documentElement.dataset.ready === 'yes'")
+            page.evaluate(
+                "() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))"
+            )
+            found[name] = page.screenshot(type="jpeg", quality=70)
+        browser.close()
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--profiles", type=Path, metavar="FOLDER", help="where public profiles are")
     profiles = parser.parse_args().profiles
     TARGET.mkdir(exist_ok=True)
     for name, (page, command, lines) in PICTURES.items():
-        text = (outputs.PAGES / page).read_text(encoding="utf-8")
-        with tempfile.TemporaryDirectory() as folder:
-            outputs.prepare(Path(folder), text, profiles and profiles.resolve())
-            if outputs.needs([command]) and not profiles:
-                print(f"{name}: left as it is, as it needs public profiles (--profiles)")
-                continue
-            svg = picture(command, coloured(command, Path(folder)), lines)
-        if len(svg.encode()) > LARGEST:
-            raise SystemExit(f"{name}: {len(svg.encode()):,} bytes are more than {LARGEST:,}")
-        (TARGET / f"{name}.svg").write_text(svg, encoding="utf-8")
-        print(f"docs/images/{name}.svg: {len(svg.encode()):,} bytes")
+        text = shown(name, page, command, profiles)
+        if text is not None:
+            write(f"{name}.svg", picture(command, text, lines).encode())
+    pages = {name: shown(name, page, command, profiles) for name, (page, command, _) in REPORTS.items()}
+    there = {name: text for name, text in pages.items() if text is not None}
+    for name, data in (photographs(there) if there else {}).items():
+        write(f"{name}.jpg", data)
+
+
+def shown(name: str, page: str, command: str, profiles: Path | None) -> str | None:
+    """What `command` prints beside the files of `page`; None where it needs profiles that are not there."""
+    text = (outputs.PAGES / page).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        outputs.prepare(Path(folder), text, profiles and profiles.resolve())
+        if outputs.needs([command]) and not profiles:
+            print(f"{name}: left as it is, as it needs public profiles (--profiles)")
+            return None
+        return coloured(command, Path(folder))
+
+
+def write(name: str, data: bytes) -> None:
+    if len(data) > LARGEST:
+        raise SystemExit(f"{name}: {len(data):,} bytes are more than {LARGEST:,}")
+    (TARGET / name).write_bytes(data)
+    print(f"docs/images/{name}: {len(data):,} bytes")
 
 
 if __name__ == "__main__":

@@ -38,10 +38,10 @@ def run(doc: str | None, module: ModuleType, name: str, waits: list[float]) -> i
     options = options_of.parse_args()
     warnings.simplefilter("ignore")
     if options.self_check:
-        return checked(module.measured(module.TINY, 1, 1), waits)
+        return checked(_stages.measured(module, module.TINY, 1, 1), waits)
     if not torch.cuda.is_available():
         return no_gpu()
-    rows = module.measured(module.FULL, options.rounds, options.block)
+    rows = _stages.measured(module, module.FULL, options.rounds, options.block)
     text = module.sheet(rows, module.FULL, options.rounds, options.block, f"python benchmarks/gpu/{name}.py")
     print(text)
     _sheet.write(name, text, HERE)

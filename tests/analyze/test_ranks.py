@@ -180,13 +180,13 @@ class TestRankNumbers:
 
 
 class TestMeetings:
-    def same(self, found: Meetings, profiles: Sequence[Profile], count: int) -> None:
+    def assert_met(self, found: Meetings, profiles: Sequence[Profile], count: int) -> None:
         assert len(found.found) == count
         assert all(len(one.lengths) == len(profiles) for one in found.found)
 
     def test_all_collectives_but_the_first(self) -> None:
         profiles = simulated()
-        self.same(meetings(profiles), profiles, 5 * 4 - 1)
+        self.assert_met(meetings(profiles), profiles, 5 * 4 - 1)
 
     def test_the_lengths_are_those_of_the_same_collective(self) -> None:
         profiles = simulated(noise=5 * MS)
@@ -213,7 +213,7 @@ class TestMeetings:
     @pytest.mark.parametrize("rate", [-3e-4, -5e-5, 5e-5, 3e-4])
     def test_clocks_that_drift(self, rate: float) -> None:
         profiles = simulated(steps=30, drift={1: rate}, sizes=False)
-        self.same(meetings(profiles), profiles, 30 * 4 - 1)
+        self.assert_met(meetings(profiles), profiles, 30 * 4 - 1)
 
     def test_another_run_of_the_same_program_does_not_match(self) -> None:
         one, other = simulated(seed=1)[0], simulated(seed=2)[1]

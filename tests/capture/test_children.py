@@ -138,7 +138,7 @@ def test_a_child_that_fails_keeps_its_traceback_and_status(child: Callable[..., 
 def test_processes_that_are_spawned_and_their_workers(python: Python, write: Write, tmp_path: Path) -> None:
     script = write("train.py", SPAWNING)
     done = python(
-        *("-m", "gapless", "check", "--devices", "2", "--steps", "3", "-q", "-f", "json"),
+        *("-m", "gapless", "check", "--no-loader", "--devices", "2", "--steps", "3", "-q", "-f", "json"),
         *("-o", "run.gapless.json", str(script)),
         PYTHONPATH=os.pathsep.join(sys.path),
     )

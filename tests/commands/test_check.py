@@ -38,7 +38,7 @@ def test_report_and_progress(train, fake_gapless):
     assert "every 3 steps, 1×" in seen.stdout
     assert "set-up      5 waits at train.py:2" in seen.stdout
     assert seen.stderr.splitlines()[0] == (
-        "gapless: running train.py on an emulated NVIDIA Counting Frame until 9 steady steps"
+        "gapless: running train.py on an emulated Counting Frame until 9 steady steps"
     )
     assert seen.stderr.splitlines()[1].startswith("gapless: stopped after 11 steps and ")
 

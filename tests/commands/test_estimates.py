@@ -81,7 +81,7 @@ def test_every_wait_of_the_segmentation_example_has_a_price(python):
     checked = {}
     for stage in ("original", "step3_ignore_index"):
         script = str(EXAMPLES / f"{stage}.py")
-        words = ("-m", "gapless", "check", "-q", "--steps", "2", "-f", "json", script, *sizes)
+        words = ("-m", "gapless", "check", "-q", "--no-loader", "--steps", "2", "-f", "json", script, *sizes)
         checked[stage] = document(python(*words))
     inside = [one for one in checked["original"]["findings"] if one["frequency"]["when"] == "every-step"]
     assert len(inside) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 from pathlib import Path
@@ -16,6 +17,7 @@ from gapless.memory.recorder import Recorder
 from gapless.memory.sizes import MIB
 from gapless.model.source import SourceLine
 from gapless.render._memory import sparkline
+from tests.tracing import Trace
 
 LINE = SourceLine("/home/me/model.py", 10, "forward")
 
@@ -143,8 +145,7 @@ def test_what_is_no_snapshot(capsys, tmp_path):
     assert "cannot read" in err
     path.write_text('{"traceEvents": []}')
     _, _, err = run(capsys, path)
-    assert err.startswith(f"gapless: {path} is a profile: its [memory] events do not say how memory lay")
-    assert err.endswith(f"gapless trace {path}\n")
+    assert err == f"gapless: {path} is a trace without events: nothing was recorded\n"
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,63 @@ def test_sparklines():
     assert sparkline([8, 8], 8, 10) == "██"
     assert sparkline([0, 8], 8, 2, unicode=False) == " #"
     assert sparkline([0, 0], 0, 2) == "  "
+
+
+# Other files than snapshots -----------------------------------------------------------------------
+
+
+def profile(cached: int = 0) -> Trace:
+    """Tensors that come and go; with so many MiB `cached` from before."""
+    trace = Trace()
+    trace.kernel("k", 1, 2)
+    for number in range(8):
+        size = (20 + 2 * number) * MIB
+        at = 100 * number + 10
+        reserved = (cached + 20 * (number + 1) + number * (number + 1)) * MIB
+        trace.operator("aten::mm", at - 1, 2, stack="/home/me/train.py(12): train")
+        trace.memory(at, size, allocated=size, reserved=reserved, address=(number + 1) << 30)
+        trace.memory(at + 50, -size, allocated=0, reserved=reserved, address=(number + 1) << 30)
+    return trace
+
+
+def test_a_profile(capsys, tmp_path):
+    path = profile().write(tmp_path / "trace.json.gz")
+    status, out, err = run(capsys, path)
+    assert (status, err) == (0, "")
+    assert out.startswith("At most 226 MB reserved, 35.7 MB allocated")
+    assert "At the peak, event 15 of 16, in aten::mm: 35.7 MB allocated" in out
+    assert "me/train.py:12 train" in out
+    assert "--search tries other settings" in out
+    _, out, _ = run(capsys, "--try", "expandable_segments:True", path)
+    assert "Better with other settings: " in out
+    assert "these numbers are those of a replay of what the profile shows" in " ".join(out.split())
+
+
+def test_a_profile_that_tells_too_little_for_a_replay(capsys, tmp_path):
+    path = profile(cached=400).write(tmp_path / "trace.json")
+    status, out, _ = run(capsys, "--search", path)
+    assert status == 0
+    assert out.startswith("At most 646 MB reserved, 35.7 MB allocated")
+    assert "other settings cannot be tried" in out
+    assert "--search tries other settings" not in out
+    assert run(capsys, "--limit", "30MB", path)[0] == 1
+    assert run(capsys, "--limit", "500MB", path)[0] == 0
+    status, _, err = run(capsys, "--export", tmp_path / "x.pickle", path)
+    assert status == 2
+    assert err == f"gapless: --export writes a replay, and {path} does not tell enough for one\n"
+    saved = tmp_path / "run.json"
+    _, first, _ = run(capsys, "-o", saved, path)
+    assert run(capsys, saved)[1].splitlines()[3:] == first.splitlines()[3:]
+
+
+def test_a_packed_snapshot(capsys, snapshot, tmp_path):
+    _, plain, _ = run(capsys, snapshot)
+    packed = tmp_path / "s.gz"
+    packed.write_bytes(gzip.compress(snapshot.read_bytes()))
+    status, out, _ = run(capsys, packed)
+    assert status == 0
+    assert out.splitlines()[0] == plain.splitlines()[0]
+    zstandard = pytest.importorskip("zstandard")
+    packed = tmp_path / "s.zst"
+    packed.write_bytes(zstandard.compress(snapshot.read_bytes()))
+    assert run(capsys, packed)[1].splitlines()[0] == plain.splitlines()[0]

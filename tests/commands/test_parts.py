@@ -96,7 +96,7 @@ def test_progress_speaks_at_most_every_ten_seconds():
         progress.step(step)
     progress.end(Session(ending=Ending(how="enough-steps")), 12)
     assert stream.getvalue().splitlines() == [
-        "gapless: running train.py on an emulated NVIDIA H100 until 10 steady steps",
+        "gapless: running train.py on an emulated H100 until 10 steady steps",
         "gapless: step 3 of 12 after 12 s",
         "gapless: step 6 of 12 after 24 s",
         "gapless: step 9 of 12 after 36 s",

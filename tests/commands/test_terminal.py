@@ -11,6 +11,9 @@ import pytest
 from building import CODE, MAIN, Simulation
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
+from commands.on_a_terminal import COLOR, lines, run
+from rich.cells import cell_len
+from tracing import training
 
 from gapless.commands import cli, main
 from gapless.model.session import save
@@ -73,6 +76,7 @@ def test_completion():
     assert completions("profile", "-o", "p") == [("dir", "p")]
     assert ("plain", "GAP112") in completions("rule", "gap11")
     assert ("plain", "GAP101,GAP112") in completions("check", "--fail-on", "GAP101,GAP11")
+    assert completions("schema", "memory-") == [("plain", "memory-report")]
     assert ("plain", "h100-pcie") in completions("check", "--gpu", "H1")
 
 
@@ -145,3 +149,77 @@ def test_documents_stand_alone(fake_gapless, write):
     found = fake_gapless("check", "-q", "-f", "github", "train.py")
     assert "by the script" in found.stdout
     assert "::notice title=Gapless::" in found.stdout
+
+
+PROGRAM = """
+from gapless.commands import main
+
+for words in {commands!r}:
+    assert main(words) == 0, words
+"""
+SAVED = "läufe.gapless.json"
+
+
+@pytest.fixture
+def trace_beside(saved: Path) -> Path:
+    """A trace, too, in the folder of the saved run."""
+    training(steps=4).write(saved.parent / "trace.json")
+    return saved.parent
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_everything_fits_the_terminal(trace_beside, columns):
+    commands = [
+        ["rule"],
+        ["schema"],
+        ["show", "--all", "-v", SAVED],
+        ["compare", SAVED, SAVED],
+        ["trace", "--all", "trace.json"],
+        ["compare", "trace.json", "trace.json"],
+    ]
+    written = run(PROGRAM.format(commands=commands), columns=columns, folder=trace_beside)
+    assert COLOR.search(written)
+    assert "train.py:70" in written
+    assert [line for line in lines(written) if cell_len(line) > columns] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [((), {"NO_COLOR": "1"}), (("--no-color",), {}), ((), {"TERM": "dumb"})],
+    ids=["NO_COLOR", "--no-color", "dumb"],
+)
+def test_without_colour_there_is_none_in_the_bar_either(trace_beside, words, environment):
+    commands = [
+        ["show", *words, SAVED],
+        ["rule", *words, "GAP140"],
+        ["trace", *words, "trace.json"],
+        ["compare", *words, "trace.json", "trace.json"],
+    ]
+    written = run(PROGRAM.format(commands=commands), columns=80, folder=trace_beside, **environment)
+    assert not COLOR.search(written)
+    assert ("gapless: reading" in written) is (environment.get("TERM") != "dumb")
+
+
+def test_the_names_of_files_in_errors_do_not_steer_the_terminal(tmp_path):
+    program = PROGRAM.format(commands=[]) + "assert main(['show', '\\x1b[2Jno\\n::error::']) == 3"
+    written = run(program, columns=80, folder=tmp_path)
+    assert "\x1b" not in written
+    assert written.startswith("gapless: cannot read \\x1b[2Jno")
+    assert all(line.startswith("gapless: ") for line in lines(written)[:-1])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
+@pytest.mark.parametrize(
+    "words", [("rule",), ("--help",), ("schema", "report"), ("show", "läufe.gapless.json")]
+)
+def test_standard_output_that_is_closed_or_full(saved, python, words):
+    closing = (
+        "import os, subprocess, sys\n"
+        "words = sys.argv[1:]\n"
+        "start = [sys.executable, '-m', 'gapless', *words]\n"
+        "shut = subprocess.run(start, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1))\n"
+        "with open('/dev/full', 'w') as full:\n"
+        "    burst = subprocess.run(start, stdout=full, stderr=subprocess.PIPE)\n"
+        "print(shut.returncode, shut.stderr, burst.returncode, burst.stderr.count(b'\\n'))\n"
+    )
+    assert python("-c", closing, *words).stdout == "0 b'' 3 1\n"

@@ -51,7 +51,7 @@ def test_the_samples_of_a_page_run_one_after_the_other(
                 continue  # of a notebook
             program = compile("\n" * (line - 1) + code, str(PAGES[name]), "exec")
             if any(words in code for words in NOT_RUN):
-                _look_up(code)
+                check_names(code)
                 continue
             try:
                 exec(program, names)
@@ -61,7 +61,7 @@ def test_the_samples_of_a_page_run_one_after_the_other(
                 )
 
 
-def _look_up(code: str) -> None:
+def check_names(code: str) -> None:
     """Fail where a name of Gapless in `code` does not exist."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gapless"):

@@ -140,7 +140,7 @@ def test_collectives_leave_their_results_on_the_device_and_do_not_wait(
     gathered = torch.empty(1, 4, device=device)  # NCCL counts elements and does not ask for the shape
     dist.all_gather_into_tensor(gathered, value)
     scattered = torch.empty(4, device=device)
-    dist.reduce_scatter_tensor(scattered, value.view(1, 4), op=dist.ReduceOp.PREMUL_SUM(0.5))
+    dist.reduce_scatter_tensor(scattered, value.view(1, 4), op=dist._make_nccl_premul_sum(0.5))
     work = dist.all_reduce(value, op=dist.ReduceOp.AVG, async_op=True)
     work.wait()
     functional = dist._functional_collectives.all_gather_tensor(value, 0, dist.group.WORLD) + 1

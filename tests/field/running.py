@@ -35,9 +35,9 @@ def check(
 ) -> Outcome:
     """Check `script`; with `ranks` under torchrun, in so many processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
-    command = [sys.executable, *launcher, "-m", "gapless", "check", *options, "-q", "-f", "json"]
+    command = [sys.executable, *launcher, "-m", "gapless", "check", "--no-loader", *options]
     done = subprocess.run(
-        [*command, str(script), *arguments],
+        [*command, "-q", "-f", "json", str(script), *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT,

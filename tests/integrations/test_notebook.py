@@ -63,6 +63,16 @@ def test_a_cell_that_fails_is_reported(shell, capsys):
     assert shell.run_cell("2").result == 2
 
 
+def test_lines_of_other_cells_are_named_as_a_reader_does(shell):
+    shell.run_cell("1", store_history=True)
+    shell.run_cell("def read(x):\n    return x.sum().item()", store_history=True)
+    number = shell.execution_count - 1
+    told = repr(shell.run_cell("%%gapless\nimport torch\nread(torch.ones(3, device='cuda'))").result)
+    assert f"cell {number}:2 in read\n  │ return x.sum().item()\n" in told
+    assert "cell 1:3\n" not in told
+    assert "/" not in told.split("│")[0]
+
+
 def test_what_cannot_be_run_is_said(shell, capsys):
     assert shell.run_cell("%%gapless --gpu NOPE\n1").result is None
     assert "no GPU 'NOPE' is known" in capsys.readouterr().err

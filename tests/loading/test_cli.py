@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be cop
 MS = 1_000_000
 SCRIPT = """
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 WORDS = "a photo " + "is read"
 
@@ -30,6 +30,10 @@ class Photos(Dataset):
         print(WORDS)
         return torch.full((3, 8, 8), float(index)), index
 
+class Lines(IterableDataset):
+    def __iter__(self):
+        yield from (torch.full((3,), float(number)) for number in range(40))
+
 class Broken(Photos):
     def __getitem__(self, index):
         raise OSError("no such photo")
@@ -38,6 +42,9 @@ photos = Photos()
 
 def make_loader():
     return DataLoader(Photos(), batch_size=4)
+
+def make_stream():
+    return DataLoader(Lines(), batch_size=4, num_workers=2)
 
 def make_both():
     return DataLoader(photos, batch_size=2), DataLoader(photos, batch_size=8)
@@ -137,6 +144,37 @@ def test_a_loader_is_measured(capfd, script, tmp_path):
     assert (Path(made.fetched.file).name, made.fetched.line) == ("photos_script.py", 11)
 
 
+def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
+    words = ["photos_script.py:make_stream", "--budget", "500ms", "--ranks", "2", "--fail-on", "GAP312"]
+    assert main(["loader", *words, "-o", "kept.json"]) == 1
+    out, err = capfd.readouterr()
+    assert err.splitlines()[-1] == "gapless: GAP312 (--fail-on)"
+    rows = [row.strip() for row in out.splitlines()]
+    assert "GAP311 items-repeated-by-workers" in rows
+    assert "photos_script.py:16  def __iter__(self):" in rows
+    assert "seen    each of 2 workers yields all 40 items, so that an epoch has 80" in rows
+    assert "GAP312 items-repeated-by-ranks" in rows
+    kept = load("kept.json").correctness
+    assert kept is not None
+    assert (kept.codes, kept.ranks) == (("GAP311", "GAP312"), 2)
+    # What was saved is found again, and the gate closes for it, too.
+    assert main(["loader", "kept.json", "--fail-on", "GAP31", "-f", "json"]) == 1
+    assert json.loads(capfd.readouterr().out)["diagnosis"]["correctness"]["ranks"] == 2
+
+
+def test_mistakes_need_not_be_looked_for(capfd, script):
+    words = ["photos_script.py:make_stream", "--budget", "500ms", "--no-mistakes", "--fail-on", "GAP31"]
+    assert main(["loader", *words]) == 0
+    assert "GAP311" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(("step", "status"), [(108, 1), (5000, 0)])
+def test_a_step_that_waits_can_fail_it(capsys, tmp_path, step, status):
+    path = saved(tmp_path / "loader.json")
+    found, _, err = run(capsys, path, "--step-ms", step, "--fail-on", "GAP301")
+    assert (found, err) == (status, "gapless: GAP301 (--fail-on)\n" * status)
+
+
 @pytest.mark.parametrize(
     ("target", "note"),
     [
@@ -163,9 +201,9 @@ def test_what_else_can_be_named(capsys, script, target, note):
         (
             ["photos_script.py:fails"],
             3,
-            "photos_script.py:fails fails at photos_script.py:34: KeyError: 'root'",
+            "photos_script.py:fails fails at photos_script.py:41: KeyError: 'root'",
         ),
-        (["photos_script.py:make_broken"], 3, "at photos_script.py:17: OSError: no such photo"),
+        (["photos_script.py:make_broken"], 3, "at photos_script.py:21: OSError: no such photo"),
         (
             ["photos_script.py:make_loader", "--budget", "soon"],
             2,
@@ -173,6 +211,7 @@ def test_what_else_can_be_named(capsys, script, target, note):
         ),
         (["x.json", "--step-ms", "3", "--session", "y"], 2, "give one of them"),
         (["x.json"], 3, "cannot read x.json"),
+        (["photos_script.py:make_loader", "--fail-on", "GAP9"], 2, "no rule's code begins with 'GAP9'"),
         (["photos_script.py:make_loader", "--profile", "x.json"], 3, "cannot read x.json"),
         (["photos_script.py:make_loader", "--session", "photos_script.py"], 3, "is no saved session"),
     ],
@@ -193,9 +232,10 @@ def test_a_script_that_fails_when_it_is_imported(capsys, script, tmp_path):
     )
 
 
-def test_a_saved_measurement_cannot_be_verified(capsys, tmp_path):
+@pytest.mark.parametrize("words", [["--verify"], ["--ranks", 2]], ids=["verify", "ranks"])
+def test_a_saved_measurement_cannot_be_verified(capsys, tmp_path, words):
     path = saved(tmp_path / "loader.json")
-    status, _, err = run(capsys, path, "--step-ms", 3, "--verify")
+    status, _, err = run(capsys, path, "--step-ms", 3, *words)
     assert (status, "a saved diagnosis holds none" in err) == (2, True)
 
 

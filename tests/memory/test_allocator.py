@@ -360,3 +360,23 @@ def test_the_driver_and_the_allocator_agree_on_what_is_reserved(allocator, setti
         one.free(block)
     one.empty_cache()
     assert one.reserved == one.driver.used == 0
+
+
+def test_a_request_beyond_the_fraction_fails_at_once_where_that_is_asked_for(allocator):
+    settings = "per_process_memory_fraction:0.5"
+    for more, kept, retries in (("", 0, 1), (",throw_on_cudamalloc_oom:True", 40 * MIB, 0)):
+        one = allocator(settings + more, total=200 * MIB)
+        one.free(one.malloc(40 * MIB))
+        assert one.malloc(110 * MIB) is None
+        assert (one.reserved, one.retries, one.ooms, one.frees) == (kept, retries, 1, retries)
+        block = one.malloc(90 * MIB)  # fits, once what is cached is given back
+        assert (block is None) == bool(kept)
+
+
+def test_the_device_itself_is_asked_again_all_the_same(allocator):
+    one = allocator(
+        "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True", capacity=80 * MIB, total=400 * MIB
+    )
+    one.free(one.malloc(60 * MIB))
+    assert one.malloc(70 * MIB) is not None
+    assert (one.retries, one.frees) == (1, 1)

@@ -88,7 +88,7 @@ def all_blocks(allocator: Allocator, live: list[Block]) -> list[Block]:
     return walked
 
 
-def holds(allocator: Allocator, live: list[Block]) -> None:
+def check_books(allocator: Allocator, live: list[Block]) -> None:
     blocks = sorted(all_blocks(allocator, live), key=lambda block: block.address)
     mapped = [block for block in blocks if block.mapped]
     # Nothing lies over anything else.
@@ -117,7 +117,7 @@ def holds(allocator: Allocator, live: list[Block]) -> None:
 @settings(max_examples=300, deadline=None)
 @given(cases)
 def test_the_allocator_keeps_its_books(case):
-    play(*case, look=holds)
+    play(*case, look=check_books)
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import Counter
+
 import pytest
 
-from gapless.memory.report import fidelity
+from gapless.memory.report import fidelity, report
 from gapless.memory.simulate import Simulation, simulate
 from gapless.memory.snapshot import read
-from gapless.model.memory import check
+from gapless.model.memory import ALLOC, check
 
 KNOWN = {
     "2.7b-forward-frees.pickle": (178, 742, 0, 51_849_986_048, 34_898_706_432),
@@ -47,3 +50,63 @@ def test_a_real_run_replayed(snapshot, name):
 def test_other_settings_on_a_thrashing_run(snapshot, settings, retries):
     (run,) = read(str(snapshot("select_n-thrashing.pickle")))
     assert simulate(run, settings).retries == retries
+
+
+def alive(value: dict, allocations: int) -> list[tuple[int, list]]:
+    """Bytes and frames of what is in use after so many requests: undone from the end, entry by entry."""
+    (trace,) = [one for one in value["device_traces"] if one]
+    asked, frames_of = {}, {}
+    for at, entry in enumerate(trace):
+        if entry["action"] == "alloc":
+            asked[entry["addr"]] = entry["frames"]
+        elif entry["action"] == "free_requested":
+            frames_of[at] = asked.pop(entry["addr"], [])
+    live = {}
+    for segment in value["segments"]:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                frames = asked.get(address) or block.get("frames", [])
+                live[address] = block.get("requested_size", block["size"]), frames
+            address += block["size"]
+    left = sum(entry["action"] == "alloc" for entry in trace)
+    for at in reversed(range(len(trace))):
+        entry = trace[at]
+        if entry["action"] == "free_requested":
+            live[entry["addr"]] = entry["size"], frames_of[at]
+        elif entry["action"] == "alloc":
+            if left == allocations:
+                break
+            left -= 1
+            del live[entry["addr"]]
+    return list(live.values())
+
+
+def own_line(frames: list) -> tuple[str, int] | None:
+    """The innermost line of Python outside of what is installed, and of what a compiler wrote."""
+    for frame in frames:
+        file = frame["filename"]
+        installed = "-packages/" in file or "/lib/python3" in file or file.startswith("<")
+        installed |= "torchinductor" in file
+        if frame["line"] > 0 and file.endswith(".py") and not installed:
+            return file, frame["line"]
+    return None
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_who_owns_the_peak_by_another_reckoning(snapshot, name):
+    path = snapshot(name)
+    (run,) = read(str(path))
+    peak = report(run).peak
+    held = alive(pickle.loads(path.read_bytes()), run.action[: peak.event + 1].count(ALLOC))
+    reckoned = Counter()
+    for size, frames in held:
+        line = own_line(frames)
+        if line is not None:
+            reckoned[line] += size
+    told = Counter()
+    for one in peak.owners:
+        if one.line is not None and one.line.is_user:
+            told[one.line.file, one.line.line] += one.bytes
+    assert told == reckoned
+    assert sum(peak.kinds.values()) == sum(size for size, _ in held)

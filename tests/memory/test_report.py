@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from multiprocessing.connection import wait
+
 import msgspec
 import pytest
 
@@ -275,6 +278,28 @@ def test_trials_on_several_processes_are_the_same():
     assert apart == attempt_all(run, wanted, where, 1)
     assert apart[0].outcome.shortage.line == MODEL
     assert sorted(told) == [(number, 4) for number in range(1, 5)]
+
+
+def test_trials_that_are_interrupted_leave_no_process_behind():
+    started = []
+
+    def stop(done: int, of: int) -> None:
+        started.extend(multiprocessing.active_children())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt_all(training(20_000), ["max_split_size_mb:32", *[""] * 5], Where(), 2, stop)
+    assert started
+    assert all(wait([one.sentinel], 30) for one in started)  # ready once the process has ended
+
+
+def test_trials_of_a_process_that_was_killed_are_made_here():
+    def kill(done: int, of: int) -> None:
+        for one in multiprocessing.active_children() if done == 1 else ():
+            one.kill()
+
+    run, wanted = training(20_000), ["max_split_size_mb:32", "expandable_segments:True", "", ""]
+    assert attempt_all(run, wanted, Where(), 2, kill) == attempt_all(run, wanted, Where())
 
 
 # Runs ---------------------------------------------------------------------------------------------

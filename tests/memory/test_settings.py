@@ -145,3 +145,19 @@ def test_what_torch_takes_is_taken_and_nothing_else(text):
         if "torch knows no allocator setting" in str(error):
             return  # a build for CUDA refuses what this one skips
     assert taken == accepted
+
+
+def test_what_is_refused_at_once():
+    found = parse("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5")
+    assert (found.rejects, found.fraction, found.ignored) == (True, 0.5, ())
+    assert not parse("throw_on_cudamalloc_oom:False").rejects
+    with pytest.raises(
+        InvalidSettings, match="throw_on_cudamalloc_oom is True or False, written so, and not"
+    ):
+        parse("throw_on_cudamalloc_oom:1")
+
+
+def test_what_is_not_simulated_is_told_from_what_changes_nothing():
+    found = parse("graph_capture_record_stream_reuse:True,expandable_segments_reserve:40G")
+    assert found.unsimulated == ("graph_capture_record_stream_reuse", "expandable_segments_reserve")
+    assert found.ignored == ()

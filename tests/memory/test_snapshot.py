@@ -356,6 +356,28 @@ def test_every_device_has_its_own_run():
     assert [(found.device, found.recorded.frees) for found in of_value(value, "it")] == [(0, 1), (2, 2)]
 
 
+def test_a_cache_emptied_where_each_segment_tells_who_made_it():
+    """``context="alloc"``: what is given back has the frames of its making, as the next request may have."""
+    other = [{**CALL[0], "line": 30}]
+    found = run(
+        [segment(block(40 * MIB, "active_allocated"), address=BASE + 128 * MIB)],
+        [
+            *(entry(action, BASE, frames=CALL) for action in ("segment_alloc", "alloc")),
+            *(entry(action, BASE + 64 * MIB, frames=other) for action in ("segment_alloc", "alloc")),
+            *(entry(action, BASE, frames=CALL) for action in ("free_requested", "free_completed")),
+            *(
+                entry(action, BASE + 64 * MIB, frames=other)
+                for action in ("free_requested", "free_completed")
+            ),
+            entry("segment_free", BASE, frames=CALL),
+            entry("segment_free", BASE + 64 * MIB, frames=other),
+            *(entry(one, BASE + 128 * MIB, 40 * MIB, frames=CALL) for one in ("segment_alloc", "alloc")),
+        ],
+    )
+    assert found.action == (ALLOC, ALLOC, FREE, FREE, EMPTY, ALLOC)
+    assert found.recorded.retries == 0
+
+
 # Files --------------------------------------------------------------------------------------------
 
 GOOD = snapshot([segment(block(20 * MIB))], [entry("segment_alloc", frames=CALL)])

@@ -372,7 +372,7 @@ def test_kinds_of_reductions_over_processes():
 @pytest.mark.parametrize("name", NAMES)
 def test_modules_with_metrics_can_be_scripted(name):
     for sample in of(name)[:2]:
-        torch.jit.script(sample.make())
+        assert isinstance(torch.jit.script(sample.make()), torch.jit.ScriptModule)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -386,7 +386,7 @@ def test_other_modules_can_be_scripted():
         metrics.MetricCollection(accuracy, metrics.MeanSquaredError()),
         metrics.SumMetric() + 1,
     ):
-        torch.jit.script(made)
+        assert isinstance(torch.jit.script(made), torch.jit.ScriptModule)
 
 
 # Groups that a user chooses.

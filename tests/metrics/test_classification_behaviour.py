@@ -90,6 +90,30 @@ def test_arguments_are_described(name: str):
     assert "\n    process_group: " not in described
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("more", [(), (2,)])
+def test_what_update_takes_is_as_described(name: str, more: tuple[int, ...]):
+    described = (inspect.getdoc(getattr(metrics, name)) or "").replace("\n", " ")
+    takes = described.partition("``update`` takes ")[2].partition(". ")[0]
+    assert "targets" in takes
+    torch.manual_seed(0)
+    task = getattr(metrics, name).task
+    options = needed(name)
+    columns = options.get("num_labels", options.get("num_classes", 1))
+    shape = (40, columns, *more) if task == "multilabel" else (40, *more)
+    most = columns if task == "multiclass" else 2
+    labels, target = (torch.randint(most, shape) for _ in range(2))
+    scores = torch.rand((40, columns, *more) if task == "multiclass" else shape)
+    metric = getattr(metrics, name)(**options)
+    metric.update(scores, target)
+    if "labels" in takes:
+        metric.update(labels, target)
+    else:
+        with pytest.raises((ValueError, RuntimeError)):
+            metric.update(labels, target)
+    metric.compute()
+
+
 # Warnings.
 
 

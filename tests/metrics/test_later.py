@@ -24,7 +24,7 @@ def save_three(folder: Any) -> None:
         torch.save(states, folder / f"old{i}.pt")
 
 
-def close(found: dict[str, Any], expected: dict[str, Any]) -> None:
+def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(torch.tensor(found[name]), torch.as_tensor(value), msg=name)
@@ -47,7 +47,7 @@ def test_one_goes_on_before_the_other_takes_part(seen):
     }
     assert seen[0]["apart"]["before"] == [False, False]
     for found in seen:
-        close(found["apart"]["values"], whole)
+        assert_close(found["apart"]["values"], whole)
         assert found["apart"]["mine"] == 100
         kinds = [name.removesuffix("_single").removesuffix("_into_tensor") for name in found["collectives"]]
         assert kinds == ["all_reduce", "all_gather", "all_reduce"]
@@ -67,8 +67,8 @@ def test_later_is_as_now_for_all_that_there_is(seen):
     feed(collection, {}, 0, 24)
     whole = {name: value.tolist() for name, value in collection.compute().items()}
     for found in seen:
-        close(found["later"], whole)
-        close(found["now"], whole)
+        assert_close(found["later"], whole)
+        assert_close(found["now"], whole)
 
 
 def test_two_go_on_from_three(seen):
@@ -80,7 +80,7 @@ def test_two_go_on_from_three(seen):
     for found in seen:
         rows = found["saved"].pop("cat")
         assert sorted(rows) == pytest.approx(sorted(whole["cat"]))
-        close(found["saved"], {name: value for name, value in whole.items() if name != "cat"})
+        assert_close(found["saved"], {name: value for name, value in whole.items() if name != "cat"})
 
 
 def test_alone_it_is_as_any_reading():

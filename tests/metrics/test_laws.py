@@ -15,7 +15,6 @@ from metrics.test_values import flat, same
 
 import gapless.metrics as metrics
 
-GROWING = ("CatMetric",)
 NAMES = sorted({sample.name for sample in SAMPLES})
 
 

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from metrics.unwaiting import same
+from metrics.unwaiting import QUIET, assert_same
 from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics import classification as tc
 from torchmetrics.aggregation import CatMetric, MaxMetric, MeanMetric, SumMetric
 
-import gapless
 from gapless.metrics.torchmetrics import unwait
 
-HERE = Path(__file__).parent
 NAN = float("nan")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def seen() -> Iterator[Any]:
-    """One emulated device for all tests of this module that ask for it."""
-    with gapless.emulate() as seen:
-        yield seen
+pytestmark = QUIET
 
 
 def test_nan_is_an_error_at_the_next_compute_and_only_there() -> None:
@@ -59,11 +44,11 @@ def test_cat_cuts_out_and_tells_once() -> None:
     unwait(metric)
     metric.update(torch.tensor([1.0, NAN]))
     with pytest.warns(UserWarning, match="CatMetric: 1 values"):
-        same(metric.compute(), torch.tensor(1.0))
+        assert_same(metric.compute(), torch.tensor(1.0))
     metric.update(2.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        same(metric.compute(), torch.tensor([1.0, 2.0]))
+        assert_same(metric.compute(), torch.tensor([1.0, 2.0]))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +123,7 @@ def test_no_check_is_lost_in_a_collection() -> None:
         pytest.raises(RuntimeError, match="MeanMetric: 1"),
     ):
         metrics.compute()
-    same(metrics.compute(), {"MeanMetric": torch.tensor(1.0), "MaxMetric": torch.tensor(1.0)})
+    assert_same(metrics.compute(), {"MeanMetric": torch.tensor(1.0), "MaxMetric": torch.tensor(1.0)})
 
 
 def test_unknown_delivery() -> None:

@@ -12,13 +12,6 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-NAN = float("nan")
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
 
 
 def test_two_ranks(tmp_path: Path) -> None:

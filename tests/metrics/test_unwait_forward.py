@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torchmetrics
-from metrics.unwaiting import SLOW, WAITS, same
+from metrics.unwaiting import SLOW, WAITS, assert_same
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics import classification as tc
@@ -69,17 +69,17 @@ def test_forward_gives_each_batch_and_keeps_all(make: Callable[[], dict[str, Met
     unwait(metrics, **options)
     assert named(metrics) == ALIKE[make]
     for step in range(3):
-        same(plain(*batch(step)), metrics(*batch(step)))
+        assert_same(plain(*batch(step)), metrics(*batch(step)))
     for one in (plain, metrics):
         one.update(*batch(3))
-    same(plain(*batch(4)), metrics(*batch(4)))
+    assert_same(plain(*batch(4)), metrics(*batch(4)))
     for name, metric in metrics._modules.items():
         assert metric.update_count == plain._modules[name].update_count
-    same(plain.compute(), metrics.compute())
+    assert_same(plain.compute(), metrics.compute())
     for one in (plain, metrics):
         one.reset()
-    same(plain(*batch(5)), metrics(*batch(5)))
-    same(plain.compute(), metrics.compute())
+    assert_same(plain(*batch(5)), metrics(*batch(5)))
+    assert_same(plain.compute(), metrics.compute())
 
 
 def test_what_is_made_alike_is_updated_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +102,8 @@ def test_groups_of_the_users_own_that_are_none_stay_apart() -> None:
     plain = MetricCollection(counts(), compute_groups=False)
     unwait(metrics)
     for step in range(2):
-        same(plain(*batch(step)), metrics(*batch(step)))
-    same(plain.compute(), metrics.compute())
+        assert_same(plain(*batch(step)), metrics(*batch(step)))
+    assert_same(plain.compute(), metrics.compute())
 
 
 def test_values_that_are_the_same_by_chance_make_no_group() -> None:
@@ -113,9 +113,9 @@ def test_values_that_are_the_same_by_chance_make_no_group() -> None:
     assert named(metrics) == []
     preds = torch.tensor([0, 1, 2])
     first = metrics(preds, torch.tensor([1, 1, 2]))  # no 0 among the targets
-    same(first, {"all": torch.tensor(2 / 3), "without 0": torch.tensor(2 / 3)})
+    assert_same(first, {"all": torch.tensor(2 / 3), "without 0": torch.tensor(2 / 3)})
     second = metrics(preds, torch.tensor([0, 1, 1]))
-    same(second, {"all": torch.tensor(2 / 3), "without 0": torch.tensor(1 / 2)})
+    assert_same(second, {"all": torch.tensor(2 / 3), "without 0": torch.tensor(1 / 2)})
 
 
 class Plain(torchmetrics.Metric):
@@ -201,7 +201,7 @@ def test_an_update_that_fails_leaves_the_metrics_as_they_were() -> None:
     for metric in metrics._modules.values():
         metric.reset()
     other = MetricCollection({"a": tc.MulticlassAccuracy(5), "b": tc.MulticlassF1Score(5)})
-    same(other(*batch(1)), metrics(*batch(1)))
+    assert_same(other(*batch(1)), metrics(*batch(1)))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -219,4 +219,4 @@ def test_forward_of_single_metrics(family: str) -> None:
             values = [metric(*case.batch(WAITS.Make(step, "cpu"))) for step in range(2)]
             metric.update(*case.batch(WAITS.Make(2, "cpu")))
             found.append([*values, metric.compute()])
-        same(*found)
+        assert_same(*found)

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torchmetrics
 from metrics.own_metrics import Weighted
-from metrics.unwaiting import same
+from metrics.unwaiting import QUIET, assert_same
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics import classification as tc
@@ -26,14 +26,9 @@ from torchmetrics.wrappers import MinMaxMetric, Running
 from gapless.metrics.torchmetrics import rewait, unwait
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 
-HERE = Path(__file__).parent
 NAN = float("nan")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
+pytestmark = QUIET
 
 
 def trained(metric: Any) -> Any:
@@ -55,7 +50,7 @@ def test_copies_and_pickles_are_unwaited_too(make: Callable[[], Any]) -> None:
     copies.append(torch.load(file, weights_only=False))
     for one in copies:
         assert type(one) is type(metric)
-        same(one.compute(), metric.compute())
+        assert_same(one.compute(), metric.compute())
         one.update(torch.tensor([NAN, 6.0]))
         with pytest.warns(UserWarning, match="1 values were `nan`"):
             one.compute()
@@ -99,7 +94,7 @@ def test_name_class_states_and_device_stay() -> None:
     assert isinstance(metric, tc.MulticlassAccuracy)
     assert type(metric).__name__ == "MulticlassAccuracy"
     assert repr(metric) == text
-    same(metric.state_dict(), before)
+    assert_same(metric.state_dict(), before)
     metric.load_state_dict(before)
     metric.to("cpu").set_dtype(torch.float64)
     assert metric.update_count == 1
@@ -211,7 +206,7 @@ def test_what_is_added_to_a_collection_is_unwaited() -> None:
     unwait(metrics, checks="off")
     metrics.add_metrics(SumMetric(nan_strategy="error"))
     metrics.update(torch.tensor([NAN, 2.0]))
-    same(metrics.compute(), {"MeanMetric": torch.tensor(2.0), "SumMetric": torch.tensor(2.0)})
+    assert_same(metrics.compute(), {"MeanMetric": torch.tensor(2.0), "SumMetric": torch.tensor(2.0)})
 
 
 def test_nothing_to_unwait() -> None:
@@ -238,12 +233,12 @@ def test_stable_states_keep_their_storages(make: Callable[[], Any], inputs: tupl
         one.update(*inputs)
         one(*inputs)
         one.compute()
-    same(plain.compute(), metric.compute())
+    assert_same(plain.compute(), metric.compute())
     for one in (plain, metric):
         one.reset()
         one.update(*inputs)
     assert {name: getattr(metric, name).data_ptr() for name in metric._defaults} == where
-    same(plain.compute(), metric.compute())
+    assert_same(plain.compute(), metric.compute())
 
 
 @pytest.mark.parametrize("make", [MeanMetric, lambda: tc.MulticlassAccuracy(3)])
@@ -261,4 +256,4 @@ def test_a_compiled_program_can_update(make: Callable[[], Any]) -> None:
         for _ in range(2):
             compiled()
         values.append(metric.compute())
-    same(*values)
+    assert_same(*values)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torchmetrics
 from metrics import own_metrics
+from metrics.unwaiting import QUIET
 from torch import Tensor
 from torchmetrics import MetricCollection, segmentation
 from torchmetrics import classification as tc
@@ -15,11 +16,7 @@ from torchmetrics.aggregation import MeanMetric
 from gapless.metrics.torchmetrics import _classes, _relink, unwait
 from gapless.metrics.torchmetrics._registry import REPLACEMENTS, Table, digest_of, needed, original_of, table
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
+pytestmark = QUIET
 
 
 def test_every_replacement_knows_the_text_it_stands_for() -> None:

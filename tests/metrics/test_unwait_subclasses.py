@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from metrics.own_metrics import Doubled, Own, Product, Unchecked, Weighted
-from metrics.unwaiting import same
+from metrics.unwaiting import QUIET, assert_same
 
-import gapless
 from gapless.metrics.torchmetrics import unwait
 
-HERE = Path(__file__).parent
 NAN = float("nan")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def seen() -> Iterator[Any]:
-    """One emulated device for all tests of this module that ask for it."""
-    with gapless.emulate() as seen:
-        yield seen
+pytestmark = QUIET
 
 
 @pytest.mark.parametrize("cls", [Unchecked, Weighted, Doubled])
@@ -41,7 +26,7 @@ def test_subclasses_of_aggregators_do_not_wait(cls: Any, seen: Any) -> None:
         metric.update(3.0)
         waits = seen.waits - before
     assert waits <= 1, "the tensor that the test itself places"
-    same(both[0].compute().cpu(), both[1].compute().cpu())
+    assert_same(both[0].compute().cpu(), both[1].compute().cpu())
 
 
 def test_an_aggregator_of_unknown_kind_keeps_its_check() -> None:

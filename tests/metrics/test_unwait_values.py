@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,21 +9,16 @@ import torch
 import torchmetrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics.unwaiting import same
+from metrics.unwaiting import QUIET, assert_same, assert_same_unwaited
 from torchmetrics import classification as tc
 from torchmetrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from torchmetrics.text import Perplexity
 
 from gapless.metrics.torchmetrics import unwait
 
-HERE = Path(__file__).parent
 NAN = float("nan")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
+pytestmark = QUIET
 
 
 sizes = st.integers(1, 20)
@@ -65,7 +59,7 @@ def test_counts_of_classes(
         for a, b in zip(expected, found, strict=True) if isinstance(expected, list) else [(expected, found)]:
             assert torch.equal(a, b)
             assert a.dtype == b.dtype
-    same(both[0].compute(), both[1].compute())
+    assert_same(both[0].compute(), both[1].compute())
 
 
 @settings(max_examples=40, deadline=None)
@@ -97,7 +91,7 @@ def test_matrices_and_curves(
     for metric in both:
         metric.update(scores, target)
     assert torch.equal(both[0].confmat, both[1].confmat)
-    same(both[0].compute(), both[1].compute())
+    assert_same(both[0].compute(), both[1].compute())
 
 
 @settings(max_examples=60, deadline=None)
@@ -111,24 +105,15 @@ def test_matrices_and_curves(
     ),
 )
 def test_aggregators_with_nan(cls: Any, strategy: Any, values: list[list[float]]) -> None:
-    both = [cls(nan_strategy=strategy) for _ in range(2)]
-    unwait(both[1])
-    for metric in both:
-        for value in values:
-            metric.update(torch.tensor(value))
-    same(both[0].compute(), both[1].compute())
+    assert_same_unwaited(lambda: cls(nan_strategy=strategy), *((torch.tensor(value),) for value in values))
 
 
 @pytest.mark.parametrize("strategy", ["ignore", "warn", 3.0, "disable"])
 @pytest.mark.parametrize("weight", [None, 2.0, [1.0, NAN, 3.0]])
 def test_mean_with_weights(strategy: Any, weight: Any) -> None:
-    both = [MeanMetric(nan_strategy=strategy) for _ in range(2)]
-    unwait(both[1])
-    for metric in both:
-        given_weight = torch.tensor(weight) if isinstance(weight, list) else weight
-        metric.update(torch.tensor([1.0, 2.0, 4.0]), *([] if weight is None else [given_weight]))
-        metric.update(5.0)
-    same(both[0].compute(), both[1].compute())
+    given_weight = torch.tensor(weight) if isinstance(weight, list) else weight
+    first = (torch.tensor([1.0, 2.0, 4.0]), *([] if weight is None else [given_weight]))
+    assert_same_unwaited(lambda: MeanMetric(nan_strategy=strategy), first, (5.0,))
 
 
 def test_a_float_strategy_leaves_the_callers_tensor_alone() -> None:
@@ -146,8 +131,4 @@ def test_perplexity(ignore_index: int | None) -> None:
     scores, target = torch.randn(2, 9, 5, generator=g), torch.randint(5, (2, 9), generator=g)
     if ignore_index is not None:
         target[:, 3] = ignore_index
-    both = [Perplexity(ignore_index=ignore_index) for _ in range(2)]
-    unwait(both[1])
-    for metric in both:
-        metric.update(scores, target)
-    same(both[0].compute(), both[1].compute())
+    assert_same_unwaited(lambda: Perplexity(ignore_index=ignore_index), (scores, target))

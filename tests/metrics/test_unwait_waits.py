@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from metrics.unwaiting import CASES, SLOW, WAITS, counted, same
+from metrics.unwaiting import CASES, QUIET, SLOW, WAITS, assert_same, counted
 from torchmetrics import MetricCollection
 from torchmetrics import classification as tc
 from torchmetrics.aggregation import MeanMetric
 
-import gapless
 from gapless.metrics.torchmetrics import unwait
 
-HERE = Path(__file__).parent
-NAN = float("nan")
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def seen() -> Iterator[Any]:
-    """One emulated device for all tests of this module that ask for it."""
-    with gapless.emulate() as seen:
-        yield seen
+pytestmark = QUIET
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not any(slow in name for slow in SLOW)])
 def test_same_values_and_no_more_waits(name: str, seen: Any) -> None:
     before, result, value = counted(CASES[name], seen, lambda metric: None)
     after, unwaited_result, unwaited_value = counted(CASES[name], seen, unwait)
-    same(value, unwaited_value)
+    assert_same(value, unwaited_value)
     assert all(a <= b for a, b in zip(after, before, strict=True))
     assert sum(after) + unwaited_result <= sum(before) + result
 

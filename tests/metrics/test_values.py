@@ -7,38 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-import torchmetrics
-import torchmetrics.segmentation
-import torchmetrics.text
-import torchmetrics.wrappers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics.samples import CLASSES, SAMPLES, Sample, multiclass
+from metrics.test_drop_in import theirs
 from sklearn import metrics as sklearn
 from torch import Tensor
 
 import gapless.metrics as metrics
 
-HOMES = (
-    torchmetrics,
-    torchmetrics.classification,
-    torchmetrics.regression,
-    torchmetrics.segmentation,
-    torchmetrics.text,
-)
 OURS = ("logits", "capacity", "num_outputs")
 
 
 def reference(sample: Sample) -> Any:
     """TorchMetrics' metric of that name and these options."""
-    home = next(home for home in HOMES if hasattr(home, sample.name))
     keeps = sample.name not in ("R2Score", "ExplainedVariance")
     options = {
         k: v
         for k, v in sample.options.items()
         if k not in ("logits", "capacity") and (keeps or k not in OURS)
     }
-    return getattr(home, sample.name)(**options)
+    return theirs(sample.name)(**options)
 
 
 def flat(value: Any) -> list[Tensor]:

@@ -9,10 +9,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from gapless.metrics.torchmetrics import unwait
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+QUIET = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+"""Marks for modules of tests whose metrics warn of what the tests give them."""
 
 
 def load_cases() -> ModuleType:
@@ -34,20 +44,34 @@ SLOW = ("Hausdorff", "AdjustedMutual", "Fidelity", "VisualInf")
 """Names of what takes longest; the benchmark runs these too."""
 
 
-def same(a: Any, b: Any) -> None:
-    """Assert that two results hold the same values."""
+def assert_same(a: Any, b: Any) -> None:
+    """Two results hold the same values."""
     if isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:
-            same(a[key], b[key])
+            assert_same(a[key], b[key])
     elif isinstance(a, (list, tuple)):
         assert len(a) == len(b)
         for x, y in zip(a, b, strict=True):
-            same(x, y)
+            assert_same(x, y)
     elif isinstance(a, Tensor):
         torch.testing.assert_close(b, a, equal_nan=True, check_dtype=False)
     else:
         assert a == b
+
+
+def assert_same_unwaited(make: Callable[[], Any], *batches: tuple[Any, ...]) -> None:
+    """Results are the same with `unwait`; where TorchMetrics fails, so may they."""
+    plain, metric = make(), make()
+    unwait(metric)
+    for inputs in batches:
+        plain.update(*inputs)
+        metric.update(*inputs)
+    try:
+        expected = plain.compute()
+    except IndexError:  # of a label whose targets are all ignored
+        return
+    assert_same(expected, metric.compute())
 
 
 def counted(case: Any, seen: Any, change: Callable[[Any], Any]) -> tuple[list[int], int, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import gapless
 from gapless import ops
 from gapless.errors import UsageError
 
@@ -29,12 +28,6 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 PATTERNS = {"taken": "1111", "first skipped": "0011", "in between": "1010", "none": "0000"}
 
 
-@pytest.fixture(scope="module")
-def seen() -> Iterator[Any]:
-    with gapless.emulate() as seen:
-        yield seen
-
-
 def model() -> nn.Linear:
     torch.manual_seed(0)
     return nn.Linear(3, 2, device="cuda")
@@ -50,7 +43,7 @@ def state(net: nn.Module, optimizer: Optimizer) -> Any:
     return copy.deepcopy((net.state_dict(), optimizer.state_dict()["state"]))
 
 
-def same(a: Any, b: Any) -> None:
+def assert_same(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
@@ -68,10 +61,10 @@ def test_as_an_if_around_the_step(seen: Any, name: str, pattern: str) -> None:
         assert seen.waits - before <= (0 if had_state else 1), seen.session.sites
         if taken == "1":
             reference.step()
-        same(ours.state_dict(), theirs.state_dict())
+        assert_same(ours.state_dict(), theirs.state_dict())
         mine_state, their_state = mine.state_dict()["state"], reference.state_dict()["state"]
         assert {k for k in mine_state if mine_state[k]} == {k for k in their_state if their_state[k]}
-        same({k: v for k, v in mine_state.items() if v}, {k: v for k, v in their_state.items() if v})
+        assert_same({k: v for k, v in mine_state.items() if v}, {k: v for k, v in their_state.items() if v})
 
 
 def test_only_finite_gradients_step(seen: Any) -> None:
@@ -85,7 +78,7 @@ def test_only_finite_gradients_step(seen: Any) -> None:
         assert seen.waits == before, seen.session.sites
         assert bool(taken) == (not bad)
         if bad:
-            same(state(net, optimizer), kept)
+            assert_same(state(net, optimizer), kept)
         else:
             assert not torch.equal(net.weight, kept[0]["weight"])
 
@@ -151,10 +144,10 @@ def test_clipping(seen: Any, bad: bool) -> None:
     norm = ops.clip_grad_norm_(ours.parameters(), 0.5, nonfinite="zero")
     assert seen.waits == before
     wanted = nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
-    same(norm, wanted)
+    assert_same(norm, wanted)
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert mine.grad is not None
-        same(mine.grad, torch.zeros_like(mine) if bad else other.grad)
+        assert_same(mine.grad, torch.zeros_like(mine) if bad else other.grad)
     kept = ops.clip_grad_norm_(theirs.parameters(), 0.25)
     assert isinstance(kept, Tensor)
     with pytest.raises(ValueError, match='nonfinite is "keep" or "zero", but got \'raise\''):

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from ops.samples import SAMPLES, Inputs, Sample, gradients
-
-import gapless
-
-
-@pytest.fixture(scope="module")
-def seen() -> Iterator[Any]:
-    with gapless.emulate() as seen:
-        yield seen
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)

@@ -20,7 +20,6 @@ from gapless.analyze.compare import compare_profiles, compare_reports, subject
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.profile import of_file, profile
 from gapless.analyze.profile.report import report
-from gapless.errors import UsageError
 from gapless.model import Report, SourceLine
 from gapless.model.profile import KernelTime
 from gapless.render import Style, formats, html, renderer
@@ -258,12 +257,6 @@ def test_hostile_comparisons_are_text():
         page = Page(html.comparison(one, Style()))
         assert_sound(page)
         assert visible(text.encode("utf-8", "backslashreplace").decode()) + "." in page.text
-
-
-def test_a_page_is_of_one_run(made):
-    assert html.together([made], Style()) == renderer("html")(made, Style())
-    with pytest.raises(UsageError, match="a page is of one run, and these files are of 2"):
-        html.together([made, made], Style())
 
 
 def test_pages_stay_small_enough_to_send(made):

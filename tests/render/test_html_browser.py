@@ -8,19 +8,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from building import example
+from remembering import diagnosed, remembered, trained
 from tracing import training
 
 from gapless.analyze.profile.profile import profile
 from gapless.analyze.profile.report import report
+from gapless.memory.report import Wishes
 from gapless.model import Report
-from gapless.render import Style, renderer
+from gapless.model.loading import Diagnosis
+from gapless.model.memory import MemoryReport
+from gapless.model.wording import size
+from gapless.render import Style, html, renderer
 
 sync_api = pytest.importorskip("playwright.sync_api")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 READY = "() => document.documentElement.dataset.ready === 'yes'"
+FRAME = "() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))"
 DARK = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -42,15 +49,26 @@ def browser() -> Iterator[Any]:
 Open = Callable[..., Any]
 
 
+def page_of(found: Report | list[Report] | MemoryReport | Diagnosis) -> str:
+    style = Style(folder="/work")
+    if isinstance(found, list):
+        return html.together(found, style)
+    if isinstance(found, MemoryReport):
+        return html.memory(found, style)
+    if isinstance(found, Diagnosis):
+        return html.diagnosis(found, style)
+    return renderer("html")(found, style)
+
+
 @pytest.fixture
 def visit(browser, tmp_path: Path) -> Iterator[Open]:
     """``visit(report, hash)`` opens the page from disk; at the end nothing may have gone wrong."""
     told: list[str] = []
     contexts: list[Any] = []
 
-    def visit(found: Report, where: str = "", **options: Any) -> Any:
+    def visit(found: Any, where: str = "", **options: Any) -> Any:
         file = tmp_path / "report.html"
-        file.write_text(renderer("html")(found, Style(folder="/work")), encoding="utf-8")
+        file.write_text(page_of(found), encoding="utf-8")
         contexts.append(browser.new_context(viewport={"width": 1200, "height": 800}, **options))
         page = contexts[-1].new_page()
         page.on("console", lambda message: told.append(message.text))
@@ -75,7 +93,7 @@ def made() -> Report:
 
 
 def shown(page: Any) -> list[float]:
-    return page.evaluate("gaplessTimeline.range()")
+    return page.evaluate("gaplessStages[0].range()")
 
 
 def test_it_opens_and_the_filter_filters(visit):
@@ -118,14 +136,14 @@ def test_a_filter_comes_back_with_the_link(visit):
 def test_the_timeline_zooms_and_pans(visit, made):
     page = visit(made)
     whole = shown(page)
-    canvas = page.locator("#lanes")
+    canvas = page.locator(".canvas .main")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     canvas.focus()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
     page.mouse.wheel(0, -400)
     page.wait_for_function(
-        f"() => gaplessTimeline.range()[1] - gaplessTimeline.range()[0] < {whole[1] - whole[0]}"
+        f"() => gaplessStages[0].range()[1] - gaplessStages[0].range()[0] < {whole[1] - whole[0]}"
     )
     zoomed = shown(page)
     page.mouse.down()
@@ -145,7 +163,7 @@ def test_the_timeline_zooms_and_pans(visit, made):
 
 def test_the_wheel_scrolls_the_page_until_the_timeline_is_meant(visit, made):
     page = visit(made)
-    canvas = page.locator("#lanes")
+    canvas = page.locator(".canvas .main")
     page.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
     box = canvas.bounding_box()
     before = shown(page)
@@ -158,7 +176,7 @@ def test_the_wheel_scrolls_the_page_until_the_timeline_is_meant(visit, made):
 
 def test_what_is_shown_is_in_the_link(visit, made):
     page = visit(made)
-    page.locator("#lanes").focus()
+    page.locator(".canvas .main").focus()
     page.keyboard.press("n")
     page.wait_for_function("() => location.hash.includes('from=')")
     where, range_ = page.evaluate("location.hash"), shown(page)
@@ -168,22 +186,22 @@ def test_what_is_shown_is_in_the_link(visit, made):
 
 def test_a_wait_leads_to_its_finding(visit, made):
     page = visit(made)
-    data = page.evaluate("JSON.parse(document.getElementById('data').textContent)")
+    data = page.evaluate("JSON.parse(document.getElementById('timeline-data').textContent)")
     lanes = data["lanes"]
     window = lanes["windows"][0]
     row = next(one for one in window["boxes"] if lanes["lanes"][one["lane"]]["kind"] == "waits")
     start = window["start"] + row["start"][0]
     number = data["waits"][str(row["what"][0])]
-    page.evaluate("span => gaplessTimeline.show(...span)", [start - 2000, start + row["length"][0] + 2000])
+    page.evaluate("span => gaplessStages[0].show(...span)", [start - 2000, start + row["length"][0] + 2000])
     page.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
-    box = page.locator("#lanes").bounding_box()
+    box = page.locator(".canvas .main").bounding_box()
     # The row of waits is somewhere below: the first place where the pointer becomes a hand.
     middle = box["x"] + 148 + (box["width"] - 148) / 2
     for y in range(30, int(box["height"]), 4):
         page.mouse.move(middle, box["y"] + y)
-        if page.evaluate("document.getElementById('lanes').style.cursor") == "pointer":
+        if page.evaluate("document.querySelector('.canvas .main').style.cursor") == "pointer":
             break
-    assert data["findings"][number]["code"] in page.locator("#tip").inner_text()
+    assert data["findings"][number]["code"] in page.locator(".tip").inner_text()
     page.mouse.down()
     page.mouse.up()
     assert page.evaluate("document.querySelector('.finding.at').id") == data["findings"][number]["id"]
@@ -202,8 +220,8 @@ def test_light_and_dark(visit, made):
 def test_the_timeline_can_be_read_as_a_table(visit, made):
     page = visit(made)
     page.get_by_text("The timeline as a table").click()
-    assert page.locator("#timeline-table tr", has_text="stream 7").is_visible()
-    assert page.locator("#timeline-table a").count() == sum(
+    assert page.locator(".told tr", has_text="stream 7").is_visible()
+    assert page.locator(".told a").count() == sum(
         1 for one in made.findings if one.loss is not None and one.loss.end
     )
 
@@ -223,3 +241,145 @@ def test_it_is_read_without_scripts(visit, made, browser, tmp_path):
         page.goto(file.as_uri())
         assert page.locator(".finding").first.is_visible()
         assert page.locator("h1").inner_text() == made.sentence + "."
+
+
+# Memory, loaders, several runs --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def memory() -> MemoryReport:
+    return remembered(trained(40), Wishes(tried=("expandable_segments:True", "max_split_size_mb:64")))
+
+
+def test_memory_zooms_pans_and_goes_to_the_peak(visit, memory):
+    page = visit(memory)
+    whole = shown(page)
+    canvas = page.locator(".canvas .main")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    canvas.focus()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 90)
+    page.mouse.wheel(0, -400)
+    page.wait_for_function(f"() => gaplessStages[0].range()[1] - gaplessStages[0].range()[0] < {whole[1]}")
+    zoomed = shown(page)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 - 120, box["y"] + 90, steps=4)
+    page.mouse.up()
+    assert shown(page)[0] > zoomed[0]
+    page.keyboard.press("0")
+    assert shown(page) == whole
+    page.keyboard.press("n")
+    low, high = shown(page)
+    assert low <= memory.peak.event <= high
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash").startswith("#memory-peak?")
+    again = visit(memory, page.evaluate("location.hash"))
+    assert shown(again) == pytest.approx([low, high], abs=1)
+
+
+def test_memory_is_told_where_the_pointer_is(visit, memory):
+    page, at = visit(memory), memory.peak.event
+    canvas = page.locator(".canvas .main")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    low, high = page.evaluate(f"gaplessStages[0].show({at - 9}, {at + 9}) || gaplessStages[0].range()")
+    share = (at - 0.5 - low) / (high - low)  # an event ends where its number is
+    page.mouse.move(box["x"] + 148 + share * (box["width"] - 148), box["y"] + 150)
+    told = page.locator(".tip").inner_text()
+    assert f"{size(memory.peak.allocated)} allocated of" in told
+    assert f"event {at + 1:,}" in told
+    assert "forward" in told
+
+
+def test_lines_of_other_settings_come_and_go(visit, memory):
+    page = visit(memory)
+    picture = "document.querySelector('.canvas .main').toDataURL()"
+    both = page.evaluate(picture)
+    page.get_by_label("Draw expandable_segments:True").uncheck()
+    page.evaluate(FRAME)
+    without = page.evaluate(picture)
+    assert without != both
+    page.get_by_label("Draw expandable_segments:True").check()
+    page.evaluate(FRAME)
+    assert page.evaluate(picture) == both
+
+
+def test_memory_in_the_dark_on_a_telephone_and_on_paper(visit, memory):
+    page = visit(memory, color_scheme="dark")
+    picture = "document.querySelector('.canvas .main').toDataURL()"
+    dark = page.evaluate(picture)
+    page.get_by_label("Light or dark").click()
+    assert page.evaluate(picture) != dark
+    page.set_viewport_size({"width": 380, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.emulate_media(media="print")
+    assert page.locator(".owners li").first.is_visible()
+    assert not page.locator(".tools").first.is_visible()
+
+
+def test_a_loader_opens_and_fits(visit):
+    page = visit(diagnosed())
+    assert page.locator(".column").count() == 4
+    assert page.locator(".column.advised").get_attribute("title").startswith("2 workers: 60 ms")
+    heights = [one.bounding_box()["height"] for one in page.locator(".column > i:last-of-type").all()]
+    assert heights == pytest.approx([heights[0]] * 4, abs=1)  # the step itself is the same
+    page.get_by_text("Every setting").click()
+    assert page.get_by_text("more than the memory").first.is_visible()
+    page.set_viewport_size({"width": 380, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_link_into_one_of_several_runs(visit, made):
+    runs = [example(), made, msgspec.structs.replace(made, memory=(remembered(),))]
+    page = visit(runs)
+    assert not page.locator("#run3 .finding").first.is_visible()
+    page.locator("#run1 [name=q]").fill("nonzero")
+    page.evaluate("gaplessStages[1].show(...%s)" % [100_000, 400_000])
+    page.wait_for_function("() => location.hash.includes('from2=')")
+    name = page.locator("#run3 .finding").first.get_attribute("id")
+    again = visit(runs, "#" + name + "?" + page.evaluate("location.hash").split("?")[1])
+    assert again.locator(f"[id='{name}']").is_visible()
+    assert again.evaluate("document.activeElement.closest('.finding').id") == name
+    assert again.locator("#run1 .finding:not([hidden])").count() == 1
+    assert again.locator("#run3 .finding:not([hidden])").count() == len(made.findings)
+    ranges = again.evaluate("gaplessStages.map((one) => one.range())")
+    assert ranges[1] == pytest.approx([100_000, 400_000], abs=1)
+    assert ranges[0] == again.evaluate("gaplessStages[0].whole")
+    assert again.locator("#run3 .memory-track .main").evaluate("one => one.width") > 300
+
+
+def named(text: str) -> Report:
+    return msgspec.structs.replace(example(), sentence=text, script=(text,), path=text, notes=(text,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["</script><script>alert(1)</script>", "\"'><b onmouseover='alert(1)'>\u202e\0"],
+    ids=["script", "quotes"],
+)
+def test_hostile_names_stay_names(visit, text):
+    for one in (remembered(trained(2, text, path=text)), diagnosed(text), [named(text), named(text)]):
+        page = visit(one)
+        assert page.locator("b[onmouseover]").count() == 0
+        assert (
+            page.evaluate("[...document.scripts].filter((one) => one.textContent === 'alert(1)').length") == 0
+        )
+
+
+def test_a_very_long_run_moves(visit):
+    """A page of many events draws in a frame what it shows: no more columns than there are pixels."""
+    page = visit(remembered(trained(1_500)))
+    assert page.evaluate("gaplessStages[0].whole[1]") > 10_000
+    strokes = page.evaluate(
+        """() => {
+          let calls = 0;
+          const pen = document.querySelector('.canvas .main').getContext('2d');
+          for (const name of ['fillRect', 'lineTo']) {
+            const was = pen[name].bind(pen);
+            pen[name] = (...words) => { calls += 1; was(...words); };
+          }
+          gaplessStages[0].redraw();
+          return calls;
+        }"""
+    )
+    assert strokes < 60 * page.locator(".canvas .main").evaluate("one => one.width")

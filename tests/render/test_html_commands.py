@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from building import Simulation
 from pages import Page, assert_sound
+from remembering import diagnosed, trained
 from tracing import training
 
 from gapless.commands import _output, main
 from gapless.errors import UsageError
+from gapless.model.loading import save as save_diagnosis
+from gapless.model.memory import save
 from gapless.model.profile import load
+from gapless.model.session import save as save_session
 
 SCRIPT = """
 import os, subprocess, sys
@@ -65,11 +73,75 @@ def test_ranks_are_side_by_side(capsys, tmp_path):
     assert "ranks" in page.ids
 
 
-def test_two_runs_are_no_page(capsys, trace, tmp_path):
+def test_two_runs_are_one_page(capsys, trace, tmp_path):
     other = training(steps=4).write(tmp_path / "again.json")
     status, out, err = run(capsys, "trace", "-f", "html", trace, other)
-    assert (status, out) == (2, "")
-    assert "a page is of one run" in err
+    assert (status, err) == (0, "")
+    page = Page(out)
+    assert_sound(page)
+    assert {"runs", "run1-timeline", "run2-timeline"} <= set(page.ids)
+    kept = tmp_path / "kept.json"
+    run(capsys, "trace", "-f", "html", "-o", kept, trace)
+    assert "run2" in Page(run(capsys, "show", "-f", "html", kept, kept)[1]).ids
+
+
+def test_memory_is_a_page(capsys, tmp_path):
+    kept = tmp_path / "run.json"
+    save([trained(4)], kept)
+    status, out, err = run(capsys, "memory", "-f", "html", "--try", "expandable_segments:True", kept)
+    assert (status, err) == (0, "")
+    page = Page(out)
+    assert_sound(page)
+    assert page.drawn("memory")["others"][0]["name"] == "expandable_segments:True"
+    assert run(capsys, "memory", "-f", "html", "--limit", "100MB", kept)[0] == 1
+
+
+def test_a_session_with_memory_is_shown_with_it(capsys, tmp_path):
+    kept = tmp_path / "session.json"
+    save_session(Simulation().session(memory=(trained(4),)), kept)
+    status, out, _ = run(capsys, "show", "-f", "html", kept)
+    assert status == 0
+    assert_sound(Page(out))
+    assert Page(out).drawn("memory")["windows"]
+    found = json.loads(run(capsys, "show", "-f", "json", kept)[1])
+    assert found["memory"][0]["track"] is None
+    assert any(note.startswith("memory, device 0: ") for note in found["notes"])
+
+
+def test_a_loader_is_a_page(capsys, tmp_path):
+    kept = tmp_path / "loader.json"
+    save_diagnosis(diagnosed(), kept)
+    status, out, err = run(capsys, "loader", "-f", "html", kept)
+    assert (status, err) == (0, "")
+    assert_sound(Page(out))
+
+
+PRINTING = """
+import os, sys
+from gapless.commands import loader, main
+from remembering import diagnosed
+
+def measured(*wishes):
+    print("printed", flush=True)
+    os.write(1, b"written")
+    return diagnosed()
+
+loader._measured = measured
+sys.exit(main(["loader", "-f", "html", "data.py:make"]))
+"""
+
+
+def test_what_the_loader_prints_is_not_on_the_page():
+    tests = str(Path(__file__).parents[1])
+    words = [sys.executable, "-c", PRINTING]
+    done = subprocess.run(
+        words, capture_output=True, encoding="utf-8", timeout=60, env={**os.environ, "PYTHONPATH": tests}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<!doctype html>")
+    assert_sound(Page(done.stdout))
+    assert "printed" in done.stderr
+    assert "written" in done.stderr
 
 
 def test_a_comparison_is_a_page(capsys, trace, tmp_path):

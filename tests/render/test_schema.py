@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -13,26 +14,34 @@ import gapless
 from gapless.analyze.profile.profile import profile
 from gapless.analyze.profile.report import report as explain
 from gapless.commands import main
+from gapless.emulate.emulator import Emulator
+from gapless.model import Ending, Session
+from gapless.model.estimate import Range
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Diagnosis, Prediction, Setting
+from gapless.model.loading import save as save_loader
+from gapless.model.loading_mistakes import Mistake, Verification
 from gapless.model.profile import encode as encode_profiles
+from gapless.model.proof import Cost, Proof
 from gapless.model.session import encode as encode_session
-from gapless.render import Style, _schema, renderer
+from gapless.render import Style, _loader, _proof, _schema, renderer
 
 STYLE = Style()
 
 
 @pytest.fixture(scope="module")
 def session():
-    with gapless.emulate() as seen:
+    with Emulator(programme=True) as emulator:
         weight = torch.ones(3, device="cuda", requires_grad=True)
         optimizer = torch.optim.SGD([weight], 0.1)
-        for _ in range(4):
+        for _ in range(8):
             weight.sum().backward()
             optimizer.step()
             weight[weight > 0].sum().item()
-    return seen.session
+        return emulator.session(script=("train.py",), ending=Ending())
 
 
-def fits(name: str, document: str | bytes) -> None:
+def assert_fits(name: str, document: str | bytes) -> None:
     jsonschema.Draft202012Validator(_schema.schema(name)).validate(json.loads(document))
 
 
@@ -46,20 +55,56 @@ def test_each_is_a_schema_that_refuses_other_documents(name: str) -> None:
 
 
 def test_reports_fit(session) -> None:
-    fits("report", renderer("json")(gapless.report(session), STYLE))
-    fits("report", renderer("json")(explain([profile(training().timeline())]), STYLE))
+    made = gapless.report(session)
+    assert made.estimate is not None
+    assert_fits("report", renderer("json")(made, STYLE))
+    assert_fits("report", renderer("json")(explain([profile(training().timeline())]), STYLE))
+
+
+SAVED = Path(__file__).parents[1] / "model" / "saved"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("comparison", ["compare", "profile.json", "profile.json"]),
+        ("comparison", ["compare", "session.json", "session.json"]),
+        ("report", ["show", "profile.json"]),
+        ("memory-report", ["memory", "--search", "memory.json"]),
+        ("loader", ["loader", "loader.json"]),
+    ],
+)
+def test_what_commands_write_fits(name, words, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(SAVED)
+    assert main([*words, "-f", "json"]) == 0
+    assert_fits(name, capsys.readouterr().out)
+
+
+def test_a_proof_fits() -> None:
+    cost = Cost(waits=1.0, first=2, operators=3, peak=4, estimate=Range(1, 2, 3))
+    made = Proof(verdict="the same", same=True, before="a", after="b", cases=(), costs=(cost, cost))
+    assert_fits("proof", _proof.as_json(made, STYLE))
 
 
 def test_saved_sessions_and_profiles_fit(session) -> None:
-    fits("session", encode_session(session))
-    fits("profile", encode_profiles([profile(training().timeline())]))
+    assert_fits("session", encode_session(session))
+    assert_fits("profile", encode_profiles([profile(training().timeline())]))
+
+
+def test_loaders_fit(tmp_path) -> None:
+    correctness = Verification(mistakes=(Mistake(code="GAP311", name="n", seen="s", remedy="r"),))
+    made = Diagnosis(now=Prediction(setting=Setting(workers=2)), correctness=correctness)
+    save_loader(made, tmp_path / "loader.json")
+    assert_fits("loader", (tmp_path / "loader.json").read_bytes())
+    assert_fits("loader", _loader.as_json(made, STYLE))
+    assert_fits("session", encode_session(Session(loaders=(LoaderUse(diagnosis=made),))))
 
 
 def test_a_field_of_another_type_does_not_fit(session) -> None:
     document = json.loads(renderer("json")(gapless.report(session), STYLE))
     document["findings"][0]["frequency"]["waits"] = "many"
     with pytest.raises(jsonschema.ValidationError):
-        fits("report", json.dumps(document))
+        assert_fits("report", json.dumps(document))
 
 
 def test_the_command_lists_prints_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:

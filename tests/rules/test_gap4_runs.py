@@ -185,6 +185,10 @@ class TestGarbageCollectionOff:
         settings = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.9"
         assert told(steady, settings=settings) == {}
 
+    def test_with_a_fraction_that_is_all_of_it(self) -> None:
+        settings = "garbage_collection_threshold:0.8,per_process_memory_fraction:1.0"
+        assert set(told(steady, settings=settings)) == {"GAP407"}
+
     def test_a_snapshot_that_does_not_show_it(self) -> None:
         made = report(run(steady, settings="garbage_collection_threshold:0.8"))
         assert seen(msgspec.structs.replace(made, origin="snapshot")) == {}

@@ -29,7 +29,7 @@ values = st.recursive(
 )
 
 
-def attempt(data: bytes, chunk: int = 1 << 20) -> None:
+def check_reading(data: bytes, chunk: int = 1 << 20) -> None:
     try:
         timeline = read_bytes(data, "a.json", chunk)
     except UnreadableInput as error:
@@ -65,7 +65,7 @@ def test_bytes_changed(dialect: Dialect, data: st.DataObject, chunk: int) -> Non
         elif len(text) > 4000:
             del text[max(at, 3000) :]
         text = text or bytearray(b" ")
-    attempt(bytes(text), chunk)
+    check_reading(bytes(text), chunk)
 
 
 @settings(deadline=None, max_examples=100)
@@ -86,24 +86,24 @@ def test_values_changed(data: st.DataObject) -> None:
         else:
             target[key] = data.draw(values)
     data.draw(st.randoms(use_true_random=False)).shuffle(rows)
-    attempt(json.dumps(document).encode())
+    check_reading(json.dumps(document).encode())
 
 
 @settings(deadline=None, max_examples=60)
 @given(first=values, more=st.lists(values, max_size=4), whole=values)
 def test_anything_for_events(first: object, more: list[object], whole: object) -> None:
-    attempt(json.dumps({"traceEvents": [first, *more]}).encode())
-    attempt(json.dumps([first, *more]).encode())
-    attempt(json.dumps(whole).encode())
-    attempt(json.dumps({"traceEvents": whole}).encode())
+    check_reading(json.dumps({"traceEvents": [first, *more]}).encode())
+    check_reading(json.dumps([first, *more]).encode())
+    check_reading(json.dumps(whole).encode())
+    check_reading(json.dumps({"traceEvents": whole}).encode())
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.binary(max_size=300))
 def test_anything(data: bytes) -> None:
-    attempt(data)
-    attempt(b'{"traceEvents": [' + data)
-    attempt(b'{"traceEvents": [{"ph": "X"' + data + b"}]}")
+    check_reading(data)
+    check_reading(b'{"traceEvents": [' + data)
+    check_reading(b'{"traceEvents": [{"ph": "X"' + data + b"}]}")
 
 
 @settings(deadline=None, max_examples=60)
@@ -111,8 +111,8 @@ def test_anything(data: bytes) -> None:
 def test_compressed_files_damaged(at: int, value: int, stop: int) -> None:
     data = bytearray(gzip.compress(TEXTS["new"], mtime=0))
     data[at % len(data)] = value
-    attempt(bytes(data))
-    attempt(bytes(data[: stop % len(data)]))
+    check_reading(bytes(data))
+    check_reading(bytes(data[: stop % len(data)]))
 
 
 @settings(deadline=None, max_examples=60)

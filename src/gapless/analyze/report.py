@@ -8,6 +8,7 @@ import msgspec
 
 from gapless.analyze.frequency import frequency
 from gapless.analyze.group import Group, group_events
+from gapless.analyze.loaders import with_loaders
 from gapless.analyze.loop import ReadSource, read_source, training_loop
 from gapless.analyze.sentence import sentence
 from gapless.analyze.settle import settle
@@ -31,7 +32,7 @@ def report(session: Session, read: ReadSource = read_source, priced: bool = True
     summary = summarize(session, steps)
     findings = [finding(group, session, steps) for group in groups]
     estimate, findings = _estimated(session, steps, groups, findings) if priced else (None, findings)
-    return Report(
+    found = Report(
         sentence=sentence(session, summary),
         script=session.script,
         environment=session.environment,
@@ -41,6 +42,7 @@ def report(session: Session, read: ReadSource = read_source, priced: bool = True
         notes=session.notes + _remarks(steps),
         estimate=estimate,
     )
+    return with_loaders(found, session.loaders)
 
 
 def _estimated(

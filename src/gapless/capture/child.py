@@ -23,7 +23,7 @@ from gapless.capture.children import (
 )
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.emulate.emulator import Emulator, current
-from gapless.model import Mark
+from gapless.model import Mark, Session
 
 
 class Leave(EnoughSteps, SystemExit):
@@ -31,7 +31,7 @@ class Leave(EnoughSteps, SystemExit):
 
 
 class Child:
-    """The capture in this process, from now to its end."""
+    """The capture in this process, from now to its end; `completed` is asked for what is saved then."""
 
     def __init__(self, plan: Plan, enough: Callable[[Mark], bool]) -> None:
         self.plan = plan
@@ -44,6 +44,7 @@ class Child:
         self.pid = os.getpid()
         self.error: BaseException | None = None
         self.saved = False
+        self.completed: Callable[[Session], Session] = lambda session: session
 
     def start(self) -> None:
         """Switch the device on, and see to it that the session is saved however the process ends."""
@@ -72,7 +73,8 @@ class Child:
         self.saved = True
         enough = bool(self.stopper.requests) and not self.stopper.ignored
         ending = ending_of(self.error, enough=enough)
-        put(self.emulator.session(script=self.script, ending=ending), self.plan.directory)
+        session = self.emulator.session(script=self.script, ending=ending)
+        put(self.completed(session), self.plan.directory)
         leave(self.plan.directory)
 
     def _watch_uncaught(self) -> None:
@@ -110,7 +112,8 @@ class Child:
         def _worker_loop(*args: Any, **kwargs: Any) -> Any:
             self.saved = True
             leave(self.plan.directory)
-            self.emulator.stop()
+            if self.emulator.core.enabled:  # one that was forked has left it already
+                self.emulator.stop()
             return real(*args, **kwargs)
 
         worker._worker_loop = _worker_loop

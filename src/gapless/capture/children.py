@@ -48,7 +48,8 @@ class Plan(msgspec.Struct, frozen=True):
     `start` names the function ``module:function`` that begins the capture there, once torch is imported;
     it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name
     of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all), and whether
-    what the steps ask of the device, and of its memory, is recorded.
+    what the steps ask of the device, and of its memory, is recorded; `loader` is for how many seconds the
+    first rank measures its loaders (0: not at all).
     """
 
     start: str
@@ -58,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True):
     steps: int | None = None
     programme: bool = False
     memory: bool = False
+    loader: float = 0.0
 
 
 # -- in the parent ---------------------------------------------------------------------------------

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import pkgutil
+import re
 from collections.abc import Sequence
 
 import click
 
 import gapless
 from gapless.commands._complete import completing
-from gapless.errors import GaplessError
+from gapless.errors import EXIT_UNREADABLE, GaplessError
 
 _HELP = ("-h", "--help")
+_SENTENCE = re.compile(r"(?<=\.) ")
 
 
 class Commands(click.Group):
@@ -29,6 +32,13 @@ class Commands(click.Group):
         # click makes the option once, with the names of whoever asks first: a parent is not always there.
         command.context_settings.setdefault("help_option_names", list(_HELP))
         return completing(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What each command is for, in a whole sentence: click would cut it at the first line's end."""
+        helps = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, _SENTENCE.split(" ".join((one.help or "").split()))[0]) for name, one in helps if one]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -72,8 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except GaplessError as error:
-        click.echo(f"gapless: {error}", err=True)
+        _say(str(error))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
+    except OSError as error:  # of a help text: reports say theirs themselves
+        if error.errno != errno.ENOSPC:
+            raise
+        _say(str(error.strerror))
+        return EXIT_UNREADABLE
     return status if isinstance(status, int) else 0
+
+
+def _say(text: str) -> None:
+    from gapless.commands._output import say  # with what renders reports, which is not always needed
+
+    say(text)

@@ -25,6 +25,8 @@ def completing(command: click.Command) -> click.Command:
 def _of(param: click.Parameter) -> Complete | None:
     metavar = param.metavar or param.name or ""
     if isinstance(param, click.Argument):
+        if param.name == "name":
+            return _documents
         return _codes if param.name == "code" else _files
     if metavar == "DIR":
         return _folders
@@ -54,6 +56,16 @@ def _codes(context: click.Context, incomplete: str) -> list[CompletionItem]:
         CompletionItem(before + comma + rule.code, help=rule.name)
         for rule in all_rules()
         if rule.code.startswith(begun.upper())
+    ]
+
+
+def _documents(context: click.Context, incomplete: str) -> list[CompletionItem]:
+    from gapless.render._schema import KINDS
+
+    return [
+        CompletionItem(name, help=kind.written_by)
+        for name, kind in KINDS.items()
+        if name.startswith(incomplete)
     ]
 
 

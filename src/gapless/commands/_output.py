@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gapless.errors import GaplessError, UsageError
 from gapless.render import Style, formats
+from gapless.render._brief import plain
 
 _PIPED_WIDTH = 80
 _WIDEST = 100
@@ -33,6 +34,12 @@ def own_copy(stream: TextIO | None) -> TextIO:
     return open(descriptor, "w", encoding=stream.encoding, errors="backslashreplace", buffering=1)
 
 
+def say(text: str) -> None:
+    """Lines of Gapless's own on standard error, in which no name steers the terminal or a CI service."""
+    for line in text.split("\n"):
+        click.echo(f"gapless: {plain(line)}", err=True)
+
+
 def give_way() -> None:
     """From now on what is written to standard output goes to standard error, in processes started, too."""
     sys.stdout.flush()
@@ -42,8 +49,10 @@ def give_way() -> None:
         sys.stdout = sys.stderr  # not files: a notebook's or a test's
 
 
-def style_for(stream: TextIO, *, color: bool = True, **more: Any) -> Style:
-    """What `stream` can show: its width, its colours, its characters."""
+def style_for(stream: TextIO | None, *, color: bool = True, **more: Any) -> Style:
+    """What `stream` can show: its width, its colours, its characters. None was closed before we began."""
+    if stream is None:
+        return Style(**more)
     console = Console(file=stream, no_color=None if color else True)
     width = min(max(console.width, 40), _WIDEST) if console.is_terminal else _PIPED_WIDTH
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
@@ -55,8 +64,10 @@ def style_for(stream: TextIO, *, color: bool = True, **more: Any) -> Style:
     )
 
 
-def write(stream: TextIO, text: str) -> None:
-    """Write `text` behind everything that has been written so far."""
+def write(stream: TextIO | None, text: str) -> None:
+    """Write `text` behind everything that has been written so far; nowhere where `stream` is None."""
+    if stream is None:
+        return
     for earlier in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the script may have closed or replaced it
             earlier.flush()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import click
 import msgspec
 
+from gapless.commands import _output
 from gapless.commands._saved import nearby
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
@@ -68,7 +68,7 @@ def make(task: Task) -> None:
     one = partial(of_pair, named, task.ranks, priced=task.priced)
     profiles, failures = read_profiles(list(named), one, quiet=task.quiet)
     for failure in failures:
-        click.echo(f"gapless: {failure}", err=True)
+        _output.say(str(failure))
     if profiles:
         save(profiles, task.output)
 

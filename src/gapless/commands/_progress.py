@@ -11,7 +11,8 @@ from typing import TextIO
 import click
 
 from gapless.model import Session
-from gapless.model.wording import count
+from gapless.model.wording import count, number
+from gapless.render._brief import plain
 
 _EVERY = 10.0
 
@@ -40,7 +41,7 @@ class Progress:
 
     def begin(self, name: str, device: str, steady: int | None) -> None:
         until = "to its end" if steady is None else f"until {count(steady, 'steady step')}"
-        self._say(f"running {name} on an emulated {device} {until}")
+        self._say(f"running {name} on an emulated {device.removeprefix('NVIDIA ')} {until}")
 
     def step(self, seen: int) -> None:
         """`seen` steps have ended."""
@@ -56,6 +57,10 @@ class Progress:
         verb = how.get(session.ending.how, "ended")
         self._say(f"{verb} after {count(seen, 'step')} and {self._clock() - self._began:.1f} s")
 
+    def loader(self, where: str, budget: float) -> None:
+        """The loader made at `where` is about to be measured, for at most `budget` seconds."""
+        self._say(f"measuring the loader of {where} (about {number(budget)} s; --no-loader leaves it out)")
+
     def saved(self, path: str) -> None:
         self._say(f"saved {path}")
 
@@ -68,7 +73,7 @@ class Progress:
             self._write(text)
 
     def _write(self, text: str) -> None:
-        line = f"gapless: {text}"
+        line = f"gapless: {plain(text)}"
         color = self._color and self._stream.isatty() and not os.environ.get("NO_COLOR")
         # Progress that nobody reads must not end the script from which it is called.
         with suppress(OSError):

@@ -70,13 +70,29 @@ _OPTIONS: tuple[Any, ...] = (
     ),
     click.option("--grad", metavar="NAME", multiple=True, help="Have this input require gradients."),
     click.option("--backward/--no-backward", default=True, help="Take gradients, where there are any."),
-    click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance, instead of one by type."),
-    click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance, instead of one by type."),
     click.option(
-        "--seconds", type=click.FloatRange(0), default=5.0, show_default=True, help="Measure time so long."
+        "--rtol", metavar="X", type=click.FloatRange(0), help="Relative tolerance, instead of one by type."
+    ),
+    click.option(
+        "--atol", metavar="X", type=click.FloatRange(0), help="Absolute tolerance, instead of one by type."
+    ),
+    click.option(
+        "--seconds",
+        metavar="SECONDS",
+        type=click.FloatRange(0),
+        default=5.0,
+        show_default=True,
+        help="Measure time so long.",
     ),
     click.option("--sweep", metavar="KEY=V,V,...", help="Measure for values of a keyword of the inputs."),
-    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random numbers."),
+    click.option(
+        "--seed",
+        metavar="N",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Of random numbers.",
+    ),
     click.option("--gpu", metavar="NAME", help="The GPU to emulate for waits: A100 (default), H100, ..."),
     click.option("--device", metavar="NAME", help="Where to compute and measure: cuda if there is one, cpu."),
     click.option("-o", "--output", metavar="FILE", help="Save the arguments of the first failing case."),
@@ -99,7 +115,7 @@ def show(before: str, after: str, asked: Asked, form: str, unfold: bool, no_colo
     _output.write(sys.stdout, text)
     slower = asked.fail_if_slower and made.time is not None and made.time.faster == "before"
     if slower:
-        click.echo("gapless: AFTER is slower (--fail-if-slower)", err=True)
+        _output.say("AFTER is slower (--fail-if-slower)")
     return EXIT_OK if made.same and not slower else EXIT_FINDINGS
 
 

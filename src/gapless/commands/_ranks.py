@@ -16,7 +16,12 @@ def rank(environment: Mapping[str, str] = os.environ) -> int:
 
 def several(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a launcher has started this process as one of several."""
-    return _number(environment, "WORLD_SIZE", 1) > 1
+    return world(environment) > 1
+
+
+def world(environment: Mapping[str, str] = os.environ) -> int:
+    """How many processes there are."""
+    return max(1, _number(environment, "WORLD_SIZE", 1))
 
 
 def here(environment: Mapping[str, str] = os.environ) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
+from gapless.commands._bar import bar
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 
@@ -30,17 +30,9 @@ class Reading:
 @contextmanager
 def reading(files: int, *, quiet: bool) -> Iterator[Reading]:
     """A bar on standard error for as long as this lasts; it leaves nothing behind."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield Reading(lambda done, of: None)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("gapless: {task.description}"), BarColumn(), TimeRemainingColumn())
-    name = "reading 1 trace" if files == 1 else f"reading {files} traces"
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
-        task = progress.add_task(name, total=None)
-        yield Reading(lambda done, of: progress.update(task, completed=done, total=of or None))
+    with bar("reading 1 trace" if files == 1 else f"reading {files} traces", quiet=quiet) as told:
+        # What comes after the last byte takes its time as well, and how long is not known.
+        yield Reading(lambda done, of: told(0, 0, "explaining") if 0 < of <= done else told(done, of, ""))
 
 
 def read_profiles(

@@ -13,7 +13,9 @@ import msgspec
 
 from gapless.analyze import WARM_UP, StepTally, report
 from gapless.commands import _gate, _output, _ranks
+from gapless.commands._loaders import BUDGET, Loaders
 from gapless.commands._progress import Progress
+from gapless.commands._remembered import with_memory
 from gapless.commands._saved import kind_of
 from gapless.commands._script import ScriptCommand
 from gapless.errors import UsageError
@@ -66,6 +68,8 @@ class Wishes:
     prices: bool
     calibrate: str | None
     memory: bool
+    loader: bool
+    loader_budget: float
 
 
 @click.command("check", cls=ScriptCommand)
@@ -107,6 +111,19 @@ class Wishes:
     "--calibrate",
     metavar="TRACE",
     help="Estimate with the times of a real profile of this script instead of a data sheet's.",
+)
+@click.option(
+    "--loader/--no-loader",
+    default=True,
+    help="Measure the DataLoaders that feed the steps, once the script has run; on by default.",
+)
+@click.option(
+    "--loader-budget",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=BUDGET,
+    show_default=True,
+    help="How long that may take.",
 )
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
@@ -157,6 +174,8 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     def enough(mark: Mark) -> bool:
         tally.add(mark)
         progress.step(tally.count)
+        if conclusion.loaders is not None:
+            conclusion.loaders.step()
         return wishes.steps is not None and tally.count >= wishes.steps + WARM_UP
 
     stopper = Stopper(enough)
@@ -165,6 +184,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         _output.give_way()
     children.stand_down()
     emulator = _emulator(wishes, stopper)
+    conclusion.look_on()
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     if conclusion.rank == 0:
@@ -176,6 +196,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         steps=wishes.steps,
         programme=wishes.prices,
         memory=wishes.memory,
+        loader=wishes.loader_budget if wishes.loader else 0.0,
     )
     with children.environment_for_children(plan) as folder:
 
@@ -235,6 +256,7 @@ class Conclusion:
         self.tally = tally
         self.rank = _ranks.rank()
         self.status = 0
+        self.loaders: Loaders | None = None
         self._stream = _output.own_copy(sys.stdout)
         self._style = _output.style_for(
             self._stream,
@@ -247,6 +269,11 @@ class Conclusion:
         self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, self.rank))
 
+    def look_on(self) -> None:
+        """From now on take note of the loaders that are gone through; one rank does it for all."""
+        if self.wishes.loader and self.rank == 0 and "torch" in sys.modules:
+            self.loaders = Loaders(self.wishes.loader_budget, self.progress.loader)
+
     def __call__(self, session: Session) -> Session:
         self.status = session.ending.status
         if not self.tally.count:  # the steps were made in a child
@@ -257,10 +284,17 @@ class Conclusion:
         session = self._calibrated(session)
         if self._output:
             save(session, self._output)
-            self.progress.saved(self._style.path(self._output))
         # One rank speaks for all: they run the same steps.
-        if self.rank == 0:
-            self._report(_with_memory(report(session, priced=self.wishes.prices), session))
+        found = report(session, priced=self.wishes.prices) if self.rank == 0 else None
+        if found is not None and self.loaders is not None:
+            session, found = self.loaders.examined(session, found, self.tally.count)
+            self.status = self.status or self.loaders.status
+        if self._output:
+            if session.loaders:
+                save(session, self._output)
+            self.progress.saved(self._style.path(self._output))
+        if found is not None:
+            self._report(with_memory(found, session, self.wishes.form))
         return session
 
     def _calibrated(self, session: Session) -> Session:
@@ -282,22 +316,6 @@ class Conclusion:
             self.progress.problem(reason)
         if over and not self.status:
             self.status = 1
-
-
-def _with_memory(found: Report, session: Session) -> Report:
-    """The report with what replaying the allocator says, where memory was recorded."""
-    if not session.memory:
-        return found
-    from gapless.analyze.memory import findings
-    from gapless.memory.report import report as replay
-
-    made = [replay(run) for run in session.memory]
-    told = [f"memory, device {one.device}: {one.sentence[0].lower()}{one.sentence[1:]}" for one in made]
-    return msgspec.structs.replace(
-        found,
-        findings=(*found.findings, *(one for memory in made for one in findings(memory))),
-        notes=(*found.notes, *told, *dict.fromkeys(note for run in session.memory for note in run.notes)),
-    )
 
 
 def _leave_behind(progress: Progress, status: int) -> None:

@@ -96,7 +96,7 @@ def command(
     _output.write(sys.stdout, _written(made, form, style))
     reason = regression(made, bound) if bound is not None else ""
     if reason:
-        click.echo(f"gapless: {reason}", err=True)
+        _output.say(reason)
     return EXIT_FINDINGS if reason else EXIT_OK
 
 

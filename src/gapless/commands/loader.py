@@ -7,15 +7,20 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 import msgspec
 
-from gapless.commands import _output
+from gapless.analyze.loaders import STARVED, own_step
+from gapless.commands import _gate, _output
+from gapless.commands._bar import bar
+from gapless.commands._diagnosed import diagnosis
 from gapless.commands._saved import kind_of
-from gapless.errors import EXIT_OK, UnreadableInput, UsageError
-from gapless.model.loading import Demand, Diagnosis, load, save
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
+from gapless.model.loading import Demand, Diagnosis, save
 from gapless.render import _loader
+from gapless.rules._loader import MATTERS
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
@@ -26,7 +31,10 @@ _DOING = {
     "workers": "trying a worker",
     "loop": "running the loader as it is",
     "advice": "running the setting advised",
+    "mistakes": "looking for mistakes",
 }
+_MISTAKES, _AT_LEAST = 0.5, 5.0
+"""Part of the budget, and seconds at least, for looking for mistakes, besides."""
 
 
 @click.command("loader")
@@ -46,7 +54,26 @@ _DOING = {
 @click.option("--budget", metavar="TIME", default="20s", show_default=True, help="How long to measure.")
 @click.option("--verify", is_flag=True, help="Run the recommended setting, too, and compare.")
 @click.option(
-    "-f", "--format", "form", type=click.Choice(("json", "text")), default="text", show_default=True
+    "--mistakes/--no-mistakes",
+    default=True,
+    help="Look for items that come twice or never, and for random numbers and orders that repeat; on by "
+    "default.",
+)
+@click.option(
+    "--ranks",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1,
+    help="Look for mistakes over N ranks, each simulated: the loader is made anew as each of them.",
+)
+@click.option(
+    "--fail-on",
+    metavar="CODES",
+    default="",
+    help="Exit with 1 if these are found: GAP31 (mistakes), GAP301 (a step waits for its batch).",
+)
+@click.option(
+    "-f", "--format", "form", type=click.Choice(("html", "json", "text")), default="text", show_default=True
 )
 @click.option("-o", "--output", metavar="FILE", help="Save it; `gapless loader FILE` reports it again.")
 @click.option("--all", "unfold", is_flag=True, help="Every setting that was predicted.")
@@ -61,6 +88,9 @@ def command(
     step_cpu: float,
     budget: str,
     verify: bool,
+    mistakes: bool,
+    ranks: int,
+    fail_on: str,
     form: str,
     output: str | None,
     unfold: bool,
@@ -78,21 +108,48 @@ def command(
       gapless loader train.py:make_loader --step-ms 120
       gapless loader train.py:make_loader --profile trace.json.gz --verify
       gapless loader data.py:train_set --budget 60s -o loader.json
+      gapless loader train.py:make_loader --ranks 2 --fail-on GAP31
       gapless loader loader.json --step-ms 60
+      gapless loader loader.json -f html > loader.html    a page
 
-    Exit status: 0; 2 usage; 3 no batch can be made.
+    Exit status: 0; 1 found what --fail-on names; 2 usage; 3 no batch can be made.
     """
+    codes = _gate.parse_codes(fail_on)
+    _output.refuse_terminal(form, sys.stdout, f"gapless loader -f html {target}")
+    stream = _output.own_copy(sys.stdout)
+    if form == "html":
+        _output.give_way()  # the user's code may print, and the page stands alone
     demand = _demand(step_ms, profile, session, step_cpu)
     if target.endswith(".json"):
-        made = _again(target, demand, verify)
+        if verify or ranks > 1:
+            raise UsageError("--verify and --ranks run the loader, and a saved diagnosis holds none")
+        made = _again(target, demand)
     else:
-        made = _measured(target, demand, seconds(budget), verify, quiet)
+        wanted = ranks if mistakes else 0
+        made = _measured(target, demand, seconds(budget), verify, wanted, quiet)
     if output:
         save(made, output)
-    style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
-    text = _loader.as_json(made, style) if form == "json" else _loader.as_text(made, style)
-    _output.write(sys.stdout, text)
-    return EXIT_OK
+    style = _output.style_for(stream, color=not no_color, unfold=unfold, folder=os.getcwd())
+    if form == "html":
+        from gapless.render.html import diagnosis as as_page
+
+        text = as_page(made, style)
+    else:
+        text = _loader.as_json(made, style) if form == "json" else _loader.as_text(made, style)
+    _output.write(stream, text)
+    return _status(made, codes)
+
+
+def _status(made: Diagnosis, codes: tuple[str, ...]) -> int:
+    """1 where something is found that a code in `codes` names; it is said."""
+    found = [*made.correctness.codes] if made.correctness is not None else []
+    now = made.now
+    if made.demand.step and now is not None and now.wait > MATTERS * now.step:
+        found.append(STARVED)
+    named = [code for code in found if codes and code.startswith(codes)]
+    if named:
+        _output.say(f"{', '.join(sorted(named))} (--fail-on)")
+    return EXIT_FINDINGS if named else EXIT_OK
 
 
 def seconds(text: str) -> float:
@@ -108,7 +165,8 @@ def seconds(text: str) -> float:
     return value
 
 
-def _measured(target: str, demand: Demand, budget: float, verify: bool, quiet: bool) -> Diagnosis:
+def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: int, quiet: bool) -> Diagnosis:
+    """Measure the loader that `target` names, and look for mistakes over `ranks` (0: do not)."""
     try:
         from gapless.loading.factory import find
         from gapless.loading.measure import diagnose
@@ -127,18 +185,25 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, quiet: b
             verify=verify,
             progress=progress,
         )
+        if ranks:
+            progress("mistakes", 0.0)
+            seconds = max(_MISTAKES * budget, _AT_LEAST)
+            made = msgspec.structs.replace(made, **_correctness(target, loader, ranks, seconds))
     return msgspec.structs.replace(made, notes=(*remarks, *made.notes))
 
 
-def _again(path: str, demand: Demand, verify: bool) -> Diagnosis:
+def _correctness(target: str, loader: Any, ranks: int, seconds: float) -> dict[str, Any]:
+    """Whether it yields what it should, as fields of a diagnosis."""
+    from gapless.loading import verify
+    from gapless.loading.factory import maker_of
+
+    found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
+    return {"correctness": found}
+
+
+def _again(path: str, demand: Demand) -> Diagnosis:
     """What was saved, and with another step what follows from it then."""
-    if kind_of(path) != "loader":
-        raise UnreadableInput(
-            f"{path} is no saved diagnosis of a loader: gapless loader train.py:make_loader"
-        )
-    if verify:
-        raise UsageError("--verify runs the loader, and a saved diagnosis holds none")
-    saved = load(path)
+    saved = diagnosis(path)
     if not demand.step:
         return saved
     from gapless.loading.predict import again
@@ -172,10 +237,10 @@ def _of_profile(path: str) -> float:
         from gapless.analyze.profile.profile import of_file
 
         found = of_file(path, priced=False)
-    if not found.steps.count or found.steps.source == "span":
+    step = own_step(found)
+    if not step:
         raise UnreadableInput(f"{path} has no steps to take a step's length from: give --step-ms")
-    loading = sum(phase.host for phase in found.phases if phase.name == "loading")
-    return max(found.steps.mean - loading / found.steps.count, 0.0)
+    return step
 
 
 def _of_session(path: str) -> float:
@@ -194,17 +259,5 @@ def _of_session(path: str) -> float:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """A bar of the measurement going on, on a terminal; it leaves nothing behind."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda part, done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("gapless: {task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
-        task = progress.add_task("measuring", total=1.0)
-
-        def told(part: str, done: float) -> None:
-            progress.update(task, completed=done, description=_DOING.get(part, part))
-
-        yield told
+    with bar("measuring", quiet=quiet) as told:
+        yield lambda part, done: told(done, 1.0, _DOING.get(part, part))

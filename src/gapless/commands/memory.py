@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,20 +12,21 @@ import click
 import msgspec
 
 from gapless.commands import _output
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
-from gapless.model.memory import CONTEXT, LargestBatch, MemoryReport, MemoryRun
+from gapless.commands._bar import bar
+from gapless.commands._memory_input import choose, parse_size, read, room
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
+from gapless.model.memory import LargestBatch, MemoryReport, MemoryRun
 from gapless.render import _memory
 
 if TYPE_CHECKING:
     from gapless.memory.report import Wishes
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
-_PREFIXES = " kmgt"
+__all__ = ["command", "parse_size", "read"]
 
 
 @click.command("memory")
 @click.option(
-    "-f", "--format", "form", type=click.Choice(("json", "text")), default="text", show_default=True
+    "-f", "--format", "form", type=click.Choice(("html", "json", "text")), default="text", show_default=True
 )
 @click.option(
     "--try",
@@ -79,8 +79,8 @@ def command(
     """Replay PyTorch's caching allocator on a recorded run: who holds the memory, what its settings cost.
 
     SNAPSHOT is what torch.cuda.memory._dump_snapshot() wrote after _record_memory_history(), a session that
-    gapless check --memory saved, or a run that -o saved. Nothing in it is executed, and neither a GPU nor
-    PyTorch is needed.
+    gapless check --memory saved, a run that -o saved, or a profile with [memory] events, which tells less.
+    Nothing in it is executed, and neither a GPU nor PyTorch is needed.
 
     \b
     Examples:
@@ -88,17 +88,32 @@ def command(
       gapless memory --gpu A10 snapshot.pickle              does it fit?
       gapless memory --try expandable_segments:True snapshot.pickle
       gapless memory --search --limit 24GiB snapshot.pickle    the best settings
+      gapless memory -f html --search snapshot.pickle > memory.html    a page
       gapless memory --export after.pickle --try max_split_size_mb:128 run.pickle
 
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage; 3 the snapshot could not be read.
     """
-    from gapless.analyze.memory import findings
-    from gapless.commands._many import cores
-    from gapless.memory.report import Wishes, report
+    _output.refuse_terminal(form, sys.stdout, f"gapless memory -f html {snapshot}")
+    run = choose(read(snapshot), device)
+    wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
+    made = _made(run, wishes, quiet)
+    if others:
+        made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
+    _keep(run, made, wishes, output, exported)
+    if form == "html":
+        made = _drawn(run, made, wishes)
+    _write(made, form, unfold, no_color)
+    return EXIT_FINDINGS if made.baseline.shortage is not None and wishes.capacity >= 0 else EXIT_OK
 
-    run = _choose(read(snapshot), device)
-    name, capacity, total = _room(gpu, limit)
-    wishes = Wishes(
+
+def _wishes(
+    room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
+) -> Wishes:
+    from gapless.commands._many import cores
+    from gapless.memory.report import Wishes
+
+    name, capacity, total = room
+    return Wishes(
         capacity=capacity,
         total=total,
         gpu=name,
@@ -107,11 +122,33 @@ def command(
         begin="fresh" if fresh else "recorded",
         jobs=jobs or cores(),
     )
+
+
+def _made(run: MemoryRun, wishes: Wishes, quiet: bool) -> MemoryReport:
+    """The report, with what the rules find."""
+    from gapless.analyze.memory import findings
+    from gapless.memory.report import report
+
     with _progress(quiet) as progress:
         made = report(run, wishes, progress)
-    made = msgspec.structs.replace(made, findings=findings(made))
-    if others:
-        made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
+    return msgspec.structs.replace(made, findings=findings(made))
+
+
+def _drawn(run: MemoryRun, made: MemoryReport, wishes: Wishes) -> MemoryReport:
+    """The report with what a page draws."""
+    from gapless.memory.tracking import track
+    from gapless.memory.trials import Where
+
+    where = Where(wishes.capacity, wishes.total, wishes.begin)
+    return msgspec.structs.replace(made, track=track(run, made, where))
+
+
+def _keep(
+    run: MemoryRun, made: MemoryReport, wishes: Wishes, output: str | None, exported: str | None
+) -> None:
+    """Write the files that were asked for."""
+    if exported and not made.replayed:
+        raise UsageError(f"--export writes a replay, and {run.path} does not tell enough for one")
     if output:
         from gapless.model.memory import save
 
@@ -119,35 +156,9 @@ def command(
     if exported:
         from gapless.memory.export import export
 
-        settings = tried[0] if tried else None
-        export(run, exported, settings, capacity=capacity, total=total, begin=wishes.begin)
-    _write(made, form, unfold, no_color)
-    return EXIT_FINDINGS if made.baseline.shortage is not None and capacity >= 0 else EXIT_OK
-
-
-def read(path: str) -> tuple[MemoryRun, ...]:
-    """The runs in the file `path`: a snapshot, or what Gapless saved.
-
-    Raises:
-        UnreadableInput: it is neither.
-    """
-    from gapless.commands._saved import kind_of
-    from gapless.memory.snapshot import read as read_snapshot
-    from gapless.model.memory import load
-
-    kind = kind_of(path)
-    if kind == "memory":
-        return load(path)
-    if kind == "session":
-        return _of_session(path)
-    if kind == "trace" and not path.endswith((".pickle.gz", ".pkl.gz")):
-        raise UnreadableInput(
-            f"{path} is a profile: its [memory] events do not say how memory lay when it began, so that it "
-            f"cannot be replayed; what they show of churn and growth is in gapless trace {path}"
-        )
-    if kind and kind != "trace":
-        raise UnreadableInput(f"{path} is a saved {kind}, and holds no requests for memory")
-    return read_snapshot(path)
+        settings = wishes.tried[0] if wishes.tried else None
+        more = {"capacity": wishes.capacity, "total": wishes.total, "begin": wishes.begin}
+        export(run, exported, settings, **more)
 
 
 def _largest(run: MemoryRun, others: tuple[str, ...], device: int | None, wishes: Wishes) -> LargestBatch:
@@ -157,85 +168,23 @@ def _largest(run: MemoryRun, others: tuple[str, ...], device: int | None, wishes
 
     if wishes.capacity < 0 and run.limit < 0:
         raise UsageError("what should the batch fit into? --gpu or --limit says it")
-    runs = [run, *(_choose(read(path), device) for path in others)]
+    runs = [run, *(choose(read(path), device) for path in others)]
     return largest_batch(runs, Where(wishes.capacity, wishes.total, wishes.begin))
-
-
-def _of_session(path: str) -> tuple[MemoryRun, ...]:
-    """What `gapless check --memory` recorded."""
-    from gapless.model.session import load
-
-    session = load(path)
-    if not session.memory:
-        why = (
-            "nothing was put on the device" if session.environment.unused else "it was saved without --memory"
-        )
-        raise UnreadableInput(f"{path} holds no requests for memory: {why}")
-    return tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
-
-
-def _choose(runs: tuple[MemoryRun, ...], device: int | None) -> MemoryRun:
-    """The run of `device`, or the busiest."""
-    if not runs:
-        raise UnreadableInput("the file holds no run: save it again")
-    if device is None:
-        return max(runs, key=lambda run: (len(run), sum(one.size for one in run.start), -run.device))
-    for run in runs:
-        if run.device == device:
-            return run
-    known = ", ".join(str(run.device) for run in runs)
-    raise UsageError(f"nothing was recorded of device {device}: there is {known}")
-
-
-def _room(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
-    """The device's name, what the process may reserve of it, and what it has; -1 where nothing is said."""
-    name, capacity, total = "", -1, -1
-    if gpu is not None:
-        from gapless.emulate.gpus import find
-
-        found = find(gpu)
-        name, capacity, total = found.name, found.total_memory - CONTEXT, found.total_memory
-    if limit is not None:
-        capacity = parse_size(limit)
-        total = max(total, capacity)
-    return name, capacity, total
-
-
-def parse_size(text: str) -> int:
-    """Bytes: ``24GiB``, ``24G`` (the same), ``22.5GB`` (powers of 1000), ``1000000``.
-
-    Raises:
-        UsageError: it is no size.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{text!r} is no size: write 24GiB, 22.5GB or a number of bytes")
-    number, unit = float(found.group(1)), found.group(2).lower()
-    decimal = len(unit) == 2 and unit.endswith("b")
-    power = _PREFIXES.index(unit[0]) if unit not in ("", "b") else 0
-    return int(number * (1000 if decimal else 1024) ** power)
 
 
 def _write(made: MemoryReport, form: str, unfold: bool, no_color: bool) -> None:
     style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
-    text = _memory.as_json(made, style) if form == "json" else _memory.as_text(made, style)
+    if form == "html":
+        from gapless.render.html import memory as as_page
+
+        text = as_page(made, style)
+    else:
+        text = _memory.as_json(made, style) if form == "json" else _memory.as_text(made, style)
     _output.write(sys.stdout, text)
 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
     """A bar of the settings tried, on a terminal; it leaves nothing behind."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda done, of: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("gapless: {task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
-        task = progress.add_task("replaying", total=None)
-
-        def told(done: int, of: int) -> None:
-            progress.update(task, completed=done, total=of, description=f"{of} settings tried")
-
-        yield told
+    with bar("replaying", quiet=quiet) as told:
+        yield lambda done, of: told(done, of, f"{of} settings tried")

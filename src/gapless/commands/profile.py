@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import time
@@ -10,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gapless.analyze.boundary import StepEnds
 from gapless.commands import _gate, _output, _ranks
+from gapless.commands._leaving import leave_behind
 from gapless.commands._progress import Progress
 from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError
@@ -30,8 +30,7 @@ SAVED = "profile.gapless.json"
 """The numbers of all ranks, in the folder of the traces, for ``gapless show``."""
 
 _PATIENCE = 60.0
-"""Seconds that rank 0 waits for the files of the others, and for what a stopped script leaves running."""
-_LEAVING = 5.0
+"""Seconds that rank 0 waits for the files of the others."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +54,21 @@ class Wishes:
     fail_on: tuple[str, ...]
 
 
+def _number(
+    name: str, least: int, usual: int, told: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option for a number of steps, at least `least`."""
+    return click.option(
+        name, metavar="N", type=click.IntRange(least), default=usual, show_default=True, help=told
+    )
+
+
 @click.command("profile", cls=ScriptCommand)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
-@click.option(
-    "--wait",
-    metavar="N",
-    type=click.IntRange(0),
-    default=5,
-    show_default=True,
-    help="Steps that pass before anything is recorded.",
-)
-@click.option(
-    "--warmup",
-    metavar="N",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="Steps in which the profiler warms up.",
-)
-@click.option(
-    "--active",
-    metavar="N",
-    type=click.IntRange(1),
-    default=6,
-    show_default=True,
-    help="Steps that are recorded, without Python stacks and again with them.",
-)
-@click.option(
-    "--repeat", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Do all that N times."
-)
+@_number("--wait", 0, 5, "Steps that pass before anything is recorded.")
+@_number("--warmup", 1, 2, "Steps in which the profiler warms up.")
+@_number("--active", 1, 6, "Steps that are recorded, without Python stacks and again with them.")
+@_number("--repeat", 1, 1, "Do all that N times.")
 @click.option(
     "--stacks/--no-stacks",
     default=True,
@@ -163,7 +148,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     )
     conclusion(session)
     if session.ending.how in ("enough-steps", "interrupted"):
-        _leave_behind(told, conclusion.status)
+        leave_behind(told, conclusion.status)
     return conclusion.status
 
 
@@ -256,11 +241,13 @@ class Conclusion:
         from gapless.commands.trace import MOST_PRICED
 
         missing = self._wait_for_others()
-        pairs = find_pairs(self.recipe.folder, self.recipe.passes, _world(), ENDING)
+        pairs = find_pairs(self.recipe.folder, self.recipe.passes, _ranks.world(), ENDING)
         if not pairs:
             raise UnreadableInput(self.profiling.why_nothing())
         priced = self.wishes.prices and len(pairs) <= MOST_PRICED
-        profiles = of_pairs(Task(pairs, str(self.recipe.folder / SAVED), _world(), priced, self.wishes.quiet))
+        profiles = of_pairs(
+            Task(pairs, str(self.recipe.folder / SAVED), _ranks.world(), priced, self.wishes.quiet)
+        )
         self.told.kept(self._style.path(str(self.recipe.folder)))
         grouping = group(profiles)
         notes = [_sentence(note) for note in (*grouping.notes, *session.notes, *missing)]
@@ -286,14 +273,14 @@ class Conclusion:
         """Wait until all ranks have written what they have; a remark on those that did not come."""
         until = clock() + _PATIENCE
         said = False
-        while missing := [rank for rank in range(_world()) if not self._ended(rank).exists()]:
+        while missing := [rank for rank in range(_ranks.world()) if not self._ended(rank).exists()]:
             if not said:
                 self.told.waiting(len(missing))
                 said = True
             if clock() > until:
                 break
             sleep(0.1)
-        for rank in range(_world()):
+        for rank in range(_ranks.world()):
             self._ended(rank).unlink(missing_ok=True)
         named = ", ".join(map(str, missing))
         return [f"of {count(len(missing), 'rank')} nothing was heard: {named}"] if missing else []
@@ -301,18 +288,3 @@ class Conclusion:
 
 def _sentence(note: str) -> str:
     return note[:1].upper() + note[1:]
-
-
-def _world() -> int:
-    return max(1, _ranks._number(os.environ, "WORLD_SIZE", 1))
-
-
-def _leave_behind(told: Told, status: int) -> None:
-    """Do not wait forever for threads that wait for a script that was stopped."""
-    from gapless.capture.threads import abandon
-
-    left = abandon(_LEAVING)
-    if left:
-        told.problem(f"leaving without {left} of the script's threads, which did not end")
-        atexit._run_exitfuncs()
-        os._exit(status)

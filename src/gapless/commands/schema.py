@@ -25,11 +25,8 @@ def command(name: str | None) -> int:
       gapless schema report > report.schema.json
     """
     if name is None:
-        rows = [
-            f"{one:<15} version {kind.version}   {kind.written_by}" for one, kind in _schema.KINDS.items()
-        ]
-        text = "\n".join(rows)
+        text = _schema.listing(_output.style_for(sys.stdout, color=False))
     else:
-        text = json.dumps(_schema.schema(name), indent=2, ensure_ascii=False)
-    _output.write(sys.stdout, text + "\n")
+        text = json.dumps(_schema.schema(name), indent=2) + "\n"
+    _output.write(sys.stdout, text)
     return 0

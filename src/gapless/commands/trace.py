@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from gapless.commands import _gate, _output
+from gapless.commands._diagnosed import diagnosis, explained
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
@@ -43,6 +44,7 @@ class Wishes:
     what_if: tuple[str, ...]
     prices: bool
     perfetto: str | None
+    loader: str | None
 
 
 @click.command("trace")
@@ -95,6 +97,11 @@ class Wishes:
     metavar="FILE",
     help="Write the trace again with the findings as tracks beside its events (FILE.json or .json.gz).",
 )
+@click.option(
+    "--loader",
+    metavar="FILE",
+    help="Explain waits for input by a measurement: of gapless loader -o, or a session of gapless check.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("traces", metavar="TRACE...", nargs=-1)
 def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
@@ -112,6 +119,7 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
       gapless trace -f json trace.json.gz | jq .findings[0]
       gapless trace --without GAP112 --without model.py:42 trace.json.gz
       gapless trace --what-if pinned --what-if input trace.json.gz
+      gapless trace --loader loader.json trace.json.gz  which num_workers to take
       gapless trace --max-idle 20 trace.json.gz     a gate for CI
       gapless trace --perfetto seen.json.gz trace.json.gz  for ui.perfetto.dev
 
@@ -129,9 +137,10 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
     from gapless.analyze.profile.report import report
     from gapless.analyze.ranks import group
 
+    measured = diagnosis(wishes.loader) if wishes.loader else None
     profiles, failures, notes = _profiles(traces, wishes)
     for failure in failures:
-        click.echo(f"gapless: {failure}", err=True)
+        _output.say(str(failure))
     if not profiles:
         return UnreadableInput.exit_code
     if wishes.perfetto:
@@ -148,10 +157,12 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
         report(run, [*notes, *grouping.notes] if not number else (), nearby)
         for number, run in enumerate(grouping.runs)
     ]
+    if measured is not None:
+        reports = explained(reports, measured)
     _write(reports, wishes)
     for found in reports:
         for reason in over(found, wishes):
-            click.echo(f"gapless: {reason}", err=True)
+            _output.say(reason)
             status = status or EXIT_FINDINGS
     return status
 

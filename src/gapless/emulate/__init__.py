@@ -6,17 +6,22 @@ The room can be called: ``with gapless.emulate() as seen: …`` is :func:`gaples
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gapless.emulate.handle import Seen
 
 
 class _Room(ModuleType):
     """This module, callable, so that ``gapless.emulate()`` reads as users write it."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, gpu: str | None = None, devices: int | None = None) -> AbstractContextManager[Seen]:
+        """:func:`gapless.emulate.handle.emulate`."""
         from gapless.emulate.handle import emulate
 
-        return emulate(*args, **kwargs)
+        return emulate(gpu, devices)
 
 
 sys.modules[__name__].__class__ = _Room

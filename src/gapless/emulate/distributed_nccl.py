@@ -193,7 +193,7 @@ def _with_factor(real: Any, position: int) -> Any:
         operation = getattr(options, "reduceOp", None)
         if operation is None or operation != dist.ReduceOp.PREMUL_SUM or len(args) <= position:
             return real(self, *args, **kwargs)
-        factor = operation.factor
+        _, factor = operation.__getstate__()  # `factor` is an attribute since torch 2.13 only
         with torch.no_grad():
             given = args[position]
             if position == 0:  # reduced where it is

@@ -133,8 +133,7 @@ class OperatorMode(TorchDispatchMode):
 
         placement = self.core.placement
         where = placement.where
-        index = HOST
-        mixed: list[Tensor] | None = None
+        index, mixed = HOST, False
         orphans: list[Tensor] | None = None
         for arg in (*args, *kwargs.values()) if kwargs else args:
             kind = type(arg)
@@ -156,20 +155,30 @@ class OperatorMode(TorchDispatchMode):
                 if state >= 0:
                     if index == HOST:
                         index = state
-                    elif index != state and (mixed is None):
-                        mixed = [item]
+                    elif index != state:
+                        mixed = True
                 elif state == ORPHAN:
                     orphans = [item] if orphans is None else [*orphans, item]
-                elif mixed is None and item.dim() > 0:
-                    mixed = [item]
-        if index >= 0:
-            if orphans is not None:
-                for item in orphans:
-                    placement.put(item, index)
-            if mixed is not None and not plan.lenient:
-                devices.check(func, args, kwargs, placement)
-        elif orphans is not None:
-            index = ORPHAN
+                elif not mixed and item.dim() > 0:
+                    mixed = True
+        if orphans is not None:
+            index = self._adopted(orphans, index)
+        if mixed and index >= 0 and not plan.lenient:
+            devices.check(func, args, kwargs, placement)
+        return self._run(plan, func, args, kwargs, index)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _adopted(self, orphans: list[Tensor], index: int) -> int:
+        """Where an operator is that has orphans among its arguments: they go where the others are."""
+        if index < 0:
+            return ORPHAN
+        for item in orphans:
+            self.core.placement.put(item, index)
+        return index
+
+    def _run(self, plan: Plan, func: Any, args: Any, kwargs: dict[str, Any], index: int) -> Any:
+        """Run an operator whose arguments are at `index`, and keep the books of it."""
         if plan.draws and kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": kernel_generator(kwargs["generator"])}
         if plan.makes:
@@ -180,13 +189,13 @@ class OperatorMode(TorchDispatchMode):
         out = func(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
         if index != HOST:
             self.put(out, index, args)
-            if memory is not None and index >= 0:
-                memory.ran(plan.name, index, args)
-            if plan.launches and self.core.recorder.programme is not None and index >= 0:
-                self.core.recorder.programme.operator(func, args, kwargs, out, at)
+            if index >= 0:
+                memory, programme = self.core.placement.memory, self.core.recorder.programme
+                if memory is not None:
+                    memory.ran(plan.name, index, args)
+                if programme is not None and plan.launches:
+                    programme.operator(func, args, kwargs, out, at)
         return out
-
-    # -- parts -------------------------------------------------------------------------------------
 
     def _branching(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a higher-order operator (`torch.cond`), whose branches are Python functions."""

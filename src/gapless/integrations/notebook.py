@@ -10,9 +10,10 @@ import traceback
 from typing import Any
 
 import click
+import msgspec
 
 from gapless.errors import GaplessError, UsageError
-from gapless.model import Ending, Report
+from gapless.model import Ending, Report, Session, SourceLine
 from gapless.render import Style, _cell, renderer
 
 _HELP = """%%gapless [--gpu NAME] [--devices N] [--into NAME] [--all]
@@ -120,7 +121,43 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
             failure = _executed(shell, code)
             ending = Ending(how="error", status=1, message=failure) if failure else Ending()
         session = emulator.session(script=("the cell",), ending=ending)
-    return report(session, lambda file: text if file == name else read_source(file))
+    cells = _cells(shell, session)
+    made = report(
+        _renamed(session, cells),
+        lambda file: text if file == name else read_source(cells.get(file, file)),
+    )
+    return msgspec.structs.replace(made, sentence=made.sentence[:1].upper() + made.sentence[1:])
+
+
+def _cells(shell: Any, session: Session) -> dict[str, str]:
+    """The files that IPython made of cells, by what a reader calls these: ``cell 2``."""
+    tell = getattr(shell.compile, "format_code_name", None)
+    found: dict[str, str] = {}
+    stacks = [stack for one in session.sites for stack in (one.stack, one.forward)]
+    stacks += [one.stack for one in session.marks]
+    for file in {line.file for stack in stacks for line in stack}:
+        told = tell(file) if tell is not None else None  # ("Cell", "In[2]")
+        if told:
+            found[f"cell {told[1].removeprefix('In[').removesuffix(']')}"] = file
+    return found
+
+
+def _renamed(session: Session, cells: dict[str, str]) -> Session:
+    """`session` with the cells' names in place of their files'."""
+    names = {file: name for name, file in cells.items()}
+
+    def stack(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
+        return tuple(
+            msgspec.structs.replace(line, file=names[line.file]) if line.file in names else line
+            for line in lines
+        )
+
+    sites = (
+        msgspec.structs.replace(one, stack=stack(one.stack), forward=stack(one.forward))
+        for one in session.sites
+    )
+    marks = (msgspec.structs.replace(one, stack=stack(one.stack)) for one in session.marks)
+    return msgspec.structs.replace(session, sites=tuple(sites), marks=tuple(marks))
 
 
 def _compiled(shell: Any, text: str, name: str) -> Any:

@@ -17,8 +17,8 @@ def numbers(report: Report, prefix: str = PREFIX) -> dict[str, float]:
     """The numbers of `report` that are worth following from run to run, by name.
 
     ``waits_per_step`` (where steps were seen) and ``findings`` always; of a profile also ``step_ms``,
-    ``gpu_utilization`` and ``gpu_idle`` in percent of the steps, and ``gpu_idle/CAUSE`` for each cause; of a
-    check its estimated ``step_ms``.
+    ``gpu_utilization`` and ``gpu_idle`` in percent of the steps, and ``gpu_idle_by_cause/CAUSE`` for each
+    cause; of a check its estimated ``step_ms``.
     """
     found: dict[str, float] = {"findings": float(len(report.findings))}
     if report.steps.seen:
@@ -31,7 +31,7 @@ def numbers(report: Report, prefix: str = PREFIX) -> dict[str, float]:
 
 
 def _of_profile(profile: Profile) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found: dict[str, float] = {}  # no name is the folder of another: some stores make files of them
     total = profile.steps.total
     if profile.utilization >= 0:
         found["gpu_utilization"] = 100 * profile.utilization
@@ -41,7 +41,8 @@ def _of_profile(profile: Profile) -> dict[str, float]:
         causes: Counter[str] = Counter()
         for cost in profile.costs:
             causes[cost.cause] += cost.idle
-        found.update({f"gpu_idle/{cause}": 100 * idle / total for cause, idle in causes.items() if idle})
+        shares = {cause: 100 * idle / total for cause, idle in causes.items() if idle}
+        found.update({f"gpu_idle_by_cause/{cause}": share for cause, share in shares.items()})
     return found
 
 

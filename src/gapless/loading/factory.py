@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +32,15 @@ def find(target: str) -> tuple[DataLoader, tuple[str, ...]]:
         UsageError: there is no such thing.
         LoaderError: the user's code fails.
     """
+    return _loader(_thing(target), target)
+
+
+def maker_of(target: str) -> Callable[[], DataLoader]:
+    """What makes that loader anew, with all that its file does on the way: as each rank would."""
+    return lambda: find(target)[0]
+
+
+def _thing(target: str) -> Any:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise UsageError(f"{target}: name the function that makes the loader: train.py:make_loader")
@@ -41,8 +51,8 @@ def find(target: str) -> tuple[DataLoader, tuple[str, ...]]:
             raise UsageError(f"{place} has no {name}{_close(part, thing)}")
         thing = getattr(thing, part)
     if not isinstance(thing, DataLoader | Dataset):
-        thing = _called(thing, target)
-    return _loader(thing, target)
+        return _called(thing, target)
+    return thing
 
 
 def _close(name: str, module: Any) -> str:

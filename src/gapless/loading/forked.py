@@ -6,6 +6,8 @@ the dataset holds open are shared with it, so their positions are put back.
 
 from __future__ import annotations
 
+import gc
+import multiprocessing.util
 import os
 import random
 import re
@@ -23,6 +25,7 @@ import msgspec
 import torch
 
 from gapless.errors import GaplessError
+from gapless.loading.guard import guarded
 from gapless.loading.lines import is_user, shown, user_place
 
 T = TypeVar("T")
@@ -64,8 +67,11 @@ def measured(work: Callable[[Tell], T], kind: type[T], seconds: float, tell: Tel
             os.close(reader)
             _child(work, writer)
         os.close(writer)
+        with suppress(OSError):
+            os.setpgid(pid, pid)  # as the child does itself: whoever comes first
         try:
-            told = _listen(reader, seconds + _GRACE, tell)
+            with guarded(pid):
+                told = _listen(reader, seconds + _GRACE, tell)
         finally:
             os.close(reader)
             _end(pid)
@@ -112,6 +118,7 @@ def _end(pid: int) -> None:
 
 def _child(work: Callable[[Tell], Any], writer: int) -> NoReturn:
     try:
+        gc.freeze()  # a loader's iterator that is collected here would send the parent's workers home
         # A group of its own, to be ended as one. Not a session: to those Linux gives equal parts of the cores
         # (autogroup), and what is measured there would not be what the user's own processes get.
         os.setpgid(0, 0)
@@ -128,7 +135,11 @@ def _child(work: Callable[[Tell], Any], writer: int) -> NoReturn:
                 data = data[os.write(writer, data) :]
 
         try:
-            send({"result": msgspec.to_builtins(work(lambda part: send({"part": part})))})
+            result = msgspec.to_builtins(work(lambda part: send({"part": part})))
+            # Semaphores that were made here have names until they are given back; those of the parent are
+            # known by its number and stay. What would wait for somebody (below 0) is left out.
+            multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
+            send({"result": result})
         except GaplessError as error:
             send({"error": str(error)})
         except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import os
+import sys
 import sysconfig
 from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
@@ -40,6 +41,27 @@ def user_frame(frame: FrameType | None, within: CodeType) -> FrameType | None:
             return None
         frame = frame.f_back
     return frame
+
+
+def calling_line() -> tuple[tuple[str, int], str] | None:
+    """File, line and function of the user's innermost frame that led here; None where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    function: str = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # from Python 3.11 on
+    return (frame.f_code.co_filename, frame.f_lineno), function
+
+
+def calling_library() -> str:
+    """The package whose code the user's innermost frame called to come here; "" where it is torch."""
+    frame: FrameType | None = sys._getframe(1)
+    found = ""
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        found = str(frame.f_globals.get("__name__", "")).split(".")[0]
+        frame = frame.f_back
+    return "" if found in ("torch", "torchdata", "gapless") else found
 
 
 def user_place(trace: TracebackType | None) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from gapless.loading import digests
-from gapless.loading.lines import is_user, source_line
+from gapless.loading.hooks import Hooks
+from gapless.loading.lines import calling_line, source_line
 from gapless.loading.simulated import samplers
 from gapless.model.loading_mistakes import Mistake
 from gapless.model.source import SourceLine
@@ -34,15 +33,18 @@ class Watched:
             found = [passes.mistake() for passes in self._passes]
         return tuple(mistake for mistake in found if mistake is not None)
 
-    def note(self, loader: DataLoader) -> None:
+    def made(self, loader: DataLoader) -> None:
+        """A loader is made: that is no matter here."""
+
+    def came(self, iterator: Any, batch: Any, asked: int, got: int) -> None:
+        """A batch comes: neither is that."""
+
+    def begun(self, loader: DataLoader, iterator: Any) -> None:
         """A pass through `loader` begins."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not is_user(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is None:
+        caller = calling_line()
+        if caller is None:
             return
-        place = (frame.f_code.co_filename, frame.f_lineno)
-        function: str = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # from Python 3.11 on
+        place, function = caller
         for sampler in samplers(loader):
             state = _state(sampler)
             if state is None:
@@ -130,23 +132,9 @@ def watch() -> Iterator[Watched]:
     that begin in the same random state. It costs some microseconds for each pass.
     """
     seen = Watched()
-    kinds = [DataLoader]
-    stateful = sys.modules.get("torchdata.stateful_dataloader")
-    if stateful is not None:
-        kinds.append(stateful.StatefulDataLoader)
-    originals = [(kind, kind.__dict__["__iter__"]) for kind in kinds if "__iter__" in kind.__dict__]
-    for kind, original in originals:
-        kind.__iter__ = _noted(original, seen)  # type: ignore[method-assign]
+    hooks = Hooks(seen)
+    hooks.install()
     try:
         yield seen
     finally:
-        for kind, original in originals:
-            kind.__iter__ = original  # type: ignore[method-assign]
-
-
-def _noted(original: Any, seen: Watched) -> Any:
-    def __iter__(self: DataLoader) -> Any:  # noqa: N807
-        seen.note(self)
-        return original(self)
-
-    return __iter__
+        hooks.remove()

@@ -170,6 +170,8 @@ class Allocator:
             release.collect_garbage(self)
         asked = segment_size(size, self.settings.large_segment_size)
         block = self._ask(pool, size, asked, stream)
+        if block is None and self.settings.rejects and self._beyond(asked):
+            return None
         if block is None and release.release_available(self, pool, size, stream):
             block = self._ask(pool, size, asked, stream)
         if block is None:
@@ -179,7 +181,7 @@ class Allocator:
         return block
 
     def _ask(self, pool: Pool, size: int, asked: int, stream: int) -> Block | None:
-        if self.allowed is not None and self.reserved + asked > self.allowed:
+        if self._beyond(asked):
             return None
         if self._expandable:
             block = expandable.extend(self, pool, size, stream)
@@ -196,6 +198,10 @@ class Allocator:
         if self.log is not None:
             self.log("segment_alloc", address, asked, stream)
         return Block(address, asked, stream, pool)
+
+    def _beyond(self, asked: int) -> bool:
+        """Whether the process would have more than its part of the device."""
+        return self.allowed is not None and self.reserved + asked > self.allowed
 
     def grow(self, size: int) -> None:
         """`size` bytes more are reserved."""

@@ -27,6 +27,7 @@ class Places:
         self._place: dict[Place, int] = {}
         self._line: dict[SourceLine, int] = {}
         self._known: dict[tuple[int, ...], int] = {}
+        self._whole: dict[int, int] = {}
         self._kept: list[object] = []
         self._frame: dict[tuple[str, int, str], int] = {}
 
@@ -34,12 +35,18 @@ class Places:
         """The position of the place of `frames`, a list of dictionaries as a snapshot has them."""
         if not isinstance(frames, list) or not frames:
             return self.intern(())
+        whole = self._whole.get(id(frames))
+        if whole is None:
+            whole = self._whole[id(frames)] = self._of_list(frames)
+            self._kept.append(frames)  # or others could get its identity
+        return whole
+
+    def _of_list(self, frames: list[Any]) -> int:
         # torch writes each frame once and refers to it: stacks of the same frames need no second look.
         key = tuple(map(id, frames))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._read(frames)
-            self._kept.append(frames)  # or others could get their identities
         return known
 
     def intern(self, stack: Sequence[SourceLine], operator: str = "", kind: Kind = "unknown") -> int:

@@ -9,6 +9,7 @@ from gapless.memory.calls import FREES, Calls, most_reserved
 from gapless.memory.rewind import pool_of
 from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.sizes import SMALL, SMALL_SEGMENT, round_size, segment_size
+from gapless.memory.timing import timed
 from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FAILED, FREE, RETIRE, STEP, Recorded
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class History:
         self.address: list[int] = []
         self.pool: list[int] = []
         self.pools = [""]
-        self.timed = bool(trace) and all(type(entry.get("time_us")) is int for entry in trace)
+        self.timed = timed(trace)
         self._trace = trace
         self._settings = settings
         self._places = places
@@ -42,7 +43,7 @@ class History:
         self._begun: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._held: list[tuple[int, Any]] = []
-        self._synced = False
+        self._synced = self._emptied = False
         # A release at the very beginning may be the rest of one: what came before is lost, or nothing did.
         self._opening = True
         self._private = _Ranges(start.private)
@@ -185,7 +186,9 @@ class History:
         self._calls.alloc(entry)
 
     def _segment_free(self, at: int, entry: Any) -> None:
-        if self._opening or _by_hand(entry) or not self._serves(at):
+        if not self._goes_on(at):
+            self._emptied = self._opening or _by_hand(entry) or not self._serves(at)
+        if self._emptied:
             if not _continues(self._trace, at, _by_hand(entry)):
                 self._row(EMPTY, -1, entry)
                 self._complete()
@@ -199,6 +202,11 @@ class History:
             self._retired.add(number)
             self._row(RETIRE, number, entry)
 
+    def _goes_on(self, at: int) -> bool:
+        """Whether this is more of what the entry before began: whose doing that is, is known already."""
+        entry, before = self._trace[at], self._trace[at - 1] if at else {"action": ""}
+        return before["action"] in FREES and not (self._opening or _by_hand(entry) or _by_hand(before))
+
     def _serves(self, at: int) -> bool:
         """Whether memory is given back for a request: what follows is more of it, or a failure.
 
@@ -210,6 +218,8 @@ class History:
         given = self._trace[at]
         for following in range(at + 1, len(self._trace)):
             entry = self._trace[following]
+            if entry["action"] in FREES and entry.get("frames") != given.get("frames"):
+                return False  # each has the frames of its making: so it is where only those were recorded
             if entry["action"] in (*FREES, "free_completed", "snapshot"):
                 continue
             if entry["action"] not in ("segment_alloc", "segment_map", "oom"):

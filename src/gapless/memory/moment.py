@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container, Mapping
 
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import Block
@@ -25,12 +26,15 @@ def moment(
 def of_simulation(run: MemoryRun, replay: Simulation, event: int) -> Moment:
     """The memory where `replay` stands, which is after `event`."""
     allocator, live = replay.allocator, replay.live.blocks
-    owners, kinds = _owners(run, live)
+    who, kinds = owners(run, {ident: block.requested for ident, block in live.items()})
     free = _free(allocator)
     small = sum(block.size for block in free if block.pool.small)
     total = sum(block.size for block in free)
+    line, operator = asking(run, event)
     return Moment(
         event=event,
+        line=line,
+        operator=operator,
         time=run.time[event] if run.time and event >= 0 else -1,
         step=sum(action == STEP for action in run.action[: event + 1]),
         allocated=allocator.allocated,
@@ -41,7 +45,7 @@ def of_simulation(run: MemoryRun, replay: Simulation, event: int) -> Moment:
         largest=max((block.size for block in free), default=0),
         small=small,
         large=total - small,
-        owners=owners,
+        owners=who,
         kinds=kinds,
     )
 
@@ -53,13 +57,13 @@ def _free(allocator: Allocator) -> list[Block]:
     return [block for pool in pools for block in pool.blocks()]
 
 
-def _owners(run: MemoryRun, live: dict[int, Block]) -> tuple[tuple[Owner, ...], dict[str, int]]:
-    """Bytes asked for by line, operator and kind; and by kind alone."""
+def owners(run: MemoryRun, live: Mapping[int, int]) -> tuple[tuple[Owner, ...], dict[str, int]]:
+    """The bytes of the allocations `live` by line, operator and kind; and by kind alone."""
     places = places_of(run, live)
     size: defaultdict[int, int] = defaultdict(int)
     count: defaultdict[int, int] = defaultdict(int)
-    for ident, block in live.items():
-        size[places[ident]] += block.requested
+    for ident, held in live.items():
+        size[places[ident]] += held
         count[places[ident]] += 1
     merged: dict[tuple[SourceLine | None, str, Kind, bool], list[int]] = {}
     early = {b.place for segment in run.start for b in segment.blocks if not run.stack(b.place)}
@@ -75,15 +79,24 @@ def _owners(run: MemoryRun, live: dict[int, Block]) -> tuple[tuple[Owner, ...], 
         sums[0] += taken
         sums[1] += count[place]
         kinds[kind] = kinds.get(kind, 0) + taken
-    owners = [
+    found = [
         Owner(line=line, operator=operator, kind=kind, before=before, bytes=taken, tensors=tensors)
         for (line, operator, kind, before), (taken, tensors) in merged.items()
     ]
-    owners.sort(key=lambda one: (-one.bytes, one.line.where if one.line else "", one.operator, one.kind))
-    return tuple(owners[:OWNERS]), dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    found.sort(key=lambda one: (-one.bytes, one.line.where if one.line else "", one.operator, one.kind))
+    return tuple(found[:OWNERS]), dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
 
 
-def places_of(run: MemoryRun, live: dict[int, Block]) -> dict[int, int]:
+def asking(run: MemoryRun, event: int) -> tuple[SourceLine | None, str]:
+    """The line and the operator of `event`; None and "" where it asks for nothing, or none is known."""
+    if event < 0 or run.action[event] != ALLOC:
+        return None, ""
+    place = run.place[event]
+    known = run.places[place] if 0 <= place < len(run.places) else None
+    return run.line(place), known.operator if known else ""
+
+
+def places_of(run: MemoryRun, live: Container[int]) -> dict[int, int]:
     """Where each of `live` was asked for."""
     found = {block.ident: block.place for segment in run.start for block in segment.blocks}
     for action, ident, place in zip(run.action, run.ident, run.place, strict=True):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from gapless.memory import observed
 from gapless.memory.growth import growth
 from gapless.memory.moment import moment
 from gapless.memory.remedies import remedies, winner
 from gapless.memory.sentence import advice, sentence
+from gapless.memory.settings import parse
 from gapless.memory.simulate import Begin, Simulation
 from gapless.memory.trials import (
     EXPANDABLE,
@@ -22,7 +24,19 @@ from gapless.memory.trials import (
     improves,
     rank,
 )
-from gapless.model.memory import ALLOC, STEP, Fidelity, MemoryReport, MemoryRun, Outcome, Trial
+from gapless.model.memory import (
+    ALLOC,
+    STEP,
+    Curve,
+    Fidelity,
+    MemoryReport,
+    MemoryRun,
+    Moment,
+    Outcome,
+    Remedy,
+    StepEnd,
+    Trial,
+)
 
 _APART = 0.1
 """The share of the reserved memory that must lie idle at the peak for expandable segments to be tried."""
@@ -45,6 +59,33 @@ class Wishes(NamedTuple):
     jobs: int = 1
 
 
+def _device(run: MemoryRun, wishes: Wishes) -> dict[str, Any]:
+    """Of what device the report speaks: the one that is asked for, or the run's."""
+    if wishes.capacity < 0:
+        return {"gpu": run.gpu, "limit": run.limit, "total_memory": run.total_memory}
+    total = wishes.total if wishes.total >= 0 else run.total_memory
+    return {"gpu": wishes.gpu, "limit": wishes.capacity, "total_memory": total}
+
+
+class _Base(NamedTuple):
+    """The run as it is, before anything is tried.
+
+    `outcome` is what is shown; `measure` what trials are compared with: the same, but for profiles, which
+    are shown as they were recorded (None: they cannot be replayed). `open` says that whether it fits cannot
+    be told.
+    """
+
+    outcome: Outcome
+    measure: Outcome | None
+    curve: Curve
+    peak: Moment
+    height: Moment
+    ends: tuple[StepEnd, ...]
+    fidelity: Fidelity | None = None
+    notes: tuple[str, ...] = ()
+    open: bool = False
+
+
 def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | None = None) -> MemoryReport:
     """What replaying `run` says; ``progress(done, of)`` counts trials.
 
@@ -53,51 +94,104 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
     """
     wishes = wishes or Wishes()
     where = Where(wishes.capacity, wishes.total, wishes.begin)
-    recorded = run.recorded
-    own = Simulation(run, total=wishes.total).go() if recorded is not None or where == Where() else None
-    replay = own if own is not None and where == Where() else Simulation(run, **where._asdict()).go()
-    baseline = replay.outcome()
-    peak = moment(run, replay.peak_event, **where._asdict())
-    height = peak
-    if replay.height_event != replay.peak_event:
-        height = moment(run, replay.height_event, **where._asdict())
-    trials, best = _trials(run, wishes, where, baseline, progress)
-    tried, untried = remedies(run, where, baseline) if wishes.search and run.batches else ((), "")
+    for one in wishes.tried:
+        parse(one)  # what is wrong is said before the first replay
+    make = _observed if observed.is_observed(run) else _replayed if len(run) else _still
+    base = make(run, wishes, where)
+    trials, best = _trials(run, wishes, where, base.measure, progress)
+    tried: tuple[Remedy, ...] = ()
+    untried = ""
+    if wishes.search and run.batches and base.measure is not None:
+        tried, untried = remedies(run, where, base.measure)
     made = MemoryReport(
         sentence="",
         path=run.path,
         origin=run.origin,
         device=run.device,
-        gpu=wishes.gpu or run.gpu,
-        limit=wishes.capacity if wishes.capacity >= 0 else run.limit,
-        total_memory=wishes.total if wishes.total >= 0 else run.total_memory,
+        **_device(run, wishes if not base.open else Wishes()),
         settings=run.settings,
         events=len(run),
         allocations=sum(action == ALLOC for action in run.action),
         steps=sum(action == STEP for action in run.action),
-        span=run.time[-1] if run.time else -1,
-        baseline=baseline,
-        fidelity=fidelity(run, own) if own is not None and recorded is not None else None,
-        curve=replay.curve,
-        peak=peak,
-        height=height,
+        span=run.time[-1] - run.time[0] if run.time else -1,
+        baseline=base.outcome,
+        fidelity=base.fidelity,
+        curve=base.curve,
+        peak=base.peak,
+        height=base.height,
         times=run.times,
-        ends=tuple(replay.ends),
+        ends=base.ends,
         growth=growth(run),
-        expandable=_expandable(run, where, baseline, trials),
+        expandable=_expandable(run, where, base.measure, trials),
         trials=tuple(trials),
         searched=wishes.search,
         best=best,
         remedies=tried,
-        remedy=winner(tried, trials[best] if best >= 0 else None, baseline),
-        notes=(*run.notes, *_notes(run, wishes), *_how(trials, best), *filter(None, [untried])),
+        remedy=winner(tried, trials[best] if best >= 0 else None, base.outcome),
+        replayed=base.measure is not None,
+        calls=run.calls,
+        notes=(*run.notes, *base.notes, *_how(trials, best), *filter(None, [untried])),
     )
     return msgspec.structs.replace(made, sentence=sentence(made), advice=advice(made))
 
 
+def _replayed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
+    """The run through the allocator."""
+    recorded = run.recorded
+    own = Simulation(run, total=wishes.total).go() if recorded is not None or where == Where() else None
+    replay = own if own is not None and where == Where() else Simulation(run, **where._asdict()).go()
+    outcome = replay.outcome()
+    peak = moment(run, replay.peak_event, **where._asdict())
+    height = peak
+    if replay.height_event != replay.peak_event:
+        height = moment(run, replay.height_event, **where._asdict())
+    return _Base(
+        outcome=outcome,
+        measure=outcome,
+        curve=replay.curve,
+        peak=peak,
+        height=height,
+        ends=tuple(replay.ends),
+        fidelity=fidelity(run, own) if own is not None and recorded is not None else None,
+        notes=tuple(_notes(run, wishes)),
+    )
+
+
+def _still(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
+    """Memory as it lay, without anything that was asked for."""
+    note = (
+        "nothing was recorded of what was asked for: this is how memory lay in the end, and no setting can "
+        "be tried on it (torch.cuda.memory._record_memory_history() at the start of the script records it)"
+    )
+    base = _replayed(run, wishes._replace(tried=(), search=False), where)
+    return base._replace(measure=None, fidelity=None, notes=(*base.notes, note))
+
+
+def _observed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
+    """The run as a profile recorded it; replayed for a comparison, where what it shows is enough for that."""
+    own = Simulation(run).go()
+    why_not = observed.why_not(run, own)
+    if not why_not and (where.capacity >= 0 or wishes.tried or wishes.search):
+        compared = (observed.compared(run, own),)
+        return _replayed(run, wishes, where)._replace(fidelity=None, notes=compared)
+    doubt = observed.in_doubt(run, where.capacity)
+    return _Base(
+        outcome=observed.outcome(run, where.capacity),
+        measure=None if why_not else own.outcome(),
+        curve=observed.curve(run),
+        peak=observed.peak(run, run.allocated),
+        height=observed.peak(run, run.reserved),
+        ends=observed.ends(run),
+        notes=tuple(filter(None, [why_not, doubt])),
+        open=bool(doubt),
+    )
+
+
 def _trials(
-    run: MemoryRun, wishes: Wishes, where: Where, baseline: Outcome, progress: Progress | None
+    run: MemoryRun, wishes: Wishes, where: Where, baseline: Outcome | None, progress: Progress | None
 ) -> tuple[list[Trial], int]:
+    if baseline is None:
+        return [], -1
     wanted = list(wishes.tried)
     if wishes.search:
         known = wishes.total >= 0 or wishes.capacity >= 0 or run.total_memory >= 0 or run.limit >= 0
@@ -108,9 +202,11 @@ def _trials(
     return trials, 0 if improves(trials[0].outcome, baseline) else -1
 
 
-def _expandable(run: MemoryRun, where: Where, baseline: Outcome, trials: Sequence[Trial]) -> Outcome | None:
+def _expandable(
+    run: MemoryRun, where: Where, baseline: Outcome | None, trials: Sequence[Trial]
+) -> Outcome | None:
     """The run with expandable segments, where it has them not and loses memory or time."""
-    if "expandable_segments" in run.settings:
+    if baseline is None or "expandable_segments" in run.settings:
         return None
     for one in trials:
         if one.settings == EXPANDABLE:

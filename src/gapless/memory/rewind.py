@@ -56,10 +56,14 @@ class Range:
 
 
 class Rewind:
-    """The final state, on which :meth:`undo` walks back."""
+    """The final state, on which :meth:`undo` walks back.
 
-    def __init__(self, settings: Settings) -> None:
+    `frees_tell` says that what is given back has the frames of who asked for it, and not of who let it go.
+    """
+
+    def __init__(self, settings: Settings, frees_tell: bool = False) -> None:
         self.settings = settings
+        self.frees_tell = frees_tell
         self.ranges: dict[int, Range] = {}
         self.pieces: dict[int, Piece] = {}
         self.reserved = 0
@@ -134,7 +138,7 @@ class Rewind:
         before, behind = address - start, start + free.size - address - size
         if whole and (behind <= SMALL or size >= self.settings.max_split_size):
             size, behind = size + behind, 0
-        piece = Piece(size, WAITING, requested, entry.get("frames"))
+        piece = Piece(size, WAITING, requested, entry.get("frames") if self.frees_tell else None)
         self._cut(home, at, before, piece, behind, whole)
 
     def _cut(self, home: Range, at: int, before: int, piece: Piece, behind: int, whole: bool) -> None:

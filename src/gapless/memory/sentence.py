@@ -22,7 +22,8 @@ def sentence(report: MemoryReport) -> str:
         return f"{peak}; {count(base.retries, 'request')} found the GPU full and emptied the cache first"
     idle = base.peak_reserved - base.peak_allocated
     if base.peak_reserved and idle >= 0.05 * base.peak_reserved:
-        peak += f": {percent(idle / base.peak_reserved)} of it never used at once"
+        seen = " in the profile" if report.origin == "profile" else ""
+        peak += f": {percent(idle / base.peak_reserved)} of it never used at once{seen}"
     return peak
 
 

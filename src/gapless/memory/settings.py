@@ -31,7 +31,9 @@ class Settings(NamedTuple):
     """What of the settings changes which memory is reserved. Sizes in bytes.
 
     `divisions` are those of ``roundup_power2_divisions``: 16 numbers, or none. `fraction` is the share of
-    the device that the process may reserve. `ignored` names keys that are valid and change nothing here.
+    the device that the process may reserve; with `rejects` a request beyond it fails at once, and no memory
+    is given back for it. `ignored` names keys that are valid and change nothing here, `unsimulated` those
+    whose effect is not simulated.
     """
 
     max_split_size: int = NO_LIMIT
@@ -41,8 +43,10 @@ class Settings(NamedTuple):
     garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     fraction: float = 1.0
+    rejects: bool = False
     backend: str = "native"
     ignored: tuple[str, ...] = ()
+    unsimulated: tuple[str, ...] = ()
 
     @property
     def collects(self) -> bool:
@@ -58,7 +62,8 @@ def parse(text: str) -> Settings:
     """
     tokens = _tokens(text)
     found: dict[str, object] = {}
-    ignored: list[str] = []
+    ignored: dict[str, None] = {}
+    unsimulated: dict[str, None] = {}
     _large_segment(tokens, found)
     at = 0
     while at < len(tokens):
@@ -70,10 +75,13 @@ def parse(text: str) -> Settings:
             )
         at = reader(tokens, at, found)
         if key in _WITHOUT_EFFECT:
-            ignored.append(key)
+            ignored[key] = None
+        if key in _NOT_SIMULATED:
+            unsimulated[key] = None
         # torch looks at what follows a value without minding what it is, and goes on behind it.
         at += 2
-    return Settings(**found, ignored=tuple(dict.fromkeys(ignored)))  # type: ignore[arg-type]  # by name
+    names = {"ignored": tuple(ignored), "unsimulated": tuple(unsimulated)}
+    return Settings(**found, **names)  # type: ignore[arg-type]  # by name
 
 
 def _known() -> list[str]:
@@ -224,6 +232,11 @@ def _expandable(tokens: list[str], at: int, found: dict[str, object]) -> int:
     return at + 2
 
 
+def _rejects(tokens: list[str], at: int, found: dict[str, object]) -> int:
+    found["rejects"] = _truth(tokens, at)
+    return at + 2
+
+
 def _flag(tokens: list[str], at: int, found: dict[str, object]) -> int:
     _truth(tokens, at)
     return at + 2
@@ -258,10 +271,13 @@ def _reserve(tokens: list[str], at: int, found: dict[str, object]) -> int:
     return at
 
 
-_WITHOUT_EFFECT: dict[str, Reader] = {
+_NOT_SIMULATED: dict[str, Reader] = {
+    # Streams that are tagged get less address space; reuse while a graph is captured.
     "expandable_segments_reserve": _reserve,
     "expandable_segments_reserve_by_class": _reserve,
     "graph_capture_record_stream_reuse": _flag,
+}
+_WITHOUT_EFFECT: dict[str, Reader] = {
     "pinned_free_catch_all": _flag,
     "pinned_max_cached_size_mb": _amount,
     "pinned_max_round_threshold_mb": _amount,
@@ -272,7 +288,6 @@ _WITHOUT_EFFECT: dict[str, Reader] = {
     "pinned_use_hip_host_register": _flag,
     "release_lock_on_cudamalloc": _flag,
     "release_lock_on_hipmalloc": _flag,
-    "throw_on_cudamalloc_oom": _flag,
 }
 _READERS: dict[str, Reader] = {
     "backend": _backend,
@@ -283,5 +298,7 @@ _READERS: dict[str, Reader] = {
     "max_split_size_mb": _at_least_a_segment("max_split_size"),
     "per_process_memory_fraction": _fraction,
     "roundup_power2_divisions": _divisions,
+    "throw_on_cudamalloc_oom": _rejects,
+    **_NOT_SIMULATED,
     **_WITHOUT_EFFECT,
 }

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import gzip
 import json
 import re
-import zlib
 from typing import Any
 
 from gapless.errors import UnreadableInput
@@ -16,6 +14,7 @@ from gapless.memory.history import History
 from gapless.memory.settings import InvalidSettings, Settings, parse
 from gapless.memory.start import starting
 from gapless.memory.timing import call_times
+from gapless.memory.unpack import gunzipped
 from gapless.memory.unpickle import plain
 from gapless.model._disk import read_whole
 from gapless.model.memory import MemoryRun, StartSegment
@@ -48,19 +47,12 @@ def read(path: str) -> tuple[MemoryRun, ...]:
 def of_bytes(data: bytes, name: str) -> tuple[MemoryRun, ...]:
     """The runs in the bytes of a snapshot; `name` stands for it in messages."""
     if data.startswith(b"\x1f\x8b"):
-        data = _unzipped(data, name)
+        data = gunzipped(data, name)
     head = data[:4096].lstrip()
     if head.startswith(b"<") and b"MemoryViz" in data[:65536]:
         data = _embedded(data, name)
     value = _json(data, name) if head[:1] in (b"{", b"[") else plain(data, name)
-    return of_value(value, name)
-
-
-def _unzipped(data: bytes, name: str) -> bytes:
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UnreadableInput(f"{name} is compressed and damaged: {error}") from None
+    return of_value(value, name, len(data))
 
 
 def _embedded(data: bytes, name: str) -> bytes:
@@ -78,8 +70,11 @@ def _json(data: bytes, name: str) -> Any:
         raise UnreadableInput(f"{name} is damaged JSON: {error}") from None
 
 
-def of_value(value: Any, name: str) -> tuple[MemoryRun, ...]:
+def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
     """The runs of a snapshot that is in memory already.
+
+    `most` bounds the blocks and entries it may have (-1: any number): a file of so many bytes that has more
+    says the same again and again.
 
     Raises:
         UnreadableInput: it is something else.
@@ -91,6 +86,11 @@ def of_value(value: Any, name: str) -> tuple[MemoryRun, ...]:
         )
     if not isinstance(value, dict) or "segments" not in value or "device_traces" not in value:
         raise UnreadableInput(f"{name} is no memory snapshot: it has no segments and device_traces")
+    for one, what in (("segments", "no list"), ("device_traces", "no lists")):
+        if not isinstance(value[one], list):
+            raise UnreadableInput(f"{name} is no memory snapshot: its {one} are {what}")
+    if 0 <= most < _length(value):
+        raise UnreadableInput(f"{name} is no memory snapshot: it repeats itself without end")
     segments, traces = _checked_segments(value, name), _checked_traces(value, name)
     devices = sorted({segment["device"] for segment in segments} | {n for n, t in enumerate(traces) if t})
     if not devices:
@@ -100,7 +100,8 @@ def of_value(value: Any, name: str) -> tuple[MemoryRun, ...]:
     for device in devices:
         mine = [segment for segment in segments if segment["device"] == device]
         trace = traces[device] if device < len(traces) else []
-        marks = [m for m in value.get("external_annotations") or () if _is_mark(m, device)]
+        told = value.get("external_annotations")
+        marks = [m for m in told if _is_mark(m, device)] if isinstance(told, list) else []
         runs.append(_run(name, device, mine, trace, settings, notes, marks))
     return tuple(runs)
 
@@ -149,6 +150,8 @@ def _settings(value: dict[str, Any]) -> tuple[tuple[str, Settings], list[str]]:
     if not isinstance(told, dict):
         return ("", Settings()), ["the snapshot does not tell its settings: torch's defaults are assumed"]
     text = told.get("PYTORCH_CUDA_ALLOC_CONF") or told.get("PYTORCH_ALLOC_CONF") or ""
+    if not isinstance(text, str):
+        return ("", Settings()), ["its settings are no text: torch's defaults are assumed"]
     try:
         return (text, parse(text)), []
     except InvalidSettings as error:
@@ -159,30 +162,42 @@ def _is_mark(mark: Any, device: int) -> bool:
     return (
         isinstance(mark, dict)
         and isinstance(mark.get("name"), str)
-        and isinstance(mark.get("time_us"), int)
+        and type(mark.get("time_us")) is int
         and mark.get("device") == device
     )
 
 
 # What a snapshot must be made of ------------------------------------------------------------------
 
+_MOST = {"address": 1 << 64, "addr": 1 << 64, "stream": 1 << 64, "device": 1 << 10}
+"""Bounds of numbers; of sizes and the rest `_LARGEST`."""
+_LARGEST = 1 << 60
+
+
+def _length(value: dict[str, Any]) -> int:
+    """How many blocks and entries there are, those that are the same object counted each time."""
+    lists = [segment.get("blocks") for segment in value["segments"] if isinstance(segment, dict)] + list(
+        value["device_traces"]
+    )
+    return sum(len(one) for one in lists if isinstance(one, list))
+
 
 def _checked_segments(value: dict[str, Any], name: str) -> list[Any]:
-    segments = value["segments"]
-    if not isinstance(segments, list):
-        raise UnreadableInput(f"{name} is no memory snapshot: its segments are no list")
+    segments: list[Any] = value["segments"]
     for segment in segments:
         blocks = segment.get("blocks") if isinstance(segment, dict) else None
         if not isinstance(blocks, list) or not _numbers(segment, "address", "total_size", "stream", "device"):
             raise UnreadableInput(f"{name} is a damaged snapshot: a segment is incomplete")
-        if not all(isinstance(b, dict) and _numbers(b, "size") and "state" in b for b in blocks):
-            raise UnreadableInput(f"{name} is a damaged snapshot: a block is incomplete")
+        for one in blocks:
+            state = one.get("state") if isinstance(one, dict) else None
+            if not isinstance(state, str) or not _numbers(one, "size"):
+                raise UnreadableInput(f"{name} is a damaged snapshot: a block is incomplete")
     return segments
 
 
 def _checked_traces(value: dict[str, Any], name: str) -> list[list[Any]]:
-    traces = value["device_traces"]
-    if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
+    traces: list[list[Any]] = value["device_traces"]
+    if len(traces) > _MOST["device"] or not all(isinstance(trace, list) for trace in traces):
         raise UnreadableInput(f"{name} is no memory snapshot: its device_traces are no lists")
     for trace in traces:
         for entry in trace:
@@ -197,4 +212,9 @@ def _checked_traces(value: dict[str, Any], name: str) -> list[list[Any]]:
 
 
 def _numbers(value: dict[str, Any], *names: str) -> bool:
-    return all(type(value.get(name)) is int for name in names)
+    """Whether `value` has these as numbers that can be what their names say."""
+    for name in names:
+        one = value.get(name)
+        if type(one) is not int or not 0 <= one < _MOST.get(name, _LARGEST):
+            return False
+    return True

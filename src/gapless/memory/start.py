@@ -71,7 +71,7 @@ def starting(segments: list[Any], trace: list[Any], settings: Settings, name: st
     Raises:
         UnreadableInput: the trace does not lead there.
     """
-    rewind = Rewind(settings)
+    rewind = Rewind(settings, frees_tell(trace))
     private: list[tuple[int, int, str]] = []
     try:
         for segment in segments:
@@ -92,13 +92,31 @@ def starting(segments: list[Any], trace: list[Any], settings: Settings, name: st
     return Start(rewind, private)
 
 
+def frees_tell(trace: list[Any]) -> bool:
+    """Whether entries of what is given back have the frames of who asked for it.
+
+    So it is where frames were recorded of allocations alone (``context="alloc"``); else they have those of
+    who let it go.
+    """
+    asked: dict[int, Any] = {}
+    same = False
+    for entry in trace:
+        if entry["action"] == "alloc":
+            asked[entry["addr"]] = entry.get("frames")
+        elif entry["action"] == "free_requested" and entry["addr"] in asked:
+            if asked.pop(entry["addr"]) != entry.get("frames"):
+                return False
+            same = True
+    return same
+
+
 def _range(segment: Any) -> tuple[Range, list[tuple[int, Piece]]]:
     """A segment of a snapshot with its blocks."""
     address, pieces = segment["address"], []
     for block in segment["blocks"]:
         state = _STATES.get(block["state"])
         if state is None:
-            raise Inconsistent(f"a block is {block['state']!r}")
+            raise Inconsistent(f"a block is {block['state'][:40]!r}")
         requested, frames = _asked(block)
         pieces.append((address, Piece(block["size"], state, requested if state != FREE else 0, frames)))
         address += block["size"]
@@ -124,7 +142,11 @@ def _asked(block: Any) -> tuple[int, object]:
     history = block.get("history")
     if isinstance(history, list) and history and isinstance(history[0], dict):
         last = history[0]
-        size = last.get("real_size")
-        return (size if type(size) is int else block["size"]), last.get("frames")
-    size = block.get("requested_size")
-    return (size if type(size) is int else block["size"]), block.get("frames")
+        return _within(last.get("real_size"), block), last.get("frames")
+    return _within(block.get("requested_size"), block), block.get("frames")
+
+
+def _within(size: object, block: Any) -> int:
+    """What was asked for of a block, which is no more than it has; all of it where that is not told."""
+    whole: int = block["size"]
+    return size if type(size) is int and 0 <= size <= whole else whole

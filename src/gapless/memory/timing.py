@@ -13,6 +13,15 @@ _ENOUGH = 10
 _LONGEST = 1_000_000
 """Gaps over a second (in microseconds) are something else."""
 
+_LATEST = 1 << 60
+
+
+def timed(trace: list[Any]) -> bool:
+    """Whether each entry has a time, in microseconds (torch 2.1 and later)."""
+    return bool(trace) and all(
+        type(entry.get("time_us")) is int and 0 <= entry["time_us"] < _LATEST for entry in trace
+    )
+
 
 def call_times(trace: list[Any]) -> CallTimes:
     """Medians of the gaps before calls, less the gap before a request that needs none.
@@ -21,7 +30,7 @@ def call_times(trace: list[Any]) -> CallTimes:
     program does between two entries is in the gap too, and is taken to be what it is before a cache hit.
     Between two ``cudaFree`` of one release nothing else happens.
     """
-    if not trace or not all(type(entry.get("time_us")) is int for entry in trace):
+    if not timed(trace):
         return CallTimes()
     hits: list[float] = []
     mallocs: list[float] = []

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import msgspec
@@ -76,6 +77,10 @@ def _note(settings: Settings) -> str:
             "garbage_collection_threshold does nothing as long as the process may use all of the GPU: "
             "set per_process_memory_fraction, too"
         )
+    if settings.rejects and settings.fraction >= 1:
+        notes.append("throw_on_cudamalloc_oom does nothing without per_process_memory_fraction")
+    if settings.unsimulated:
+        notes.append(f"not simulated: {', '.join(settings.unsimulated)}")
     if settings.ignored:
         notes.append(f"without effect on what is reserved: {', '.join(settings.ignored)}")
     return "; ".join(notes)
@@ -116,10 +121,25 @@ def _in_processes(
                 found[running[future]] = future.result()
                 if progress is not None:
                     progress(len(found), len(settings))
+        except BrokenProcessPool:
+            pass  # one was killed, for want of memory perhaps: what it left is tried here
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            _stop(pool)
             raise
+    for at, one in enumerate(settings):
+        if at not in found:
+            found[at] = attempt(run, one, where)
+            if progress is not None:
+                progress(len(found), len(settings))
     return [_with_line(run, found[at]) for at in range(len(settings))]
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    """End the processes in the middle of their work: nobody wants its result any more."""
+    workers = list((getattr(pool, "_processes", None) or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for one in workers:
+        one.terminate()
 
 
 def _with_line(run: MemoryRun, trial: Trial) -> Trial:

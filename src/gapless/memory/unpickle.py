@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 from gapless.errors import UnreadableInput
+from gapless.memory.opcodes import problem
 
 
 class _Plain(pickle.Unpickler):
@@ -29,6 +30,9 @@ def plain(data: bytes, name: str) -> Any:
     Raises:
         UnreadableInput: it is damaged, or wants to import something.
     """
+    why_not = problem(data)
+    if why_not:
+        raise UnreadableInput(f"{name} is no pickle, or a damaged one: {why_not}")
     try:
         return _Plain(io.BytesIO(data)).load()
     except _Foreign as error:

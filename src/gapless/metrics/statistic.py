@@ -85,10 +85,10 @@ class Statistic:
         raise NotImplementedError
 
     def faults(self) -> Tensor | None:
-        """How many bad values ``self.state`` has met, as a tensor of no dimension; None where none are looked
-        for.
+        """How many bad values ``self.state`` has met, as a tensor of no dimension: those in the slot
+        ``"strange"``, where there is one; None where none are looked for.
         """
-        return None
+        return self.state.get("strange")
 
     def faults_on_host(self) -> int:
         """The same as a number, for a state on the CPU."""

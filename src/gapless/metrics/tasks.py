@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from typing import Any, ClassVar
 
 from gapless.metrics.metric import Metric
@@ -17,7 +18,7 @@ class Task(Metric):
     """``Name(task="multiclass", num_classes=10, …)`` makes the metric of that task.
 
     A subclass lists the forms by task and the arguments with their defaults, in order. One that must be given
-    has ``inspect.Parameter.empty`` there.
+    has ``inspect.Parameter.empty`` there. Its description is followed by the names of the forms.
     """
 
     forms: ClassVar[dict[str, type[Metric]]] = {}
@@ -55,6 +56,11 @@ class Task(Metric):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        made = [f":class:`~gapless.metrics.{form.__name__}`" for form in cls.forms.values()]
+        if made and cls.__doc__:
+            listed = f"{', '.join(made[:-1])} or {made[-1]}"
+            told = textwrap.fill(f"By task it is {listed}, which describe the arguments and the inputs.", 100)
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{told}"
         kinds = inspect.Parameter
         cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [

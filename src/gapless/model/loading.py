@@ -100,7 +100,8 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     takes until its first batch is begun. `private` is the memory of a worker that it shares with nobody
     after its first batch, `growth` by how much it grows with every batch: `copied` of that are pages of the
     training process that the worker had to copy, of `shared` bytes that it could have to (-1: not told); the
-    rest is what it keeps. `pin` and `copy` are copying a batch to pinned memory and from there to the GPU (-1: no GPU).
+    rest is what it keeps. `pin` and `copy` are copying a batch to pinned memory and from there to the GPU
+    (-1: no GPU).
     """
 
     batches: int = 0

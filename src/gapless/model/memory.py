@@ -12,6 +12,7 @@ from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
 from gapless.model.finding import Finding
 from gapless.model.source import SourceLine, Stack, user_line
+from gapless.model.track import Track
 
 ALLOC, FREE, DEFER, DONE, EMPTY, STEP, FAILED, RETIRE = range(8)
 """What happens in a `MemoryRun`.
@@ -102,6 +103,14 @@ class CallTimes(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     source: Literal["measured", "typical"] = "typical"
 
 
+class DriverCalls(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Calls of one kind to the driver that a profile recorded: how many, and nanoseconds in all."""
+
+    name: str
+    count: int = 0
+    time: int = 0
+
+
 class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """All that a run asked of one device's caching allocator, as columns with one row for each event.
 
@@ -113,6 +122,9 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `start` is what was reserved when recording began. `settings` are those of the recorded run,
     `total_memory` and `limit` what the device has and what of it this process could get (-1: unknown).
+
+    A profile does not tell how memory lay when it began. What it tells instead stands in `allocated` and
+    `reserved`, the bytes after each row, and in `calls`.
     """
 
     origin: str = ""
@@ -137,6 +149,9 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     start: tuple[StartSegment, ...] = ()
     recorded: Recorded | None = None
     times: CallTimes = CallTimes()
+    allocated: tuple[int, ...] = ()
+    reserved: tuple[int, ...] = ()
+    calls: tuple[DriverCalls, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -218,11 +233,14 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The memory at one event: bytes asked for by line and by kind, the most first; and what lies idle.
 
+    `line` and `operator` are those of the event itself, where they are known.
     `free` is the reserved memory that nobody uses, `free_blocks` in how many pieces, `largest` the largest,
     `small` and `large` in which pool it is. `slack` is what rounding takes, within `allocated`.
     """
 
     event: int = 0
+    line: SourceLine | None = None
+    operator: str = ""
     time: int = -1
     step: int = -1
     allocated: int = 0
@@ -331,7 +349,8 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     position of the one to take, -1 where none is better. `ends` are the steps' ends, `growth` what grows from
     step to step. `expandable` is the run with expandable segments, where that was worth a look. `remedies`
     are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what
-    the rules find.
+    the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
+    for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
     """
 
     sentence: str
@@ -364,6 +383,9 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     advice: str = ""
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    replayed: bool = True
+    calls: tuple[DriverCalls, ...] = ()
+    track: Track | None = None
 
 
 FORMAT = "gapless-memory"
@@ -421,12 +443,32 @@ def check(run: MemoryRun) -> str:
     for name in ("ident", "size", "stream", "place"):
         if len(getattr(run, name)) != rows:
             return f"{len(getattr(run, name))} entries in {name} for {rows} events"
-    for name in ("time", "address", "pool"):
+    for name in ("time", "address", "pool", "allocated", "reserved"):
         if len(getattr(run, name)) not in (0, rows):
             return f"{len(getattr(run, name))} entries in {name} for {rows} events"
     if any(not 0 <= action <= RETIRE for action in run.action):
         return "an action that is none"
-    return _lives(run)
+    if any(not 0 <= line < len(run.lines) for place in run.places for line in place.lines):
+        return "a place with a line that is not there"
+    if any(not 0 <= pool < len(run.pools) for pool in run.pool):
+        return "a pool that is not there"
+    return _start(run) or _lives(run)
+
+
+def _start(run: MemoryRun) -> str:
+    """Whether what was there when recording began can lie so."""
+    idents = [block.ident for segment in run.start for block in segment.blocks if block.ident >= 0]
+    if len(set(idents)) != len(idents):
+        return "an allocation that lies in two places"
+    end = 0
+    for segment in sorted(run.start, key=lambda one: one.address):
+        sizes = [block.size for block in segment.blocks]
+        if not sizes or min(sizes) <= 0 or sum(sizes) != segment.size:
+            return f"a segment of {segment.size} bytes that is not as large as its blocks"
+        if segment.address < end or not 0 <= segment.pool < len(run.pools):
+            return "a segment that lies where it cannot"
+        end = segment.address + segment.size
+    return ""
 
 
 def _lives(run: MemoryRun) -> str:

@@ -185,7 +185,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     docs/price.md explains.
 
     An `estimated` price is of one training step on a GPU that is not there; `least_alone` to `most_last` then
-    span what its assumptions allow.
+    span what its assumptions allow. Where the step is another than the estimate's, `of` is its length.
     """
 
     costs: tuple[int, ...] = ()
@@ -200,6 +200,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     estimated: bool = False
     most_alone: int = 0
     most_last: int = 0
+    of: int = 0
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

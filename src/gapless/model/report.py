@@ -6,6 +6,7 @@ import msgspec
 
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
+from gapless.model.memory import MemoryReport
 from gapless.model.profile import Profile
 from gapless.model.session import Ending, Environment
 
@@ -46,6 +47,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `profile` holds the numbers of a trace (of the slowest rank where there are several), `ranks` a row for
     each of several ranks. `estimate` is what a step of a script that was checked would take on a GPU.
+    `memory` is what each device's allocator did, where that was recorded. `path` is the saved session that
+    was reported ("": it was not read from a file; a profile has its own).
     """
 
     sentence: str
@@ -58,3 +61,5 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     profile: Profile | None = None
     ranks: tuple[RankSummary, ...] = ()
     estimate: Estimate | None = None
+    memory: tuple[MemoryReport, ...] = ()
+    path: str = ""

@@ -9,6 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from gapless.model.event import Site
+from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryReport
 from gapless.model.profile import Profile
 
@@ -45,6 +46,7 @@ class Rule:
     - `matches` and, where a line of advice can be made concrete, `remedy`: a wait of the host at a site;
     - `find`: a pattern in the profile of one process;
     - `of_memory`: a pattern in what a run asked of the GPU's memory;
+    - `of_loader`: a pattern in how a run was fed by one of its loaders;
     - `across`: one that shows only where the profiles of several ranks stand side by side.
 
     Rules of waits are asked in order of `priority`, highest first, then by code; the first match names the
@@ -75,6 +77,10 @@ class Rule:
 
     def of_memory(self, memory: MemoryReport) -> Iterable[Hit]:
         """Where the pattern is in what a run did with the GPU's memory."""
+        return ()
+
+    def of_loader(self, use: LoaderUse) -> Iterable[Hit]:
+        """Where the pattern is in how a loader fed a run."""
         return ()
 
     @classmethod

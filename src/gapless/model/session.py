@@ -11,6 +11,7 @@ import msgspec
 from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
 from gapless.model.event import Event, Mark, Site
+from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.programme import Programme
 from gapless.model.source import SourceLine, Stack
@@ -52,7 +53,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one capture saw. `notes` are remarks for the user (``torch.compile runs eagerly``).
 
     `programme` is what the last steps asked of the device, where it was recorded; `memory` what
-    was asked of each device's memory.
+    was asked of each device's memory. `loaders` are the DataLoaders that were gone through.
     """
 
     script: tuple[str, ...] = ()
@@ -65,6 +66,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     duration: float = 0.0
     programme: Programme | None = None
     memory: tuple[MemoryRun, ...] = ()
+    loaders: tuple[LoaderUse, ...] = ()
 
 
 class _Head(msgspec.Struct):

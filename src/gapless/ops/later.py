@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.ops.dtypes import wide
+
 
 class Later:
     """Values on their way to the host. On the CPU they are there at once."""
@@ -131,10 +133,9 @@ class _Series:
     def _begin(self, value: Tensor) -> None:
         if self._buffer is not None:  # on the host until now
             self._numbers = self._buffer[: self.length].tolist()
-        small = value.dtype in (torch.float16, torch.bfloat16)
-        kind = torch.float32 if small else value.dtype
+        rows, kind = max(self._capacity, self.length), wide(value.dtype)
         with torch.inference_mode(False):  # else it could be written in inference only
-            self._buffer = torch.empty(max(self._capacity, self.length), dtype=kind, device=value.device)
+            self._buffer = torch.empty(rows, dtype=kind, device=value.device)
         for at, number in enumerate(self._numbers[: self.length]):
             self._buffer[at].fill_(number)
         self._numbers = []

@@ -10,14 +10,14 @@ over large tensors, selecting first can be faster in spite of its wait.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from gapless.ops.dtypes import HALVES
 from gapless.ops.masks import Ignored, combined
-
-_SMALL = (torch.float16, torch.bfloat16)
 
 
 def mse_loss(
@@ -30,6 +30,11 @@ def mse_loss(
     empty: float | None = None,
 ) -> Tensor:
     """Squared error of what counts, as ``F.mse_loss``.
+
+    `input` and `target` are of one shape, to which `mask`, a bool tensor, broadcasts. `ignore_index` is a
+    value of the target that does not count, or several. ``"mean"`` and ``"sum"`` give a 0-dim tensor;
+    ``"none"`` keeps the shape, with 0 where nothing counts. Nothing counts at all: the mean is NaN as in the
+    reference, or `empty` where given, with a gradient of 0.
 
     Replaces::
 
@@ -53,6 +58,8 @@ def l1_loss(
 ) -> Tensor:
     """Absolute error of what counts, as ``F.l1_loss``.
 
+    `mask`, `ignore_index`, `reduction` and `empty` as in :func:`mse_loss`.
+
     Replaces::
 
         loss = F.l1_loss(input[mask], target[mask])
@@ -73,16 +80,14 @@ def smooth_l1_loss(
 ) -> Tensor:
     """Squared below `beta` and absolute above, as ``F.smooth_l1_loss``.
 
+    `mask`, `ignore_index`, `reduction` and `empty` as in :func:`mse_loss`.
+
     Replaces::
 
         loss = F.smooth_l1_loss(boxes[positive], wanted[positive])
         loss = ops.smooth_l1_loss(boxes, wanted, positive.unsqueeze(-1))
     """
-
-    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
-        return F.smooth_l1_loss(a, b, reduction=reduction, beta=beta)
-
-    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+    return _masked(partial(F.smooth_l1_loss, beta=beta), input, target, mask, ignore_index, reduction, empty)
 
 
 def huber_loss(
@@ -97,16 +102,14 @@ def huber_loss(
 ) -> Tensor:
     """Huber's error of what counts, as ``F.huber_loss``.
 
+    `mask`, `ignore_index`, `reduction` and `empty` as in :func:`mse_loss`.
+
     Replaces::
 
         loss = F.huber_loss(input[mask], target[mask])
         loss = ops.huber_loss(input, target, mask)
     """
-
-    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
-        return F.huber_loss(a, b, reduction=reduction, delta=delta)
-
-    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+    return _masked(partial(F.huber_loss, delta=delta), input, target, mask, ignore_index, reduction, empty)
 
 
 def binary_cross_entropy(
@@ -121,18 +124,16 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Cross entropy of probabilities with targets in [0, 1], as ``F.binary_cross_entropy``.
 
-    `weight` broadcasts to the input. What does not count may lie outside [0, 1].
+    `weight` broadcasts to the input. What does not count may lie outside [0, 1]. `mask`, `ignore_index`,
+    `reduction` and `empty` as in :func:`mse_loss`.
 
     Replaces::
 
         loss = F.binary_cross_entropy(input[mask], target[mask])
         loss = ops.binary_cross_entropy(input, target, mask)
     """
-
-    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
-        return F.binary_cross_entropy(a, b, weight, reduction=reduction)
-
-    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+    loss = partial(F.binary_cross_entropy, weight=weight)
+    return _masked(loss, input, target, mask, ignore_index, reduction, empty)
 
 
 def binary_cross_entropy_with_logits(
@@ -148,18 +149,16 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """Cross entropy of logits with targets in [0, 1], as ``F.binary_cross_entropy_with_logits``.
 
-    `weight` and `pos_weight` broadcast to the input.
+    `weight` and `pos_weight` broadcast to the input. `mask`, `ignore_index`, `reduction` and `empty` as in
+    :func:`mse_loss`.
 
     Replaces::
 
         loss = F.binary_cross_entropy_with_logits(logits[mask], target[mask])
         loss = ops.binary_cross_entropy_with_logits(logits, target, mask)
     """
-
-    def errors(a: Tensor, b: Tensor, reduction: str) -> Tensor:
-        return F.binary_cross_entropy_with_logits(a, b, weight, reduction=reduction, pos_weight=pos_weight)
-
-    return _masked(errors, input, target, mask, ignore_index, reduction, empty)
+    loss = partial(F.binary_cross_entropy_with_logits, weight=weight, pos_weight=pos_weight)
+    return _masked(loss, input, target, mask, ignore_index, reduction, empty)
 
 
 def _masked(
@@ -194,10 +193,14 @@ def reduced(errors: Tensor, counted: Tensor, reduction: str, empty: float | None
     """`errors` reduced; they are 0 where nothing counts. `counted` are bools, or weights to divide by."""
     if reduction == "none":
         return errors
-    total = errors.sum(dtype=torch.float32 if errors.dtype in _SMALL else None)
+    total = _sum(errors)
     if reduction == "mean":
-        count = counted.sum(dtype=torch.float32 if counted.dtype in _SMALL else None)
+        count = _sum(counted)
         total = total / count
         if empty is not None:
             total = torch.where(count != 0, total, empty)
     return total.to(errors.dtype)
+
+
+def _sum(values: Tensor) -> Tensor:
+    return values.sum(dtype=torch.float32 if values.dtype in HALVES else None)

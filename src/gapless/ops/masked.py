@@ -7,14 +7,13 @@ included, reach neither the result nor a gradient. Where a mask selects very lit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, dtype
 
+from gapless.ops.dtypes import limits, wide
 from gapless.ops.masks import spread
-
-_SMALL = (torch.float16, torch.bfloat16)
 
 
 def masked_sum(
@@ -26,6 +25,8 @@ def masked_sum(
     dtype: dtype | None = None,
 ) -> Tensor:
     """Sum of the elements that `mask` selects, over `dim` (all dimensions by default).
+
+    `mask` is a bool tensor that broadcasts to `x`; what it leaves out reaches neither result nor gradient.
 
     Replaces::
 
@@ -52,6 +53,8 @@ def masked_mean(
 ) -> Tensor:
     """Mean of the elements that `mask` selects, over `dim` (all dimensions by default).
 
+    `mask` and `dim` as in :func:`masked_sum`.
+
     Replaces::
 
         mean = x[mask].mean()
@@ -68,7 +71,7 @@ def masked_mean(
     if not (result.is_floating_point or result.is_complex):
         raise RuntimeError(f"a mean needs floating point or complex values, but got {result}; give dtype=")
     mask, dims = spread(mask, x.shape), _dims(x, dim)
-    total = torch.where(mask, x, 0).sum(dims, keepdim, dtype=_wide(result))
+    total = torch.where(mask, x, 0).sum(dims, keepdim, dtype=wide(result))
     count = mask.sum(dims, keepdim)
     return _where_empty(total / count, count, empty).to(result)
 
@@ -83,6 +86,8 @@ def masked_var(
     empty: float | None = None,
 ) -> Tensor:
     """Variance of the elements that `mask` selects, over `dim`; real floating point values.
+
+    `mask` and `dim` as in :func:`masked_sum`.
 
     Replaces::
 
@@ -100,7 +105,7 @@ def masked_var(
         raise RuntimeError(f"a variance needs real floating point values, but got {x.dtype}")
     mask, dims = spread(mask, x.shape), _dims(x, dim)
     count = mask.sum(dims, True)
-    values = torch.where(mask, x, 0).to(_wide(x.dtype))
+    values = torch.where(mask, x, 0).to(wide(x.dtype))
     mean = values.sum(dims, True) / count.clamp_min(1)
     squares = torch.where(mask, values - mean, 0).square().sum(dims, keepdim)
     count = count.view_as(squares)
@@ -119,6 +124,8 @@ def masked_std(
 ) -> Tensor:
     """Standard deviation of the elements that `mask` selects: the root of :func:`masked_var`.
 
+    `mask` and `dim` as in :func:`masked_sum`.
+
     Replaces::
 
         spread = x[mask].std()
@@ -126,8 +133,8 @@ def masked_std(
 
     Where it is 0 its gradient is 0, as in ``torch.std``.
     """
-    wide = x.to(_wide(x.dtype)) if x.is_floating_point() else x
-    variance = masked_var(wide, mask, dim, keepdim, correction=correction)
+    values = x.to(wide(x.dtype)) if x.is_floating_point() else x
+    variance = masked_var(values, mask, dim, keepdim, correction=correction)
     flat = variance == 0
     root = torch.where(flat, 0.0, torch.where(flat, 1.0, variance).sqrt())
     count = spread(mask, x.shape).sum(_dims(x, dim), keepdim)
@@ -144,6 +151,8 @@ def masked_min(
 ) -> Tensor:
     """Smallest of the elements that `mask` selects, over `dim` (values without indices, as ``amin``).
 
+    `mask` and `dim` as in :func:`masked_sum`.
+
     Replaces::
 
         least = x[mask].min()
@@ -152,7 +161,7 @@ def masked_min(
     Equal elements share the gradient evenly. Nothing selected: ``x[mask].min()`` raises; here the result is
     `empty` or, without it, infinity (the largest value of an integer dtype), with a gradient of 0.
     """
-    return _extreme(x, mask, dim, keepdim, empty, torch.amin, _limits(x.dtype)[1])
+    return _extreme(x, mask, dim, keepdim, empty, torch.amin, limits(x.dtype)[1])
 
 
 def masked_max(
@@ -165,6 +174,8 @@ def masked_max(
 ) -> Tensor:
     """Largest of the elements that `mask` selects, over `dim` (values without indices, as ``amax``).
 
+    `mask` and `dim` as in :func:`masked_sum`.
+
     Replaces::
 
         most = x[mask].max()
@@ -173,11 +184,13 @@ def masked_max(
     Nothing selected: `empty` or, without it, minus infinity (the least value of an integer dtype). Else as
     :func:`masked_min`.
     """
-    return _extreme(x, mask, dim, keepdim, empty, torch.amax, _limits(x.dtype)[0])
+    return _extreme(x, mask, dim, keepdim, empty, torch.amax, limits(x.dtype)[0])
 
 
 def masked_softmax(x: Tensor, mask: Tensor, dim: int, *, dtype: dtype | None = None) -> Tensor:
     """Softmax along `dim` among the elements that `mask` selects; 0 elsewhere. The shape of `x`.
+
+    `mask` is a bool tensor that broadcasts to `x`.
 
     Replaces::
 
@@ -217,32 +230,18 @@ def _extreme(
     dim: int | Sequence[int] | None,
     keepdim: bool,
     empty: float | None,
-    reduce: object,
+    reduce: Callable[..., Tensor],
     neutral: float,
 ) -> Tensor:
     mask, dims = spread(mask, x.shape), _dims(x, dim)
-    found: Tensor = reduce(torch.where(mask, x, neutral), dims, keepdim)  # type: ignore[operator]
+    found = reduce(torch.where(mask, x, neutral), dims, keepdim)
     return found if empty is None else torch.where(mask.sum(dims, keepdim) > 0, found, empty).to(x.dtype)
-
-
-def _limits(dtype: dtype) -> tuple[float, float]:
-    """What no value of `dtype` goes beyond."""
-    if dtype.is_floating_point:
-        return -torch.inf, torch.inf
-    if dtype == torch.bool:
-        return False, True
-    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
 
 def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
     if dim is None:
         return list(range(x.dim()))
     return [dim] if isinstance(dim, int) else list(dim)
-
-
-def _wide(dtype: dtype) -> dtype:
-    """What values of `dtype` are added up in."""
-    return torch.float32 if dtype in _SMALL else dtype
 
 
 def _where_empty(found: Tensor, count: Tensor, empty: float | None) -> Tensor:

@@ -8,6 +8,8 @@ from typing import TypeAlias
 import torch
 from torch import Size, Tensor
 
+from gapless.ops.dtypes import limits
+
 Ignored: TypeAlias = "float | Sequence[float] | None"
 """A value that is not counted, several of them, or none."""
 
@@ -38,8 +40,8 @@ def _holds(dtype: torch.dtype, value: float) -> bool:
     """Whether an element of `dtype` can be `value`: comparing with what it cannot be would wrap around."""
     if dtype.is_floating_point or dtype.is_complex:
         return True
-    limits = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    return value == value and limits[0] <= value <= limits[1]
+    least, most = limits(dtype)
+    return least <= value <= most  # NaN is neither
 
 
 def spread(mask: Tensor, shape: Size) -> Tensor:

@@ -10,6 +10,11 @@ from rich.text import Text
 
 from gapless.render._style import Style
 
+_LONG = 1_000
+"""Characters of one text; names of kernels can be longer than all the rest."""
+_NARROW = 20
+"""Columns that text is wrapped to at the least."""
+
 
 class Canvas:
     """Writes lines in four ways: as they are, wrapped, clipped to the width, or with a hanging indent."""
@@ -50,17 +55,35 @@ class Canvas:
         self.line(clean)
 
     def hanging(self, lead: Text, text: Text) -> None:
-        """`lead`, then `text` wrapped beside it."""
-        room = max(20, self.style.width - lead.cell_len)
+        """`lead`, then `text` wrapped beside it; below it where beside it there is no room."""
+        if self.style.width - lead.cell_len < _NARROW and lead.plain.strip():
+            lead.rstrip()
+            self.clipped(lead)
+            lead = Text(" " * min(lead.cell_len - len(lead.plain.lstrip()) + 2, self.style.width // 4))
+        room = max(_NARROW, self.style.width - lead.cell_len)
         rows = self._clean(text).wrap(self._console, room, overflow="fold")
         for position, row in enumerate(rows):
             row.rstrip()
             self.line(Text.assemble(lead if not position else " " * lead.cell_len, row))
 
     def spread(self, left: Text, right: Text) -> None:
-        """`left` and `right` at the two margins."""
-        gap = self.style.width - left.cell_len - self._clean(right).cell_len
-        self.line(left + Text(" " * max(gap, 2)) + right)
+        """`left` and `right` at the two margins; on a line of its own where both do not fit on one."""
+        left, right = self._clean(left), self._clean(right)
+        gap = self.style.width - left.cell_len - right.cell_len
+        if gap >= 2:
+            self.line(left + Text(" " * gap) + right)
+        else:
+            self.wrapped(left)
+            self.hanging(Text(" " * max(self.style.width - right.cell_len, 4)), right)
+
+    def place(self, lead: Text, where: str, more: str = "") -> None:
+        """`where`, a path that is never broken, and `more` behind it, or below it where there is no room."""
+        whole = lead + Text(where, style="not dim") + Text(more)
+        if not more or self._clean(whole).cell_len <= self.style.width:
+            self.line(whole)
+        else:
+            self.line(lead + Text(where, style="not dim"))
+            self.hanging(Text(" " * 4), Text(more.strip()))
 
     def code(self, source: str) -> Text:
         """`source`, a line of Python, in colours."""
@@ -71,9 +94,9 @@ class Canvas:
         return code
 
     def _clean(self, text: Text) -> Text:
-        """`text` without what would steer the terminal, and within ASCII where it must be."""
-        plain = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text.plain)
-        plain = self.style.ascii(plain)
+        """`text` in one line, without what would steer the terminal, and within ASCII where it must be."""
+        plain = text.plain if len(text) <= _LONG else text.plain[: _LONG - 1] + "…"
+        plain = self.style.ascii("".join(c if c.isprintable() else repr(c)[1:-1] for c in plain))
         if plain == text.plain:
             return text
         return Text(plain, style=text.style)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -26,7 +25,7 @@ from gapless.render import _table as table
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
 from gapless.render._style import Style
-from gapless.render.json import plain
+from gapless.render.json import document, plain
 
 FORMAT = "gapless-comparison"
 VERSION = 1
@@ -39,8 +38,7 @@ _SHOWN = 8
 
 def as_json(made: Comparison, style: Style) -> str:
     """`made` as a JSON object in one line, every field in it."""
-    document = {"format": FORMAT, "version": VERSION, **plain(made)}
-    return json.dumps(document, ensure_ascii=not style.unicode, separators=(",", ":")) + "\n"
+    return document(FORMAT, VERSION, plain(made), style)
 
 
 def as_text(made: Comparison, style: Style) -> str:
@@ -126,14 +124,13 @@ def _phases(canvas: Canvas, phases: Sequence[PhaseChange]) -> None:
         return
     unit = scale(max(max(one.before, one.after) for row in rows for one in row), least=1)
     canvas.blank()
-    width = canvas.style.width
-    column = min(10, (width - 14) // 6)
-    lead = width - 6 * column
-    canvas.clipped(Text(f"{f'phases, {unit.name}':<{lead}}" + "".join(f"{f:>{2 * column}}" for f in fields)))
-    canvas.clipped(Text(" " * lead + f"{'before':>{column}}{'after':>{column}}" * 3, style="dim"))
+    column = min(10, max(6, (canvas.style.width - 14) // 6))
+    table.beside(canvas, f"phases, {unit.name}", Text("".join(f"{f:>{2 * column}}" for f in fields)))
+    before, after = ("before", "after") if column > 6 else ("was", "is")
+    table.beside(canvas, "", Text(f"{before:>{column}}{after:>{column}}" * 3, style="dim"))
     for phase, row in zip(phases, rows, strict=True):
         numbers = "".join(f"{unit(one.before):>{column}}{unit(one.after):>{column}}" for one in row)
-        canvas.clipped(Text(f"{'  ' + phase.name:<{lead}}{numbers}"))
+        table.beside(canvas, f"  {phase.name}", Text(numbers))
 
 
 def _work(canvas: Canvas, made: Comparison, title: str, rows: Sequence[WorkChange]) -> None:
@@ -184,15 +181,16 @@ def _lines(canvas: Canvas, made: Comparison) -> None:
     unit = scale(largest, least=1)
     column = 9
     canvas.blank()
-    lead = canvas.style.width - 4 * column - 6
-    canvas.clipped(Text(f"{f'lines, {unit.name}':<{lead}}{'device':>{2 * column}}{'idle':>{2 * column}}"))
-    canvas.clipped(Text(" " * lead + f"{'before':>{column}}{'after':>{column}}" * 2, style="dim"))
+    title = f"lines, {unit.name}"
+    table.beside(canvas, title, Text(f"{'device':>{2 * column}}{'idle':>{2 * column}}      "))
+    table.beside(canvas, "", Text(f"{'before':>{column}}{'after':>{column}}" * 2 + " " * 6, style="dim"))
+    room = canvas.style.width if canvas.style.width < 60 else canvas.style.width - 4 * column - 6
     for row in _some(canvas, changed):
         cells = (row.device_before, row.device_after, row.idle_before, row.idle_after)
         numbers = "".join(f"{unit(cell) if cell >= 0 else '':>{column}}" for cell in cells)
-        name = table.fitted(canvas, f"  {_line_name(row, canvas.style, lead - 3)}", lead)
-        mark = f"{row.state:>6}" if row.state in ("gone", "new") else ""
-        canvas.clipped(Text.assemble(name, numbers, (mark, table.color(row.state))))
+        mark = f"{row.state if row.state in ('gone', 'new') else '':>6}"
+        name = f"  {_line_name(row, canvas.style, room - 3)}"
+        table.beside(canvas, name, Text.assemble(numbers, (mark, table.color(row.state))))
     _rest(canvas, len(changed), "changed by less")
 
 
@@ -244,12 +242,14 @@ def _finding(canvas: Canvas, made: Comparison, row: FindingChange) -> None:
     )
     cost = _finding_change(made, row)
     canvas.spread(title, Text(cost)) if cost else canvas.line(title)
-    place = _place(one.line, canvas.style) if one.line else one.place
     was, now = row.before and row.before.line, row.after and row.after.line
-    if was and now and was.line != now.line:
-        place += f" (line {was.line} before)"
-    if place:
-        canvas.line(Text(f"       {'backward of ' if one.backward else ''}{place}"))
+    before = f" (line {was.line} before)" if was and now and was.line != now.line else ""
+    lead = Text("       backward of " if one.backward else "       ")
+    if one.line is not None:
+        where, _, function = _place(one.line, canvas.style).partition(" ")
+        canvas.place(lead, where, (f" {function}" if function else "") + before)
+    elif one.place:
+        canvas.hanging(lead, Text(one.place + before))
 
 
 def _finding_change(made: Comparison, row: FindingChange) -> str:

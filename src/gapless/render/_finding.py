@@ -44,11 +44,12 @@ def finding(
 
 
 def _place(canvas: Canvas, one: Finding) -> None:
-    place = Text("  backward of " if one.backward else "  ", style="dim")
-    place.append(_where(canvas, one), style="not dim")
-    if one.line and one.line.function and one.line.function != "<module>":
-        place.append(f" in {one.line.function}")
-    canvas.line(place)
+    named = one.line is not None and one.line.function and one.line.function != "<module>"
+    lead = Text("  backward of " if one.backward else "  ", style="dim")
+    if one.line is None:
+        canvas.hanging(lead, Text(one.place))  # of whatever length
+    else:
+        canvas.place(lead, _where(canvas, one), f" in {one.line.function}" if named else "")
     if one.line and one.line.code:
         canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(one.line.code))
 

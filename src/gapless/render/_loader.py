@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 from rich.text import Text
 
 from gapless.model.loading import FORMAT, VERSION, Diagnosis, Prediction, Seen
 from gapless.model.wording import count, duration, percent, size
 from gapless.render._canvas import Canvas
+from gapless.render._mistakes import mistakes
 from gapless.render._style import Style
-from gapless.render.json import plain
+from gapless.render.json import document, plain
 
 
 def as_json(made: Diagnosis, style: Style) -> str:
     """`made` as a JSON object in one line, every field in it."""
-    document = {"format": FORMAT, "version": VERSION, "diagnosis": plain(made)}
-    return json.dumps(document, ensure_ascii=not style.unicode, separators=(",", ":")) + "\n"
+    return document(FORMAT, VERSION, {"diagnosis": plain(made)}, style)
 
 
 def as_text(made: Diagnosis, style: Style) -> str:
@@ -25,13 +23,15 @@ def as_text(made: Diagnosis, style: Style) -> str:
     text = made.sentence
     canvas.wrapped(Text(text[:1].upper() + text[1:] + ".", style="bold"))
     if made.advised is not None:
-        canvas.wrapped(Text(f"  DataLoader(..., {_arguments(made)})", style="green"))
-    canvas.wrapped(Text(_what(made), style="dim"))
+        canvas.wrapped(Text(f"  DataLoader(..., {arguments(made)})", style="green"))
+    canvas.wrapped(Text(what(made), style="dim"))
     _costs(canvas, made)
     _lines(canvas, made, style)
     _settings(canvas, made)
     _bounds(canvas, made)
     _runs(canvas, made)
+    if made.correctness is not None:
+        mistakes(canvas, made.correctness)
     if made.notes:
         canvas.blank()
         for note in made.notes:
@@ -39,7 +39,7 @@ def as_text(made: Diagnosis, style: Style) -> str:
     return canvas.text()
 
 
-def _arguments(made: Diagnosis) -> str:
+def arguments(made: Diagnosis) -> str:
     """The recommended arguments that are not torch's defaults."""
     defaults = {"prefetch_factor": (None, 2), "persistent_workers": (False,), "pin_memory": (False,)}
     told = [
@@ -50,7 +50,8 @@ def _arguments(made: Diagnosis) -> str:
     return ", ".join(told)
 
 
-def _what(made: Diagnosis) -> str:
+def what(made: Diagnosis) -> str:
+    """What was measured."""
     kind = "iterable" if made.iterable else "map-style"
     length = f"{made.length} batches an epoch" if made.length >= 0 else "unknown length"
     size_of = f"{made.fetch.batch_size:.4g} items a batch"
@@ -107,14 +108,14 @@ def _settings(canvas: Canvas, made: Diagnosis) -> None:
         Text("  workers  prefetch      a step   waiting  ready  first batch   memory", style="bold")
     )
     advised, now = made.advised, made.now
-    rows = list(made.predictions) if canvas.style.unfold else _folded(made)
+    rows = list(made.predictions) if canvas.style.unfold else folded(made)
     for one in rows:
-        same = advised is not None and _alike(one, advised)
-        yours = now is not None and _alike(one, now)
+        same = advised is not None and alike(one, advised)
+        yours = now is not None and alike(one, now)
         remark = one.excluded or (" < take" if same else "") + (" < now" if yours else "")
         prefetch = str(one.setting.prefetch) if one.setting.workers else "-"
         row = (
-            f"  {one.setting.workers:>7}  {prefetch:>8}  {duration(one.step):>10}{percent(_part(one)):>10}"
+            f"  {one.setting.workers:>7}  {prefetch:>8}  {duration(one.step):>10}{percent(part(one)):>10}"
             f"{one.ready:>7.1f}{duration(one.first):>13}{size(one.memory):>9}{remark}"
         )
         canvas.clipped(Text(row, style="green" if same else "dim" if one.excluded else ""))
@@ -122,12 +123,13 @@ def _settings(canvas: Canvas, made: Diagnosis) -> None:
         canvas.clipped(Text("  --all shows every setting", style="dim"))
 
 
-def _alike(one: Prediction, other: Prediction) -> bool:
+def alike(one: Prediction, other: Prediction) -> bool:
+    """Whether two predictions are of the same workers and batches ahead."""
     pair = (one.setting.workers, one.setting.prefetch if one.setting.workers else 0)
     return pair == (other.setting.workers, other.setting.prefetch if other.setting.workers else 0)
 
 
-def _folded(made: Diagnosis) -> list[Prediction]:
+def folded(made: Diagnosis) -> list[Prediction]:
     """One row for each number of workers; with the prefetch factor advised and the one in use as well."""
     special = [one for one in (made.advised, made.now) if one is not None]
     prefetch = 2
@@ -136,20 +138,24 @@ def _folded(made: Diagnosis) -> list[Prediction]:
         for one in made.predictions
         if not one.setting.workers
         or one.setting.prefetch == prefetch
-        or any(_alike(one, other) for other in special)
+        or any(alike(one, other) for other in special)
     ]
 
 
-def _part(one: Prediction) -> float:
+def part(one: Prediction) -> float:
+    """The share of a step that waits."""
     return one.wait / one.step if one.step else 0.0
 
 
+def bounds(made: Diagnosis) -> str:
+    """What no setting can be faster than, stage by stage."""
+    return ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
+
+
 def _bounds(canvas: Canvas, made: Diagnosis) -> None:
-    if not made.bounds:
-        return
-    told = ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
-    canvas.blank()
-    canvas.hanging(Text("  no step is shorter than  ", style="dim"), Text(told))
+    if made.bounds:
+        canvas.blank()
+        canvas.hanging(Text("  no step is shorter than  ", style="dim"), Text(bounds(made)))
 
 
 def _runs(canvas: Canvas, made: Diagnosis) -> None:

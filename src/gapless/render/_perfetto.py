@@ -9,6 +9,7 @@ from typing import Any
 from gapless.model import Finding, Profile, Report, Site
 from gapless.model.lanes import Lanes
 from gapless.render import _brief as brief
+from gapless.render import _words as words
 from gapless.render._style import Style
 
 PROCESS = 2_000_000_000
@@ -18,17 +19,6 @@ BOXES = 60_000
 
 _STEPS, _IDLE, _FINDINGS, _WAITS = 1, 2, 3, 10
 _LONG = 500
-_CAUSES = {
-    "wait": "host waits",
-    "input": "no input",
-    "launch": "launch-bound",
-    "host": "host busy",
-    "allocator": "allocator",
-    "communication": "communication",
-    "graph": "driver",
-    "profiler": "profiler",
-    "unknown": "unexplained",
-}
 
 Json = dict[str, Any]
 Slice = tuple[int, int, int, int, int]
@@ -168,7 +158,7 @@ def _drawn(report: Report, profile: Profile, lanes: Lanes, style: Style, clock: 
         if lane.kind == "idle":
             yield from _track(_IDLE, "GPU idle, and why")
             for start, end, what, count, busy in _slices(lanes, number):
-                name = _CAUSES.get(lanes.kinds[what], lanes.kinds[what])
+                name = words.CAUSES.get(lanes.kinds[what], lanes.kinds[what])
                 yield _slice(clock, _IDLE, name, start, end, _several(start, end, count, busy))
         elif lane.kind == "waits":
             yield from _track(_WAITS + number, f"waits of {_text(lane.name)}")

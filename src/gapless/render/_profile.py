@@ -25,39 +25,6 @@ _LONG = 0.05
 _ROWS = 10
 """Rows of the lists of kernels and lines, unless everything is unfolded."""
 
-_PARTS = (
-    ("kernel", "kernels"),
-    ("communication", "communication"),
-    ("memcpy", "copies"),
-    ("memset", "memset"),
-    ("runtime", "runtime calls"),
-    ("loading", "data loading"),
-    ("host", "host operators"),
-    ("other", "other"),
-)
-_ASSUMED = {
-    "pinned": "with copies to the GPU from pinned memory",
-    "input": "with every batch there in time",
-    "graphs": "with one launch for each step",
-}
-_LIMITS = {
-    "host": "the host's own work is the limit",
-    "device": "the GPU's own work is the limit",
-    "input": "the data loader is the limit",
-    "peers": "the other ranks are the limit",
-}
-_CAUSES = {
-    "wait": "host waits",
-    "input": "no input",
-    "launch": "launch-bound",
-    "host": "host busy",
-    "allocator": "allocator",
-    "communication": "communication",
-    "graph": "driver",
-    "profiler": "profiler",
-    "unknown": "unexplained",
-}
-
 
 def render(report: Report, profile: Profile, style: Style) -> str:
     """`report` as text; `profile` is its own."""
@@ -99,9 +66,9 @@ def _split(canvas: Canvas, profile: Profile) -> None:
         return
     canvas.blank()
     per = max(profile.steps.count, 1)
-    longest = max(getattr(profile.split, name) for name, _ in _PARTS) or 1
+    longest = max(getattr(profile.split, name) for name, _ in words.PARTS) or 1
     room = max(canvas.style.width - 38, 10)
-    for name, label in _PARTS:
+    for name, label in words.PARTS:
         time = getattr(profile.split, name)
         if time / total < 0.0005:
             continue
@@ -117,7 +84,7 @@ def _idle(canvas: Canvas, profile: Profile) -> None:
         sums[cost.cause] += cost.idle
     total = profile.steps.total
     parts = [
-        f"{_CAUSES[cause]} {100 * idle / total:.1f}"
+        f"{words.CAUSES[cause]} {100 * idle / total:.1f}"
         for cause, idle in sums.most_common()
         if total and idle / total >= 0.0005
     ]
@@ -266,8 +233,7 @@ def _prices(canvas: Canvas, report: Report, prices: Prices) -> None:
     if prices.refused or not prices.span or prices.all < _MATTERS * prices.span:
         return
     canvas.blank()
-    told = f"Without all waits {duration(prices.span)} would be {duration(prices.span - prices.all)}, "
-    told += f"{percent(prices.all / prices.span)} less; then {_LIMITS.get(prices.remains, prices.remains)}."
+    told = words.without_waits(prices)
     if len(prices.shortest) < 2:
         canvas.wrapped(Text(told, style="bold"))
         return
@@ -297,11 +263,7 @@ def _where(canvas: Canvas, one: Finding) -> str:
 
 def _asked(canvas: Canvas, prices: Prices, asked: Asked) -> None:
     """The answer to ``--without``."""
-    parts = [_ASSUMED.get(one, f"with {one.removeprefix('half:')} twice as fast") for one in asked.assumed]
-    if asked.what:
-        parts.insert(0, f"without {' and '.join(asked.what)} ({count(asked.waits, 'wait')})")
-    what = ", ".join(parts)
-    told = f"{what[0].upper()}{what[1:]}, {duration(prices.span)} would be "
+    told = f"{words.assumed(asked)}, {duration(prices.span)} would be "
     told += f"{duration(prices.span - asked.saved)}, {percent(abs(asked.saved) / prices.span)} "
     told += "less" if asked.saved >= 0 else "more"
     if asked.least < asked.saved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -16,7 +15,7 @@ from gapless.model.wording import count, number, size
 from gapless.render import _table as table
 from gapless.render._canvas import Canvas
 from gapless.render._style import Style
-from gapless.render.json import plain
+from gapless.render.json import document, plain
 
 FORMAT = "gapless-proof"
 VERSION = 1
@@ -32,8 +31,7 @@ _LABEL = 8
 
 def as_json(made: Proof, style: Style) -> str:
     """`made` as a JSON object in one line, every field in it."""
-    document = {"format": FORMAT, "version": VERSION, **plain(made)}
-    return json.dumps(document, ensure_ascii=not style.unicode, separators=(",", ":")) + "\n"
+    return document(FORMAT, VERSION, plain(made), style)
 
 
 def as_text(made: Proof, style: Style) -> str:
@@ -205,8 +203,9 @@ def _findings(canvas: Canvas, cost: Cost, advice: bool) -> None:
         title = Text.assemble("  ", (one.code, "bold cyan"), " ", (one.name, "bold"))
         canvas.spread(title, Text(_often(one)))
         if one.line is not None:
-            place = f"{canvas.style.path(one.line.file)}:{one.line.line} {one.line.function}"
-            canvas.line(Text(f"    {'backward of ' if one.backward else ''}{place}"))
+            lead = Text("    backward of " if one.backward else "    ")
+            where = f"{canvas.style.path(one.line.file)}:{one.line.line}"
+            canvas.place(lead, where, f" {one.line.function}")
     if advice:  # of the new code, which may still get better
         for remedy, _ in groupby(one.remedy for one in shown if one.remedy):
             canvas.hanging(Text("    instead: ", style="dim"), Text(remedy))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
+from rich.text import Text
 
 from gapless.errors import UsageError
-from gapless.model import Report, memory, profile, session
+from gapless.model import Report, loading, memory, profile, session
 from gapless.model.comparison import Comparison
 from gapless.model.memory import MemoryReport
 from gapless.model.proof import Proof
 from gapless.render import _comparison, _memory, _proof, json
+from gapless.render._canvas import Canvas
+from gapless.render._style import Style
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -37,10 +42,21 @@ KINDS = {
     ),
     "proof": Kind(_proof.FORMAT, _proof.VERSION, Proof, True, "gapless compare A.py:f B.py:g -f json"),
     "memory-report": Kind(_memory.FORMAT, _memory.VERSION, MemoryReport, True, "gapless memory -f json"),
+    "loader": Kind(
+        loading.FORMAT, loading.VERSION, loading._Document, False, "gapless loader -o FILE|-f json"
+    ),
     "session": Kind(session.FORMAT, session.VERSION, session._Document, False, "gapless check -o FILE"),
     "profile": Kind(profile.FORMAT, profile.VERSION, profile._Document, False, "gapless trace -o FILE"),
     "memory": Kind(memory.FORMAT, memory.VERSION, memory._Document, False, "gapless memory -o FILE"),
 }
+
+
+def listing(style: Style) -> str:
+    """The kinds of documents, and what writes them."""
+    canvas = Canvas(style)
+    for name, kind in KINDS.items():
+        canvas.hanging(Text(f"{name:<15} version {kind.version}   "), Text(kind.written_by))
+    return canvas.text()
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -53,7 +69,12 @@ def schema(name: str) -> dict[str, Any]:
     if kind is None:
         raise UsageError(f"no document is called {name!r}: there are {', '.join(KINDS)}")
     (_, parts) = msgspec.json.schema_components([kind.struct], ref_template="#/$defs/{name}")
+    rows = dict(_rows(msgspec.inspect.type_info(kind.struct)))
     for part in parts.values():
+        if "description" in part:  # a docstring, whose indentation Python keeps until 3.13
+            part["description"] = inspect.cleandoc(part["description"])
+        if kind.whole and "prefixItems" in part:  # saved files have a row where documents name the fields
+            _name_fields(part, rows[part["title"]])
         if kind.whole and "properties" in part:  # every field is written, defaults too
             part["required"] = list(part["properties"])
     own = parts.pop(kind.struct.__name__)
@@ -69,3 +90,29 @@ def schema(name: str) -> dict[str, Any]:
         "required": required,
         "$defs": parts,
     }
+
+
+def _rows(info: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The structs below `info` that are saved as rows: their names, and those of their fields."""
+    left, seen = [info], set()
+    while left:
+        one = left.pop()
+        if isinstance(one, msgspec.inspect.StructType):
+            if one.cls in seen:
+                continue
+            seen.add(one.cls)
+            if one.array_like:
+                yield one.cls.__name__, tuple(field.name for field in one.fields)
+            left += [field.type for field in one.fields]
+        else:  # of a list its items, of a dictionary its keys and values, of a union its types
+            names = ("item_type", "item_types", "key_type", "value_type", "types")
+            below = [getattr(one, name) for name in names if hasattr(one, name)]
+            left += [part for item in below for part in (item if isinstance(item, tuple) else (item,))]
+
+
+def _name_fields(part: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Make the schema `part` of a row that of an object with the fields `names`."""
+    part["properties"] = dict(zip(names, part.pop("prefixItems"), strict=True))
+    part["type"] = "object"
+    part.pop("minItems", None)
+    part.pop("maxItems", None)

@@ -10,22 +10,34 @@ from gapless.render._canvas import Canvas
 NUMBER = 10
 CHANGE = 9
 LAST = 13
+_LEAST = 14
+"""Columns for a name; with fewer it stands above its numbers."""
 
 
 def head(canvas: Canvas, title: str, more: str = "") -> None:
     canvas.blank()
     columns = f"{'before':>{NUMBER}}{'after':>{NUMBER}}{'change':>{CHANGE}}"
     columns += f"{more:>{LAST}}" if more else ""
-    name = fitted(canvas, title, canvas.style.width - len(columns), style="bold")
-    canvas.clipped(Text.assemble(name, (columns, "dim")))
+    beside(canvas, title, Text(columns, style="dim"), style="bold")
 
 
 def row(canvas: Canvas, name: str, before: str, after: str, change: Text, more: str | None = None) -> None:
     numbers = f"{before:>{NUMBER}}{after:>{NUMBER}}"
     told = Text(" " * (CHANGE - change.cell_len)) + change
     last = "" if more is None else f"{more:>{LAST}}"
-    room = canvas.style.width - len(numbers) - told.cell_len - len(last)
-    written = Text.assemble(fitted(canvas, name, room), numbers, told, (last, "dim"))
+    beside(canvas, name, Text.assemble(numbers, told, (last, "dim")))
+
+
+def beside(canvas: Canvas, name: str, columns: Text, style: str = "") -> None:
+    """`name` and, at the right margin, `columns`: on a line of their own where the terminal is narrow."""
+    room = canvas.style.width - columns.cell_len
+    if room >= _LEAST:
+        written = fitted(canvas, name, room, style) + columns
+    else:
+        if name.strip():
+            canvas.clipped(Text(name, style=style))
+        blank = columns.cell_len - len(columns.plain.lstrip())
+        written = Text(" " * max(room, 0)) + columns[min(max(-room, 0), blank) :]
     written.rstrip()
     canvas.clipped(written)
 

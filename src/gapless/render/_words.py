@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary
 from gapless.model.estimate import Estimate, Range
-from gapless.model.profile import Price
+from gapless.model.profile import Asked, Price, Prices
 from gapless.model.wording import count, duration, number, percent, size
 
 _WIDE, _NOTHING = 3.0, 1_000
@@ -21,6 +21,58 @@ WHEN = {
     "set-up": "set-up",
     "after": "after",
 }
+PARTS = (
+    ("kernel", "kernels"),
+    ("communication", "communication"),
+    ("memcpy", "copies"),
+    ("memset", "memset"),
+    ("runtime", "runtime calls"),
+    ("loading", "data loading"),
+    ("host", "host operators"),
+    ("other", "other"),
+)
+"""Fields of a `Split`, and what they are called."""
+CAUSES = {
+    "wait": "host waits",
+    "input": "no input",
+    "launch": "launch-bound",
+    "host": "host busy",
+    "allocator": "allocator",
+    "communication": "communication",
+    "graph": "driver",
+    "profiler": "profiler",
+    "unknown": "unexplained",
+}
+"""What the GPU idles for."""
+LIMITS = {
+    "host": "the host's own work is the limit",
+    "device": "the GPU's own work is the limit",
+    "input": "the data loader is the limit",
+    "peers": "the other ranks are the limit",
+}
+"""What remains once no wait does."""
+_ASSUMED = {
+    "pinned": "with copies to the GPU from pinned memory",
+    "input": "with every batch there in time",
+    "graphs": "with one launch for each step",
+}
+
+
+def without_waits(prices: Prices) -> str:
+    """What the profile would take without all its waits, and what is the limit then."""
+    less, limit = percent(prices.all / prices.span), LIMITS.get(prices.remains, prices.remains)
+    return (
+        f"Without all waits {duration(prices.span)} would be {duration(prices.span - prices.all)}, "
+        f"{less} less; then {limit}."
+    )
+
+
+def assumed(one: Asked) -> str:
+    """The beginning of an answer: ``Without GAP112 (8 waits), with every batch there in time``."""
+    parts = [f"without {' and '.join(one.what)} ({count(one.waits, 'wait')})"] if one.what else []
+    parts += [_ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in one.assumed]
+    told = ", ".join(parts)
+    return told[:1].upper() + told[1:]
 
 
 def often(frequency: Frequency, steady: int) -> str:
@@ -88,6 +140,10 @@ def price(one: Price, span: int) -> list[str]:
 def estimated(one: Price, of: Estimate) -> str:
     """What removing the waits would save of a step on a GPU that is not there; a bound where no more is
     known."""
+    if one.of:
+        reach = f" ({duration(one.least_last)} to {duration(one.most_last)})"
+        reach = "" if one.most_last - one.least_last < 0.01 * one.last else reach
+        return f"est. {duration(one.last)}{reach} of a {duration(one.of)} step"
     if of.reasons or one.most_last > _WIDE * max(one.least_last, _NOTHING):
         if one.most_last <= _NOTHING:
             return f"est. nothing of a {span(of.step)} step"
@@ -111,6 +167,7 @@ def span(one: Range) -> str:
 def ending(report: Report) -> list[str]:
     """How the script ended, where that bears on what was seen."""
     how, status, message = report.ending.how, report.ending.status, report.ending.message
+    who = "The cell" if report.script == ("the cell",) else "The script"
     if how == "enough-steps":
         evaluated = any(one.frequency.when == "evaluation" for one in report.findings)
         later = "what comes later" if evaluated else "what comes later, evaluation for one,"
@@ -123,7 +180,7 @@ def ending(report: Report) -> list[str]:
     if how == "interrupted":
         return ["The script was interrupted: this is what was seen until then."]
     if how == "error":
-        return [f"The script failed ({message}): this is what was seen until then."]
+        return [f"{who} failed ({message}): this is what was seen until then."]
     if how == "not-emulated":
         return [f"The run ended early: {message}"]
     return []

@@ -6,6 +6,7 @@ Every field is there, defaults too. `version` changes when a field changes its m
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -15,12 +16,26 @@ from gapless.render._style import Style
 
 FORMAT = "gapless-report"
 VERSION = 1
+_BEYOND = re.compile(r"[^ -~\n]")
 
 
 def render(report: Report, style: Style) -> str:
     """`report` as a JSON object in one line; `style` only says which characters may be used."""
-    document = {"format": FORMAT, "version": VERSION, **plain(report)}
-    return json.dumps(document, ensure_ascii=not style.unicode, separators=(",", ":")) + "\n"
+    return document(FORMAT, VERSION, plain(report), style)
+
+
+def document(form: str, version: int, content: dict[str, Any], style: Style) -> str:
+    """`content` as a JSON object in one line, behind the `form` and `version` that tell what it is."""
+    return dumped({"format": form, "version": version, **content}, style, separators=(",", ":"))
+
+
+def dumped(value: Any, style: Style, **how: Any) -> str:
+    """`value` as JSON, ending with a line break, in which nothing steers the terminal it may be shown on."""
+    text = json.dumps(value, ensure_ascii=not style.unicode, **how)
+    return (
+        _BEYOND.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
+        + "\n"
+    )
 
 
 def plain(value: Any) -> Any:

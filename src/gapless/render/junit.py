@@ -31,7 +31,7 @@ def _suite(report: Report, style: Style) -> str:
         f'  <testsuite name={_attribute(f"gapless {subject}")} tests="{len(cases)}" '
         f'failures="{failures}" errors="{errors}" skipped="0">'
     )
-    said = "\n".join([report.sentence + ".", *brief.remarks(report)])
+    said = "\n".join([brief.plain(report.sentence) + ".", *brief.remarks(report)])
     return "\n".join([head, *cases, f"    <system-out>{_content(said)}</system-out>", "  </testsuite>"])
 
 
@@ -51,7 +51,7 @@ def _run(report: Report, subject: str) -> str:
 
 
 def _case(one: Finding, report: Report, subject: str, style: Style) -> str:
-    where = brief.where(one, style)
+    where = brief.plain(brief.where(one, style))
     backward = " (backward)" if one.backward else ""
     name = f"{one.code} {one.name} at {where}{backward}"
     place = ""
@@ -64,22 +64,18 @@ def _case(one: Finding, report: Report, subject: str, style: Style) -> str:
         return f"{head}<system-out>{_content(message)}</system-out></testcase>"
     often = brief.often(one, report) or one.name
     told = f"{where}: {often}"
-    body = "\n".join(filter(None, [told, one.line.code if one.line else "", message]))
+    body = "\n".join(filter(None, [told, brief.plain(one.line.code) if one.line else "", message]))
     failure = f"<failure type={_attribute(one.code)} message={_attribute(told)}>{_content(body)}</failure>"
     return f"{head}{failure}</testcase>"
 
 
 def _valid(text: str) -> str:
-    """`text` with what XML cannot hold written out."""
-    return "".join(c if c in "\t\n\r" or _char(ord(c)) else repr(c)[1:-1] for c in text)
-
-
-def _char(number: int) -> bool:
-    return 0x20 <= number < 0x7F or 0xA0 <= number <= 0xD7FF or 0xE000 <= number <= 0xFFFD or number > 0xFFFF
+    """`text` with what XML cannot hold, or steers a terminal, written out."""
+    return "".join(c if c in "\t\n\r" or c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _content(text: str) -> str:
-    return escape(_valid(text), {"\r": "&#13;"})
+    return escape(_valid(text), {"\r": "&#13;", "\t": "&#9;"})
 
 
 def _attribute(text: str) -> str:

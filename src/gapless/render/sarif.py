@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import gapless
 from gapless.model import Finding, Report, Rule, SourceLine
 from gapless.render import _brief as brief
 from gapless.render._style import Style
-from gapless.render.json import plain
+from gapless.render.json import dumped, plain
 from gapless.rules import all_rules
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
@@ -34,7 +33,7 @@ def together(reports: Sequence[Report], style: Style) -> str:
     for number, run in enumerate(runs[1:], 2):  # services take each category once
         run["automationDetails"]["id"] += f"{number}/"
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
-    return json.dumps(plain_json(log), indent=1, ensure_ascii=not style.unicode) + "\n"
+    return dumped(plain_json(log), style, indent=1)
 
 
 def plain_json(value: Any) -> Any:

@@ -186,7 +186,10 @@ def _fit(start: Ints, end: Ints, ends: Ints, target: Ints, group: Ints, usual: I
     free = known & (done <= start) & (end - start <= LONG)  # longer: it waited for something unseen
     count = int(group.max(initial=0)) + 1
     pooled = int(np.median((end - done)[waited])) if waited.sum() >= LEAST else RETURN
-    after = medians(group[waited], (end - done)[waited], np.full(count, pooled, np.int64), 3)
+    # Where too few of a kind waited: as after other kinds, but never behind the end of one of its own.
+    likely = np.full(count, pooled, np.int64)
+    np.minimum.at(likely, group[known], np.maximum(end - done, 0)[known])
+    after = medians(group[waited], (end - done)[waited], likely, 3)
     unknown = np.zeros(count, np.int64)
     unknown[group] = usual
     own = medians(group[free], (end - start)[free], unknown, 3)

@@ -74,7 +74,7 @@ def better(memory: MemoryReport) -> str:
         return f"set `PYTORCH_CUDA_ALLOC_CONF={memory.trials[memory.best].settings}`, the best that was tried"
     if expandable_helps(memory):
         return "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
-    return (
-        "pad variable lengths to few sizes (multiples of 64 or 128), or run the largest batch first: "
-        "`gapless memory --search` says what other settings would do"
-    )
+    few = "pad variable lengths to few sizes (multiples of 64 or 128), or run the largest batch first"
+    if memory.searched or not memory.replayed:
+        return few
+    return f"{few}: `gapless memory --search` says what other settings would do"

@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from math import ceil
 
 from gapless.model import Hit, Profile, Rule
-from gapless.model.wording import duration
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Diagnosis
+from gapless.model.wording import duration, percent
+from gapless.rules import _loader as loader
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
 _ITSELF = ("_SingleProcessDataLoaderIter", "torch/utils/data/_utils/fetch.py")
 """Seen only where the training process makes the batches: the workers' own code runs in other processes."""
 _BY_WORKERS = ("_MultiProcessingDataLoaderIter", "dataloader.py: _try_get_data", "dataloader.py: _get_data")
+_LEAST = 100_000
+"""Nanoseconds per step below which a wait is not told: asking any loader for a batch takes nearly as much."""
 _MOST_WORKERS = 32
 """More are not advised: from there on the batch itself must become cheaper."""
 
@@ -66,6 +71,38 @@ class StarvedInput(Rule):
         for spot in told.told(profile, found):
             late = f"{spot.idle_for(profile)}, until the next batch is there"
             yield spot.hit(profile, (late, *_evidence(profile, spot)), _remedy(profile, spot, self.advice))
+
+    def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
+        made, late, step = use.diagnosis, use.late, use.step
+        # With the longest step that the estimate allows the wait is the shortest: then it must matter, too.
+        if made is None or late.least < max(_LEAST, loader.MATTERS * (step.most + late.least)):
+            return
+        if not loader.behind(made):
+            return
+        share = percent(late.likely / (step.likely + late.likely))
+        seen = (
+            f"a step of {duration(step.likely)} (estimated, without its input) waits {duration(late.likely)} "
+            f"for its batch with {loader.setting(use.setting)}: {share}"
+        )
+        where = loader.hottest(made)
+        costs = loader.cost(made) + (f"; {where}" if where else "")
+        measured = f"measured on this machine ({loader.machine(made)}), predicted for the GPU's step"
+        evidence = (costs, seen, measured)
+        yield Hit(evidence=evidence, remedy=_advised(use, made), idle=late.likely, steps=1)
+
+
+def _advised(use: LoaderUse, made: Diagnosis) -> str:
+    """The setting that is recommended, what it gives, and what to do where it is not enough."""
+    step, late, left = use.step.likely, use.late.likely, use.left.likely
+    enough = left <= 2 * loader.MATTERS * (step + left)
+    gains = left < (1 - loader.MATTERS) * late
+    if loader.same(use.setting, made) or not gains:
+        return "no setting keeps up on this machine: make a batch itself cheaper"
+    told = (
+        f"{loader.call(use, made)}: a step then takes {duration(step + left)} in place of "
+        f"{duration(step + late)}"
+    )
+    return told if enough else f"{told}; for the rest, make a batch itself cheaper"
 
 
 def _made_by(spot: Spot) -> str:

@@ -45,7 +45,7 @@ class GarbageCollectionOff(Rule):
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         told = dict(part.partition(":")[::2] for part in memory.settings.replace(" ", "").split(","))
         threshold = _number(told.get("garbage_collection_threshold", ""))
-        if threshold <= 0 or "per_process_memory_fraction" in told:
+        if threshold <= 0 or _number(told.get("per_process_memory_fraction", "1")) < 1:
             return
         if memory.origin != "emulated" and not _shown(memory):
             return

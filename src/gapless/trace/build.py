@@ -311,7 +311,6 @@ class Builder:
                 bytes=nothing if kind is WorkKind.KERNEL else _column(args, "bytes"),
                 blocks_per_sm=_reals([one.blocks_per_sm for one in args]),
                 occupancy=_reals([one.occupancy for one in args]),
-                graph_node=_column(args, "graph_node"),
                 group=group,
                 elements=elements,
             )

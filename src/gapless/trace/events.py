@@ -20,9 +20,7 @@ _NAMES = {
     "call_stack": "Call stack",
     "collective": "Collective name",
     "group": "Process Group Name",
-    "group_size": "Group size",
     "elements": "In msg nelems",
-    "graph_node": "graph node id",
     "device_type": "Device Type",
     "device_id": "Device Id",
     "address": "Addr",
@@ -51,9 +49,7 @@ class Args(msgspec.Struct, frozen=True, gc=False, rename=lambda name: _NAMES.get
     call_stack: str = ""
     collective: str = ""
     group: str = ""
-    group_size: int = 0
     elements: int = -1
-    graph_node: int = -1
     device_type: int = -1
     device_id: int = -1
     address: int = -1
@@ -119,19 +115,16 @@ class Distributed(msgspec.Struct, gc=False):
     backend: str = ""
 
 
-class Head(msgspec.Struct, gc=False, rename={"base": "baseTimeNanoseconds", "trace_name": "traceName"}):
+class Head(msgspec.Struct, gc=False):
     """What a file says of itself, before and after its events."""
 
-    base: int = 0
-    trace_name: str = ""
+    base: int = msgspec.field(default=0, name="baseTimeNanoseconds")
     devices: list[Device] = msgspec.field(default_factory=list, name="deviceProperties")
     devices_before_1_9: list[Device] = msgspec.field(default_factory=list, name="computeProperties")
     distributed: Distributed = msgspec.field(default_factory=Distributed, name="distributedInfo")
     with_stack: int = 0
     profile_memory: int = 0
     record_shapes: int = 0
-    with_flops: int = 0
-    with_modules: int = 0
 
 
 # Values that are not of the type they should be -------------------------------------------------------

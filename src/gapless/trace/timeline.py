@@ -99,7 +99,6 @@ class Work(Table):
     bytes: Ints
     blocks_per_sm: Floats
     occupancy: Floats
-    graph_node: Ints
     group: NDArray[np.int32]
     elements: Ints
 
@@ -269,12 +268,6 @@ class Timeline:
             found.append(row)
             row = int(self.parents[row])
         return found
-
-
-def union_length(start: Ints, end: Ints) -> int:
-    """How much time at least one of these spans covers."""
-    begin, finish = union(start, end)
-    return int((finish - begin).sum())
 
 
 def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:

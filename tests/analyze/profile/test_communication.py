@@ -14,7 +14,7 @@ from tracing import Trace
 from gapless.analyze.profile.communication import KEPT, UNNAMED, collectives, exposed, normalized, without
 from gapless.analyze.profile.steps import compute_busy, is_communication
 from gapless.model.profile import Collectives
-from gapless.trace.timeline import Ints, Timeline, union_length
+from gapless.trace.timeline import Ints, Timeline, union
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)"
@@ -28,6 +28,12 @@ def recorded(name: str, group: str, elements: int) -> dict[str, object]:
 
 def found(trace: Trace, device: int = 0) -> dict[tuple[str, str], Collectives]:
     return {(one.name, one.group): one for one in collectives(trace.timeline(), device)}
+
+
+def total(start: Ints, end: Ints) -> int:
+    """How much time at least one of these spans covers."""
+    begin, finish = union(start, end)
+    return int((finish - begin).sum())
 
 
 class TestNames:
@@ -199,9 +205,9 @@ class TestExposed:
         busy = compute_busy(timeline, 0)
         alone = int((end - start).sum())
         rows = is_communication(timeline)
-        whole = union_length(timeline.work.start, timeline.work.end)
+        whole = total(timeline.work.start, timeline.work.end)
         assert alone == whole - int((busy[1] - busy[0]).sum())
-        assert alone <= union_length(timeline.work.start[rows], timeline.work.end[rows])
+        assert alone <= total(timeline.work.start[rows], timeline.work.end[rows])
         assert (end > start).all()
         assert (start[1:] > end[:-1]).all()
 
@@ -209,8 +215,6 @@ class TestExposed:
     @given(*[st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=6) for _ in range(2)])
     def test_against_counting(self, wanted: list[tuple[int, int]], taken: list[tuple[int, int]]) -> None:
         def spans(some: list[tuple[int, int]]) -> tuple[Ints, Ints]:
-            from gapless.trace.timeline import union
-
             start = np.array([a for a, _ in some], np.int64)
             return union(start, start + np.array([b for _, b in some], np.int64))
 

@@ -20,9 +20,6 @@ from gapless.replay.price import prices
 
 UNKNOWN_MOST = 0.3
 """The share of the device's time that operators without a known cost may have."""
-WIDE = 3.0
-"""A price whose range is wider than this factor is given as a bound."""
-
 FAR = 0.25
 """How far a calibrated step may be from the profile's own before the prices are bounds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gapless.analyze.estimate.families import UNKNOWN
@@ -66,31 +66,28 @@ class Times:
 
     def unknown(self, steps: Sequence[Step]) -> float:
         """The share of the device's time that operators have whose cost is not known."""
-        total = unknown = 0
-        for step in steps:
-            for entry in step:
-                if entry.kind == "operator":
-                    time = self.timed(entry).device
-                    total += time
-                    unknown += time if self._is_unknown(entry) else 0
-        return unknown / total if total else 0.0
+        return self._share(steps, self._is_unknown)
 
     def _is_unknown(self, entry: Entry) -> bool:
-        known = self.measured is not None and self.measured.named(entry) is not None
-        return work(entry).family == UNKNOWN and not known
+        return work(entry).family == UNKNOWN and not self._is_named(entry)
 
     def covered(self, steps: Sequence[Step]) -> float:
         """The share of the device's time that comes from the profile."""
-        if self.measured is None:
-            return 0.0
-        total = covered = 0
+        return self._share(steps, self._is_named)
+
+    def _is_named(self, entry: Entry) -> bool:
+        return self.measured is not None and self.measured.named(entry) is not None
+
+    def _share(self, steps: Sequence[Step], chosen: Callable[[Entry], bool]) -> float:
+        """The share of the operators' time on the device that those take which are `chosen`."""
+        total = found = 0
         for step in steps:
             for entry in step:
                 if entry.kind == "operator":
                     time = self.timed(entry).device
                     total += time
-                    covered += time if self.measured.named(entry) is not None else 0
-        return covered / total if total else 0.0
+                    found += time if chosen(entry) else 0
+        return found / total if total else 0.0
 
     def assumptions(self, steps: Sequence[Step]) -> Iterable[str]:
         """What these times take for granted, in sentences."""

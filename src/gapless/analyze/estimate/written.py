@@ -81,8 +81,8 @@ def _work(work: Sequence[Queued]) -> Work:
     return Work(
         kind=kind.astype(np.int8), name=name.astype(np.int32), device=np.zeros(count, np.int64),
         stream=stream, start=start, end=end, correlation=correlation, external=minus, bytes=nbytes,
-        blocks_per_sm=unknown, occupancy=unknown, graph_node=minus,
-        group=minus.astype(np.int32), elements=minus,
+        blocks_per_sm=unknown, occupancy=unknown, group=minus.astype(np.int32),
+        elements=minus,
     )  # fmt: skip
 
 

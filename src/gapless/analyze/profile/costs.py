@@ -135,17 +135,7 @@ class _Sites:
             return waiting.site(place, name), place.described
         if cause == "input":
             place = replace(place, stack=_without_loader(place.stack), call="")
-        return (
-            Site(
-                operator=place.outermost,
-                mechanism="none",
-                call=place.call,
-                stack=place.stack,
-                node=place.node,
-                forward=place.forward,
-            ),
-            place.described,
-        )
+        return place.site, place.described
 
 
 def _without_loader(stack: Stack) -> Stack:

@@ -35,14 +35,7 @@ def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: Places)
     sums: dict[Site, tuple[int, int]] = {}
     for code in np.argsort(-total, kind="stable")[:_CONSIDERED].tolist():
         place = places.place(int(launched[first[code]]))
-        site = Site(
-            operator=place.outermost,
-            mechanism="none",
-            call=place.call,
-            stack=place.stack,
-            node=place.node,
-            forward=place.forward,
-        )
+        site = place.site
         have = sums.get(site, (0, 0))
         sums[site] = (have[0] + int(total[code]), have[1] + int(count[code]))
     ordered = sorted(sums.items(), key=lambda one: -one[1][0])[:MOST]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gapless.model import SourceLine, Stack
+from gapless.model import Site, SourceLine, Stack
 from gapless.trace.timeline import HostKind, Ints, Timeline
 
 _FRAME = re.compile(r"^(.+?)\((\d+)\): (.+)$", re.DOTALL)
@@ -182,6 +182,18 @@ class Place:
         if _marks_step(self.name) or source_line(self.name):
             return ""
         return _built_in(self.name) or self.name
+
+    @property
+    def site(self) -> Site:
+        """The place as a site at which nothing waits."""
+        return Site(
+            operator=self.outermost,
+            mechanism="none",
+            call=self.call,
+            stack=self.stack,
+            node=self.node,
+            forward=self.forward,
+        )
 
     @property
     def described(self) -> str:

@@ -11,14 +11,14 @@ from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task, by_task
 
 FLOATS = (torch.float32, torch.float64)
 
 
-class Confidences(Statistic):
+class Confidences(ProblemStatistic):
     """Per bin of confidence: how many predictions, their summed confidence, and how many were right."""
 
     one: Tensor
@@ -64,15 +64,6 @@ class Confidences(Statistic):
         summed = self.state["confidence"]
         summed.index_add_(0, at, confidence.to(summed.dtype))
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
-    def complaint(self, count: int) -> str:
-        return self.problem.complaint(count)
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.problem.complaint_about(batch, count)
-
 
 class Calibration(PredictionMetric):
     """The distance between confidence and the share that is right, over bins of confidence.
@@ -86,6 +77,7 @@ class Calibration(PredictionMetric):
         logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
+    needs_scores = True
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     higher_is_better = False

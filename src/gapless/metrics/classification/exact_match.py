@@ -87,9 +87,6 @@ class Matches(Statistic):
         self.state["right"].add_(right.sum())
         self.state["seen"].add_(right.numel())
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
     def complaint(self, count: int) -> str:
         return self.whole.complaint(count)
 

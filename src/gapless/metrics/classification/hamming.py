@@ -35,11 +35,7 @@ class MultilabelHammingDistance(HammingDistanceScore, MultilabelScore):
 
 
 class HammingDistance(Task):
-    """The share of predictions that are wrong.
-
-    :class:`BinaryHammingDistance`, :class:`MulticlassHammingDistance` or :class:`MultilabelHammingDistance`,
-    by task.
-    """
+    """The share of predictions that are wrong."""
 
     forms: ClassVar = by_task(BinaryHammingDistance, MulticlassHammingDistance, MultilabelHammingDistance)
     arguments: ClassVar = TASK_PARAMETERS

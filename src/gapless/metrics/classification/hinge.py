@@ -11,14 +11,14 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task, by_task
 
 MODES = ("crammer-singer", "one-vs-all")
 
 
-class Margins(Statistic):
+class Margins(ProblemStatistic):
     """How far scores fall short of a margin of 1, summed over samples; per class where each stands alone."""
 
     def __init__(self, problem: Problem, squared: bool, alone: bool, checked: bool) -> None:
@@ -46,15 +46,6 @@ class Margins(Statistic):
         self.state["seen"].add_(kept.sum())
         self.state["strange"].add_((marks[:, 0] == -2).sum())
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
-    def complaint(self, count: int) -> str:
-        return self.problem.complaint(count)
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.problem.complaint_about(batch, count)
-
 
 class Hinge(PredictionMetric):
     """The mean of what scores fall short of a margin of 1.
@@ -69,6 +60,7 @@ class Hinge(PredictionMetric):
         logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
+    needs_scores = True
     is_differentiable = True
     higher_is_better = False
     plot_lower_bound = 0.0

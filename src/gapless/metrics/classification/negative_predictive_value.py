@@ -39,11 +39,7 @@ class MultilabelNegativePredictiveValue(NegativePredictiveValueScore, Multilabel
 
 
 class NegativePredictiveValue(Task):
-    """The share of negative predictions that are right.
-
-    :class:`BinaryNegativePredictiveValue`, :class:`MulticlassNegativePredictiveValue` or
-    :class:`MultilabelNegativePredictiveValue`, by task.
-    """
+    """The share of negative predictions that are right."""
 
     forms: ClassVar = by_task(
         BinaryNegativePredictiveValue, MulticlassNegativePredictiveValue, MultilabelNegativePredictiveValue

@@ -38,10 +38,7 @@ class MultilabelPrecision(PrecisionScore, MultilabelScore):
 
 
 class Precision(Task):
-    """The share of positive predictions that are right.
-
-    :class:`BinaryPrecision`, :class:`MulticlassPrecision` or :class:`MultilabelPrecision`, by task.
-    """
+    """The share of positive predictions that are right."""
 
     forms: ClassVar = by_task(BinaryPrecision, MulticlassPrecision, MultilabelPrecision)
     arguments: ClassVar = TASK_PARAMETERS

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from typing import Any
 
 from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.metric import Metric
+
+TAKES = {
+    ("binary", False): "predictions, scores or labels, and targets of 0 and 1, ``(N, ...)`` each",
+    ("binary", True): "scores and targets of 0 and 1, ``(N, ...)`` each",
+    ("multiclass", False): (
+        "predictions, scores ``(N, C, ...)`` or labels ``(N, ...)``, and targets ``(N, ...)`` of 0 to C - 1"
+    ),
+    ("multiclass", True): "scores ``(N, C, ...)`` and targets ``(N, ...)`` of 0 to C - 1",
+    ("multilabel", False): "predictions, scores or labels, and targets of 0 and 1, ``(N, L, ...)`` each",
+    ("multilabel", True): "scores and targets of 0 and 1, ``(N, L, ...)`` each",
+}
+"""What ``update`` takes, by task, and by whether scores (probabilities or logits) are needed."""
 
 BEYOND = ("logits", "capacity", "zero_division")
 """Arguments that a constructor takes without naming them."""
@@ -19,12 +32,14 @@ class PredictionMetric(Metric):
     """A metric of predictions and targets, of whatever task.
 
     What a class says about its arguments is part of the description of every class derived from it that takes
-    them.
+    them; so is what its task makes of predictions and targets.
     """
 
     is_differentiable = False
     higher_is_better: bool | None = True
     task = "binary"
+    needs_scores = False
+    """Whether labels will not do as predictions."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -38,10 +53,18 @@ class PredictionMetric(Metric):
         entries = "\n".join(told[name] for name in taken if name in told)
         if cls.__doc__:
             summary = inspect.cleandoc(cls.__doc__).partition("\n\nArgs:\n")[0]
-            cls.__doc__ = f"{summary}\n\nArgs:\n{entries}"
+            takes = f"``update`` takes {TAKES[cls.task, cls.needs_scores]}."
+            whole = re.sub("``.+?``", lambda shape: shape[0].replace(" ", "\0"), takes)  # no shape is broken
+            takes = textwrap.fill(whole, 100).replace("\0", " ")
+            cls.__doc__ = f"{summary}\n\n{takes}\n\nArgs:\n{entries}"
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets."""
+        """Add a batch of predictions and targets, of the shapes that the class's description tells.
+
+        Raises:
+            RuntimeError, ValueError: with `validate_args`, shapes or dtypes do not fit. Values that are no
+                labels are told at once on the CPU; a GPU counts them, and tells when a result is read.
+        """
         self.observe(preds, target)
 
     def _begin(self, ignore_index: int | None, validate_args: bool, options: dict[str, Any]) -> None:

@@ -13,14 +13,14 @@ from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.statistic import Slot
 
 Measure = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | int]]
 """Of scores and marks, ``[N, L]``: a sum over samples, and over how many."""
 
 
-class Ranked(Statistic):
+class Ranked(ProblemStatistic):
     """A sum over samples, and how many there were."""
 
     def __init__(self, problem: Problem, measure: Measure, checked: bool) -> None:
@@ -45,15 +45,6 @@ class Ranked(Statistic):
         self.state["sum"].add_(total)
         self.state["seen"].add_(samples)
         self.state["strange"].add_((marks == -2).sum())
-
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
-    def complaint(self, count: int) -> str:
-        return self.problem.complaint(count)
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.problem.complaint_about(batch, count)
 
 
 def coverage(scores: Tensor, marks: Tensor) -> tuple[Tensor, int]:
@@ -101,6 +92,7 @@ class RankingMetric(PredictionMetric):
         logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
+    needs_scores = True
     task = "multilabel"
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0

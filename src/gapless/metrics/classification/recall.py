@@ -38,10 +38,7 @@ class MultilabelRecall(RecallScore, MultilabelScore):
 
 
 class Recall(Task):
-    """The share of positives that are found.
-
-    :class:`BinaryRecall`, :class:`MulticlassRecall` or :class:`MultilabelRecall`, by task.
-    """
+    """The share of positives that are found."""
 
     forms: ClassVar = by_task(BinaryRecall, MulticlassRecall, MultilabelRecall)
     arguments: ClassVar = TASK_PARAMETERS

@@ -23,6 +23,7 @@ class ScoreMetric(PredictionMetric):
         capacity: without thresholds, the number of samples there is room for, in fixed storage.
     """
 
+    needs_scores = True
     average: str | None = None
     scored: Any
 

@@ -157,7 +157,19 @@ def problem_marks(batch: Batch, problem: Problem) -> Tensor:
     return problem.marks(batch)
 
 
-class BinnedScores(Statistic):
+class ProblemStatistic(Statistic):
+    """A statistic of scores, whose bad values are what its problem says."""
+
+    problem: Problem
+
+    def complaint(self, count: int) -> str:
+        return self.problem.complaint(count)
+
+    def complaint_about(self, batch: Batch, count: int) -> str:
+        return self.problem.complaint_about(batch, count)
+
+
+class BinnedScores(ProblemStatistic):
     """How many positives and negatives score between neighbouring thresholds, per class."""
 
     one: Tensor
@@ -194,12 +206,6 @@ class BinnedScores(Statistic):
 
     def faults(self) -> Tensor:
         return self.state["table"][-2] // (self.problem.classes if self.problem.task == "multiclass" else 1)
-
-    def complaint(self, count: int) -> str:
-        return self.problem.complaint(count)
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.problem.complaint_about(batch, count)
 
     def rising(self, micro: bool) -> Rising:
         """At the thresholds given, from the last one to the first."""

@@ -38,10 +38,7 @@ class MultilabelSpecificity(SpecificityScore, MultilabelScore):
 
 
 class Specificity(Task):
-    """The share of negatives that are left alone.
-
-    :class:`BinarySpecificity`, :class:`MulticlassSpecificity` or :class:`MultilabelSpecificity`, by task.
-    """
+    """The share of negatives that are left alone."""
 
     forms: ClassVar = by_task(BinarySpecificity, MulticlassSpecificity, MultilabelSpecificity)
     arguments: ClassVar = TASK_PARAMETERS

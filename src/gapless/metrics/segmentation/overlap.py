@@ -121,9 +121,6 @@ class MaskCounts(SizedByData):
         if strange is not None:
             self.state["strange"].add_(strange)
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
     def complaint(self, count: int) -> str:
         return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
 

@@ -39,6 +39,11 @@ def check_tokens(preds: Tensor, target: Tensor) -> None:
         )
 
 
+def outside_vocabulary(count: int) -> str:
+    """What is said about `count` targets that are no token."""
+    return f"Detected {count} token{'s' * (count != 1)} in `target` outside the vocabulary"
+
+
 class Surprise(Statistic):
     """The sum of negative logarithms of the probabilities given to the target tokens, and their number."""
 
@@ -68,11 +73,8 @@ class Surprise(Statistic):
         self.state["seen"].add_(target.numel()).sub_(dropped.sum())
         self.state["strange"].add_(strange.sum())
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
     def complaint(self, count: int) -> str:
-        return f"Detected {count} token{'s' * (count != 1)} in `target` outside the vocabulary"
+        return outside_vocabulary(count)
 
 
 class Perplexity(Metric):

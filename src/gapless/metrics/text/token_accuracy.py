@@ -11,7 +11,7 @@ from gapless.metrics.batch import Batch
 from gapless.metrics.divide import divide
 from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Slot, Statistic
-from gapless.metrics.text.perplexity import check_tokens
+from gapless.metrics.text.perplexity import check_tokens, outside_vocabulary
 
 
 class Hits(Statistic):
@@ -60,11 +60,8 @@ class Hits(Statistic):
         best = preds.topk(min(self.top_k, preds.shape[-1]), dim=-1).indices
         return (best == target.unsqueeze(-1)).any(-1)
 
-    def faults(self) -> Tensor:
-        return self.state["strange"]
-
     def complaint(self, count: int) -> str:
-        return f"Detected {count} token{'s' * (count != 1)} in `target` outside the vocabulary"
+        return outside_vocabulary(count)
 
 
 class TokenAccuracy(Metric):

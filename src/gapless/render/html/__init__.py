@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gapless.errors import UsageError
 from gapless.model import Report
 from gapless.render._style import Style
-from gapless.render.html._page import comparison, page
+from gapless.render.html._page import comparison, diagnosis, memory, page, pages
 
-__all__ = ["comparison", "render", "together"]
+__all__ = ["comparison", "diagnosis", "memory", "render", "together"]
 
 
 def render(report: Report, style: Style) -> str:
@@ -18,11 +17,5 @@ def render(report: Report, style: Style) -> str:
 
 
 def together(reports: Sequence[Report], style: Style) -> str:
-    """The page of the one report there is.
-
-    Raises:
-        UsageError: there are several, and a page is of one run.
-    """
-    if len(reports) != 1:
-        raise UsageError(f"a page is of one run, and these files are of {len(reports)}: name those of one")
-    return render(reports[0], style)
+    """One page of all `reports`."""
+    return page(reports[0], style) if len(reports) == 1 else pages(reports, style)

@@ -32,8 +32,8 @@ _SHALLOW = (1, 4)
 _WIDE = 160
 
 
-def anchors(findings: tuple[Finding, ...], clean: Clean) -> list[str]:
-    """For each finding the name it is linked by: ``GAP112-train.py-42``."""
+def anchors(findings: tuple[Finding, ...], clean: Clean, prefix: str = "") -> list[str]:
+    """For each finding the name it is linked by: ``GAP112-train.py-42``, behind `prefix`."""
     made: list[str] = []
     for one in findings:
         place = f"{clean.path(one.line.file)}-{one.line.line}" if one.line else clean(one.place)
@@ -42,12 +42,12 @@ def anchors(findings: tuple[Finding, ...], clean: Clean) -> list[str]:
         name = re.sub(r"[^\w./-]+", "-", f"{one.code}-{place}", flags=re.ASCII)[:120].strip("-")
         twins = sum(other == name or other.startswith(f"{name}~") for other in made)
         made.append(f"{name}~{twins + 1}" if twins else name)
-    return made
+    return [prefix + name for name in made]
 
 
-def views(report: Report, clean: Clean, sources: Sources) -> list[dict[str, Any]]:
+def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> list[dict[str, Any]]:
     """One dictionary for each finding, in order."""
-    names = anchors(report.findings, clean)
+    names = anchors(report.findings, clean, prefix)
     largest = max((_weight(one, report) for one in report.findings), default=0.0)
     advised: dict[str, str] = {}
     found = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gapless.model import Report, SourceLine
-from gapless.model.wording import duration, number
+from gapless.model.wording import duration, number, size
 from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
 
@@ -18,11 +18,13 @@ _LINES = 4_000
 
 @dataclass
 class _Line:
-    """What one line costs: nanoseconds over all steps, waits per step, and the findings there."""
+    """What one line costs: nanoseconds over all steps, waits per step, bytes held at the peak of the GPU's
+    memory, and the findings there."""
 
     waits: float = 0.0
     idle: int = 0
     device: int = 0
+    held: int = 0
     findings: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -33,6 +35,7 @@ def files(
     marks = _marks(report, views, sources)
     weighed = sorted(marks.items(), key=lambda item: -sum(_weight(one) for one in item[1].values()))
     per = max(report.profile.steps.count, 1) if report.profile else 1
+    columns = _columns(report, [one for lines in marks.values() for one in lines.values()])
     found: list[dict[str, Any]] = []
     room = _LINES
     for file, lines in weighed[:_FILES]:
@@ -41,12 +44,20 @@ def files(
         room -= len(rows)
         if room < 0:
             break
-        found.append({"name": clean.path(file), "rows": rows, "lines": len(lines)})
+        found.append({"name": clean.path(file), "columns": columns, "rows": rows, "lines": len(lines)})
     return found
 
 
+def _columns(report: Report, lines: list[_Line]) -> list[tuple[str, str]]:
+    """The numbers that stand beside a line: fields, and what they are called."""
+    found = [("idle", "GPU idle"), ("device", "GPU time")] if report.profile else []
+    found += [("held", "at the peak")] if any(one.held for one in lines) else []
+    return found + ([("waits", "waits")] if not found or any(one.waits for one in lines) else [])
+
+
 def _weight(one: _Line) -> float:
-    return float(one.idle) if one.idle else one.waits
+    """By time where it is known, else by waits; memory counts where there is neither."""
+    return float(one.idle) if one.idle else one.waits or one.held * 1e-13
 
 
 def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dict[str, dict[int, _Line]]:
@@ -71,6 +82,10 @@ def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dic
         mark = at(line.site.line)
         if mark is not None:
             mark.device += line.total
+    for owner in (owner for memory in report.memory for owner in memory.peak.owners):
+        mark = at(owner.line)
+        if mark is not None:
+            mark.held += owner.bytes
     return marks
 
 
@@ -83,6 +98,7 @@ def _row(n: int, text: object, mark: _Line | None, per: int, most: float) -> dic
         "waits": number(round(mark.waits, 2)) if mark.waits else "",
         "idle": duration(mark.idle / per) if mark.idle else "",
         "device": duration(mark.device / per) if mark.device else "",
+        "held": size(mark.held) if mark.held else "",
         "heat": f"{100 * _weight(mark) / most:.0f}",
         "findings": mark.findings,
     }

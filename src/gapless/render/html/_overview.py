@@ -7,33 +7,14 @@ from collections import Counter
 from typing import Any
 
 from gapless.model import Profile, RankSummary, Report
-from gapless.model.profile import Asked, Prices
+from gapless.model.profile import Prices
 from gapless.model.wording import count, duration, number, percent, size, three_digits
+from gapless.render import _words as words
 from gapless.render._comparison import short
+from gapless.render.html import _memory as remembered
 from gapless.render.html._clean import Clean
 from gapless.rules._places import short_path
 
-PARTS = (
-    ("kernel", "kernels"),
-    ("communication", "communication"),
-    ("memcpy", "copies"),
-    ("memset", "memset"),
-    ("runtime", "runtime calls"),
-    ("loading", "data loading"),
-    ("host", "host operators"),
-    ("other", "other"),
-)
-CAUSES = {
-    "wait": "host waits",
-    "input": "no input",
-    "launch": "launch-bound",
-    "host": "host busy",
-    "allocator": "allocator",
-    "communication": "communication",
-    "graph": "driver",
-    "profiler": "profiler",
-    "unknown": "unexplained",
-}
 MEANING = {
     "wait": "the host waited for the GPU, and nothing was queued behind what it waited for",
     "input": "the next batch was not there",
@@ -44,12 +25,6 @@ MEANING = {
     "graph": "a graph launch, a compilation or another long driver call",
     "profiler": "the profiler itself",
     "unknown": "nothing recorded explains it",
-}
-_LIMITS = {
-    "host": "the host's own work is the limit",
-    "device": "the GPU's own work is the limit",
-    "input": "the data loader is the limit",
-    "peers": "the other ranks are the limit",
 }
 _BARS = 240
 """Steps shown as one bar each; of more, neighbours share one."""
@@ -71,6 +46,8 @@ def facts(report: Report, clean: Clean) -> list[str]:
             parts.append(f"rank {profile.rank}" + (f" of {profile.world_size}" if profile.world_size else ""))
         parts.append(clean.path(profile.path))
         return [part for part in parts if part]
+    if report.memory and not steps.seen and not report.environment.torch:
+        return [part for one in report.memory for part in remembered.facts(one, clean)]
     if steps.seen:
         parts.append(f"{count(steps.seen, 'step')} ({steps.source})")
     environment = report.environment
@@ -85,7 +62,7 @@ def facts(report: Report, clean: Clean) -> list[str]:
 def split(profile: Profile) -> list[dict[str, Any]]:
     """The parts of a step's time, which add up to it."""
     total, per = profile.steps.total, max(profile.steps.count, 1)
-    rows = [(name, label, getattr(profile.split, name)) for name, label in PARTS]
+    rows = [(name, label, getattr(profile.split, name)) for name, label in words.PARTS]
     return [
         _part(name, label, time, total, per) for name, label, time in rows if total and time / total >= 5e-4
     ]
@@ -98,7 +75,7 @@ def idle(profile: Profile) -> list[dict[str, Any]]:
         sums[cost.cause] += cost.idle
     total, per = profile.steps.total, max(profile.steps.count, 1)
     return [
-        {**_part(cause, CAUSES[cause], time, total, per), "title": MEANING[cause]}
+        {**_part(cause, words.CAUSES[cause], time, total, per), "title": MEANING[cause]}
         for cause, time in sums.most_common()
         if total and time / total >= 5e-4
     ]
@@ -176,22 +153,10 @@ def asked(prices: Prices | None) -> str:
     one = prices.asked if prices else None
     if prices is None or one is None:
         return ""
-    told = _assumed(one) + f", {duration(prices.span)} would be {duration(prices.span - one.saved)}"
+    told = words.assumed(one) + f", {duration(prices.span)} would be {duration(prices.span - one.saved)}"
     if prices.span:
         told += f", {percent(abs(one.saved) / prices.span)} {'less' if one.saved >= 0 else 'more'}"
     return ("At best: " if prices.reasons else "") + told + "."
-
-
-def _assumed(one: Asked) -> str:
-    parts = [f"without {' and '.join(one.what)} ({count(one.waits, 'wait')})"] if one.what else []
-    words = {
-        "pinned": "with copies to the GPU from pinned memory",
-        "input": "with every batch there in time",
-        "graphs": "with one launch for each step",
-    }
-    parts += [words.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in one.assumed]
-    told = ", ".join(parts)
-    return told[:1].upper() + told[1:]
 
 
 def order(report: Report, views: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -203,8 +168,7 @@ def order(report: Report, views: list[dict[str, Any]]) -> dict[str, Any] | None:
         return {"told": f"Prices are bounds: {'; '.join(prices.reasons)}.", "rows": []}
     if prices.all < 0.005 * prices.span:
         return None
-    told = f"Without all waits {duration(prices.span)} would be {duration(prices.span - prices.all)}, "
-    told += f"{percent(prices.all / prices.span)} less; then {_LIMITS.get(prices.remains, prices.remains)}."
+    told = words.without_waits(prices)
     places = {
         one.price.costs: view
         for one, view in zip(report.findings, views, strict=True)

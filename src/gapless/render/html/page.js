@@ -1,21 +1,25 @@
 "use strict";
-/* Around the timeline: light and dark, folding, filtering, and a hash that holds all of it. */
+/* Around what is drawn: light and dark, folding, filtering, and a hash that holds all of it. */
 (function () {
   const root = document.documentElement;
-  const timeline = window.gaplessTimeline;
+  const stages = window.gaplessStages || [];
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const form = document.querySelector(".filter");
-  const articles = [...document.querySelectorAll(".finding")];
-  const words = new Map(articles.map((one) => [one, one.textContent.toLowerCase()]));
+  /* A page may tell of several runs: each has its own findings and its own filter. */
+  const scopes = [...document.querySelectorAll(".scope")].map((scope, number) => {
+    const articles = [...scope.querySelectorAll(".finding")];
+    const words = new Map(articles.map((one) => [one, one.textContent.toLowerCase()]));
+    return { form: scope.querySelector(".filter"), none: scope.querySelector(".none"), articles, words, key: number ? String(number + 1) : "" };
+  });
   const state = { at: "", more: new URLSearchParams() };
+  const redraw = () => stages.forEach((one) => one.redraw());
 
   /* Light and dark: as the system has it, until the button says otherwise. */
   document.getElementById("theme").addEventListener("click", () => {
     const now = root.dataset.theme || (dark.matches ? "dark" : "light");
     root.dataset.theme = now === "dark" ? "light" : "dark";
-    if (timeline) timeline.redraw();
+    redraw();
   });
-  dark.addEventListener("change", () => timeline && timeline.redraw());
+  dark.addEventListener("change", redraw);
 
   /* The hash: where the reader is, and after a question mark what is filtered and shown. */
   function read() {
@@ -44,8 +48,7 @@
   }
 
   /* Filtering. */
-  function filter() {
-    if (!form) return;
+  function filter({ form, none, articles, words, key }) {
     const wanted = form.elements.q.value.toLowerCase().split(/\s+/).filter(Boolean);
     const family = form.elements.family.value;
     const library = form.elements.library ? form.elements.library.value : "";
@@ -58,31 +61,35 @@
       one.hidden = !fits;
       shown += fits ? 1 : 0;
     }
-    document.querySelector(".none").hidden = shown > 0;
+    none.hidden = shown > 0;
     const all = shown === articles.length;
     form.querySelector("output").textContent = all ? "" : shown + " of " + articles.length;
-    set("q", form.elements.q.value);
-    set("kind", family);
-    set("code", library);
+    set("q" + key, form.elements.q.value);
+    set("kind" + key, family);
+    set("code" + key, library);
   }
+
+  const filtered = scopes.filter((one) => one.form);
 
   function restore() {
-    if (!form) return;
-    form.elements.q.value = state.more.get("q") || "";
-    form.elements.family.value = state.more.get("kind") || "";
-    if (form.elements.library) form.elements.library.value = state.more.get("code") || "";
-    filter();
+    for (const one of filtered) {
+      const { elements } = one.form;
+      elements.q.value = state.more.get("q" + one.key) || "";
+      elements.family.value = state.more.get("kind" + one.key) || "";
+      if (elements.library) elements.library.value = state.more.get("code" + one.key) || "";
+      filter(one);
+    }
   }
 
-  if (form) {
-    form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("input", () => {
-      filter();
+  for (const one of filtered) {
+    one.form.addEventListener("submit", (event) => event.preventDefault());
+    one.form.addEventListener("input", () => {
+      filter(one);
       soon();
     });
-    for (const button of form.querySelectorAll("[data-fold]")) {
+    for (const button of one.form.querySelectorAll("[data-fold]")) {
       button.addEventListener("click", () => {
-        for (const one of articles) one.firstElementChild.open = button.dataset.fold === "open";
+        for (const article of one.articles) article.firstElementChild.open = button.dataset.fold === "open";
       });
     }
   }
@@ -90,17 +97,18 @@
   /* Going to a place in the page: what hides it is unfolded, and no filter keeps it away. */
   function go(id, quick) {
     const target = id && document.getElementById(id);
-    for (const one of articles) one.classList.toggle("at", one === target);
+    for (const { articles } of scopes) for (const one of articles) one.classList.toggle("at", one === target);
     if (!target) return;
-    if (target.hidden && form) {
-      form.reset();
-      filter();
+    const hides = target.hidden && filtered.find((one) => one.articles.includes(target));
+    if (hides) {
+      hides.form.reset();
+      filter(hides);
     }
     for (let one = target; one; one = one.parentElement) if (one.tagName === "DETAILS") one.open = true;
     const folded = target.querySelector(":scope > details");
     if (folded && target.classList.contains("finding")) folded.open = true;
     target.scrollIntoView(quick ? { behavior: "instant", block: "start" } : undefined);
-    const focus = target.querySelector("summary") || target;
+    const focus = (target.matches(".finding, details") && target.querySelector("summary")) || target;
     if (focus === target && !target.hasAttribute("tabindex")) target.tabIndex = -1;
     focus.focus({ preventScroll: true });
   }
@@ -117,31 +125,33 @@
     event.preventDefault();
     const id = link.getAttribute("href").slice(1);
     const article = link.closest(".finding");
-    if (timeline && link.classList.contains("show")) timeline.look(article.id);
+    if (link.classList.contains("show")) stages.some((one) => one.look(article.id));
     follow(id);
   });
 
-  if (timeline) {
-    timeline.open = follow;
-    timeline.visit = (from, to) => {
-      timeline.show(from, to);
-      follow("timeline");
+  stages.forEach((one, number) => {
+    const key = number ? String(number + 1) : "";
+    one.open = follow;
+    one.visit = (from, to) => {
+      one.show(from, to);
+      follow(one.id);
     };
-    timeline.changed((from, to, all) => {
-      set("from", all ? "" : String(Math.round(from)));
-      set("to", all ? "" : String(Math.round(to)));
+    one.changed((from, to, all) => {
+      set("from" + key, all ? "" : String(Math.round(from)));
+      set("to" + key, all ? "" : String(Math.round(to)));
       soon();
     });
-  }
+    one.arrive = () => {
+      const from = Number(state.more.get("from" + key));
+      const to = Number(state.more.get("to" + key));
+      if (to > from) one.show(from, to, true);
+    };
+  });
 
   function arrive() {
     read();
     restore();
-    if (timeline) {
-      const from = Number(state.more.get("from"));
-      const to = Number(state.more.get("to"));
-      if (to > from) timeline.show(from, to, true);
-    }
+    for (const one of stages) one.arrive();
     go(state.at, true);
   }
 
@@ -151,13 +161,13 @@
   window.addEventListener("beforeprint", () => {
     screen = root.dataset.theme;
     root.dataset.theme = "light";
-    if (timeline) timeline.redraw();
-    for (const one of document.querySelectorAll(".finding:not(.minor) > details")) one.open = true;
+    for (const one of document.querySelectorAll(".run, .finding:not(.minor) > details")) one.open = true;
+    redraw();
   });
   window.addEventListener("afterprint", () => {
     if (screen) root.dataset.theme = screen;
     else delete root.dataset.theme;
-    if (timeline) timeline.redraw();
+    redraw();
   });
   if (location.hash) arrive();
   root.dataset.ready = "yes";

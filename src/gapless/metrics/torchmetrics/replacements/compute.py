@@ -35,6 +35,17 @@ def _average(original: Function) -> Function:
     return reduce
 
 
+def _explained(
+    left: Tensor, whole: Tensor, some_left: Tensor, some_whole: Tensor, multioutput: str
+) -> Tensor:
+    """What part of `whole` (outputs,) is not `left`: 1 without any left, 0 where there was nothing."""
+    scores = torch.where(some_left & some_whole, 1.0 - left / whole, torch.ones_like(left))
+    scores = torch.where(some_left & ~some_whole, torch.zeros_like(scores), scores)
+    if multioutput == "raw_values":
+        return scores
+    return scores.mean() if multioutput == "uniform_average" else (whole / whole.sum() * scores).sum()
+
+
 @instead_of("functional.regression.explained_variance:_explained_variance_compute", CHOICES)
 def _explained_variance(original: Function) -> Function:
     def compute(
@@ -48,13 +59,7 @@ def _explained_variance(original: Function) -> Function:
         mean_error, mean_target = sum_error / num_obs, sum_target / num_obs
         left = sum_squared_error / num_obs - mean_error * mean_error
         whole = sum_squared_target / num_obs - mean_target * mean_target
-        scores = torch.where(left != 0, 1.0 - left / whole, torch.ones_like(mean_error))
-        scores = torch.where((left != 0) & (whole == 0), torch.zeros_like(scores), scores)
-        if multioutput == "raw_values":
-            return scores
-        if multioutput == "uniform_average":
-            return scores.mean()
-        return (whole / whole.sum() * scores).sum()
+        return _explained(left, whole, left != 0, whole != 0, multioutput)
 
     return compute
 
@@ -79,11 +84,7 @@ def _r2(original: Function) -> Function:
         tss = sum_squared_obs - sum_obs * (sum_obs / num_obs)
         some_rss = ~torch.isclose(rss, torch.zeros_like(rss), atol=1e-4)
         some_tss = ~torch.isclose(tss, torch.zeros_like(tss), atol=1e-4)
-        scores = torch.where(some_rss & some_tss, 1 - rss / tss, torch.ones_like(rss))
-        scores = torch.where(some_rss & ~some_tss, torch.zeros_like(scores), scores)
-        if multioutput == "raw_values":
-            return scores
-        return scores.mean() if multioutput == "uniform_average" else (tss / tss.sum() * scores).sum()
+        return _explained(rss, tss, some_rss, some_tss, multioutput)
 
     return compute
 

@@ -1,0 +1,178 @@
+"""How a run's loaders fed it, to findings; and what was measured of a loader, to those of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from gapless.model import Finding, Frequency, Hit, Report, Rule
+from gapless.model.estimate import Range
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Diagnosis
+from gapless.model.loading_mistakes import Mistake
+from gapless.model.profile import Price, Profile
+from gapless.model.wording import duration
+from gapless.rules import _loader as told
+from gapless.rules import all_rules
+
+STARVED = "GAP301"
+_FAR = 2.0
+"""A factor by which measurement and profile may differ and still speak of the same loader."""
+
+
+def with_loaders(found: Report, uses: Sequence[LoaderUse]) -> Report:
+    """`found` with what `uses` say: first what costs more than any wait, then the waits, then the rest."""
+    made = list(findings(uses))
+    if not made and not any(one.notes for one in uses):
+        return found
+    dearest = max((one.price.last for one in found.findings if one.price is not None), default=0)
+    first = [one for one in made if one.price is not None and one.price.last > dearest]
+    each_step = [one for one in found.findings if one.frequency.when in ("every-step", "some-steps")]
+    rest = [one for one in made if one not in first]
+    later = [one for one in found.findings if one not in each_step]
+    return msgspec.structs.replace(
+        found,
+        findings=(*first, *each_step, *rest, *later),
+        notes=(*found.notes, *dict.fromkeys(_notes(uses))),
+    )
+
+
+def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
+    """What the rules find in each of `uses`, and the mistakes that were seen; the dearest first."""
+    made = [_finding(rule, hit, use) for use in uses for rule in all_rules() for hit in rule.of_loader(use)]
+    yield from sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0))
+    yield from dict.fromkeys(_mistaken(mistake, use) for use in uses for mistake in use.mistakes)
+
+
+def _finding(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
+    return Finding(
+        code=rule.code,
+        name=rule.name,
+        line=use.line,
+        place="" if use.line else f"a loader of {use.dataset}",
+        frequency=Frequency(when="every-step", waits=0.0),
+        remedy=hit.remedy,
+        evidence=hit.evidence,
+        price=_price(use, hit) if hit.idle else None,
+    )
+
+
+def _price(use: LoaderUse, hit: Hit) -> Price:
+    """What a step would be shorter without waiting for its batches, over what the estimate allows."""
+    late = use.late if use.late.likely == hit.idle else Range(hit.idle, hit.idle, hit.idle)
+    return Price(
+        alone=late.likely,
+        last=late.likely,
+        least_alone=late.least,
+        least_last=late.least,
+        most_alone=late.most,
+        most_last=late.most,
+        removal="free",
+        estimated=True,
+        of=use.step.likely + late.likely,
+    )
+
+
+def _mistaken(mistake: Mistake, use: LoaderUse) -> Finding:
+    line = mistake.line or use.line
+    return Finding(
+        code=mistake.code,
+        name=mistake.name,
+        line=line,
+        place="" if line else f"a loader of {use.dataset}",
+        frequency=Frequency(when="no-steps", waits=0.0),
+        remedy=mistake.remedy,
+        evidence=(mistake.seen,),
+    )
+
+
+def _notes(uses: Iterable[LoaderUse]) -> Iterator[str]:
+    for one in uses:
+        line = one.line
+        file = line.file.replace("\\", "/").rsplit("/", 1)[-1] if line is not None else ""
+        where = f"the loader of {file}:{line.line}" if line is not None else f"a loader of {one.dataset}"
+        for note in one.notes:
+            yield f"{where}: {note}"
+
+
+# -- a profile, and the loader that fed it, measured -------------------------------------------------
+
+
+def own_step(profile: Profile) -> float:
+    """Nanoseconds of a step without the host's time in the loader; 0 where the profile has no steps."""
+    if not profile.steps.count or profile.steps.source == "span":
+        return 0.0
+    return max(profile.steps.mean - loading(profile), 0.0)
+
+
+def loading(profile: Profile) -> float:
+    """Nanoseconds that the host is in the loader, per step."""
+    spent = sum(phase.host for phase in profile.phases if phase.name == "loading")
+    return spent / max(profile.steps.count, 1)
+
+
+def joined(found: Report, made: Diagnosis) -> Report:
+    """The report of a profile, its waits for input explained by `made`, the loader measured.
+
+    `made` is what follows from the measurement for this profile's own step. Prices stay the replay's.
+    """
+    profile = found.profile
+    if profile is None or made.now is None or made.advised is None:
+        return found
+    starved = any(one.code == STARVED for one in found.findings)
+    return msgspec.structs.replace(
+        found,
+        findings=tuple(
+            _explained(one, profile, made) if one.code == STARVED else one for one in found.findings
+        ),
+        notes=(*found.notes, *_differences(profile, made, starved)),
+    )
+
+
+def _explained(one: Finding, profile: Profile, made: Diagnosis) -> Finding:
+    assert made.now is not None
+    assert made.advised is not None
+    where = told.hottest(made)
+    cost = told.cost(made) + (f"; {where}" if where else "")
+    predicted = (
+        f"predicted for this profile's step of {duration(made.demand.step)} without its input: "
+        f"{duration(made.now.wait)} of waiting with {told.setting(made.setting)}, measured on a machine of "
+        f"{told.machine(made)}"
+    )
+    return msgspec.structs.replace(
+        one, evidence=(*one.evidence, cost, predicted), remedy=_advice(profile, made)
+    )
+
+
+def _advice(profile: Profile, made: Diagnosis) -> str:
+    assert made.now is not None
+    assert made.advised is not None
+    now, advised = made.now, made.advised
+    if told.same(made.setting, made) or advised.step > (1 - told.MATTERS) * now.step:
+        return "no setting keeps up where it was measured: make a batch itself cheaper"
+    gain = (
+        f"`DataLoader(..., {told.arguments(made)})`: a step is then predicted to take "
+        f"{duration(advised.step)}, here it takes {duration(profile.steps.mean)}"
+    )
+    if advised.wait > 2 * told.MATTERS * advised.step:
+        return f"{gain}; for the rest, make a batch itself cheaper"
+    return gain
+
+
+def _differences(profile: Profile, made: Diagnosis, starved: bool) -> Iterator[str]:
+    """Where profile and measurement do not seem to be of the same loader on the same machine."""
+    assert made.now is not None
+    seen, predicted, step = loading(profile), made.now.wait, profile.steps.mean
+    if max(seen, predicted) < told.MATTERS * step:
+        return
+    if not starved and predicted > told.MATTERS * step:
+        yield (
+            f"by the measurement of the loader a step would wait {duration(predicted)} for its batch, and in "
+            "this profile it does not"
+        )
+    elif max(seen, predicted) > _FAR * min(seen, predicted):
+        yield (
+            f"by the measurement of the loader a step waits {duration(predicted)} for its batch, in this "
+            f"profile {duration(seen)}: was it the same loader, on the same machine?"
+        )

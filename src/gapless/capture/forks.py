@@ -1,0 +1,47 @@
+"""Copies of this process in which the emulated device does not look on: what is timed is not hindered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode
+
+from gapless.emulate.functions import ForkedMode, FunctionMode
+from gapless.emulate.operators import OperatorMode
+
+_plain = False
+_registered = False
+
+
+@contextmanager
+def plain_forks() -> Iterator[None]:
+    """Processes forked in this block leave the modes of the emulation, and with them their cost.
+
+    To name the device there is the error of a torch without one.
+    """
+    global _plain, _registered
+    if not _registered and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_leave_modes)  # behind the emulation's own
+        _registered = True
+    _plain = True
+    try:
+        yield
+    finally:
+        _plain = False
+
+
+def _mode() -> Any:
+    return torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+
+
+def _leave_modes() -> None:
+    if not _plain:
+        return
+    while isinstance(_mode(), (ForkedMode, FunctionMode)):
+        torch._C._pop_torch_function_stack()
+    while isinstance(_get_current_dispatch_mode(), OperatorMode):
+        _pop_mode()

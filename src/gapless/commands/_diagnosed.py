@@ -1,0 +1,59 @@
+"""A saved measurement of a loader: of ``gapless loader -o``, or in a session of ``gapless check``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gapless.analyze.loaders import joined, own_step
+from gapless.commands._saved import kind_of
+from gapless.errors import UnreadableInput
+from gapless.model import Report
+from gapless.model.loading import Demand, Diagnosis, load
+
+
+def diagnosis(path: str) -> Diagnosis:
+    """What the file at `path` holds; of a session the loader that its steps wait for longest.
+
+    Raises:
+        UnreadableInput: there is none in it.
+    """
+    kind = kind_of(path)
+    if kind == "loader":
+        return load(path)
+    if kind == "session":
+        return _of_session(path)
+    raise UnreadableInput(
+        f"{path} is no saved measurement of a loader: gapless loader -o loader.json train.py:make_loader"
+    )
+
+
+def _of_session(path: str) -> Diagnosis:
+    from gapless.model.session import load as load_session
+
+    uses = [one for one in load_session(path).loaders if one.diagnosis is not None]
+    if not uses:
+        raise UnreadableInput(
+            f"{path} holds no measurement of a loader: gapless check measures those that do not keep up; "
+            "gapless loader -o loader.json train.py:make_loader measures any"
+        )
+    longest = max(uses, key=lambda one: one.late.likely)
+    made = longest.diagnosis
+    assert made is not None
+    if len(uses) == 1 or longest.line is None:
+        return made
+    which = f"of {len(uses)} loaders that were measured this is the one of line {longest.line.line}"
+    return msgspec.structs.replace(made, notes=(which, *made.notes))
+
+
+def explained(reports: Sequence[Report], made: Diagnosis) -> list[Report]:
+    """Reports of profiles with what was measured of their loader, predicted for their own steps."""
+    from gapless.loading.predict import again
+
+    found = []
+    for one in reports:
+        step = own_step(one.profile) if one.profile is not None else 0.0
+        demand = Demand(step=step, busy=made.demand.busy, source="profile")
+        found.append(joined(one, again(made, demand)) if step else one)
+    return found

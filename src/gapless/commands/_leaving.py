@@ -1,0 +1,22 @@
+"""The end of a command that has stopped a script."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from gapless.commands._progress import Progress
+
+PATIENCE = 5.0
+"""Seconds for what a stopped script leaves running."""
+
+
+def leave_behind(progress: Progress, status: int) -> None:
+    """Do not wait forever for threads that wait for a script that was stopped."""
+    from gapless.capture.threads import abandon
+
+    left = abandon(PATIENCE)
+    if left:
+        progress.problem(f"leaving without {left} of the script's threads, which did not end")
+        atexit._run_exitfuncs()
+        os._exit(status)

@@ -1,0 +1,94 @@
+"""What ``gapless check`` does about a script's loaders: looks on, and measures those that feed its steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from gapless.commands import _ranks
+from gapless.model import Report, Session
+from gapless.model.loader_use import LoaderUse
+
+BUDGET = 6.0
+"""Seconds for all loaders of a script."""
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+_ENDED_WELL = ("enough-steps", "finished", "exit")
+
+
+class Loaders:
+    """Looks on while the script runs; `examined` then measures, for about `budget` seconds."""
+
+    def __init__(self, budget: float, tell: Callable[[str, float], None]) -> None:
+        from gapless.loading.uses import Uses
+
+        self._uses = Uses()
+        self._budget, self._tell = budget, tell
+        self._folder = os.getcwd()
+        self.status = 0
+        self.step = self._uses.stepped
+        self._uses.start()
+
+    def examined(self, session: Session, found: Report, steps: int) -> tuple[Session, Report]:
+        """`session` and its report with what the loaders do; as they were where none was gone through.
+
+        A request to end the process is heeded: then the report comes without.
+        """
+        from gapless.analyze.loaders import with_loaders
+        from gapless.capture.signals import Terminated, terminable
+
+        self._uses.stop()
+        if not self._uses.uses or not _can_measure(session):
+            return session, found
+        try:
+            with terminable():
+                uses = self._examine(found, steps)
+        except (KeyboardInterrupt, Terminated) as request:
+            self.status = INTERRUPTED if isinstance(request, KeyboardInterrupt) else TERMINATED
+            return session, _noted(found, "the measurement of the loaders was interrupted")
+        except Exception as error:  # what was seen of the waits is not to be lost for it
+            why = f"{type(error).__name__}: {error}".split("\n")[0]
+            return session, _noted(found, f"the loaders could not be measured: {why}")
+        return msgspec.structs.replace(session, loaders=uses), with_loaders(found, uses)
+
+    def _examine(self, found: Report, steps: int) -> tuple[LoaderUse, ...]:
+        from gapless.loading.examine import Step, examine
+
+        length = found.estimate.step if found.estimate is not None and not found.estimate.refused else None
+        with _undisturbed():
+            return examine(self._uses, Step(length, steps, _ranks.here()), self._budget, self._said)
+
+    def _said(self, use: LoaderUse) -> None:
+        line = use.line
+        where = use.dataset if line is None else f"{os.path.relpath(line.file, self._folder)}:{line.line}"
+        self._tell(where, self._budget)
+
+
+def _noted(found: Report, note: str) -> Report:
+    return msgspec.structs.replace(found, notes=(*found.notes, note))
+
+
+def _can_measure(session: Session) -> bool:
+    """Whether the process is as the script left it, and not about to end."""
+    if session.ending.how not in _ENDED_WELL or session.ending.status:
+        return False
+    return session.ending.message != "os._exit" and threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Copies of this process, and what they start, are the host's alone: nobody records them."""
+    from gapless.capture.children import VARIABLE
+    from gapless.capture.forks import plain_forks
+
+    told = os.environ.pop(VARIABLE, None)
+    try:
+        with plain_forks():
+            yield
+    finally:
+        if told is not None:
+            os.environ[VARIABLE] = told

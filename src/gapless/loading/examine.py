@@ -1,0 +1,192 @@
+"""`examine`: the loaders of a script that has run, measured and verified against the step they feed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from torch.utils.data import IterableDataset
+
+from gapless.errors import GaplessError
+from gapless.loading import predict
+from gapless.loading.batches import length_of
+from gapless.loading.correctness import verify_here
+from gapless.loading.forked import available, measured
+from gapless.loading.measure import diagnose
+from gapless.loading.measure_items import measure_items
+from gapless.loading.uses import Use, Uses
+from gapless.model.estimate import Range
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Demand, Diagnosis, Fetch
+from gapless.model.loading_mistakes import Mistake
+
+_MOST = 3
+"""Loaders that are measured: those that the most time went to."""
+_FIRST = 0.06
+"""Part of the budget for a first look, which is all that a loader needs that clearly keeps up."""
+_LITTLE = 0.02
+"""Part of a step below which its input is no matter."""
+_EASY, _SMALL = 0.3, 0.04
+"""Parts of a step that making, and receiving, a batch of a worker may take so that it is clearly in time."""
+_RECEIVED = 0.3e6, 0.1e6, 0.2
+"""Nanoseconds to receive a batch from a worker, on the safe side: of any, of a tensor, of a byte."""
+_VERIFIED = 0.3
+"""Part of the budget for looking for mistakes."""
+_ITEMS = 2000
+
+Progress = Callable[[LoaderUse], None]
+"""Called with a loader before it is measured."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a training step takes without its input, in nanoseconds (None: not known), and the number of steps
+    that the run had; `ranks` share the machine."""
+
+    length: Range | None
+    count: int
+    ranks: int = 1
+
+
+def examine(uses: Uses, step: Step, budget: float, progress: Progress) -> tuple[LoaderUse, ...]:
+    """What there is to say of each loader that was gone through; `budget` is in seconds, for all together.
+
+    Only loaders that feed the training steps are measured, in copies of this process. A loader that keeps up
+    costs a fraction of a second.
+    """
+    deadline = time.monotonic() + budget
+    found = [_seen(use, step, uses.steps) for use in uses.uses]
+    feeding = [number for number, one in enumerate(found) if one.per_step]
+    feeding.sort(key=lambda number: -uses.uses[number].waited)
+    for place, number in enumerate(feeding[:_MOST]):
+        left = max(deadline - time.monotonic(), 0.0) / (min(len(feeding), _MOST) - place)
+        if left < 0.1 * budget:
+            break
+        found[number] = _examined(uses.uses[number], found[number], step, left, progress)
+    return _with_mistakes(found, uses)
+
+
+def _seen(use: Use, step: Step, marks: int) -> LoaderUse:
+    """What was seen in the loop, where `marks` times an optimizer stepped: several may make one step."""
+    feeds = step.count > 0 and 2 * use.fed >= step.count
+    return LoaderUse(
+        made=use.made,
+        asked=use.asked,
+        library=use.library,
+        dataset=type(use.loader.dataset).__qualname__ if use.loader is not None else "",
+        setting=use.setting,
+        passes=use.passes,
+        batches=use.batches,
+        length=length_of(use.loader) if use.loader is not None else -1,
+        per_step=use.per_step(marks) * marks / step.count if feeds else 0.0,
+        wait=use.wait,
+        first=use.first,
+        step=step.length or Range(),
+    )
+
+
+def _with_mistakes(found: Sequence[LoaderUse], uses: Uses) -> tuple[LoaderUse, ...]:
+    """Each mistake that was seen in the loop, at the loader that goes with it, or at the first."""
+    told = list(found)
+    for mistake in uses.watched.mistakes:
+        number = next((n for n, one in enumerate(told) if one.asked == mistake.line), 0)
+        if told:
+            all_of = (*told[number].mistakes, mistake)
+            told[number] = msgspec.structs.replace(told[number], mistakes=all_of)
+    return tuple(told)
+
+
+def _examined(use: Use, seen: LoaderUse, step: Step, budget: float, progress: Progress) -> LoaderUse:
+    loader = use.loader
+    if loader is None or use.on_device or use.threaded or not available():
+        return seen  # of batches that a thread asks for in advance, or makes on the GPU, nothing follows here
+    first = _FIRST * budget
+    try:
+        fetch = measured(lambda tell: measure_items(loader, first, tell), Fetch, budget, lambda part: None)
+    except GaplessError as error:
+        return msgspec.structs.replace(seen, notes=(f"it could not be measured: {error}",))
+    seen = msgspec.structs.replace(seen, fetch=fetch)
+    began = time.monotonic()
+    seen = msgspec.structs.replace(seen, **_verified(use, fetch, _VERIFIED * budget))
+    left = budget - first - (time.monotonic() - began)
+    if step.length is None or not step.length.likely or seen.restarted or keeps_up(seen):
+        return seen
+    progress(seen)
+    try:
+        return _measured(use, seen, step, max(left, 0.3 * budget))
+    except GaplessError as error:
+        return msgspec.structs.replace(seen, notes=(*seen.notes, f"it could not be measured: {error}"))
+
+
+def keeps_up(seen: LoaderUse) -> bool:
+    """Whether batches are clearly there in time, by what a first look says of them."""
+    fetch = seen.fetch
+    if fetch is None:
+        return False
+    least = seen.step.least / seen.per_step
+    batch = fetch.cpu + fetch.wait
+    if not seen.setting.workers:
+        return batch <= _LITTLE * least
+    some, each, byte = _RECEIVED
+    received = some + each * fetch.tensors + byte * fetch.batch_bytes
+    return batch + received <= _EASY * least and received <= _SMALL * least
+
+
+def _measured(use: Use, seen: LoaderUse, step: Step, budget: float) -> LoaderUse:
+    """Measured, predicted for the length of the step that is likely, and for the least and the most."""
+    assert use.loader is not None
+    assert step.length is not None
+    demands = [Demand(step=length / seen.per_step, source="estimate") for length in _lengths(step.length)]
+    made = diagnose(use.loader, budget, demands[1].step / 1e9, source="estimate")
+    if made.machine.others or step.ranks > 1:
+        made = predict.again(_shared(made, step.ranks), demands[1])
+    each = [made if demand == demands[1] else predict.again(made, demand) for demand in demands]
+    late, left = zip(*(_late(one, made, seen.per_step) for one in each), strict=True)
+    return msgspec.structs.replace(
+        seen,
+        diagnosis=made,
+        late=Range(late[2], late[1], late[0]),
+        left=Range(left[2], left[1], left[0]),
+    )
+
+
+def _lengths(step: Range) -> tuple[int, int, int]:
+    return step.least, step.likely, step.most
+
+
+def _late(one: Diagnosis, made: Diagnosis, per_step: float) -> tuple[int, int]:
+    """How long a training step waits: as it is, and under the setting that is advised in `made`."""
+    advised = next(
+        (p for p in one.predictions if made.advised is not None and _alike(p.setting, made.advised.setting)),
+        one.advised,
+    )
+    now, then = (round(p.wait * per_step) if p is not None else 0 for p in (one.now, advised))
+    return now, then
+
+
+def _alike(one: object, other: object) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in ("workers", "prefetch"))
+
+
+def _shared(made: Diagnosis, ranks: int) -> Diagnosis:
+    """The measurement on a machine that nobody uses but this training, with so many ranks at work on it.
+
+    Who else uses this one at the moment does not use that of the training.
+    """
+    at = msgspec.structs.replace(made.machine, others=0.0, allowed=max(1, made.machine.allowed // ranks))
+    notes = (f"{ranks} ranks share the cores of this machine",) if ranks > 1 else ()
+    return msgspec.structs.replace(made, machine=at, notes=(*made.notes, *notes))
+
+
+def _verified(use: Use, fetch: Fetch, seconds: float) -> dict[str, tuple[Mistake, ...]]:
+    """Mistakes in what it yields; none where looking would take too long."""
+    assert use.loader is not None
+    if isinstance(use.loader.dataset, IterableDataset) and 100 * fetch.item / 1e9 > seconds:
+        return {}
+    try:
+        return {"mistakes": verify_here(use.loader, _ITEMS, seconds).mistakes}
+    except (GaplessError, RuntimeError, torch.multiprocessing.ProcessError):
+        return {}

@@ -1,0 +1,56 @@
+"""`LoaderUse`: a DataLoader that a script's loop went through, and what was found out about it afterwards."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.model.estimate import Range
+from gapless.model.loading import Diagnosis, Fetch, Setting
+from gapless.model.loading_mistakes import Mistake
+from gapless.model.source import SourceLine
+
+
+class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a run saw of the loaders that were made at one line and gone through at another.
+
+    `made` and `asked` are these lines; `library` is the package that made it where the user's line only led
+    there. `batches` were asked for in `passes`, of which `per_step` in each training step (0: it feeds none);
+    `length` is that of an epoch (-1: unknown). `wait` is the mean time in ``next`` without each pass's first
+    batch, and `first` that until the first, both in nanoseconds and on the machine of the run, whose steps
+    are not those of a GPU.
+
+    `fetch` is a first measurement and `diagnosis` the whole one, where it was needed. `step` is what a
+    training step takes without its input (nanoseconds); `late` is how long it then waits for its batches, and
+    `left` how long under the setting that is advised. They are longest where the step is shortest. `mistakes`
+    are what it yields wrongly; `notes` what could not be told.
+    """
+
+    made: SourceLine | None = None
+    asked: SourceLine | None = None
+    library: str = ""
+    dataset: str = ""
+    setting: Setting = Setting()
+    passes: int = 0
+    batches: int = 0
+    length: int = -1
+    per_step: float = 0.0
+    wait: float = 0.0
+    first: float = 0.0
+    step: Range = Range()
+    late: Range = Range()
+    left: Range = Range()
+    fetch: Fetch | None = None
+    diagnosis: Diagnosis | None = None
+    mistakes: tuple[Mistake, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the loop begins anew for (nearly) each batch, with many more to come."""
+        often = self.passes >= 5 and self.batches <= 1.5 * self.passes and self.per_step > 0
+        return often and (self.length < 0 or self.length >= 5)
+
+    @property
+    def line(self) -> SourceLine | None:
+        """Where to change the loader."""
+        return self.made or self.asked

@@ -1,0 +1,145 @@
+"""How a memory report puts things, the same in a terminal and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gapless.model.memory import LargestBatch, MemoryReport, Moment, Outcome, Owner
+from gapless.model.wording import count, duration, percent, size
+
+KINDS = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "optimizer": "optimizer",
+    "activation": "forward",
+    "backward": "backward",
+    "batch": "batches",
+    "workspace": "workspaces",
+    "unknown": "unknown",
+}
+Naming = Callable[[str], str]
+"""A file's path as it is shown."""
+
+
+def what(made: MemoryReport, path: Naming) -> str:
+    """What was replayed."""
+    parts = [count(made.allocations, "allocation")]
+    if made.steps:
+        parts.append(count(made.steps, "step"))
+    if made.span >= 0:
+        parts.append(duration(made.span))
+    parts.append(f"device {made.device}")
+    parts.append(made.settings or "default settings")
+    return " · ".join([*parts, path(made.path)] if made.path else parts)
+
+
+def when(moment: Moment, made: MemoryReport) -> str:
+    """Where in the run a moment is."""
+    if moment.event < 0:
+        return "as recording begins" if made.events else "as the snapshot was taken"
+    asked = f", in {moment.operator}" if made.origin == "profile" and moment.operator else ""
+    if made.steps:
+        return f"in step {moment.step + 1} of {max(made.steps, moment.step + 1)}{asked}"
+    return f"event {moment.event + 1} of {made.events}{asked}"
+
+
+def place(one: Owner, path: Naming) -> str:
+    """Who holds memory: the line, else the operator."""
+    if one.line is not None:
+        told = f"{short(one.line.file, path)}:{one.line.line} {one.line.function}"
+        return told + (f" ({one.operator})" if one.operator and not one.line.is_user else "")
+    return one.operator or ("from before the recording" if one.before else "no stack recorded")
+
+
+def short(file: str, path: Naming) -> str:
+    """The path from the working directory, or its last two parts."""
+    shown = path(file)
+    if shown != file:
+        return shown
+    return "/".join(file.replace("\\", "/").split("/")[-2:])
+
+
+def share(part: float) -> str:
+    return "<0.1 %" if part < 0.0005 else percent(part)
+
+
+def idle(height: Moment) -> str:
+    """What is reserved and not used when most is reserved."""
+    if not height.free:
+        return "nothing: all that is reserved is in use when most is"
+    pieces = f"in {count(height.free_blocks, 'piece')}, the largest {size(height.largest)}"
+    if height.free_blocks == 1:
+        pieces = "in one piece"
+    told = f"{size(height.free)} of {size(height.reserved)} when most is reserved"
+    told += f", {pieces}" if height.free_blocks else ""  # a profile does not tell the pieces
+    if height.small:
+        told += f" ({size(height.small)} of it for requests up to 1 MiB)"
+    if height.slack:
+        told += f"; rounding takes {size(height.slack)}"
+    return told
+
+
+def calls(made: MemoryReport) -> str:
+    """What was asked of the driver, and its price."""
+    base = made.baseline
+    parts = call_counts(base)
+    if not parts:
+        return "none: the cache serves every request"
+    times = "by this run's own times" if made.times.source == "measured" else "at typical times"
+    of = f", {percent(base.price / made.span)} of the run" if made.span > 0 else ""
+    return ", ".join([*parts, f"about {duration(base.price)} {times}{of}"])
+
+
+def call_counts(outcome: Outcome) -> list[str]:
+    named = (
+        (outcome.mallocs, "cudaMalloc"),
+        (outcome.frees, "cudaFree"),
+        (outcome.maps, "mapped"),
+        (outcome.unmaps, "unmapped"),
+    )
+    parts = [f"{number} {name}" for number, name in named if number]
+    if outcome.retries:
+        parts.append("1 retry" if outcome.retries == 1 else f"{outcome.retries} retries")
+    if outcome.collections:
+        parts.append(f"garbage collected {outcome.collections} times")
+    return parts
+
+
+def fidelity(made: MemoryReport) -> str:
+    """How well the replay meets what was recorded; "" where nothing is to compare."""
+    one = made.fidelity
+    if one is None:
+        return ""
+    if not one.exact:
+        return "not exact: " + ", ".join(one.misses)
+    told = "exact: calls and reserved memory are as recorded"
+    if one.allocations:
+        told += f", {one.addresses} of {one.allocations} addresses too"
+    return told
+
+
+def largest(one: LargestBatch) -> str:
+    """The largest batch that fits."""
+    if not one.batch:
+        return "none fits, not even one of 1"
+    told = f"{one.batch} at most fits"
+    if 0 < one.without_retries < one.batch:
+        told += f", {one.without_retries} without a request that finds the GPU full"
+    elif not one.without_retries:
+        told += ", with requests that find the GPU full"
+    recorded = " and ".join(map(str, one.recorded))
+    told += f": {size(one.outcome.peak_reserved)} reserved. Sizes lie on a straight line through batches "
+    return f"{told}of {recorded}"
+
+
+def change(outcome: Outcome, base: Outcome) -> str:
+    """By how much the peak differs; "" where that says nothing."""
+    if outcome is base or not base.peak_reserved or base.shortage is not None:
+        return ""
+    part = (outcome.peak_reserved - base.peak_reserved) / base.peak_reserved
+    return "0 %" if abs(part) < 0.0005 else f"{100 * part:+.1f} %"
+
+
+def elements(tokens: float) -> str:
+    """How many more elements a remedy has."""
+    return f"{100 * tokens:+.1f} %" if abs(tokens) >= 0.0005 else "as many"

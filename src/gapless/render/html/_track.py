@@ -1,0 +1,134 @@
+"""A `Track` as a page draws it: columns of differences, in units that keep the numbers short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gapless.model.memory import MemoryReport
+from gapless.model.track import Layer, Points, Track
+from gapless.render import _memory_words as words
+from gapless.render.html._clean import Clean
+
+_UNIT = 512
+"""All sizes of blocks are multiples of it."""
+_COLORS = {
+    "parameter": "c-host",
+    "gradient": "c-launch",
+    "optimizer": "c-graph",
+    "activation": "busy",
+    "backward": "c-communication",
+    "batch": "c-input",
+    "workspace": "c-allocator",
+    "unknown": "c-unknown",
+}
+_LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
+_OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
+
+
+def data(made: MemoryReport, track: Track, name: str, clean: Clean) -> dict[str, Any]:
+    """What is drawn of `made`; `name` is the section that tells of it."""
+    calls, steps = track.calls, track.steps
+    used = [
+        number for number in range(len(track.layers)) if any(any(one.layers[number]) for one in track.windows)
+    ]
+    each = max(1, round(made.steps / len(steps))) if steps else 1
+    return {
+        "unit": _UNIT,
+        "windows": [_points(one, used) for one in track.windows],
+        "layers": [
+            {"name": _named(track.layers[at], clean), "color": _color(track.layers[at], at)} for at in used
+        ],
+        "calls": {
+            "event": _steps(calls.event),
+            "what": list(calls.what),
+            "count": calls.count,
+            "size": calls.size,
+            "place": calls.place,
+        },
+        "places": [f"{words.short(one.file, clean.path)}:{one.line} {one.function}" for one in track.places],
+        "steps": steps,
+        "each": each,
+        "others": others(made, track),
+        "limit": made.limit,
+        "peak": {
+            "event": made.peak.event,
+            "allocated": made.baseline.peak_allocated,
+            "id": f"{name}-peak" if made.peak.owners else "",
+        },
+        "stops": _stops(made, track, name),
+    }
+
+
+def _named(one: Layer, clean: Clean) -> str:
+    if one.kind:
+        return words.KINDS.get(one.kind, one.kind)
+    if one.line is not None:
+        return f"{words.short(one.line.file, clean.path)}:{one.line.line} {one.line.function}"
+    return one.operator or ("from before the recording" if one.before else "elsewhere")
+
+
+def _color(one: Layer, number: int) -> str:
+    if one.kind:
+        return _COLORS.get(one.kind, "c-unknown")
+    if one.before:
+        return "c-profiler"
+    return _LINES[number % len(_LINES)] if one.line is not None or one.operator else "c-unknown"
+
+
+def kind_color(kind: str) -> str:
+    """The variable of the style that a kind of tensor is drawn with."""
+    return _COLORS.get(kind, "c-unknown")
+
+
+def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
+    """The run under other settings. The best is drawn from the start, and what the user asked for by name."""
+    best = made.trials[made.best].settings if made.best >= 0 else ""
+    return [
+        {
+            "name": one.name,
+            "color": _OTHERS[number % len(_OTHERS)],
+            "best": one.name == best,
+            "shown": one.name == best or not made.searched,
+            "event": _steps(one.event),
+            "reserved": _steps(one.reserved, _UNIT),
+        }
+        for number, one in enumerate(track.others)
+    ]
+
+
+def _stops(made: MemoryReport, track: Track, name: str) -> list[dict[str, Any]]:
+    """What is worth going to, in order: the peaks, and where the driver had no more."""
+    found = [(made.peak.event, "the peak: most is allocated", f"{name}-peak" if made.peak.owners else "")]
+    if made.height.event != made.peak.event:
+        found.append((made.height.event, "most is reserved", ""))
+    base = made.baseline
+    for one, told in ((base.shortage, "out of memory"), (base.failure, "a request that failed")):
+        if one is not None:
+            found.append((one.event, told, f"{name}-short"))
+    full = [
+        at
+        for at, what in zip(track.calls.event, track.calls.what, strict=True)
+        if what in ("retry", "failed")
+    ]
+    found += [(at, "a request found the GPU full", "") for at in full]
+    return [{"start": at, "end": at, "label": told, "id": target} for at, told, target in sorted(found)]
+
+
+def _points(one: Points, layers: Sequence[int]) -> dict[str, Any]:
+    return {
+        "event": _steps(one.event),
+        "allocated": _steps(one.allocated, _UNIT),
+        "reserved": _steps(one.reserved, _UNIT),
+        "time": _steps(one.time, 1000),
+        "layers": [_steps(one.layers[at]) for at in layers],
+    }
+
+
+def _steps(column: Sequence[int], unit: int = 1) -> list[int]:
+    """The first value, and differences from one to the next, in `unit`."""
+    found, before = [], 0
+    for value in column:
+        found.append(value // unit - before)
+        before = value // unit
+    return found

@@ -1,0 +1,103 @@
+"""What the rules over a loader share: what its batches cost, and what to write, in words."""
+
+from __future__ import annotations
+
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Diagnosis, Setting
+from gapless.model.wording import count, duration, percent
+
+MATTERS = 0.05
+"""A wait that takes less of a step is none to speak of."""
+_PART = 0.1
+"""A part of a batch below which it is not named."""
+_HOT = 0.2
+"""A line with less of a batch's time than this is not the one to change."""
+_KEPT_BACK = 0.7
+"""Part of a step: where workers need so much of it for a batch, the loop waits for them, at times."""
+_DEFAULTS: dict[str, tuple[object, ...]] = {
+    "prefetch_factor": (None, 2),
+    "persistent_workers": (False,),
+    "pin_memory": (False,),
+}
+
+
+def arguments(made: Diagnosis) -> str:
+    """``num_workers=4, pin_memory=True``: what is recommended and is not torch's default."""
+    # What is pinned now stays so: where there is no GPU nothing was measured that would speak against it.
+    advised = {**made.recommended, "pin_memory": made.recommended.get("pin_memory") or made.setting.pin}
+    told = [
+        f"{name}={value}"
+        for name, value in advised.items()
+        if name == "num_workers" or value not in _DEFAULTS.get(name, ())
+    ]
+    return ", ".join(told)
+
+
+def cost(made: Diagnosis) -> str:
+    """``a batch takes 25.4 ms to make, 16.6 ms CPU time and 8.5 ms waiting for I/O``."""
+    fetch = made.fetch
+    total = fetch.cpu + fetch.wait
+    told = f"a batch takes {duration(total)} to make"
+    if fetch.wait < _PART * total:
+        told += ", nearly all of it CPU time"
+    elif fetch.cpu < _PART * total:
+        told += ", nearly all of it waiting for I/O"
+    else:
+        told += f", {duration(fetch.cpu)} CPU time and {duration(fetch.wait)} waiting for I/O"
+    collate = min(fetch.collate_cpu, fetch.cpu)
+    return f"{told}, {duration(collate)} of it collating" if collate > 0.5 * total else told
+
+
+def hottest(made: Diagnosis) -> str:
+    """``62 % of it at data.py:33``; "" where no line stands out."""
+    for one in made.hot[:1]:
+        if one.share >= _HOT:
+            return (
+                f"{percent(one.share)} of it at `{one.line.code}` ({_short(one.line.file)}:{one.line.line})"
+            )
+    return ""
+
+
+def _short(file: str) -> str:
+    return file.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def setting(of: Setting) -> str:
+    """``num_workers=0``."""
+    return f"num_workers={of.workers}"
+
+
+def machine(made: Diagnosis) -> str:
+    """``2 cores``; how much of them there was, where others had some of it."""
+    cores, at = made.machine.cores, made.machine
+    told = count(at.allowed, "core")
+    return told if cores >= 0.8 * at.allowed else f"{told}, of which this process got {cores:.1f}"
+
+
+def call(use: LoaderUse, made: Diagnosis) -> str:
+    """What to write, in the words of the library that makes the loader."""
+    if use.library == "transformers":
+        named = ", ".join(f"dataloader_{word}" for word in arguments(made).split(", "))
+        return f"`TrainingArguments({named})`"
+    return f"`DataLoader(..., {arguments(made)})`"
+
+
+def behind(made: Diagnosis) -> bool:
+    """Whether the loop waits for batches to be made, and not only for those that are there to be handed over.
+
+    Taking a batch over from a worker takes the host a millisecond or two. It launches nothing meanwhile, but
+    more workers are no help, and a GPU that has work does not notice.
+    """
+    now = made.now
+    if now is None or not now.setting.workers:
+        return True
+    workers, work = now.setting.workers, made.fetch.cpu + made.transfer.send
+    together = max(made.machine.share(workers), 0.01)
+    made_every = max((work + made.fetch.wait) / workers, work / together)
+    return made_every >= _KEPT_BACK * now.step
+
+
+def same(one: Setting, made: Diagnosis) -> bool:
+    """Whether the loader already has what is recommended, as far as it matters here."""
+    advised = made.advised.setting if made.advised is not None else one
+    return one.workers == advised.workers

@@ -1,0 +1,199 @@
+"""From loaders that were measured to findings, of a run and of a profile."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gapless.analyze.loaders import findings, joined, own_step, with_loaders
+from gapless.model import Finding, Frequency, Report, SourceLine
+from gapless.model.estimate import Range
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting
+from gapless.model.loading_mistakes import Mistake
+from gapless.model.profile import PhaseTime, Price, Profile, Steps
+
+MS = 1_000_000
+MADE = SourceLine("train.py", 12, "main", "loader = DataLoader(...)")
+READ = SourceLine("/home/me/data.py", 33, "__getitem__", "image = Image.open(path)")
+
+
+def ranged(least: float, likely: float, most: float) -> Range:
+    return Range(int(least * MS), int(likely * MS), int(most * MS))
+
+
+def diagnosis(now: float = 60, then: float = 0, step: float = 40, advised: int = 3) -> Diagnosis:
+    """Waits of so many milliseconds without workers, and with those that are advised."""
+    setting = Setting(workers=advised, prefetch=2, persistent=True)
+    return Diagnosis(
+        setting=Setting(pin=True),
+        demand=Demand(step=step * MS),
+        machine=Machine(allowed=8),
+        fetch=Fetch(batches=((25 * MS, 35 * MS),)),
+        hot=(HotLine(line=READ, share=0.62),),
+        now=Prediction(setting=Setting(), step=(step + now) * MS, wait=now * MS),
+        advised=Prediction(setting=setting, step=(step + then) * MS, wait=then * MS),
+        recommended=setting.arguments,
+    )
+
+
+def use(late=(60, 60, 60), left=(0, 0, 0), step=(30, 40, 50), **other) -> LoaderUse:
+    other = {"diagnosis": diagnosis(late[1], left[1], step[1]), "made": MADE, **other}
+    return LoaderUse(late=ranged(*late), left=ranged(*left), step=ranged(*step), per_step=1.0, **other)
+
+
+def only(*uses: LoaderUse) -> Finding:
+    (one,) = findings(uses)
+    return one
+
+
+class TestRun:
+    def test_a_late_loader_with_the_numbers_of_the_user(self):
+        one = only(use())
+        assert (one.code, one.line, one.frequency) == ("GAP301", MADE, Frequency(when="every-step", waits=0))
+        assert one.evidence == (
+            "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting for I/O; 62 % of it at "
+            "`image = Image.open(path)` (data.py:33)",
+            "a step of 40 ms (estimated, without its input) waits 60 ms for its batch with num_workers=0: "
+            "60 %",
+            "measured on this machine (8 cores), predicted for the GPU's step",
+        )
+        # What is pinned stays so, though nothing was measured of it.
+        assert one.remedy == (
+            "`DataLoader(..., num_workers=3, persistent_workers=True, pin_memory=True)`: a step then takes "
+            "40 ms in place of 100 ms"
+        )
+
+    def test_the_price_is_the_whole_wait_over_what_the_estimate_allows(self):
+        price = only(use(late=(50, 60, 70))).price
+        assert price is not None
+        assert (price.least_last, price.last, price.most_last) == (50 * MS, 60 * MS, 70 * MS)
+        assert (price.of, price.estimated) == (100 * MS, True)
+
+    @pytest.mark.parametrize(
+        ("late", "said"), [((2.7, 60, 70), 1), ((2.6, 60, 70), 0), ((0, 60, 70), 0), ((0, 0, 0), 0)]
+    )
+    def test_a_wait_that_is_in_doubt_is_not_told(self, late, said):
+        assert len(list(findings([use(late=late, step=(30, 40, 50))]))) == said
+
+    @pytest.mark.parametrize(("workers", "said"), [(1, 1), (2, 0), (3, 0)])
+    def test_workers_that_keep_up_are_not_what_is_waited_for(self, workers, said):
+        """Batches of 60 ms in steps of 40 ms that are 4 ms longer for what taking a batch over takes."""
+        setting = Setting(workers=workers, prefetch=2)
+        made = msgspec.structs.replace(diagnosis(), setting=setting)
+        made = msgspec.structs.replace(made, now=Prediction(setting=setting, step=44.0 * MS, wait=4.0 * MS))
+        assert len(list(findings([use(late=(4, 4, 4), diagnosis=made)]))) == said
+
+    def test_nothing_was_measured(self):
+        assert list(findings([use(diagnosis=None)])) == []
+
+    def test_where_no_setting_is_enough(self):
+        assert only(use(left=(20, 20, 20))).remedy.endswith(
+            "a step then takes 60 ms in place of 100 ms; for the rest, make a batch itself cheaper"
+        )
+        nothing = "no setting keeps up on this machine: make a batch itself cheaper"
+        assert only(use(left=(59, 59, 59))).remedy == nothing
+        own = msgspec.structs.replace(diagnosis(), setting=Setting(workers=3, prefetch=2))
+        assert only(use(setting=own.setting, diagnosis=own)).remedy == nothing
+
+    def test_in_the_words_of_a_trainer(self):
+        assert only(use(library="transformers")).remedy.startswith(
+            "`TrainingArguments(dataloader_num_workers=3, dataloader_persistent_workers=True, "
+            "dataloader_pin_memory=True)`"
+        )
+
+    def test_a_loader_that_is_begun_anew_for_each_batch(self):
+        seen = use(diagnosis=None, passes=12, batches=12, length=100, first=45.0 * MS, late=(0, 0, 0))
+        one = only(msgspec.structs.replace(seen, setting=Setting(workers=2)))
+        assert (one.code, one.line) == ("GAP303", MADE)
+        assert one.evidence == (
+            "12 passes were begun for 12 batches of 100; each starts 2 workers",
+            "until the first batch of a pass it takes 45 ms, as seen in this run",
+        )
+        assert one.price is not None
+        assert (one.price.last, one.price.of) == (45 * MS, 85 * MS)
+
+    @pytest.mark.parametrize(
+        "other",
+        [{"passes": 4}, {"batches": 60}, {"length": 1}, {"per_step": 0.0}],
+        ids=["few", "epochs", "one batch", "no steps"],
+    )
+    def test_passes_that_are_no_restarts(self, other):
+        seen = use(diagnosis=None, passes=12, batches=12, length=100, first=45.0 * MS)
+        assert list(findings([msgspec.structs.replace(seen, **other)])) == []
+
+    def test_mistakes_each_once(self):
+        mistake = Mistake(code="GAP316", name="set-epoch-not-called", seen="two alike", remedy="call it")
+        one = only(use(diagnosis=None, mistakes=(mistake,)), use(diagnosis=None, mistakes=(mistake,)))
+        assert (one.code, one.line, one.evidence) == ("GAP316", MADE, ("two alike",))
+
+    def test_what_costs_more_than_any_wait_comes_first(self):
+        def wait(ms: int, when="every-step") -> Finding:
+            often = Frequency(when=when, waits=1)
+            price = Price(last=ms * MS, estimated=True)
+            return Finding(code="GAP101", name="", line=None, frequency=often, remedy="", price=price)
+
+        for dearest, place in ((59, 0), (61, 1)):
+            report = Report(sentence="", findings=(wait(dearest), wait(1, "set-up")))
+            codes = [one.code for one in with_loaders(report, [use()]).findings]
+            assert codes.index("GAP301") == place
+            assert codes[2] == "GAP101"
+
+    def test_notes_name_the_loader(self):
+        report = with_loaders(Report(sentence=""), [use(diagnosis=None, notes=("it could not be measured",))])
+        assert report.notes == ("the loader of train.py:12: it could not be measured",)
+        assert with_loaders(report, [use(diagnosis=None)]) is report
+
+
+class TestProfile:
+    def profile(self, loading: float, step: float = 100) -> Profile:
+        start = tuple(int(step * MS) * number for number in range(10))
+        end = tuple(one + int(step * MS) for one in start)
+        return Profile(
+            steps=Steps(source="ProfilerStep", start=start, end=end),
+            phases=(PhaseTime(name="loading", host=int(10 * loading * MS)),),
+        )
+
+    def report(self, loading: float, *codes: str) -> Report:
+        often = Frequency(when="every-step", waits=0)
+        found = [Finding(code=c, name="", line=MADE, frequency=often, remedy="as before") for c in codes]
+        return Report(sentence="", findings=tuple(found), profile=self.profile(loading))
+
+    def test_the_step_without_its_input(self):
+        assert own_step(self.profile(60)) == 40 * MS
+        assert own_step(Profile()) == 0.0
+
+    def test_the_wait_gets_the_measurement_and_the_others_do_not(self):
+        found = joined(self.report(60, "GAP301", "GAP501"), diagnosis())
+        first, second = found.findings
+        assert first.evidence == (
+            "a batch takes 60 ms to make, 25 ms CPU time and 35 ms waiting for I/O; 62 % of it at "
+            "`image = Image.open(path)` (data.py:33)",
+            "predicted for this profile's step of 40 ms without its input: 60 ms of waiting with "
+            "num_workers=0, measured on a machine of 8 cores",
+        )
+        assert first.remedy == (
+            "`DataLoader(..., num_workers=3, persistent_workers=True, pin_memory=True)`: a step is then "
+            "predicted to take 40 ms, here it takes 100 ms"
+        )
+        assert second.remedy == "as before"
+        assert found.notes == ()
+
+    def test_where_no_setting_is_enough(self):
+        more = joined(self.report(60, "GAP301"), diagnosis(then=20)).findings[0].remedy
+        assert more.endswith("here it takes 100 ms; for the rest, make a batch itself cheaper")
+        none = joined(self.report(60, "GAP301"), diagnosis(then=58)).findings[0].remedy
+        assert none == "no setting keeps up where it was measured: make a batch itself cheaper"
+
+    @pytest.mark.parametrize(
+        ("loading", "now", "starved", "said"),
+        [
+            (60, 20, True, "waits 20 ms for its batch, in this profile 60 ms: was it the same loader"),
+            (60, 35, True, ""),
+            (1, 60, False, "would wait 60 ms for its batch, and in this profile it does not"),
+            (1, 1, False, ""),
+        ],
+    )
+    def test_a_measurement_that_does_not_fit_the_profile(self, loading, now, starved, said):
+        found = joined(self.report(loading, *["GAP301"] * starved), diagnosis(now=now))
+        assert [said in note for note in found.notes] == [True] * bool(said)

@@ -1,0 +1,133 @@
+"""`gapless check` on scripts whose loaders are late, restarted, wrong, or simply good."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import finish, start
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")
+
+TRAIN = """\
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Photos(Dataset):
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        time.sleep(float(sys.argv[1]))
+        return torch.full((64,), float(index))
+
+class Lines(IterableDataset):
+    def __iter__(self):
+        for index in range(60):
+            yield torch.full((64,), float(index))
+
+def train():
+    kind = Lines() if sys.argv[2] == "stream" else Photos()
+    loader = DataLoader(kind, batch_size=4, num_workers=int(sys.argv[3]))
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(40)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        model(batch.cuda()).pow(2).mean().backward()
+        optimizer.step()
+        print(float(batch.sum()))
+
+def spawned(rank):
+    train()
+
+if __name__ == "__main__":
+    if sys.argv[2] == "spawn":
+        torch.multiprocessing.spawn(spawned, nprocs=1)
+    else:
+        train()
+"""
+CHECK = ("-m", "gapless", "check", "--steps", "3", "--loader-budget", "1")
+
+
+@pytest.fixture
+def train(write) -> Path:
+    return write("train.py", TRAIN)
+
+
+def found(document: dict, code: str) -> dict:
+    (one,) = [one for one in document["findings"] if one["code"] == code]
+    return one
+
+
+def line_of(code: str) -> int:
+    return next(n for n, row in enumerate(TRAIN.splitlines(), 1) if row.strip().startswith(code))
+
+
+def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
+    seen = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "map", "0")
+    assert seen.returncode == 0, seen.stderr
+    assert "measuring the loader of train.py:19 (about 1 s; --no-loader leaves it out)" in seen.stderr
+    document = json.loads(seen.stdout.splitlines()[-1])
+    one = found(document, "GAP301")
+    assert document["findings"][0] == one  # what costs most comes first
+    assert one["line"]["line"] == line_of("loader = DataLoader(")
+    assert "nearly all of it waiting for I/O" in one["evidence"][0]
+    assert "`time.sleep(float(sys.argv[1]))` (train.py:9)" in one["evidence"][0]
+    assert "with num_workers=0" in one["evidence"][1]
+    assert 15e6 < one["price"]["last"] < 60e6
+    step = document["estimate"]["step"]["likely"]
+    assert one["price"]["of"] == step + one["price"]["last"]
+    assert one["remedy"].startswith("`DataLoader(..., num_workers=")
+    assert one["remedy"].split("num_workers=")[1][0] != "0"
+    again = python("-m", "gapless", "show", "-f", "json", "run.json")
+    assert json.loads(again.stdout)["findings"] == document["findings"]
+    # The measurement is there for the other commands, too.
+    taken = python("-m", "gapless", "loader", "-f", "json", "run.json", "--step-ms", "1000")
+    assert json.loads(taken.stdout)["diagnosis"]["demand"]["step"] == 1e9
+    assert json.loads(taken.stdout)["diagnosis"]["dataset"] == "Photos"
+
+
+def test_what_it_yields_wrongly_fails_the_gate(train, python):
+    words = ("--loader-budget", "6", "-f", "json", "--fail-on", "GAP31", "train.py", "0", "stream", "2")
+    seen = python(*CHECK, *words)
+    document = json.loads(seen.stdout.splitlines()[-1])
+    one = found(document, "GAP311")
+    assert one["evidence"] == ["each of 2 workers yields all 60 items, so that an epoch has 120"]
+    assert one["line"]["line"] == line_of("for index in range(60)") - 1
+    assert seen.returncode == 1
+    assert "GAP311 at 1 line (--fail-on)" in seen.stderr
+
+
+def test_no_look_at_loaders(train, python):
+    seen = python(*CHECK, "--no-loader", "-f", "json", "-o", "run.json", "train.py", "0.005", "map", "0")
+    assert "measuring" not in seen.stderr
+    codes = [one["code"] for one in json.loads(seen.stdout.splitlines()[-1])["findings"]]
+    assert not [code for code in codes if code.startswith("GAP3")]
+    refused = python("-m", "gapless", "loader", "run.json")
+    assert refused.returncode == 3
+    assert refused.stderr.startswith("gapless: run.json holds no measurement of a loader: ")
+
+
+def test_the_loader_of_a_process_that_the_script_starts(train, python):
+    seen = python(*CHECK, "-f", "json", "train.py", "0.005", "spawn", "0")
+    assert seen.returncode == 0, seen.stderr
+    assert found(json.loads(seen.stdout.splitlines()[-1]), "GAP301")["line"]["line"] == 19
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_will_not_wait_gets_the_report_without(train, tmp_path, number, status):
+    words = ("-m", "gapless", "check", "--steps", "3", "--loader-budget", "60")
+    process = start(*words, "train.py", "0.005", "map", "0", cwd=tmp_path)
+    assert process.stderr is not None
+    for row in process.stderr:
+        if "measuring the loader" in row:
+            break
+    process.send_signal(number)
+    seen = finish(process)
+    assert seen.returncode == status
+    assert "GAP120 pageable-copy" in seen.stdout
+    assert "the measurement of the loaders was interrupted" in " ".join(seen.stdout.split())
+    assert "Traceback" not in seen.stderr

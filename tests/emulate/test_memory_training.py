@@ -1,0 +1,204 @@
+"""Training without a GPU: what is asked for is what can be reckoned by hand from shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.memory import supported
+from gapless.emulate.memory_run import NOT_MODELLED
+from gapless.memory.report import report
+from gapless.memory.sizes import MIB
+from gapless.model.memory import ALLOC, FREE, MemoryReport, MemoryRun, check
+
+pytestmark = pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end")
+
+WIDTH, TOKENS, LAYERS, STEPS = 256, 2048, 4, 2
+WORKSPACES = 2 * 8_519_680
+"""cuBLAS takes one in forward and one in backward's thread."""
+HIDDEN = 4 * TOKENS * 4 * WIDTH
+"""Bytes of the inner activation of a layer in full precision; its input and output take a quarter each."""
+FLAT = HIDDEN // 4
+
+
+class Layer(nn.Module):
+    """What a layer keeps for backward is its input and the inner activation behind the ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+PARAMETERS = LAYERS * 2 * 4 * WIDTH * WIDTH * 4
+
+
+def train(
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = torch.optim.AdamW,
+    *,
+    dtype: torch.dtype | None = None,
+    wrap: Callable[[Layer, torch.Tensor], torch.Tensor] = lambda layer, x: layer(x),
+    parts: int = 1,
+    compiled: bool = False,
+) -> MemoryRun:
+    """Some steps on the emulated device."""
+    with Emulator("t4", memory=True) as emulator:
+        layers = nn.ModuleList(Layer() for _ in range(LAYERS)).cuda()
+        stepping = optimizer(layers.parameters()) if optimizer else None
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            for layer in layers:
+                x = wrap(layer, x)
+            return x.sum()
+
+        run = torch.compile(forward) if compiled else forward
+        for _ in range(STEPS):
+            for _ in range(parts):
+                x = torch.ones(TOKENS // parts, WIDTH).cuda()
+                with torch.autocast("cuda", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                    loss = run(x)
+                loss.backward()
+            if stepping is not None:
+                stepping.step()
+                stepping.zero_grad()
+            del loss, x
+        (found,) = emulator.session().memory
+    assert check(found) == ""
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain() -> MemoryRun:
+    return train()
+
+
+def held(run: MemoryRun) -> list[tuple[int, str]]:
+    """After each event the bytes in use, and what asked for them last: blocks are multiples of 512."""
+    alive: dict[int, int] = {}
+    found, kind = [], ""
+    for action, ident, size, place in zip(run.action, run.ident, run.size, run.place, strict=True):
+        if action == ALLOC:
+            alive[ident] = -(-size // 512) * 512
+            kind = run.places[place].kind
+        elif action == FREE:
+            del alive[ident]
+        found.append((sum(alive.values()), kind))
+    return found
+
+
+def highest(run: MemoryRun, kind: str) -> int:
+    """The most in use when tensors of this kind are asked for."""
+    return max(total for total, asked in held(run) if asked == kind)
+
+
+def kinds(made: MemoryReport) -> dict[str, int]:
+    return dict(made.peak.kinds)
+
+
+def close(found: int, reckoned: int) -> bool:
+    """The same but for losses, counters of steps and the like."""
+    return 0 <= found - reckoned <= 64 << 10
+
+
+def test_between_steps_there_is_what_stays(plain):
+    ends = report(plain).ends
+    after = 4 * PARAMETERS + FLAT + WORKSPACES  # a step ends before the gradients go
+    assert [close(one.allocated, after) for one in ends] == [True] * STEPS
+    nothing = report(train(None)).ends
+    assert nothing == ()
+    (last, _) = held(train(None))[-1]
+    assert close(last, 2 * PARAMETERS + WORKSPACES)  # gradients that nobody clears
+
+
+def test_the_end_of_forward_is_what_backward_needs(plain):
+    """Each layer's input and inner activation; from the second step on the optimizer's two moments, too."""
+    kept = LAYERS * (FLAT + HIDDEN)
+    rows = held(plain)
+    ends = [
+        total
+        for (total, kind), (_, following) in pairwise(rows)
+        if kind == "activation" and following not in ("activation", "workspace")
+    ]
+    assert len(ends) == STEPS
+    assert close(ends[0], PARAMETERS + kept + WORKSPACES // 2)
+    assert all(close(one, 3 * PARAMETERS + kept + WORKSPACES) for one in ends[1:])
+
+
+def test_the_peak_is_no_less_than_what_must_be_there(plain):
+    made = report(plain)
+    base = made.baseline
+    assert base.peak_reserved >= base.peak_allocated >= 3 * PARAMETERS + LAYERS * (FLAT + HIDDEN) + WORKSPACES
+    found = kinds(made)
+    assert (found["parameter"], found["workspace"]) == (PARAMETERS, WORKSPACES)
+    assert close(found["optimizer"], 2 * PARAMETERS)
+    assert sum(found.values()) <= base.peak_allocated
+    assert NOT_MODELLED in made.notes
+
+
+def test_a_step_over_lists_takes_a_temporary_and_a_fused_one_takes_none(plain):
+    """AdamW over lists of tensors makes the root of its second moment for all of them at once."""
+    before = 4 * PARAMETERS + FLAT + WORKSPACES  # with the gradients and the batch
+    assert close(highest(plain, "optimizer"), before + PARAMETERS)
+    one_by_one = train(lambda of: torch.optim.AdamW(of, foreach=False))
+    largest = 4 * 4 * WIDTH * WIDTH
+    assert before < highest(one_by_one, "optimizer") <= before + 3 * largest + 4096
+    fused = train(lambda of: torch.optim.AdamW(of, fused=True))
+    assert close(highest(fused, "optimizer"), before)
+
+
+def test_sgd_keeps_no_state():
+    made = report(train(torch.optim.SGD))
+    assert [close(one.allocated, 2 * PARAMETERS + FLAT + WORKSPACES) for one in made.ends] == [True] * STEPS
+    assert "optimizer" not in kinds(made) or kinds(made)["optimizer"] < 4096
+
+
+def test_autocast_halves_what_is_kept_and_keeps_its_casts(plain):
+    """The weights' casts (half of them) live as long as the forward that cached them, or its graph."""
+    half = report(train(dtype=torch.bfloat16))
+    whole = report(plain)
+    assert close(half.ends[-1].allocated, 4 * PARAMETERS + FLAT + WORKSPACES)
+    saved = whole.peak.kinds["activation"] - half.peak.kinds["activation"]
+    kept = LAYERS * (FLAT + HIDDEN)
+    # Half of the activations are saved, and half of the parameters are added: nothing else is.
+    assert abs(saved - (kept // 2 - PARAMETERS // 2)) <= FLAT + HIDDEN
+    assert half.baseline.peak_allocated < whole.baseline.peak_allocated
+
+
+def test_accumulated_gradients_are_there_in_the_next_backward(plain):
+    made = report(train(parts=2))
+    base = made.baseline
+    assert base.peak_allocated >= 4 * PARAMETERS + LAYERS * (FLAT + HIDDEN) // 2
+    activations = made.peak.kinds["activation"]
+    assert activations <= report(plain).peak.kinds["activation"] // 2 + FLAT
+    assert close(made.ends[-1].allocated, 4 * PARAMETERS + FLAT // 2 + WORKSPACES)
+
+
+def test_checkpoints_keep_the_inputs_alone(plain):
+    made = report(train(wrap=lambda layer, x: checkpoint(layer, x, use_reentrant=False)))
+    whole = report(plain)
+    saved = whole.baseline.peak_allocated - made.baseline.peak_allocated
+    # Of all layers but the one at work the inner activation is not there.
+    assert saved >= (LAYERS - 2) * HIDDEN
+    assert made.ends[-1].allocated == whole.ends[-1].allocated
+
+
+def test_compiled_code_runs_step_by_step_here(plain):
+    assert report(train(compiled=True)).baseline.peak_allocated == report(plain).baseline.peak_allocated
+
+
+def test_reserved_follows_from_the_requests(plain):
+    """Segments of two MiB, of twenty, or of their own size: what is reserved is made of these."""
+    base = report(plain).baseline
+    assert base.peak_reserved % (2 * MIB) == 0
+    assert base.frees == base.retries == 0
+    assert base.peak_reserved == base.final_reserved

@@ -1,0 +1,163 @@
+"""Which loaders of a script are measured, and what is said of them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from loading import datasets as d
+from torch.utils.data import DataLoader, TensorDataset
+
+from gapless.loading import examine as room
+from gapless.loading.examine import Step, examine, keeps_up
+from gapless.loading.forked import LoaderError, available
+from gapless.loading.uses import Uses
+from gapless.model.estimate import Range
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Diagnosis, Fetch, Machine, Prediction, Setting
+
+pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
+MS = 1_000_000
+
+
+def run(loader, steps: int = 6, each: int = 1) -> Uses:
+    """A loop over `loader` that has taken so many steps."""
+    uses = Uses().start()
+    batches = iter(loader)
+    for _ in range(steps):
+        for _ in range(each):
+            next(batches)
+        uses.stepped()
+    uses.stop()
+    return uses
+
+
+def examined(uses: Uses, step: Step, budget: float = 2.0) -> tuple[list[LoaderUse], list[LoaderUse]]:
+    """What comes of it, and what was measured for it."""
+    measured: list[LoaderUse] = []
+    return list(examine(uses, step, budget, measured.append)), measured
+
+
+def step(least: float, likely: float, most: float, count: int = 6, ranks: int = 1) -> Step:
+    return Step(Range(int(least * MS), int(likely * MS), int(most * MS)), count, ranks)
+
+
+def fetched(batch: float, tensors: int = 1, size: int = 1000) -> Fetch:
+    return Fetch(batches=((int(batch * MS), 0),), tensors=tensors, batch_bytes=size)
+
+
+@pytest.mark.parametrize(
+    ("fetch", "workers", "least", "clearly"),
+    [
+        (fetched(1), 0, 100, True),
+        (fetched(1), 0, 10, False),
+        (fetched(10), 4, 100, True),
+        (fetched(60), 4, 100, False),
+        (fetched(1), 4, 2, False),
+        (fetched(1, size=200_000_000), 4, 100, False),
+        (None, 0, 100, False),
+    ],
+    ids=["little", "much", "by workers", "too much for one", "short step", "large batch", "not measured"],
+)
+def test_when_a_loader_clearly_keeps_up(fetch, workers, least, clearly):
+    step = Range(least * MS, 2 * least * MS, 3 * least * MS)
+    seen = LoaderUse(setting=Setting(workers=workers), per_step=1.0, step=step, fetch=fetch)
+    assert keeps_up(seen) is clearly
+    assert keeps_up(msgspec.structs.replace(seen, per_step=50.0)) is False
+
+
+def test_one_that_keeps_up_is_not_measured():
+    (seen,), measured = examined(run(DataLoader(d.Table(40))), step(500, 600, 700))
+    assert measured == []
+    assert seen.fetch is not None
+    assert (seen.per_step, seen.diagnosis, seen.mistakes) == (1.0, None, ())
+
+
+def test_one_that_feeds_no_steps_is_left_alone():
+    uses = run(DataLoader(d.Table(40)), steps=1)
+    (seen,), measured = examined(uses, step(1, 1, 1, count=8))
+    assert (seen.per_step, seen.fetch, measured) == (0.0, None, [])
+
+
+def test_without_an_estimate_only_mistakes_are_looked_for():
+    (seen,), measured = examined(run(DataLoader(d.Numbers(), num_workers=2)), Step(None, 6))
+    assert [one.code for one in seen.mistakes] == ["GAP311"]
+    assert (seen.diagnosis, measured) == (None, [])
+
+
+def test_what_cannot_be_measured_is_said():
+    (seen,), _ = examined(run(DataLoader(d.UsedUp(6))), step(1, 2, 3))
+    assert seen.notes[0].startswith("it could not be measured: the loader yields no batch")
+
+
+def predicted(late: float, of: float, workers: int) -> Prediction:
+    return Prediction(setting=Setting(workers=workers, prefetch=2 * bool(workers)), step=of + late, wait=late)
+
+
+def test_the_wait_over_all_that_the_estimate_allows(monkeypatch):
+    """The longer the step the shorter the wait, for each of the batches of a step; others do not count."""
+    machine = Machine(allowed=8, others=3.0)
+
+    def diagnose(loader, budget, length, source):
+        return Diagnosis(machine=machine, advised=predicted(0, 0, 4), fetch=fetched(30))
+
+    machines = []
+
+    def again(saved, demand):
+        machines.append(saved.machine)
+        now = predicted(60 * MS - demand.step, demand.step, 1)
+        more = predicted(1 * MS, demand.step, 4)
+        return msgspec.structs.replace(saved, demand=demand, now=now, predictions=(now, more))
+
+    monkeypatch.setattr(room, "keeps_up", lambda seen: False)
+    monkeypatch.setattr(room, "diagnose", diagnose)
+    monkeypatch.setattr(room.predict, "again", again)
+    (seen,), measured = examined(run(DataLoader(d.Table(40)), each=2), step(20, 40, 60, ranks=2))
+    assert seen.per_step == 2.0
+    assert (seen.late.least, seen.late.likely, seen.late.most) == (60 * MS, 80 * MS, 100 * MS)
+    assert (seen.left.least, seen.left.most) == (2 * MS, 2 * MS)
+    assert {(one.allowed, one.others) for one in machines} == {(4, 0.0)}
+    assert measured[0].line is not None
+
+
+def test_a_failure_of_the_measurement_is_a_note(monkeypatch):
+    def fails(*_, **__):
+        raise LoaderError("no batch")
+
+    monkeypatch.setattr(room, "diagnose", fails)
+    (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.001, 0.001))
+    assert seen.notes == ("it could not be measured: no batch",)
+
+
+def test_a_loop_that_begins_anew_for_each_batch():
+    loader = DataLoader(TensorDataset(torch.arange(40.0)), batch_size=2, shuffle=True)
+    uses = Uses().start()
+    for _ in range(6):
+        next(iter(loader))
+        uses.stepped()
+    uses.stop()
+    (seen,), measured = examined(uses, step(0.001, 0.001, 0.001))
+    assert seen.restarted
+    assert (seen.passes, seen.batches, seen.length, measured) == (6, 6, 20, [])
+
+
+def test_short_epochs_are_no_restarts():
+    uses = Uses().start()
+    for _ in range(6):
+        for _batch in DataLoader(d.Table(4), batch_size=4):
+            uses.stepped()
+    uses.stop()
+    (seen,), _ = examined(uses, step(500, 600, 700))
+    assert not seen.restarted
+
+
+def test_mistakes_of_one_rank_say_nothing_of_the_others():
+    sampler = torch.utils.data.DistributedSampler(d.Table(40), num_replicas=2, rank=0)
+    uses = Uses().start()
+    loader = DataLoader(d.Table(40), batch_size=5, sampler=sampler)
+    for _ in range(2):
+        for _batch in loader:
+            uses.stepped()
+    uses.stop()
+    (seen,), _ = examined(uses, step(500, 600, 700, count=8))
+    assert [one.code for one in seen.mistakes] == ["GAP316"]

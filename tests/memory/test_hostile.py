@@ -1,0 +1,243 @@
+"""Files that are damaged, foreign or meant to harm: refused in one short line, before they cost anything."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import io
+import json
+import pickle
+import pickletools
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gapless.errors import UnreadableInput
+from gapless.memory.export import Export
+from gapless.memory.opcodes import problem
+from gapless.memory.recorder import Recorder
+from gapless.memory.report import report
+from gapless.memory.sizes import MIB
+from gapless.memory.snapshot import of_bytes, of_value
+from gapless.memory.unpack import gunzipped
+from gapless.model.memory import MemoryRun
+
+STOP = pickle.STOP
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+
+
+def example(conf: str = "") -> dict[str, Any]:
+    """A snapshot with most of what there can be in one."""
+    recorder = Recorder()
+    for name in range(5):
+        recorder.alloc(name, (name + 1) * 3 * MIB // 2, stream=name % 2)
+    recorder.free(2)
+    recorder.free(3, waits=True)
+    recorder.alloc("small", 700)
+    recorder.done(3)
+    recorder.alloc("more", 30 * MIB)
+    recorder.empty_cache()
+    recorder.free("more")
+    made = Export(recorder.run(), conf, total=1 << 30)
+    made.go(points=1)
+    found: dict[str, Any] = made.snapshot()
+    return found
+
+
+EXAMPLES = [example(conf) for conf in ("", "expandable_segments:True", "max_split_size_mb:20")]
+PICKLES = [pickle.dumps(EXAMPLES[0], protocol) for protocol in PROTOCOLS]
+
+
+def refusal(data: bytes) -> str:
+    """Why `data` is refused; "" where it is read. Any other error is a defect."""
+    try:
+        of_bytes(data, "s.pickle")
+    except UnreadableInput as error:
+        said = str(error)
+        assert "\n" not in said
+        assert len(said) < 300
+        return said
+    return ""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_is_read(protocol):
+    assert of_bytes(PICKLES[protocol], "it") == of_value(EXAMPLES[0], "it")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_cut_off_anywhere(protocol):
+    data = PICKLES[protocol]
+    for length in range(0, len(data) - 1, 37):
+        assert "is no pickle, or a damaged one" in refusal(data[:length])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, len(PICKLES) - 1),
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=5),
+    st.binary(max_size=8),
+)
+def test_bytes_that_are_others(protocol, changes, more):
+    data = bytearray(PICKLES[protocol])
+    for at, value in changes:
+        data[at % len(data)] = value
+    at = changes[0][0] % len(data)
+    data[at:at] = more
+    refusal(bytes(data))
+
+
+def runs_of(value: Any) -> tuple[MemoryRun, ...]:
+    """The runs in `value`; none where it is refused."""
+    said = ""
+    try:
+        return of_value(value, "s.pickle")
+    except UnreadableInput as error:
+        said = str(error)
+    assert said
+    assert "\n" not in said
+    assert len(said) < 300
+    return ()
+
+
+ODD = st.one_of(
+    st.sampled_from([None, True, "", "x", b"x", 1.5, float("nan"), (), [], {}, [[]], [{}]]),
+    st.sampled_from([-1, 0, 1, 512, 1 << 40, 1 << 63, 1 << 64, 10**400]),
+    st.sampled_from(["alloc", "free_completed", "segment_map", "oom", "active_allocated", "inactive"]),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        found += places(value[key], (*path, key))
+    return found
+
+
+WHERE = [places(one) for one in EXAMPLES]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(EXAMPLES) - 1), st.integers(0, 1 << 16), st.sampled_from("dro"), ODD)
+def test_values_that_are_others(number, at, how, odd):
+    """What is read all the same can be replayed."""
+    value = copy.deepcopy(EXAMPLES[number])
+    path = WHERE[number][at % len(WHERE[number])]
+    held: Any = value
+    for key in path[:-1]:
+        held = held[key]
+    if how == "d":
+        del held[path[-1]]
+    elif how == "r" and isinstance(held, list):
+        held.append(held[path[-1]])
+    else:
+        held[path[-1]] = odd
+    for run in runs_of(value):
+        report(run)
+
+
+# Bombs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02]r\xff\xff\xff\x7f.",  # a memo of two billion places
+        b"]p999999999999\n.",
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"x.",  # a bytearray of a terabyte
+        b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"x.",
+        b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"x.",
+        b"\x80\x02\x8b" + struct.pack("<i", 1 << 30) + b"x.",  # a number of a gigabyte
+        b"X\xff\xff\xff\xffx.",
+        b"\x80\x05\x97.",  # a buffer of another process
+    ],
+)
+def test_a_few_bytes_that_ask_for_much(data, capfd):
+    assert "is no pickle, or a damaged one" in refusal(data)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"(" * 300_000 + b"t" * 300_000 + b".",
+        b"]" * 300_000 + b"a" * 299_999 + b".",
+        b"\x80\x04" + b"}" + b"]\x94" + b"h\x00a" * 50_000 + b"0.",
+        b"\x80\x02\x8a\xff" + b"\x7f" * 255 + b".",
+    ],
+)
+def test_deep_and_endless_values(data):
+    assert refusal(data)
+
+
+def test_a_value_that_repeats_itself():
+    blocks = EXAMPLES[0]["segments"][0]["blocks"] * 300
+    one = EXAMPLES[0]["segments"][0] | {"blocks": blocks}
+    data = pickle.dumps({"segments": [dict(one) for _ in range(1500)], "device_traces": []})
+    assert len(data) < 1 << 20
+    assert "it repeats itself without end" in refusal(data)
+    trace = [{"action": "snapshot", "size": 0, "stream": 0}]
+    data = pickle.dumps({"segments": [], "device_traces": [trace * 1000] * 1000})
+    assert "it repeats itself without end" in refusal(data)
+
+
+def test_a_packed_bomb():
+    data = gzip.compress(bytes(300 << 20), 1)
+    assert len(data) < 2 << 20
+    assert "unpack to more than 256 MiB" in refusal(data)
+
+
+def test_packed_in_several_parts_and_cut_off():
+    data = gzip.compress(PICKLES[4][:500]) + gzip.compress(PICKLES[4][500:]) + bytes(512)
+    assert gunzipped(data, "it") == PICKLES[4]
+    for length in (5, 100, len(data) // 2 - 400):
+        assert "is compressed and damaged" in refusal(data[:length])
+
+
+def test_json_that_harms():
+    for text in (
+        '{"segments": [' * 30_000,
+        "[" * 100_000,
+        json.dumps({"segments": [], "device_traces": [9]}),
+    ):
+        assert refusal(text.encode())
+
+
+# The walk over opcodes ----------------------------------------------------------------------------
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300) | st.binary(max_size=300),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.frozensets(st.integers(), max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(VALUES, st.sampled_from(PROTOCOLS))
+def test_what_pickle_writes_passes(value, protocol):
+    data = pickle.dumps(value, protocol)
+    imports = any(op.name in ("GLOBAL", "STACK_GLOBAL") for op, _, _ in pickletools.genops(data))
+    assert imports or problem(data) == ""
+
+
+def test_a_memo_of_many_places_passes():
+    value = [str(number) for number in range(70_000)]
+    for protocol in PROTOCOLS:
+        assert problem(pickle.dumps(value, protocol)) == ""
+    many = io.BytesIO()
+    pickle.Pickler(many, 2).dump([[] for _ in range(300_000)])
+    assert problem(many.getvalue()) == ""
+
+
+def test_what_stands_behind_the_end_is_not_looked_at():
+    assert problem(PICKLES[2] + b"\0\xff" + STOP) == ""

@@ -1,0 +1,135 @@
+"""Snapshots as the versions of torch write them, those without a history, and runs that were saved."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gapless.errors import UnreadableInput
+from gapless.memory.report import Wishes, fidelity, report
+from gapless.memory.simulate import Simulation
+from gapless.memory.sizes import MIB
+from gapless.memory.snapshot import of_value
+from gapless.model.memory import ALLOC, MemoryRun, Place, StartBlock, StartSegment, check, decode, encode
+
+BASE = 0x7F12_0000_0000
+CALL = [{"name": "forward", "filename": "/home/me/model.py", "line": 12}]
+
+
+def entry(action: str, addr: int = BASE, size: int = 20 * MIB, **more) -> dict:
+    return {"action": action, "addr": addr, "size": size, "stream": 0, **more}
+
+
+VERSIONS = ("2.0", "2.1", "2.3", "2.6", "2.13")
+
+
+def dressed(version: str) -> dict:
+    """One run as the versions of torch since then write it: what each added is left out of those before."""
+    new = VERSIONS.index(version)
+    place = {"address": BASE} if new >= 2 else {}
+    used = {"size": 8 * MIB, "state": "active_allocated", **place}
+    used |= {"requested_size": 8 * MIB - 100, "frames": CALL}
+    if new == 0:
+        frames = {"frames": used.pop("frames")}
+        used["history"] = [{"addr": BASE, "real_size": used.pop("requested_size"), **frames}]
+    free = {"size": 12 * MIB, "state": "inactive", **({"address": BASE + 8 * MIB} if new >= 2 else {})}
+    home = {"device": 0, "address": BASE, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
+    home |= {"allocated_size": 8 * MIB, "active_size": 8 * MIB, "blocks": [used, free]}
+    trace = [entry("segment_alloc", BASE, frames=CALL), entry("alloc", BASE, 8 * MIB - 100, frames=CALL)]
+    value = {"segments": [home], "device_traces": [trace, []]}
+    if new >= 1:
+        home |= {"requested_size": 8 * MIB - 100, "is_expandable": False, "frames": CALL}
+    if new >= 2:
+        home["segment_pool_id"] = (0, 0)
+        for at, one in enumerate(trace):
+            one["time_us"] = 1_700_000_000_000_000 + at
+        value["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1}
+    if new >= 3:
+        value["external_annotations"] = []
+        for one in trace:
+            one["compile_context"] = "N/A"
+        trace.append(entry("snapshot", 0, 8 * MIB, frames=[], time_us=1_700_000_000_000_009))
+    if new >= 4:
+        value["allocator_settings"]["PYTORCH_ALLOC_CONF"] = ""
+        for one in trace:
+            one |= {"user_metadata": "", "pool_id": (0, 0)}
+    return value
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_snapshots_of_many_versions(version):
+    (found,) = of_value(dressed(version), "it")
+    assert (found.action, found.size, found.start) == ((ALLOC,), (8 * MIB - 100,), ())
+    assert found.line(found.place[0]).line == 12
+    assert bool(found.time) == (VERSIONS.index(version) >= 2)
+    replay = Simulation(found).go()
+    assert fidelity(found, replay).exact
+    assert (replay.placed, replay.outcome().peak_reserved) == (1, 20 * MIB)
+
+
+def test_a_snapshot_without_history_tells_how_memory_lies():
+    value = dressed("2.13") | {"device_traces": [[]]}
+    (found,) = of_value(value, "it")
+    made = report(found, Wishes(search=True))
+    assert (made.baseline.peak_reserved, made.baseline.peak_allocated) == (20 * MIB, 8 * MIB)
+    assert [(one.line.line, one.bytes) for one in made.peak.owners] == [(12, 8 * MIB - 100)]
+    assert (made.trials, made.advice, made.replayed, made.fidelity) == ((), "", False, None)
+    assert made.notes[-1].startswith("nothing was recorded of what was asked for")
+
+
+@pytest.mark.parametrize("context", ["all", "alloc"])
+def test_who_lets_memory_go_is_not_who_asked_for_it(context):
+    """Frames of what is given back are those of the one or the other, by what was recorded."""
+    going = [{**CALL[0], "line": 99}]
+    other = going if context == "all" else CALL
+    trace = [
+        entry("alloc", BASE + 8 * MIB, 4 * MIB, frames=CALL),
+        entry("free_requested", BASE, 8 * MIB, frames=other),
+        entry("free_completed", BASE, 8 * MIB, frames=other),
+        entry("free_requested", BASE + 8 * MIB, 4 * MIB, frames=other),
+        entry("free_completed", BASE + 8 * MIB, 4 * MIB, frames=other),
+    ]
+    home = {"device": 0, "address": BASE, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
+    home["blocks"] = [{"size": 20 * MIB, "requested_size": 0, "state": "inactive", "frames": []}]
+    (found,) = of_value({"segments": [home], "device_traces": [trace]}, "it")
+    owners = {one.bytes: one for one in report(found).peak.owners}
+    if context == "alloc":
+        assert [one.line.line for one in owners.values()] == [12]
+    else:
+        assert (owners[8 * MIB].line, owners[8 * MIB].before) == (None, True)
+        assert owners[4 * MIB].line.line == 12
+
+
+GOOD = MemoryRun(
+    start=(StartSegment(address=BASE, size=20 * MIB, blocks=(StartBlock(20 * MIB, ident=0, requested=9),)),)
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"places": (Place(lines=(3,)),)}, "a place with a line that is not there"),
+        (
+            {"action": (ALLOC,), "ident": (5,), "size": (9,), "stream": (0,), "place": (0,), "pool": (2,)},
+            "a pool",
+        ),
+        ({"start": GOOD.start * 2}, "an allocation that lies in two places"),
+        ({"start": (StartSegment(address=0, size=9),)}, "not as large as its blocks"),
+        (
+            {"start": (StartSegment(address=0, size=-9, blocks=(StartBlock(-9),)),)},
+            "not as large as its blocks",
+        ),
+        ({"start": (StartSegment(address=-1, size=9, blocks=(StartBlock(9),)),)}, "lies where it cannot"),
+        (
+            {"start": (StartSegment(address=0, size=9, pool=4, blocks=(StartBlock(9),)),)},
+            "lies where it cannot",
+        ),
+        ({"reserved": (1,)}, "1 entries in reserved for 0 events"),
+    ],
+)
+def test_what_a_saved_run_must_be(change, said):
+    assert check(GOOD) == ""
+    damaged = msgspec.structs.replace(GOOD, **change)
+    assert said in check(damaged)
+    with pytest.raises(UnreadableInput, match=r"run\.json is a damaged memory run: "):
+        decode(encode([damaged]), "run.json")

@@ -1,0 +1,77 @@
+"""Files that earlier versions saved: they are read today, and today's would be by a reader that knows less.
+
+Each file in `saved` was written by the first version that could, and stays as it is for ever: where the
+format changes its meaning, a file of the new version comes beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gapless.commands import main
+from gapless.errors import UnreadableInput
+from gapless.model import loading, memory, profile, session
+from gapless.render import _schema
+
+SAVED = Path(__file__).parent / "saved"
+READERS: dict[str, Callable[[bytes], Any]] = {
+    "session": session.decode,
+    "profile": profile.decode,
+    "memory": memory.decode,
+    "loader": loading.decode,
+}
+COMMANDS = {"session": "show", "profile": "show", "memory": "memory", "loader": "loader"}
+TOLD = {
+    "session": ("3 waits per training step in 10 steady steps of train.py", "GAP112", "train.py:16"),
+    "profile": ("3 steps (ProfilerStep)", "GPU busy"),
+    "memory": ("At most 21 MB reserved", "train.py:12"),
+    "loader": ("A batch takes 196 µs to make", "num_workers=0"),
+}
+
+
+def data(name: str) -> bytes:
+    return (SAVED / f"{name}.json").read_bytes()
+
+
+def with_new_fields(value: Any) -> Any:
+    """`value` with a field in every object that nobody knows."""
+    if isinstance(value, dict):
+        return {"of_a_later_version": [{"x": 1}], **{key: with_new_fields(one) for key, one in value.items()}}
+    return [with_new_fields(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_earlier_versions_saved_is_reported(name, capsys):
+    assert main([COMMANDS[name], str(SAVED / f"{name}.json")]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [words for words in TOLD[name] if words not in out] == []
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_fields_of_later_versions_are_passed_over(name):
+    known = json.loads(data(name))
+    added = with_new_fields(known)
+    if name in ("memory", "loader"):  # tables whose keys are names that the file itself gives
+        added = {"of_a_later_version": 1, **known}
+    assert READERS[name](json.dumps(added).encode()) == READERS[name](data(name))
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("version", [0, 2, -1])
+def test_other_versions_are_refused_in_one_line(name, version):
+    document = {**json.loads(data(name)), "version": version}
+    with pytest.raises(UnreadableInput, match=r"version -?\d.*upgrade it") as raised:
+        READERS[name](json.dumps(document).encode())
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name in _schema.KINDS])
+def test_earlier_documents_fit_the_schema_of_today(name):
+    jsonschema.Draft202012Validator(_schema.schema(name)).validate(json.loads(data(name)))
