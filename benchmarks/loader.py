@@ -206,7 +206,7 @@ def main() -> int:
     wishes = parser.parse_args()
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
-    made = list(rows(wishes.cases, 1 if wishes.quick else 3, 2.0 if wishes.quick else 4.0))
+    made = list(rows(wishes.cases, 1 if wishes.quick else 3, 2.0 if wishes.quick else 3.0))
     columns = [
         "items",
         "host in a step",
