@@ -13,6 +13,7 @@ import msgspec
 
 from gapless.analyze import WARM_UP, StepTally, report
 from gapless.commands import _gate, _output, _ranks
+from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET, Loaders
 from gapless.commands._progress import Progress
 from gapless.commands._remembered import with_memory
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 _CHILD = "gapless.commands._child:start"
 """What processes run that the script starts."""
-
-_PATIENCE = 5.0
-"""Seconds for what a stopped script leaves running."""
 
 
 class Steps(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
@@ -214,7 +212,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
             )
         )
     if session.ending.how in ("enough-steps", "interrupted"):
-        _leave_behind(progress, conclusion.status)
+        leave_behind(progress, conclusion.status)
     return conclusion.status
 
 
@@ -316,14 +314,3 @@ class Conclusion:
             self.progress.problem(reason)
         if over and not self.status:
             self.status = 1
-
-
-def _leave_behind(progress: Progress, status: int) -> None:
-    """Do not wait forever for threads that wait for a script that was stopped."""
-    from gapless.capture.threads import abandon
-
-    left = abandon(_PATIENCE)
-    if left:
-        progress.problem(f"leaving without {left} of the script's threads, which did not end")
-        atexit._run_exitfuncs()
-        os._exit(status)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from gapless.model import Finding, Report, SourceLine
-from gapless.model.wording import count, duration, percent
+from gapless.model.wording import duration, percent
 from gapless.render import _words as words
 from gapless.render._style import Style
 from gapless.rules._places import short_path
@@ -133,12 +133,6 @@ def reached(one: Finding) -> Iterator[SourceLine]:
     if one.line is not None:
         yield one.line
     yield from reversed(one.library_stack)
-
-
-def heading(report: Report) -> str:
-    """Counts of findings: ``3 findings, 2 of them in training steps``."""
-    inside = sum(level(one) == "warning" for one in report.findings)
-    return f"{count(len(report.findings), 'finding')}, {inside} of them in training steps"
 
 
 @cache
