@@ -35,9 +35,13 @@ def own_copy(stream: TextIO | None) -> TextIO:
 
 
 def say(text: str) -> None:
-    """Lines of Gapless's own on standard error, in which no name steers the terminal or a CI service."""
-    for line in text.split("\n"):
-        click.echo(f"gapless: {plain(line)}", err=True)
+    """Lines of Gapless's own on standard error, in which no name steers the terminal or a CI service.
+
+    Further lines are a traceback, and look like one, unless a service would take one for a command.
+    """
+    for number, line in enumerate(text.split("\n")):
+        signed = not number or line.lstrip().startswith(("::", "##["))
+        click.echo(f"gapless: {plain(line)}" if signed else plain(line), err=True)
 
 
 def give_way() -> None:
