@@ -115,8 +115,8 @@ class TestRun:
 
     @pytest.mark.parametrize(
         "other",
-        [{"passes": 4}, {"batches": 60}, {"length": 1}, {"per_step": 0.0}],
-        ids=["few", "epochs", "one batch", "no steps"],
+        [{"passes": 4}, {"batches": 60}, {"length": 1}, {"per_step": 0.0}, {"length": -1, "ended": 12}],
+        ids=["few", "epochs", "one batch", "no steps", "streams of one batch"],
     )
     def test_passes_that_are_no_restarts(self, other):
         seen = use(diagnosis=None, passes=12, batches=12, length=100, first=45.0 * MS)

@@ -120,6 +120,25 @@ def test_the_wait_over_all_that_the_estimate_allows(monkeypatch):
     assert measured[0].line is not None
 
 
+@pytest.mark.parametrize(
+    ("workers", "host", "waits", "late"),
+    [
+        (0, None, 0.0, (25, 25, 25)),
+        (0, 10, 0.0, (0, 0, 15)),  # made while the GPU works on what was launched
+        (0, 10, 1.0, (0, 25, 25)),  # a wait may leave nothing of it
+        (0, 60, 0.0, (25, 25, 25)),  # the host is the limit
+        (1, 10, 0.0, (25, 25, 25)),  # workers that are behind
+    ],
+)
+def test_what_the_loop_makes_while_the_gpu_works_is_not_waited_for(workers, host, waits, late):
+    prediction = predicted(25 * MS, 40 * MS, workers)
+    made = Diagnosis(now=prediction, advised=prediction)
+    asked = Step(Range(20 * MS, 40 * MS, 60 * MS), 6, host=host and host * MS, waits=waits)
+    leads = room._leads(asked.length, asked)
+    found = [room._late(made, made, 1.0, lead)[0] for lead in leads]
+    assert tuple(reversed(found)) == tuple(one * MS for one in late)
+
+
 def test_a_failure_of_the_measurement_is_a_note(monkeypatch):
     def fails(*_, **__):
         raise LoaderError("no batch")

@@ -119,12 +119,24 @@ def test_no_loader_and_no_worker_lives_longer_for_it(uses):
     assert not worker.is_alive()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_passes_that_come_to_their_end_are_told_from_those_that_are_left(workers):
+    uses = Uses().start()
+    loader = DataLoader(d.Table(3), num_workers=workers)
+    for _ in range(2):
+        list(loader)
+    next(iter(loader))
+    uses.stop()
+    assert [(use.passes, use.ended) for use in uses.uses if use.passes > 1] == [(2, 2)]
+    assert sum(use.ended for use in uses.uses) == 2
+
+
 def test_what_goes_wrong_in_looking_on_is_no_matter_of_the_loop():
     class Clumsy:
         def made(self, loader):
             raise RuntimeError
 
-        begun = came = made
+        begun = came = ended = made
 
     hooks = Hooks(Clumsy())
     hooks.install()

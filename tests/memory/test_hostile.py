@@ -87,7 +87,7 @@ def test_bytes_that_are_others(protocol, changes, more):
         data[at % len(data)] = value
     at = changes[0][0] % len(data)
     data[at:at] = more
-    refusal(bytes(data))
+    assert len(refusal(bytes(data))) < 300
 
 
 def runs_of(value: Any) -> tuple[MemoryRun, ...]:

@@ -58,9 +58,12 @@ class Loaders:
     def _examine(self, found: Report, steps: int) -> tuple[LoaderUse, ...]:
         from gapless.loading.examine import Step, examine
 
-        length = found.estimate.step if found.estimate is not None and not found.estimate.refused else None
+        estimate, waits = found.estimate, found.steps.waits_per_step
+        known = estimate is not None and not estimate.refused
+        length, host = (estimate.step, estimate.host) if estimate is not None and known else (None, None)
+        step = Step(length, steps, _ranks.here(), host, waits)
         with _undisturbed():
-            return examine(self._uses, Step(length, steps, _ranks.here()), self._budget, self._said)
+            return examine(self._uses, step, self._budget, self._said)
 
     def _said(self, use: LoaderUse) -> None:
         line = use.line

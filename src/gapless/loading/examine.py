@@ -20,7 +20,7 @@ from gapless.loading.measure_items import measure_items
 from gapless.loading.uses import Use, Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading import Demand, Diagnosis, Fetch
+from gapless.model.loading import Demand, Diagnosis, Fetch, Prediction
 from gapless.model.loading_mistakes import Mistake
 
 _MOST = 3
@@ -44,11 +44,14 @@ Progress = Callable[[LoaderUse], None]
 @dataclass(frozen=True)
 class Step:
     """What a training step takes without its input, in nanoseconds (None: not known), and the number of steps
-    that the run had; `ranks` share the machine."""
+    that the run had; `ranks` share the machine. `host` is what the host needs for a step besides its waits
+    (None: not known), of which a step has `waits`."""
 
     length: Range | None
     count: int
     ranks: int = 1
+    host: int | None = None
+    waits: float = 1.0
 
 
 def examine(uses: Uses, step: Step, budget: float, progress: Progress) -> tuple[LoaderUse, ...]:
@@ -80,6 +83,7 @@ def _seen(use: Use, step: Step, marks: int) -> LoaderUse:
         setting=use.setting,
         passes=use.passes,
         batches=use.batches,
+        ended=use.ended,
         length=length_of(use.loader) if use.loader is not None else -1,
         per_step=use.per_step(marks) * marks / step.count if feeds else 0.0,
         wait=use.wait,
@@ -144,7 +148,10 @@ def _measured(use: Use, seen: LoaderUse, step: Step, budget: float) -> LoaderUse
     if made.machine.others or step.ranks > 1:
         made = predict.again(_shared(made, step.ranks), demands[1])
     each = [made if demand == demands[1] else predict.again(made, demand) for demand in demands]
-    late, left = zip(*(_late(one, made, seen.per_step) for one in each), strict=True)
+    leads = _leads(step.length, step)
+    late, left = zip(
+        *(_late(one, made, seen.per_step, lead) for one, lead in zip(each, leads, strict=True)), strict=True
+    )
     return msgspec.structs.replace(
         seen,
         diagnosis=made,
@@ -157,14 +164,32 @@ def _lengths(step: Range) -> tuple[int, int, int]:
     return step.least, step.likely, step.most
 
 
-def _late(one: Diagnosis, made: Diagnosis, per_step: float) -> tuple[int, int]:
+def _leads(length: Range, step: Step) -> tuple[int, ...]:
+    """How long the host has nothing to do in steps of these lengths, and can make batches for the next one.
+
+    A wait may be where it takes all of that away, or where it takes nothing: then the longest of the steps,
+    for which the least is said to be lost, has it.
+    """
+    if step.host is None:
+        return (0, 0, 0)
+    free = [max(each - step.host, 0) for each in _lengths(length)]
+    return tuple(free) if step.waits < 1 else (0, 0, free[2])
+
+
+def _late(one: Diagnosis, made: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
     """How long a training step waits: as it is, and under the setting that is advised in `made`."""
     advised = next(
         (p for p in one.predictions if made.advised is not None and _alike(p.setting, made.advised.setting)),
         one.advised,
     )
-    now, then = (round(p.wait * per_step) if p is not None else 0 for p in (one.now, advised))
+    now, then = (_exposed(p, per_step, lead) if p is not None else 0 for p in (one.now, advised))
     return now, then
+
+
+def _exposed(one: Prediction, per_step: float, lead: int) -> int:
+    """What of the wait the GPU notices: without workers, the loop makes batches in the host's own time."""
+    wait = round(one.wait * per_step)
+    return wait if one.setting.workers else max(wait - lead, 0)
 
 
 def _alike(one: object, other: object) -> bool:

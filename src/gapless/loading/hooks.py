@@ -25,6 +25,9 @@ class Listener(Protocol):
     def came(self, iterator: Any, batch: Any, asked: int, got: int) -> None:
         """`batch` was asked for and came at these times."""
 
+    def ended(self, iterator: Any) -> None:
+        """There are no more: the pass has come to its end."""
+
 
 class Hooks:
     """Tells `listener`, in this process, between `install` and `remove`.
@@ -96,7 +99,11 @@ class Hooks:
             if not self._on:
                 return real(iterator)
             asked = clock()
-            batch = real(iterator)
+            try:
+                batch = real(iterator)
+            except StopIteration:
+                self._tell(self._listener.ended, iterator)
+                raise
             got = clock()
             self._tell(self._listener.came, iterator, batch, asked, got)
             return batch

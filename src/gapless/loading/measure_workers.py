@@ -22,7 +22,7 @@ from gapless.loading.measure_items import pin_and_copy
 from gapless.model.loading import Fetch, Seen, Setting, Transfer
 
 _MOST, _AHEAD = 48, 16
-"""Batches after which no more are received, and those asked of the worker in advance: it always has work."""
+"""Batches after which no more are received, and those asked of the worker in advance."""
 _FLIGHT, _DESCRIPTORS = 256 << 20, 256
 """Bytes, and tensors, that may be on their way: each of these is an open file of the worker's."""
 _LATE = 0.3
@@ -39,8 +39,9 @@ _AT_LEAST = 4.0
 def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tell, *, skip: int) -> Transfer:
     """What one worker adds to making a batch, and the training process to receiving it.
 
-    `fetch` says what making a batch costs. The worker always has work: each batch is received while it makes
-    the next one, as in a loop that waits for its input.
+    `fetch` says what making a batch costs. At first the worker has work all the time: each batch is received
+    while it makes the next one, as in a loop that waits for its input. Then it is idle before each, as where
+    the loop is what is waited for.
     """
     ahead = _ahead(fetch)
     setting = Setting(workers=1, prefetch=ahead)

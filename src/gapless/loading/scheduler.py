@@ -178,21 +178,20 @@ class Kernel:
 
     def _pull(self) -> None:
         """An idle core takes a process from the one that has the most, and one with two less does, too."""
-        queues = self._queues
-        least, most = min(queues, key=len), max(queues, key=len)
-        if len(most) - len(least) > 1:
-            moved = most.pop()
-            moved.core = queues.index(least)
-            least.append(moved)
+        self._move(2, newest=True)
 
     def _change_places(self) -> None:
         self._turn += _TURN * self._uneven.uniform(0.5, 1.5)  # or it would keep time with the batches
-        queues = self._queues
-        least, most = min(queues, key=len), max(queues, key=len)
-        if len(most) > len(least):
-            moved = most.pop(0)
-            moved.core = next(core for core, queue in enumerate(queues) if queue is least)
-            least.append(moved)
+        self._move(1, newest=False)
+
+    def _move(self, difference: int, *, newest: bool) -> None:
+        """From the core that has the most to that with the least, where they differ by so many."""
+        lengths = [len(queue) for queue in self._queues]
+        least, most = lengths.index(min(lengths)), lengths.index(max(lengths))
+        if lengths[most] - lengths[least] >= difference:
+            moved = self._queues[most].pop(-1 if newest else 0)
+            moved.core = least
+            self._queues[least].append(moved)
 
     def _resume(self, process: _Process, message: Any) -> None:
         while True:

@@ -28,9 +28,9 @@ class Pipeline:
     """What each stage takes, in nanoseconds.
 
     `batches` are the computing and the waiting for each, taken in turn again and again; they alternate as
-    many times as there are `items` in one. `step` is the
-    training step without its input, of which the host computes for the part `busy`. The other fields are
-    those of `Transfer` and `Fetch`; `pin` is negative where nothing is pinned.
+    many times as there are `items` in one. `step` is the training step without its input, of which the host
+    computes for the part `busy`. The other fields are those of `Transfer` and `Fetch`; `pin` is negative
+    where nothing is pinned.
     """
 
     batches: Sequence[tuple[float, float]]
@@ -65,7 +65,6 @@ class _Worker(Server):
 
 @dataclass
 class _Seen:
-    began: float = 0.0
     first: float = 0.0
     marks: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)

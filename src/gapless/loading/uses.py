@@ -31,7 +31,7 @@ class Use:
         self._made, self._asked, self.library = made, asked, library
         self.loader: DataLoader | None = None
         self.setting = Setting()
-        self.passes = self.batches = 0
+        self.passes = self.batches = self.ended = 0
         self.later = self.waited = self.begun = self.firsts = 0
         self.fed = self.given = self.pending = 0
         self.before, self.since = 0, -1
@@ -147,6 +147,11 @@ class Uses:
             use.firsts += got - current.began
             use.on_device |= any(tensor.is_cuda for tensor in tensors_of(batch))
         current.batches += 1
+
+    def ended(self, iterator: Any) -> None:
+        current = self._passes.pop(iterator, None)
+        if current is not None:
+            current.use.ended += 1
 
     def _of(self, loader: DataLoader) -> Use | None:
         known = self._made.get(id(loader))

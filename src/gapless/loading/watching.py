@@ -39,6 +39,9 @@ class Watched:
     def came(self, iterator: Any, batch: Any, asked: int, got: int) -> None:
         """A batch comes: neither is that."""
 
+    def ended(self, iterator: Any) -> None:
+        """There are no more: nor that."""
+
     def begun(self, loader: DataLoader, iterator: Any) -> None:
         """A pass through `loader` begins."""
         caller = calling_line()

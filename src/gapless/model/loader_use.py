@@ -14,10 +14,10 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a run saw of the loaders that were made at one line and gone through at another.
 
     `made` and `asked` are these lines; `library` is the package that made it where the user's line only led
-    there. `batches` were asked for in `passes`, of which `per_step` in each training step (0: it feeds none);
-    `length` is that of an epoch (-1: unknown). `wait` is the mean time in ``next`` without each pass's first
-    batch, and `first` that until the first, both in nanoseconds and on the machine of the run, whose steps
-    are not those of a GPU.
+    there. `batches` were asked for in `passes`, of which `ended` came to their end, and `per_step` in each
+    training step (0: it feeds none); `length` is that of an epoch (-1: unknown). `wait` is the mean time in
+    ``next`` without each pass's first batch, and `first` that until the first, both in nanoseconds and on the
+    machine of the run, whose steps are not those of a GPU.
 
     `fetch` is a first measurement and `diagnosis` the whole one, where it was needed. `step` is what a
     training step takes without its input (nanoseconds); `late` is how long it then waits for its batches, and
@@ -32,6 +32,7 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     setting: Setting = Setting()
     passes: int = 0
     batches: int = 0
+    ended: int = 0
     length: int = -1
     per_step: float = 0.0
     wait: float = 0.0
@@ -47,7 +48,9 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def restarted(self) -> bool:
         """Whether the loop begins anew for (nearly) each batch, with many more to come."""
-        often = self.passes >= 5 and self.batches <= 1.5 * self.passes and self.per_step > 0
+        # A pass that ended by itself had no more to give.
+        left = self.passes - self.ended
+        often = left >= 5 and self.batches <= 1.5 * self.passes and self.per_step > 0
         return often and (self.length < 0 or self.length >= 5)
 
     @property
