@@ -276,6 +276,13 @@ def test_a_diagnosis_comes_back_from_disk():
     assert decode(encode(made)) == made
     with pytest.raises(UnreadableInput, match=r"x.json is JSON but no diagnosis"):
         decode(b'{"format": "other"}', "x.json")
+    for wrong in (b'"allowed":0', b'"others":-1', b'"together":0', b'"quota":0'):
+        with pytest.raises(
+            UnreadableInput, match="x.json is not a saved diagnosis of a loader: a machine has"
+        ):
+            decode(
+                b'{"format":"gapless-loader","version":1,"diagnosis":{"machine":{' + wrong + b"}}}", "x.json"
+            )
     with pytest.raises(UnreadableInput, match="version 99"):
         decode(b'{"format": "gapless-loader", "version": 99}')
 

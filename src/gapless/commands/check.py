@@ -25,6 +25,7 @@ from gapless.model.session import save
 from gapless.render import ALONE, renderer
 
 if TYPE_CHECKING:
+    from gapless.capture.children import Plan
     from gapless.emulate.emulator import Emulator
 
 _CHILD = "gapless.commands._child:start"
@@ -187,16 +188,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     if conclusion.rank == 0:
         progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)
-    plan = children.Plan(
-        start=_CHILD,
-        gpu=wishes.gpu,
-        devices=wishes.devices,
-        steps=wishes.steps,
-        programme=wishes.prices,
-        memory=wishes.memory,
-        loader=wishes.loader_budget if wishes.loader else 0.0,
-    )
-    with children.environment_for_children(plan) as folder:
+    with children.environment_for_children(_plan(wishes)) as folder:
 
         def with_children(session: Session) -> Session:
             return conclusion(children.merge(session, children.collect(folder)))
@@ -214,6 +206,21 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     if session.ending.how in ("enough-steps", "interrupted"):
         leave_behind(progress, conclusion.status)
     return conclusion.status
+
+
+def _plan(wishes: Wishes) -> Plan:
+    """What processes that the script starts record."""
+    from gapless.capture.children import Plan
+
+    return Plan(
+        start=_CHILD,
+        gpu=wishes.gpu,
+        devices=wishes.devices,
+        steps=wishes.steps,
+        programme=wishes.prices,
+        memory=wishes.memory,
+        loader=wishes.loader_budget if wishes.loader else 0.0,
+    )
 
 
 def _check_trace(wishes: Wishes) -> None:

@@ -33,6 +33,10 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     shared: int = -1
     start: str = ""
 
+    def __post_init__(self) -> None:
+        if self.allowed < 1 or self.others < 0 or not 0 < self.together <= 1 or self.quota == 0:
+            raise ValueError("a machine has a core, and all of its numbers make sense")
+
     @property
     def cores(self) -> float:
         """Cores' worth of work that as many processes as there are cores get done."""
