@@ -278,7 +278,7 @@ def test_a_diagnosis_comes_back_from_disk():
         decode(b'{"format": "other"}', "x.json")
     for wrong in (b'"allowed":0', b'"others":-1', b'"together":0', b'"quota":0'):
         with pytest.raises(
-            UnreadableInput, match="x.json is not a saved diagnosis of a loader: a machine has"
+            UnreadableInput, match=r"x\.json is not a saved diagnosis of a loader: a machine has"
         ):
             decode(
                 b'{"format":"gapless-loader","version":1,"diagnosis":{"machine":{' + wrong + b"}}}", "x.json"
