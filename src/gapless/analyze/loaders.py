@@ -21,23 +21,6 @@ _FAR = 2.0
 """A factor by which measurement and profile may differ and still speak of the same loader."""
 
 
-def with_loaders(found: Report, uses: Sequence[LoaderUse]) -> Report:
-    """`found` with what `uses` say: first what costs more than any wait, then the waits, then the rest."""
-    made = list(findings(uses))
-    if not made and not any(one.notes for one in uses):
-        return found
-    dearest = max((one.price.last for one in found.findings if one.price is not None), default=0)
-    first = [one for one in made if one.price is not None and one.price.last > dearest]
-    each_step = [one for one in found.findings if one.frequency.when in ("every-step", "some-steps")]
-    rest = [one for one in made if one not in first]
-    later = [one for one in found.findings if one not in each_step]
-    return msgspec.structs.replace(
-        found,
-        findings=(*first, *each_step, *rest, *later),
-        notes=(*found.notes, *dict.fromkeys(_notes(uses))),
-    )
-
-
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
     """What the rules find in each of `uses`, and the mistakes that were seen; the dearest first."""
     made = [_finding(rule, hit, use) for use in uses for rule in all_rules() for hit in rule.of_loader(use)]
@@ -87,7 +70,8 @@ def _mistaken(mistake: Mistake, use: LoaderUse) -> Finding:
     )
 
 
-def _notes(uses: Iterable[LoaderUse]) -> Iterator[str]:
+def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:
+    """What could not be told of each of `uses`."""
     for one in uses:
         line = one.line
         file = line.file.replace("\\", "/").rsplit("/", 1)[-1] if line is not None else ""

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gapless.model import Finding, Frequency, Hit, Rule, When
-from gapless.model.memory import MemoryReport
+from gapless.model.memory import MemoryReport, MemoryRun
 from gapless.rules import all_rules
+
+
+def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
+    """What replaying the allocator on `run` says, with what the rules find; laid out for a page if `drawn`."""
+    from gapless.memory.report import report  # loaded when memory was recorded
+    from gapless.memory.tracking import track
+
+    made = report(run)
+    made = msgspec.structs.replace(made, findings=findings(made))
+    return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
 
 
 def findings(memory: MemoryReport) -> tuple[Finding, ...]:

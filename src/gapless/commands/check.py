@@ -16,7 +16,6 @@ from gapless.commands import _gate, _output, _ranks
 from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET, Loaders
 from gapless.commands._progress import Progress
-from gapless.commands._remembered import with_memory
 from gapless.commands._saved import kind_of
 from gapless.commands._script import ScriptCommand
 from gapless.errors import UsageError
@@ -299,7 +298,7 @@ class Conclusion:
                 save(session, self._output)
             self.progress.saved(self._style.path(self._output))
         if found is not None:
-            self._report(with_memory(found, session, self.wishes.form))
+            self._report(found)
         return session
 
     def _calibrated(self, session: Session) -> Session:

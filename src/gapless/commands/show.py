@@ -10,7 +10,6 @@ import click
 import msgspec
 
 from gapless.commands import _output
-from gapless.commands._remembered import with_memory
 from gapless.commands._saved import kind_of, nearby
 from gapless.errors import UnreadableInput
 from gapless.model import Report
@@ -64,4 +63,4 @@ def reports(saved: str, form: str = "text") -> Sequence[Report]:
     from gapless.model.session import load
 
     session = load(saved)
-    return [msgspec.structs.replace(with_memory(report(session), session, form), path=saved)]
+    return [msgspec.structs.replace(report(session, drawn=form == "html"), path=saved)]

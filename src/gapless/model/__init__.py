@@ -7,10 +7,13 @@ from gapless.model.report import RankSummary, Report, StepSummary
 from gapless.model.rule import SECTIONS, Hit, Rule
 from gapless.model.session import Ending, Environment, Session
 from gapless.model.source import SourceLine, Stack, library_frames, user_line
+from gapless.model.table import Table
+from gapless.model.verdict import Change, Verdict
 
 __all__ = [
     "SECTIONS",
     "Cause",
+    "Change",
     "Cost",
     "Ending",
     "Environment",
@@ -31,6 +34,8 @@ __all__ = [
     "SourceLine",
     "Stack",
     "StepSummary",
+    "Table",
+    "Verdict",
     "When",
     "library_frames",
     "user_line",

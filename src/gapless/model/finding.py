@@ -53,6 +53,24 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     rank: int = -1
 
 
+class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A way on which a line is reached: the user's own calls around it, innermost first, and its syncs.
+
+    `waits` are per occurrence, as in the `Frequency` of the finding.
+    """
+
+    stack: Stack
+    waits: float
+
+
+class Spot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One of several lines that a finding is about, or its backward, with its own share of the syncs."""
+
+    line: SourceLine
+    backward: bool = False
+    waits: float = 0.0
+
+
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A rule met at a user's line.
 
@@ -61,7 +79,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     the numbers of a profile, `loss` what the device lost and `price` what removing the waits would save.
     `library_stack` are the frames below the line where the wait sits in a library, innermost first.
     `backward` says that the waits happen in backward of that line. `sites` are the distinct sites that were
-    grouped into this finding.
+    grouped into this finding. `change` is the remedy in a few words. Where one change mends several lines, or
+    a line and its backward, `spots` names them all; `callers` are there where a line is reached on several
+    ways.
     """
 
     code: str
@@ -79,3 +99,6 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     node: str = ""
     bytes: int = 0
     sites: tuple[Site, ...] = ()
+    change: str = ""
+    spots: tuple[Spot, ...] = ()
+    callers: tuple[Caller, ...] = ()

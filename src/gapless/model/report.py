@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from gapless.model.comparison import Comparison
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Diagnosis
 from gapless.model.memory import MemoryReport
 from gapless.model.profile import Profile
+from gapless.model.proof import Proof
 from gapless.model.session import Ending, Environment
+from gapless.model.table import Table
+from gapless.model.verdict import Verdict
+
+Kind = Literal["session", "profile", "memory", "loader", "comparison", "proof"]
 
 
 class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -43,23 +53,36 @@ class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Findings, the worst first, with the sentence that sums them up.
+    """The document that every command answers with and every renderer receives.
 
-    `profile` holds the numbers of a trace (of the slowest rank where there are several), `ranks` a row for
-    each of several ranks. `estimate` is what a step of a script that was checked would take on a GPU.
-    `memory` is what each device's allocator did, where that was recorded. `path` is the saved session that
-    was reported ("": it was not read from a file; a profile has its own).
+    The `verdict` comes first, then `findings`, what loses most first, `tables` of numbers and `notes`. `kind`
+    says what was looked at; the part of that name holds all of its numbers: `profile` those of a trace (of
+    the slowest rank where there are several, with a row in `ranks` for each), `memory` what each device's
+    allocator did, `loader` what a DataLoader costs, `comparison` two runs and `proof` two callables side by
+    side. Of a session, `steps` are the training steps that were seen, `estimate` what one would take on a
+    GPU, `loaders` how its loaders fed it. `path` is the saved file that was reported ("": none).
     """
 
-    sentence: str
+    verdict: Verdict
+    kind: Kind = "session"
     script: tuple[str, ...] = ()
     environment: Environment = Environment()
     ending: Ending = Ending()
     steps: StepSummary = StepSummary()
     findings: tuple[Finding, ...] = ()
+    tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     ranks: tuple[RankSummary, ...] = ()
     estimate: Estimate | None = None
+    loaders: tuple[LoaderUse, ...] = ()
     memory: tuple[MemoryReport, ...] = ()
+    loader: Diagnosis | None = None
+    comparison: Comparison | None = None
+    proof: Proof | None = None
     path: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in a sentence, without a full stop."""
+        return self.verdict.sentence

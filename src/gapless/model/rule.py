@@ -58,6 +58,8 @@ class Rule:
     priority: ClassVar[int] = 50
     advice: ClassVar[str] = ""
     """One or two sentences: what to write instead, in general."""
+    change: ClassVar[str] = ""
+    """The advice in a few words, an action in the imperative: what stands in a list of things to do."""
 
     def matches(self, site: Site) -> bool:
         """Whether the wait at `site` is this pattern."""

@@ -2,6 +2,52 @@
 
 from __future__ import annotations
 
+PARTS = (
+    ("kernel", "kernels"),
+    ("communication", "communication"),
+    ("memcpy", "copies"),
+    ("memset", "memset"),
+    ("runtime", "runtime calls"),
+    ("loading", "data loading"),
+    ("host", "CPU operators"),
+    ("other", "other"),
+)
+"""Fields of a `Split`, and what they are called."""
+CAUSES = {
+    "wait": "syncs",
+    "input": "no input",
+    "launch": "launch-bound",
+    "host": "CPU busy",
+    "allocator": "allocator",
+    "communication": "communication",
+    "graph": "driver",
+    "profiler": "profiler",
+    "unknown": "unexplained",
+}
+"""What the GPU idles for."""
+WHEN = {
+    "every-step": "in every step",
+    "some-steps": "in some steps",
+    "no-steps": "in the whole run",
+    "evaluation": "in evaluation",
+    "first-step": "in the first step",
+    "set-up": "in set-up",
+    "after": "after the last step",
+}
+LIMITS = {
+    "host": "the CPU's own work is the limit",
+    "device": "the GPU's own work is the limit",
+    "input": "the data loader is the limit",
+    "peers": "the other ranks are the limit",
+}
+"""What remains once no sync does."""
+ASSUMED = {
+    "pinned": "with copies to the GPU from pinned memory",
+    "input": "with every batch there in time",
+    "graphs": "with one launch for each step",
+}
+"""What `--what-if` assumes."""
+
 
 def number(value: float) -> str:
     """`value` as people write it: ``11``, ``2.5``, ``0.33``."""
@@ -44,3 +90,29 @@ def percent(fraction: float) -> str:
     if 0 < value < 0.05:
         return "under 0.1 %"
     return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+
+
+def gib(nbytes: float) -> str:
+    """Bytes in powers of 1024, as torch writes them: ``139 MiB``, ``84.3 GiB``."""
+    for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= 0.9995 * length:
+            return f"{three_digits(nbytes / length)} {unit}"
+    return f"{max(int(nbytes), 0)} B"
+
+
+def change(before: float, after: float, unit: str, bound: bool = False) -> str:
+    """``8.8 → 1.9 ms``, ``89.4 → 71.0 GiB``, ``7 → 0 syncs``; "" where either is unknown (below 0).
+
+    With `bound` the second is the least it can be: ``4.7 → ≥ 4.3 ms``.
+    """
+    if before < 0 or after < 0:
+        return ""
+    least = "≥ " if bound else ""
+    if unit == "syncs":
+        return f"{number(before)} → {least}{count(round(after, 2), 'sync')}"
+    told = duration if unit == "ns" else gib
+    was, now = told(before), told(after)
+    if was == now and after < before:  # more digits than usual, where they are what tells the two apart
+        return f"{was} → {least}{now}, {told(before - after)} less"
+    amount, _, scale = was.rpartition(" ")
+    return f"{amount if now.endswith(' ' + scale) else was} → {least}{now}"

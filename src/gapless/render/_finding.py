@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from rich.text import Text
 
-from gapless.model import Finding, Site, SourceLine
-from gapless.model.estimate import Estimate
+from gapless.model import Finding, Report, Site, SourceLine
+from gapless.model.finding import Spot
 from gapless.model.wording import count
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
@@ -17,24 +17,14 @@ LABEL = 10
 _BAR = "│ "
 
 
-def finding(
-    canvas: Canvas,
-    one: Finding,
-    weight: Text,
-    advised: Finding,
-    span: int = 0,
-    estimate: Estimate | None = None,
-) -> None:
-    """One finding, `weight` at its right; `advised` is the first with the same remedy, told only there.
-
-    `span` is what prices are a part of, nanoseconds (0: the replay is not trusted, and prices are bounds);
-    estimated prices belong to `estimate`.
-    """
+def finding(canvas: Canvas, one: Finding, report: Report, advised: Finding) -> None:
+    """One finding of `report`; `advised` is the first with the same remedy, told only there."""
     title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
-    canvas.spread(title, weight)
-    if one.line or one.place:
-        _place(canvas, one)
-    for label, rows in _details(canvas, one, advised, span, estimate):
+    weight = words.weight(one, report)
+    canvas.spread(title, Text(weight, style="yellow" if words.matters(one) else "dim"))
+    for spot in one.spots or (one,):
+        _place(canvas, one, spot)
+    for label, rows in _details(canvas, one, advised, report):
         for position, row in enumerate(rows):
             lead = Text(f"  {label if not position else '':<{LABEL - 2}}", style="dim")
             if row.plain.startswith(_BAR):
@@ -43,30 +33,31 @@ def finding(
                 canvas.hanging(lead, row)
 
 
-def _place(canvas: Canvas, one: Finding) -> None:
-    named = one.line is not None and one.line.function and one.line.function != "<module>"
-    lead = Text("  backward of " if one.backward else "  ", style="dim")
-    if one.line is None:
-        canvas.hanging(lead, Text(one.place))  # of whatever length
-    else:
-        canvas.place(lead, _where(canvas, one), f" in {one.line.function}" if named else "")
-    if one.line and one.line.code:
-        canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(one.line.code))
+def _place(canvas: Canvas, one: Finding, spot: Finding | Spot) -> None:
+    line = spot.line
+    lead = Text("  backward of " if spot.backward else "  ", style="dim")
+    if line is None:
+        if one.place:
+            canvas.hanging(lead, Text(one.place))  # of whatever length
+        return
+    named = line.function and line.function != "<module>"
+    waits = f" ({words.times(spot.waits)})" if isinstance(spot, Spot) and len(one.spots) > 1 else ""
+    canvas.place(lead, f"{canvas.style.path(line.file)}:{line.line}", (f" in {line.function}" if named else "") + waits)
+    if line.code and not spot.backward:
+        canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(line.code))
 
 
-def _details(
-    canvas: Canvas, one: Finding, advised: Finding, span: int, estimate: Estimate | None
-) -> Iterator[tuple[str, list[Text]]]:
+def _details(canvas: Canvas, one: Finding, advised: Finding, report: Report) -> Iterator[tuple[str, list[Text]]]:
+    if len(one.callers) > 1:
+        yield "called", [Text(words.caller(each, canvas.style.path)) for each in one.callers]
     frames = list(_frames(canvas, one))
     if frames:
         yield "through", frames
     if one.evidence:
         yield "seen", [Text(text) for text in one.evidence]
-    if one.price is not None and one.price.estimated:
-        if estimate is not None:
-            yield "costs", [Text(words.estimated(one.price, estimate))]
-    elif one.price is not None and one.price.waits:
-        yield "saves", [Text(text) for text in words.price(one.price, span)]
+    saving = words.saving(one, report)
+    if saving:
+        yield "saves", [Text(text) for text in saving]
     if one.operators and any(site.mechanism != "none" for site in one.sites):
         yield "waits", [Text(words.operators(one))]
     if advised is one:

@@ -1,103 +1,142 @@
-"""How the report puts things: numbers, frequencies and endings in words."""
+"""How the report puts things: numbers, frequencies, prices and places in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary
-from gapless.model.estimate import Estimate, Range
-from gapless.model.profile import Asked, Price, Prices
-from gapless.model.wording import count, duration, number, percent, size
+from gapless.model import Finding, Frequency, Report
+from gapless.model.estimate import Estimate
+from gapless.model.finding import Caller
+from gapless.model.profile import Price
+from gapless.model.wording import WHEN, count, duration, number, percent, size
 
 _WIDE, _NOTHING = 3.0, 1_000
-"""A price whose range spans more than this factor is told as a bound; nanoseconds that are nothing."""
-
-WHEN = {
-    "every-step": "every step",
-    "some-steps": "some steps",
-    "no-steps": "whole run",
-    "evaluation": "evaluation",
-    "first-step": "first step",
-    "set-up": "set-up",
-    "after": "after",
-}
-PARTS = (
-    ("kernel", "kernels"),
-    ("communication", "communication"),
-    ("memcpy", "copies"),
-    ("memset", "memset"),
-    ("runtime", "runtime calls"),
-    ("loading", "data loading"),
-    ("host", "host operators"),
-    ("other", "other"),
-)
-"""Fields of a `Split`, and what they are called."""
-CAUSES = {
-    "wait": "host waits",
-    "input": "no input",
-    "launch": "launch-bound",
-    "host": "host busy",
-    "allocator": "allocator",
-    "communication": "communication",
-    "graph": "driver",
-    "profiler": "profiler",
-    "unknown": "unexplained",
-}
-"""What the GPU idles for."""
-LIMITS = {
-    "host": "the host's own work is the limit",
-    "device": "the GPU's own work is the limit",
-    "input": "the data loader is the limit",
-    "peers": "the other ranks are the limit",
-}
-"""What remains once no wait does."""
-_ASSUMED = {
-    "pinned": "with copies to the GPU from pinned memory",
-    "input": "with every batch there in time",
-    "graphs": "with one launch for each step",
-}
+"""A price whose range spans more than this factor is told as an upper limit; nanoseconds that are nothing."""
+_MATTERS = 0.005
+Naming = Callable[[str], str]
+"""A file's path as it is shown."""
 
 
-def without_waits(prices: Prices) -> str:
-    """What the profile would take without all its waits, and what is the limit then."""
-    less, limit = percent(prices.all / prices.span), LIMITS.get(prices.remains, prices.remains)
-    return (
-        f"Without all waits {duration(prices.span)} would be {duration(prices.span - prices.all)}, "
-        f"{less} less; then {limit}."
-    )
-
-
-def assumed(one: Asked) -> str:
-    """The beginning of an answer: ``Without GAP112 (8 waits), with every batch there in time``."""
-    parts = [f"without {' and '.join(one.what)} ({count(one.waits, 'wait')})"] if one.what else []
-    parts += [_ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in one.assumed]
-    told = ", ".join(parts)
-    return told[:1].upper() + told[1:]
+def times(waits: float) -> str:
+    """``8×``."""
+    return f"{number(waits)}×"
 
 
 def often(frequency: Frequency, steady: int) -> str:
-    """``every step, 2×``; `steady` is the number of steps that were looked at."""
-    if not frequency.waits:  # nobody waits: a pattern of the memory
-        return WHEN[frequency.when] if frequency.when != "no-steps" else ""
-    times = f"{number(frequency.waits)}×"
-    if frequency.when == "some-steps":
+    """``8× in every step``, ``once every 10 steps``; `steady` is the number of steps that were looked at."""
+    waits, when = frequency.waits, frequency.when
+    if not waits:  # nobody waits: a pattern of the memory
+        return WHEN[when] if when != "no-steps" else ""
+    told = "once" if waits == 1 else times(waits)
+    if when == "some-steps":
         if frequency.every:
-            return f"every {frequency.every} steps, {times}"
-        hit = round(frequency.per_step * steady / frequency.waits)
-        return f"{hit} of {steady} steps, {times}"
-    return f"{WHEN[frequency.when]}, {times}"
+            return f"{told} every {frequency.every} steps"
+        hit = round(frequency.per_step * steady / waits)
+        return f"{told} in {hit} of {steady} steps"
+    return f"{told} {WHEN[when]}"
 
 
-def meaning(steps: StepSummary) -> str:
-    """What the number of waits says of a step, and what a step is."""
-    waits = steps.waits_per_step
-    times = "Once" if waits == 1 else f"{number(waits)} times"
-    if steps.least != steps.most:
-        times = f"On average {times.lower()}"
-    return (
-        f"{times} in each step the host launches nothing until the GPU has done all that was queued. "
-        f"A step ends with {steps.source}."
-    )
+def matters(one: Finding) -> bool:
+    """Whether it stands out: it recurs, or the GPU idles for it."""
+    return one.loss.share >= 10 * _MATTERS if one.loss is not None else one.frequency.per_step > 0
+
+
+def weight(one: Finding, report: Report) -> str:
+    """What a finding costs, beside its name: the GPU's idleness, or how often it happens."""
+    loss = one.loss
+    if loss is None:
+        return often(one.frequency, report.steps.steady)
+    if not (loss.idle or loss.blocked):
+        return ""
+    if loss.share < 0.0005:
+        return "GPU idles under 0.1 %"
+    steps = report.profile.steps.count if report.profile else 1
+    each = "" if steps < 2 else " per step"
+    return f"GPU idles {percent(loss.share)}, {duration(loss.idle / max(steps, 1))}{each}"
+
+
+def saving(one: Finding, report: Report) -> list[str]:
+    """What mending it saves, with the condition; nothing where it has no price."""
+    price, estimate, profile = one.price, report.estimate, report.profile
+    if price is None:
+        return []
+    if price.estimated:
+        return [_estimated(price, estimate)] if estimate is not None or price.of else []
+    prices = profile.prices if profile is not None else None
+    if not price.waits or profile is None or prices is None:
+        return []
+    return _replayed(price, 0 if prices.reasons else prices.span, max(profile.steps.count, 1))
+
+
+def _replayed(one: Price, span: int, steps: int) -> list[str]:
+    """`span` is the trace's length, 0 where the replay is not trusted; over `steps` steps."""
+    per = " per step" if steps > 1 else ""
+    if not span:
+        return [f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is not close enough to say more"]
+    told = f"{duration(one.alone / steps)}{per} if you fix only this"
+    if one.last - one.alone >= 0.005 * span:
+        told += f", {duration(one.last / steps)} once the other syncs are fixed"
+    told += f" ({percent(max(one.alone, one.last) / span)} of the trace)"
+    rows = [told]
+    if one.kept:
+        rows.append(f"{count(one.kept, 'more sync')} here cannot be priced")
+    return rows
+
+
+def _estimated(one: Price, of: Estimate | None) -> str:
+    """What mending it saves of a step on a GPU that is not there; an upper limit where no more is known."""
+    if one.of:
+        return f"{duration(one.last)} per step{_reach(one)}, of {duration(one.of)}"
+    if of is None:
+        return f"up to {duration(one.most_last)} per step"
+    step = f"(step ≈ {duration(of.step.likely)})"
+    if of.reasons or one.most_last > _WIDE * max(one.least_last, _NOTHING):
+        if one.most_last <= _NOTHING:
+            return f"next to nothing {step}"
+        if one.most_alone < one.most_last:
+            return (
+                f"up to {duration(one.most_alone)} per step if you fix only this, up to "
+                f"{duration(one.most_last)} once the other syncs are fixed {step}"
+            )
+        return f"up to {duration(one.most_last)} per step {step}"
+    if one.last < 0.001 * of.step.likely:
+        return f"next to nothing {step}"
+    told = f"{duration(one.last)} per step{_reach(one)}"
+    if one.last - one.alone >= 0.005 * of.step.likely:
+        told = f"{duration(one.alone)} per step if you fix only this, {duration(one.last)}{_reach(one)} once the other syncs are fixed"
+    return f"{told} {step}"
+
+
+def _reach(one: Price) -> str:
+    """The interval, where it is wide enough to be worth telling."""
+    if one.most_last - one.least_last < 0.01 * one.last:
+        return ""
+    return f" ({duration(one.least_last)}–{duration(one.most_last)})"
+
+
+def caller(one: Caller, path: Naming) -> str:
+    """``4× from train.py:51 main, train.py:80``: innermost call first."""
+    chain = ", ".join(f"{path(line.file)}:{line.line} {line.function}".removesuffix(" <module>") for line in one.stack[:3])
+    return f"{times(one.waits)} from {chain}"
+
+
+def about(report: Report, path: Naming) -> str:
+    """What was looked at, in one line."""
+    parts: list[str] = []
+    if report.profile is not None:
+        profile = report.profile
+        if profile.rank >= 0:
+            parts.append(f"rank {profile.rank}" + (f" of {profile.world_size}" if profile.world_size else ""))
+        parts += [f"one of {profile.devices} GPUs"] if profile.devices > 1 else []
+        parts.append(path(profile.path))
+        return " · ".join(part for part in parts if part)
+    name = report.script[1] if report.script[:1] == ("-m",) and len(report.script) > 1 else "".join(report.script[:1])
+    parts.append(path(name))
+    if report.environment.device:
+        parts.append(("emulated " if report.environment.emulated else "") + report.environment.device)
+    if report.steps.seen:
+        parts.append(f"{count(report.steps.steady, 'steady step')}, each ending with {report.steps.source}")
+    return " · ".join(part for part in parts if part)
 
 
 def operators(finding: Finding) -> str:
@@ -113,74 +152,3 @@ def operators(finding: Finding) -> str:
     if finding.bytes:
         text += f", {size(finding.bytes)} in all"
     return text
-
-
-def places(lines: Sequence[SourceLine], name: Callable[[str], str]) -> str:
-    """``a.py:3, 5, b.py:7``, each file named once; `name` says how."""
-    numbers: dict[str, dict[int, None]] = {}
-    for line in lines:
-        numbers.setdefault(line.file, {})[line.line] = None
-    return ", ".join(f"{name(file)}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items())
-
-
-def price(one: Price, span: int) -> list[str]:
-    """What removing the waits saves; `span` is what it is a part of, 0 where the replay is not trusted."""
-    if not span:
-        most = max(one.alone, one.last)
-        return [f"at most {duration(most)}: the replay is not close enough to say more"]
-    told = f"{duration(one.alone)} alone, {percent(one.alone / span)} of the trace"
-    if one.last - one.alone >= 0.005 * span:
-        told += f"; {duration(one.last)} once all other waits are gone, {percent(one.last / span)}"
-    rows = [told]
-    if one.kept:
-        rows.append(f"{count(one.kept, 'more wait')} here cannot be priced")
-    return rows
-
-
-def estimated(one: Price, of: Estimate) -> str:
-    """What removing the waits would save of a step on a GPU that is not there; a bound where no more is
-    known."""
-    if one.of:
-        reach = f" ({duration(one.least_last)} to {duration(one.most_last)})"
-        reach = "" if one.most_last - one.least_last < 0.01 * one.last else reach
-        return f"est. {duration(one.last)}{reach} of a {duration(one.of)} step"
-    if of.reasons or one.most_last > _WIDE * max(one.least_last, _NOTHING):
-        if one.most_last <= _NOTHING:
-            return f"est. nothing of a {span(of.step)} step"
-        told = f"est. at most {duration(one.most_last)} of a {span(of.step)} step"
-        return f"{told}, alone at most {duration(one.most_alone)}" if one.most_alone < one.most_last else told
-    if one.last < 0.001 * of.step.likely:
-        return f"est. next to nothing of a {duration(of.step.likely)} step"
-    told = f"est. {duration(one.last)} of a {duration(of.step.likely)} step"
-    if one.least_last != one.most_last:
-        told += f" ({duration(one.least_last)} to {duration(one.most_last)})"
-    if one.last - one.alone >= 0.005 * of.step.likely:
-        told += f", alone {duration(one.alone)}"
-    return told
-
-
-def span(one: Range) -> str:
-    """``35 to 55 ms``."""
-    return duration(one.likely) if one.least == one.most else f"{duration(one.least)} to {duration(one.most)}"
-
-
-def ending(report: Report) -> list[str]:
-    """How the script ended, where that bears on what was seen."""
-    how, status, message = report.ending.how, report.ending.status, report.ending.message
-    who = "The cell" if report.script == ("the cell",) else "The script"
-    if how == "enough-steps":
-        evaluated = any(one.frequency.when == "evaluation" for one in report.findings)
-        later = "what comes later" if evaluated else "what comes later, evaluation for one,"
-        return [
-            f"Stopped after {count(report.steps.seen, 'step')}: {later} was not seen "
-            "(--steps all runs to the end)."
-        ]
-    if how == "exit" and status:
-        return [f"The script left with status {status}."]
-    if how == "interrupted":
-        return ["The script was interrupted: this is what was seen until then."]
-    if how == "error":
-        return [f"{who} failed ({message}): this is what was seen until then."]
-    if how == "not-emulated":
-        return [f"The run ended early: {message}"]
-    return []

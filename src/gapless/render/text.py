@@ -3,77 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from rich.text import Text
 
 from gapless.model import Finding, Report
-from gapless.model.wording import count, number
-from gapless.render import _profile
+from gapless.model.wording import count, percent
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
-from gapless.render._estimate import estimated
-from gapless.render._finding import LABEL, finding
+from gapless.render._finding import finding
 from gapless.render._style import Style
+from gapless.render._tables import tables
+from gapless.render._verdict import verdict
 
-_UNFOLDED = ("every-step", "some-steps", "no-steps")
 _MANY = 20
 """More findings than this are named by number alone, unless everything is unfolded."""
+_MATTERS = 0.005
+"""A finding that leaves the GPU idle for less than this share of the steps is folded away."""
+_IN_STEPS = ("every-step", "some-steps", "no-steps")
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as text."""
-    if report.profile is not None:
-        return _profile.render(report, report.profile, style)
+    """`report` as text: the verdict, numbers, findings, more numbers, and what was not seen."""
     canvas = Canvas(style)
-    _headline(canvas, report)
-    shown = [one for one in report.findings if style.unfold or one.frequency.when in _UNFOLDED]
-    shown, more = (shown, []) if style.unfold else (shown[:_MANY], shown[_MANY:])
+    verdict(canvas, report.verdict)
+    canvas.wrapped(Text(words.about(report, style.path), style="dim"))
+    folded = tables(canvas, report.tables, "before")
+    shown = [one for one in report.findings if style.unfold or _matters(one)]
+    shown = shown if style.unfold else shown[:_MANY]
     advised: dict[str, Finding] = {}
     for one in shown:
         canvas.blank()
-        often = words.often(one.frequency, report.steps.steady)
-        weight = Text(often, style="yellow" if one.frequency.per_step else "dim")
-        finding(canvas, one, weight, advised.setdefault(one.remedy, one), estimate=report.estimate)
-    if len(shown) < len(report.findings):
-        canvas.blank()
-        if more:
-            waits = number(sum(one.frequency.per_step for one in more))
-            canvas.wrapped(
-                Text(f"… and {count(len(more), 'finding')} with fewer waits, {waits} per step together")
-            )
-        _folded(canvas, [one for one in report.findings if one not in shown and one not in more])
-    if report.estimate is not None:
-        estimated(canvas, report, report.estimate)
-    _closing(canvas, report, (shown or report.findings)[:1], folded=len(shown) < len(report.findings))
+        finding(canvas, one, report, advised.setdefault(one.remedy, one))
+    folded |= _rest(canvas, report, shown)
+    folded |= tables(canvas, report.tables, "after")
+    _closing(canvas, report, folded)
     return canvas.text()
 
 
-def _headline(canvas: Canvas, report: Report) -> None:
-    waits = report.steps.most or (not report.steps.seen and report.findings)
-    good = "bold yellow" if report.environment.unused else "bold green"
-    canvas.wrapped(Text(report.sentence + ".", style="bold" if waits else good))
-    if report.steps.most:
-        canvas.wrapped(Text(words.meaning(report.steps), style="dim"))
+def _matters(one: Finding) -> bool:
+    """Whether a finding is told in full without being asked for: what steps lose, and what has no time."""
+    if one.loss is not None and (one.loss.idle or one.loss.blocked):
+        return one.loss.share >= _MATTERS
+    return one.frequency.when in _IN_STEPS
 
 
-def _folded(canvas: Canvas, findings: list[Finding]) -> None:
-    """One line for each kind of finding that is not part of a training step."""
-    for when, group in groupby(findings, key=lambda one: one.frequency.when):
-        members = list(group)
-        waits = count(sum(one.frequency.waits for one in members), "wait")
-        lead = Text.assemble((f"{words.WHEN[when]:<{LABEL + 2}}", "bold"), f"{waits} at ")
-        canvas.clipped(
-            lead
-            + Text(words.places([one.line for one in members if one.line], canvas.style.path), style="dim")
-        )
+def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
+    """One line for the findings of steps that are not told in full."""
+    rest = [one for one in report.findings if one not in shown]
+    if not rest:
+        return False
+    inside = [one for one in rest if one.frequency.when in _IN_STEPS]
+    if inside:
+        canvas.blank()
+        lost = max((one.loss.share for one in inside if one.loss), default=0.0)
+        least = f", each below {percent(max(lost, _MATTERS))} of a step" if report.profile else " with fewer syncs"
+        canvas.wrapped(Text(f"… and {count(len(inside), 'finding')}{least} (--all)", style="dim"))
+    return True
 
 
-def _closing(canvas: Canvas, report: Report, first: Sequence[Finding], folded: bool) -> None:
-    lines = [Text(line) for line in words.ending(report)]
+def _closing(canvas: Canvas, report: Report, folded: bool) -> None:
+    lines = [Text.assemble(("Not checked: ", "bold"), f"{text}.") for text in report.verdict.not_seen[:2]]
     lines += [Text.assemble(("note: ", "bold"), note) for note in report.notes]
-    hints = [f"gapless rule {one.code} explains the first" for one in first]
-    hints += ["--all shows the rest"] if folded else []
+    hints = [f"gapless rule {one.code} explains the first" for one in report.findings[:1]]
+    hints += ["--all shows the rest"] if folded and not canvas.style.unfold else []
     hints += list(canvas.style.hints)
     if hints:
         lines.append(Text(" · ".join(hints), style="dim"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gapless.analyze.order import order
 from gapless.analyze.profile.grouping import WaitGroup, wait_groups
-from gapless.model import Finding, Frequency, Hit, Loss, Profile, Rule, Site, SourceLine, When
+from gapless.model import Finding, Frequency, Hit, Loss, Profile, Rule, Site, When
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, percent
 from gapless.rules import all_rules
@@ -27,13 +28,7 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
         found += [_finding(rule, hit, one) for hit in rule.find(one)]
         if len(profiles) > 1:
             found += [_finding(rule, hit, one) for hit in rule.across(profiles)]
-    return tuple(sorted(found, key=_weight))
-
-
-def _weight(one: Finding) -> tuple[object, ...]:
-    loss = one.loss or Loss()
-    line = one.line or SourceLine("", 0)
-    return (-loss.idle, -loss.blocked, one.code, line.file, line.line, one.place)
+    return order(found)
 
 
 def _of_waits(group: WaitGroup, profile: Profile) -> Finding:

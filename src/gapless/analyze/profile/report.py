@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.headline import headline
 from gapless.analyze.profile.narrow import Read, narrow
 from gapless.analyze.ranks import remarks, slow_rank, summaries
-from gapless.model import Environment, Profile, RankSummary, Report, StepSummary
+from gapless.analyze.tables.profile import tables
+from gapless.analyze.verdicts.profile import verdict
+from gapless.model import Environment, Profile, RankSummary, Report, StepSummary, Verdict
 
 
 def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> Report:
@@ -24,13 +27,11 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
     others = [*profiles[:at], *profiles[at + 1 :]]
     said = remarks(profiles) if rows else ()
     one = narrow(chosen, read) if read else chosen
-    sentence = headline(one)
-    if rows:
-        sentence = f"Rank {one.rank} of {len(profiles)}: {sentence}"
     waits = sum(cost.calls for cost in one.costs if cost.cause == "wait")
     count = one.steps.count
-    return Report(
-        sentence=sentence,
+    found = Report(
+        verdict=Verdict(sentence=""),
+        kind="profile",
         script=(one.path,),
         environment=Environment(device=one.gpu, rank=max(one.rank, 0), world_size=max(one.world_size, 1)),
         steps=StepSummary(
@@ -43,7 +44,9 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
         notes=tuple(dict.fromkeys([*notes, *said, *one.notes])),
         profile=one,
         ranks=rows,
+        path=one.path,
     )
+    return msgspec.structs.replace(found, verdict=verdict(found, one), tables=tables(found, one))
 
 
 def _focus(profiles: Sequence[Profile], rows: Sequence[RankSummary]) -> int:

@@ -1,0 +1,122 @@
+"""`Session` to `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gapless.analyze.frequency import frequency
+from gapless.analyze.group import Group, group_events
+from gapless.analyze.loaders import findings as of_loaders
+from gapless.analyze.loaders import notes as loader_notes
+from gapless.analyze.loop import ReadSource, read_source, training_loop
+from gapless.analyze.memory import replayed
+from gapless.analyze.order import order
+from gapless.analyze.settle import settle
+from gapless.analyze.steps import Steps, find_steps
+from gapless.analyze.tables.session import tables
+from gapless.analyze.verdicts.session import verdict
+from gapless.model import Finding, Report, Session, StepSummary, Verdict
+from gapless.model.estimate import Estimate
+
+
+def report(session: Session, read: ReadSource = read_source, priced: bool = True, drawn: bool = False) -> Report:
+    """What `session` means, all of it: waits, loaders and memory. `read` gives the text of source files.
+
+    With `priced`, what a step and each wait in it would take on the GPU is estimated, where the session holds
+    what its steps asked of the device; with `drawn` the memory is laid out for a page to draw.
+    """
+    steps = find_steps(session.marks)
+    session = msgspec.structs.replace(session, events=settle(session, steps))
+    loop = training_loop(steps.marks, session.marks, read)
+    groups = group_events(session, steps, loop)
+    findings = [finding(group, session, steps) for group in groups]
+    estimate, findings = _estimated(session, steps, groups, findings) if priced else (None, findings)
+    memory = tuple(replayed(run, drawn) for run in session.memory)
+    found = Report(
+        verdict=Verdict(sentence=""),
+        script=session.script,
+        environment=session.environment,
+        ending=session.ending,
+        steps=summarize(session, steps),
+        findings=order(
+            [*findings, *of_loaders(session.loaders), *(one for made in memory for one in made.findings)]
+        ),
+        notes=_notes(session, steps),
+        estimate=estimate,
+        loaders=session.loaders,
+        memory=memory,
+    )
+    return msgspec.structs.replace(found, verdict=verdict(found), tables=tables(found))
+
+
+def _notes(session: Session, steps: Steps) -> tuple[str, ...]:
+    of_memory = (note for run in session.memory for note in run.notes)
+    return tuple(
+        dict.fromkeys([*session.notes, *_remarks(steps), *loader_notes(session.loaders), *of_memory])
+    )
+
+
+def _estimated(
+    session: Session, steps: Steps, groups: Sequence[Group], findings: list[Finding]
+) -> tuple[Estimate | None, list[Finding]]:
+    """The estimate, where there is one, and the findings of training steps with their prices in it."""
+    if session.programme is None:
+        return None, findings
+    from gapless.analyze.estimate.estimate import estimate  # the replay is loaded when it is needed
+
+    inside = [n for n, one in enumerate(findings) if one.frequency.when in ("every-step", "some-steps")]
+    found = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside})
+    if found is None or not found.prices.each:
+        return found, findings
+    priced = dict(zip(inside, found.prices.each, strict=True))
+    return found, [
+        msgspec.structs.replace(one, price=priced[n]) if n in priced and priced[n].waits else one
+        for n, one in enumerate(findings)
+    ]
+
+
+def summarize(session: Session, steps: Steps) -> StepSummary:
+    """Waits per steady training step; those of evaluation in between do not count."""
+    if not steps.seen:
+        return StepSummary()
+    waits = dict.fromkeys(steps.steady, 0)
+    for event in session.events:
+        step = steps.of(event.tick)
+        if event.phase == "train" and step in waits:
+            waits[step] += event.waits
+    counts = list(waits.values())
+    return StepSummary(
+        seen=steps.seen,
+        steady=len(counts),
+        waits_per_step=sum(counts) / len(counts),
+        least=min(counts),
+        most=max(counts),
+        source=steps.source,
+    )
+
+
+def finding(group: Group, session: Session, steps: Steps) -> Finding:
+    """`group` as a finding."""
+    sites = tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common()))
+    return Finding(
+        code=group.rule.code,
+        name=group.rule.name,
+        line=group.line,
+        frequency=frequency(group, steps),
+        remedy=group.remedy,
+        operators=tuple(dict.fromkeys(site.operator for site in sites)),
+        library_stack=sites[0].library_frames,
+        backward=group.backward,
+        node=sites[0].node,
+        bytes=group.bytes,
+        sites=sites,
+    )
+
+
+def _remarks(steps: Steps) -> tuple[str, ...]:
+    if steps.seen and len(steps.steady) < 3:
+        few = "1 step is" if steps.seen == 1 else f"{steps.seen} steps are"
+        return (f"{few} too few to tell waits of every step from those of the first ones",)
+    return ()

@@ -1,0 +1,141 @@
+"""A profile's numbers: where a step's time goes, why the GPU idles, ranks, phases, kernels and lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gapless.model import Profile, RankSummary, Report, SourceLine, Table
+from gapless.model.profile import Prices
+from gapless.model.table import Column, Row, table
+from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
+
+_LEAST = 0.0005
+"""Shares below this are left out."""
+_MATTERS = 0.005
+_MANY_RANKS = 16
+
+
+def tables(report: Report, profile: Profile) -> tuple[Table, ...]:
+    """Every table of `profile`, that of `report`."""
+    per = max(profile.steps.count, 1)
+    made = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks), _phases(profile, per)]
+    made += [_kernels(profile, per), _lines(profile, per), _prices(profile.prices)]
+    return tuple(one for one in made if one is not None and (one.rows or one.notes))
+
+
+def _split(profile: Profile, per: int) -> Table | None:
+    total = profile.steps.total
+    if not total:
+        return None
+    parts = [(label, getattr(profile.split, name), name) for name, label in PARTS]
+    longest = max(time for _, time, _ in parts) or 1
+    rows = tuple(
+        Row((label, f"{100 * time / total:.1f} %", duration(time / per), time / longest), _tone(name))
+        for label, time, name in parts
+        if time / total >= _LEAST
+    )
+    step = "the recorded time" if profile.steps.source == "span" else "a step"
+    columns = (Column("", "text"), Column("share"), Column(f"of {step}"), Column("", "drawn"))
+    return Table(
+        title=f"Where {step} goes", columns=columns, rows=rows, where="before", notes=tuple(_idle(profile))
+    )
+
+
+def _tone(part: str) -> str:
+    return "good" if part == "kernel" else ""
+
+
+def _idle(profile: Profile) -> Iterator[str]:
+    """The GPU's idleness by cause; the parts add up to it."""
+    total = profile.steps.total
+    sums: Counter[str] = Counter()
+    for cost in profile.costs:
+        sums[cost.cause] += cost.idle
+    parts = [f"{CAUSES[cause]} {100 * idle / total:.1f}" for cause, idle in sums.most_common() if idle / total >= _LEAST]
+    if parts:
+        yield f"GPU idle {100 * profile.idle / total:.1f} %: {', '.join(parts)}"
+
+
+def _numbers(profile: Profile, per: int) -> Table | None:
+    """How the device is used. Utilization is what nvidia-smi calls so, and said to be."""
+    rows: list[Row] = []
+    launches, memory = profile.launches, profile.memory
+    if launches.count:
+        each = "" if profile.steps.source == "span" else " per step"
+        rows.append(Row((f"kernel launches{each}", three_digits(launches.count / per))))
+        rows.append(Row(("launches the CPU is ahead of the GPU by, on average", three_digits(launches.depth))))
+    if memory.peak_allocated >= 0:
+        rows.append(Row(("memory allocated at the peak", size(memory.peak_allocated))))
+    if memory.peak_reserved >= 0:
+        rows.append(Row(("memory reserved at the peak", size(memory.peak_reserved))))
+    if profile.utilization >= 0:
+        rows.append(Row(("share of the time with a kernel running (nvidia-smi's utilization)", percent(profile.utilization))))
+    if profile.sm_efficiency >= 0:
+        rows.append(Row(("est. SM efficiency: multiprocessors with work", percent(profile.sm_efficiency))))
+    if profile.occupancy >= 0:
+        rows.append(Row(("est. occupancy: of the threads they could hold", percent(profile.occupancy / 100))))
+    return table("How the GPU is used", "value", rows, shown=0)
+
+
+def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
+    if not ranks:
+        return None
+    many = len(ranks) > _MANY_RANKS
+    order = sorted(ranks, key=lambda one: (-one.late, -one.step)) if many else list(ranks)
+    rows = [
+        Row(
+            (
+                SourceLine(one.path, 0) if one.rank < 0 else str(one.rank),
+                duration(one.step),
+                percent(one.idle / one.step) if one.step else "",
+                percent(one.communication / one.step) if one.step else "",
+                duration(one.late) if one.late >= 0 else "?",
+            )
+        )
+        for one in order
+    ]
+    shown = _MANY_RANKS // 2 if many else -1
+    return table("Rank", "step | idle | communicates | arrives late", rows, shown=shown, rest="ranks that arrive earlier", where="before")
+
+
+def _phases(profile: Profile, per: int) -> Table | None:
+    rows = [
+        Row((one.name, duration(one.host / per), duration(one.device / per), duration(one.idle / per)))
+        for one in profile.phases
+    ]
+    return table("Phase", "CPU | GPU | GPU idle", rows, shown=0)
+
+
+def _kernels(profile: Profile, per: int) -> Table | None:
+    rows = [
+        Row((one.name + (f" ({one.operator})" if one.operator else ""), duration(one.total / per), three_digits(one.calls / per)))
+        for one in profile.kernels
+    ]
+    return table("Kernel", "GPU time | launches", rows[:_ROWS], shown=0)
+
+
+_ROWS = 30
+
+
+def _lines(profile: Profile, per: int) -> Table | None:
+    rows = [
+        Row((one.site.line, one.site.operator, duration(one.total / per), three_digits(one.kernels / per)))
+        for one in profile.lines
+        if one.site.line is not None
+    ]
+    columns = (Column("", "text"), Column("operator", "text"), Column("GPU time"), Column("kernels"))
+    return Table(title="Launched at", columns=columns, rows=tuple(rows[:_ROWS]), shown=0)
+
+
+def _prices(prices: Prices | None) -> Table | None:
+    """What all waits together cost."""
+    if prices is None or prices.refused or not prices.span:
+        return None
+    if prices.reasons:
+        return Table(title="Prices", notes=(f"Prices are upper limits: {'; '.join(prices.reasons)}",))
+    if prices.all < _MATTERS * prices.span:
+        return None
+    less, limit = percent(prices.all / prices.span), LIMITS.get(prices.remains, prices.remains)
+    told = f"Without all syncs {duration(prices.span)} would be {duration(prices.span - prices.all)}, {less} less; then {limit}"
+    return Table(title="Prices", notes=(told,))

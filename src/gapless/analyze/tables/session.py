@@ -1,0 +1,60 @@
+"""What a session's report shows beside its findings: waits by phase, and what the estimate rests on."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from gapless.analyze.tables.memory import tables as memory_tables
+from gapless.model import Finding, Report, SourceLine, Table
+from gapless.model.table import Column, Row
+from gapless.model.wording import WHEN, duration, number
+
+_OUTSIDE = ("evaluation", "first-step", "set-up", "after")
+
+
+def tables(report: Report) -> tuple[Table, ...]:
+    """Every table of a session's report."""
+    made = [_outside(report), _estimate(report)]
+    return (*(one for one in made if one is not None), *(t for one in report.memory for t in memory_tables(one)))
+
+
+def _outside(report: Report) -> Table | None:
+    """Syncs that are no part of a training step: one row for each phase."""
+    outside = [one for one in report.findings if one.frequency.when in _OUTSIDE]
+    rows = []
+    for when, group in groupby(outside, key=lambda one: one.frequency.when):
+        members = list(group)
+        waits = sum(one.frequency.waits for one in members)
+        rows.append(Row((WHEN[when], number(waits), _places(members))))
+    columns = (Column("", "text"), Column("syncs"), Column("at", "text"))
+    return Table(title="Outside of steps", columns=columns, rows=tuple(rows)) if rows else None
+
+
+def _places(findings: list[Finding]) -> str | SourceLine:
+    """``a.py:3, 5, b.py:7``, each file named once."""
+    numbers: dict[str, dict[int, None]] = {}
+    for one in findings:
+        for line in (one.line, *(spot.line for spot in one.spots)):
+            if line is not None:
+                numbers.setdefault(line.file, {})[line.line] = None
+    if len(numbers) == 1 and len(next(iter(numbers.values()))) == 1:
+        return findings[0].line or ""
+    names = {file: file.replace("\\", "/").rsplit("/", 1)[-1] for file in numbers}
+    return ", ".join(f"{names[file]}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items())
+
+
+def _estimate(report: Report) -> Table | None:
+    """The estimated step, and what it rests on."""
+    one = report.estimate
+    if one is None or one.refused:
+        return None
+    step = f"{duration(one.step.likely)} ({duration(one.step.least)}–{duration(one.step.most)})"
+    rows = [
+        Row(("a step, at the sizes of this run", step)),
+        Row(("of it the GPU has work for", duration(one.device))),
+        Row(("and the CPU, launching it", duration(one.host))),
+        Row(("all syncs together cost up to", duration(one.saved.most))),
+    ]
+    notes = tuple(f"assumed: {text}" for text in one.assumptions)
+    columns = (Column("", "text"), Column(""))
+    return Table(title=f"Estimate for {one.gpu}", columns=columns, rows=tuple(rows), shown=0, notes=notes)

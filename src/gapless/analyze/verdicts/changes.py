@@ -1,0 +1,96 @@
+"""What to do first: findings that one change mends, and what a step is after each change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gapless.model import Change, Finding
+from gapless.model.verdict import Unit
+from gapless.rules import rule
+
+MOST = 5
+"""Changes that are named; more is a list nobody works off."""
+_LONG = 72
+_TOO_LITTLE = 0.001
+"""A change that saves less than this share of a step is not worth naming."""
+
+
+@dataclass
+class _Draft:
+    """Findings (by position) that one edit of the code mends, and what they cost together."""
+
+    what: str
+    members: list[int] = field(default_factory=list)
+    saving: float = 0.0
+
+
+def changes(
+    findings: Sequence[Finding],
+    savings: Iterable[tuple[int, float]],
+    before: float,
+    *,
+    bound: bool = False,
+    unit: Unit = "ns",
+) -> tuple[Change, ...]:
+    """The shortest list of changes, with what a step is before and after each.
+
+    `savings` are positions in `findings` with what mending them saves once those before them are mended, in
+    the order in which to mend them; `before` is the step as it is now. With `bound` savings are upper limits.
+    """
+    drafts: dict[tuple[str, str], _Draft] = {}
+    for position, saving in savings:
+        one = findings[position]
+        what = action(one)
+        file = one.line.file if one.line is not None else one.place
+        draft = drafts.setdefault((what, file), _Draft(what))
+        draft.members.append(position)
+        draft.saving += saving
+    made = []
+    floor = _TOO_LITTLE * before
+    worth = [one for one in drafts.values() if one.saving >= max(floor, 1e-9)]
+    for draft in sorted(worth, key=lambda one: -one.saving)[:MOST]:
+        after = max(before - draft.saving, 0.0)
+        made.append(_change(draft, findings, before, after, bound, unit))
+        before = after
+    return tuple(made)
+
+
+def _change(
+    draft: _Draft, findings: Sequence[Finding], before: float, after: float, bound: bool, unit: Unit
+) -> Change:
+    mended = [findings[position] for position in draft.members]
+    first = next((one for one in mended if one.line is not None), mended[0])
+    lines = {
+        spot.line.line
+        for one in mended
+        for spot in (one.spots or (one,))
+        if spot.line is not None and first.line is not None and spot.line.file == first.line.file
+    }
+    return Change(
+        what=draft.what,
+        line=first.line,
+        lines=tuple(sorted(lines)),
+        place=first.place,
+        before=before,
+        after=after,
+        unit=unit,
+        bound=bound,
+        codes=tuple(dict.fromkeys(one.code for one in mended)),
+        findings=tuple(sorted(draft.members)),
+    )
+
+
+def action(one: Finding) -> str:
+    """What to do about a finding, in a few words: its own, else its rule's, else how its remedy begins."""
+    return one.change or rule(one.code).change or _beginning(one.remedy)
+
+
+def _beginning(remedy: str) -> str:
+    """The first clause of a remedy, short enough to stand in a list."""
+    clause = re.split(r"[;:](?=\s)|, (?:and|which|that|where|so)\b|\. ", remedy, maxsplit=1)[0].strip()
+    if len(clause) <= _LONG:
+        return clause
+    cut = clause[: _LONG - 1].rsplit(" ", 1)[0]
+    return (cut if cut.count("`") % 2 == 0 else cut.rsplit("`", 1)[0].rstrip()) + " …"

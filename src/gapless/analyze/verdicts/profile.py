@@ -1,0 +1,114 @@
+"""The verdict on profiles of one run: what the GPU idles for, and what to change first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gapless.analyze.profile.causes import by_cause
+from gapless.analyze.verdicts.changes import changes
+from gapless.model import Cause, Change, Finding, Profile, Report, Verdict
+from gapless.model.profile import Asked, Prices
+from gapless.model.verdict import Level
+from gapless.model.wording import ASSUMED, count, duration, percent
+
+ENOUGH = 0.05
+"""A cause that takes less than this share of the steps is not worth the sentence."""
+FINE = 0.02
+"""Idleness below this share of the steps leaves nothing to gain."""
+
+_CLAUSES: dict[Cause, str] = {
+    "input": "because the next batch is late",
+    "wait": "because of syncs: the CPU waits for the GPU and then has nothing queued",
+    "communication": "while ranks communicate or wait for one another",
+    "launch": "because kernels finish faster than the CPU launches them",
+    "host": "while the CPU does other work between launches",
+    "allocator": "while memory is taken from the driver or given back",
+    "graph": "in long driver calls (graph launches, compilation)",
+    "profiler": "because the profiler itself is in the way",
+    "unknown": "for no recorded reason",
+}
+
+
+def verdict(found: Report, profile: Profile) -> Verdict:
+    """The first lines on `profile`, of which `found` holds the findings."""
+    total = profile.steps.total
+    if not total:
+        return Verdict(sentence="The trace has no time in it", level="unknown")
+    sentence, level = _sentence(found, profile)
+    return Verdict(
+        sentence=sentence,
+        level=level,
+        why=tuple(_why(found, profile)),
+        do_first=_changes(found, profile) if level == "act" else (),
+        confidence=_confidence(profile),
+    )
+
+
+def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
+    total, idle = profile.steps.total, profile.idle
+    what = f"the {duration(total)} recorded" if profile.steps.source == "span" else f"each {duration(profile.steps.mean)} step"
+    who = "Your GPU"
+    if found.ranks:
+        named = f"Rank {profile.rank}" if profile.rank >= 0 else "The slowest rank"
+        who = f"{named} (of {len(found.ranks)} in these files)'s GPU"
+    causes = by_cause(profile)
+    if idle < FINE * total:
+        return f"{who} is busy {percent(1 - idle / total)} of {what}: nothing to gain from less waiting", "fine"
+    sentence = f"{who} idles {percent(idle / total)} of {what}"
+    if not causes or causes[0][1] < ENOUGH * total:
+        return f"{sentence}, for no one reason that stands out", "act"
+    cause, lost = causes[0]
+    part = f", mostly ({percent(lost / total)})" if lost < 0.95 * idle else ""
+    return f"{sentence}{part or ','} {_CLAUSES[cause]}", "act"
+
+
+def _why(found: Report, profile: Profile) -> Iterator[str]:
+    prices = profile.prices
+    if prices is not None and prices.asked is not None:
+        yield _asked(prices, prices.asked)
+    worst = next((one for one in found.findings if one.loss is not None and one.loss.idle), None)
+    if worst is not None:
+        yield from worst.evidence[:2]
+
+
+def _asked(prices: Prices, asked: Asked) -> str:
+    """The answer to ``--without`` and ``--what-if``."""
+    parts = [f"without {' and '.join(asked.what)} ({count(asked.waits, 'sync')})"] if asked.what else []
+    parts += [ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in asked.assumed]
+    told = ", ".join(parts)
+    told = f"{told[:1].upper()}{told[1:]}, {duration(prices.span)} would be {duration(prices.span - asked.saved)}"
+    told += f", {percent(abs(asked.saved) / prices.span)} {'less' if asked.saved >= 0 else 'more'}" if prices.span else ""
+    if asked.least < asked.saved:
+        told += f" ({duration(asked.saved - asked.least)} of it only if the peers come earlier, too)"
+    return f"At best: {told[:1].lower()}{told[1:]}" if prices.reasons else told
+
+
+def _confidence(profile: Profile) -> str:
+    steps = profile.steps
+    marked = "no steps are marked" if steps.source == "span" else count(steps.count, "step")
+    return ", ".join(part for part in (profile.gpu, marked) if part)
+
+
+def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:
+    """Syncs at the price of the replay, everything else at the idleness that goes with it."""
+    per = max(profile.steps.count, 1)
+    prices = profile.prices
+    trusted = prices is not None and not prices.refused and not prices.reasons
+    savings = list(_replayed(found.findings, prices, per)) if prices is not None and trusted else []
+    priced = {position for position, _ in savings}
+    for position, one in enumerate(found.findings):
+        if one.loss is not None and one.loss.idle and position not in priced:
+            if one.price is None or not trusted:
+                savings.append((position, one.loss.idle / per))
+    return changes(found.findings, savings, profile.steps.mean, bound=True)
+
+
+def _replayed(findings: Sequence[Finding], prices: Prices, per: int) -> Iterator[tuple[int, float]]:
+    """Findings of syncs in the order of the replay, with what mending each one adds."""
+    positions = {one.price.costs: n for n, one in enumerate(findings) if one.price is not None}
+    before = 0
+    for at, saved in zip(prices.shortest, prices.saved, strict=True):
+        position = positions.get(prices.each[at].costs)
+        if position is not None:
+            yield position, (saved - before) / per
+        before = saved

@@ -1,0 +1,256 @@
+"""The verdict on a script that was checked: what a step would lose, to what, and what to change first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from gapless.analyze.verdicts.changes import changes
+from gapless.analyze.verdicts.memory import verdict as memory_verdict
+from gapless.model import Finding, Report, SourceLine, Verdict
+from gapless.model.estimate import Estimate
+from gapless.model.verdict import Change, Level
+from gapless.model.wording import count, duration, number, percent
+
+NOTHING = 0.001
+"""A loss below this share of a step is not worth anybody's time."""
+LITTLE = 0.005
+_IN_STEPS = ("every-step", "some-steps")
+
+
+def verdict(found: Report) -> Verdict:
+    """The first lines of a session's report, from everything else in it."""
+    early = _nothing_to_tell(found)
+    if early is not None:
+        return early
+    exhausted = next((one for one in found.memory if one.baseline.shortage is not None), None)
+    if exhausted is not None:
+        return memory_verdict(exhausted)
+    estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
+    late = _late(found)
+    sentence, level = _sentence(found, estimate, late)
+    todo = _changes(found, estimate, late) if level == "act" else ()
+    return Verdict(
+        sentence=sentence,
+        level=level,
+        why=tuple(_why(found, estimate, late, level)),
+        do_first=todo or (_unpriced(found) if level == "act" else ()),
+        confidence=_confidence(found, estimate),
+        not_seen=tuple(not_seen(found)),
+    )
+
+
+def _nothing_to_tell(found: Report) -> Verdict | None:
+    """The verdict where no training step on the GPU was seen."""
+    name = script_name(found.script)
+    unseen = tuple(not_seen(found))
+    if found.environment.unused and found.ending.how in ("error", "not-emulated"):
+        return Verdict(sentence=f"{name} ended before it put anything on the GPU", not_seen=unseen)
+    if found.environment.unused:
+        sentence = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
+        return Verdict(sentence=sentence, not_seen=unseen)
+    if found.steps.seen:
+        return None
+    total = sum(one.frequency.total for one in found.findings)
+    seen = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
+    return Verdict(
+        sentence=f"{seen}, but no training step was seen",
+        why=(
+            "Steps are told by optimizer steps, `profiler.step()` or `gapless.step()`; call the last at the "
+            "end of an iteration that has no optimizer",
+        ),
+        do_first=_unpriced(found),
+        not_seen=unseen,
+    )
+
+
+# -- what a step loses ------------------------------------------------------------------------------
+
+
+def _late(found: Report) -> Finding | None:
+    """The finding of a loader that does not keep up, where its price is an estimate's."""
+    inputs = [one for one in found.findings if one.code.startswith("GAP3") and one.price is not None]
+    return max(inputs, key=lambda one: one.price.last if one.price else 0, default=None)
+
+
+def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
+    syncs = _syncs(found)
+    evaluated = sum(one.frequency.waits for one in found.findings if one.frequency.when == "evaluation")
+    more = f"; {number(evaluated)} more in evaluation" if evaluated else ""
+    if late is not None and late.price is not None and late.price.last >= LITTLE * late.price.of:
+        step, waiting = late.price.of, late.price.last / late.price.of
+        stalls = estimate.saved.most / step if estimate is not None and syncs else 0.0
+        lost = f"{percent(waiting)} waiting for data"
+        if stalls >= NOTHING:
+            total = percent(min(waiting + stalls, 1.0))
+            return f"Your GPU would idle for {total} of each step: {lost}, up to {percent(stalls)} in {syncs}", "act"
+        return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}", "act"
+    if not syncs:
+        sample = f"{count(found.steps.steady, 'training step')}"
+        if evaluated:
+            return f"No syncs in training steps; {number(evaluated)} in evaluation", "act"
+        return f"Nothing worth fixing: no syncs in {sample}", "fine"
+    if estimate is None:
+        return f"{syncs}{more}", "act"
+    most = estimate.saved.most / estimate.step.likely if estimate.step.likely else 0.0
+    if not evaluated and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
+        return f"Nothing worth fixing: {syncs}{_only(found)}, {_below(most)} of a step", "fine"
+    bound = "up to " if _bounded(estimate) else ""
+    return f"{syncs}: together {bound}{percent(most if bound else _likely(estimate))} of each step{more}", "act"
+
+
+def _likely(estimate: Estimate) -> float:
+    return estimate.saved.likely / estimate.step.likely
+
+
+def _bounded(estimate: Estimate) -> bool:
+    """Whether savings are upper limits, and no more."""
+    return bool(estimate.reasons) or estimate.saved.most > 3 * max(estimate.saved.least, 1)
+
+
+def _below(part: float) -> str:
+    return f"below {percent(NOTHING)}" if part < NOTHING else f"at most {percent(part)}"
+
+
+def _syncs(found: Report) -> str:
+    """``7 syncs in every step``, ``2.2 syncs per step (2 to 3)``, ``1 sync every 10 steps``; "" for none."""
+    steps = found.steps
+    if not steps.most:
+        return ""
+    inside = [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    if steps.least == steps.most:
+        return f"{count(steps.most, 'sync')} in every step"
+    rare = [one for one in inside if one.frequency.every > 1]
+    if not steps.least and len(inside) == len(rare) == 1:
+        one = rare[0].frequency
+        return f"{count(one.waits, 'sync')} every {one.every} steps"
+    if not steps.least:
+        return f"up to {count(steps.most, 'sync')} in some steps"
+    return f"{steps.least} to {steps.most} syncs in every step"
+
+
+def _only(found: Report) -> str:
+    """Where, if it is one place."""
+    inside = [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    return f" ({_place(inside[0])})" if len(inside) == 1 and inside[0].line is not None else ""
+
+
+def _place(one: Finding) -> str:
+    line = one.line or SourceLine("", 0)
+    return f"{os.path.basename(line.file)}:{line.line}"
+
+
+# -- why ----------------------------------------------------------------------------------------------
+
+
+def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: Level) -> Iterator[str]:
+    if level != "act":
+        return
+    if late is not None and late.evidence:
+        yield late.evidence[0]
+    inside = [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    if len(inside) > 1 and found.steps.waits_per_step:
+        most = max(inside, key=lambda one: one.frequency.per_step)
+        part = most.frequency.per_step / found.steps.waits_per_step
+        if part >= 0.4:
+            yield f"{percent(part)} of the syncs are {most.name} at {_place(most)}"
+    if estimate is None and found.estimate is not None:
+        yield f"No prices: {found.estimate.refused}"
+    elif estimate is not None and estimate.reasons:
+        if any("host" in reason for reason in estimate.reasons):
+            yield (
+                "Upper limits: this step is limited by CPU/Python overhead, and your CPU's speed is unknown "
+                "(--calibrate)"
+            )
+        else:
+            yield f"Upper limits: {'; '.join(estimate.reasons)}"
+
+
+def _confidence(found: Report, estimate: Estimate | None) -> str:
+    if estimate is None:
+        return f"counted on an emulated {found.environment.device}" if found.environment.emulated else ""
+    length = f"step {duration(estimate.step.likely)} ({_reach(estimate)})"
+    how = "times from a real profile" if estimate.calibrated else "estimated"
+    return f"{estimate.gpu or found.environment.device}, {how}: {length}"
+
+
+def _reach(estimate: Estimate) -> str:
+    return f"{duration(estimate.step.least)}–{duration(estimate.step.most)}"
+
+
+# -- what to do first -----------------------------------------------------------------------------------
+
+
+def _changes(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[Change, ...]:
+    if estimate is None and late is None:
+        return ()
+    bound = estimate is not None and _bounded(estimate)
+    before = float(estimate.step.likely) if estimate is not None else 0.0
+    savings: list[tuple[int, float]] = []
+    for position, one in enumerate(found.findings):
+        price = one.price
+        if price is None:
+            continue
+        if one.code.startswith("GAP3"):
+            if one is late:
+                before = max(before, float(price.of))
+            savings.append((position, float(price.last)))
+    savings += _of_waits(found.findings, estimate, bound) if estimate is not None else []
+    return changes(found.findings, savings, before, bound=bound)
+
+
+def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> list[tuple[int, float]]:
+    """Findings of waits, in the order in which mending them saves most, with what each one adds."""
+    prices = estimate.prices
+    positions = {id(one.price): n for n, one in enumerate(findings) if one.price is not None}
+    added: list[tuple[int, float]] = []
+    before = 0
+    for at, saved in zip(prices.shortest, prices.saved, strict=True):
+        position = positions.get(id(prices.each[at]))
+        if position is not None:
+            added.append((position, float(saved - before)))
+        before = saved
+    if bound and before:  # an upper limit of all, shared out as the likely savings are
+        added = [(position, saving * estimate.saved.most / before) for position, saving in added]
+    return added
+
+
+def _unpriced(found: Report) -> tuple[Change, ...]:
+    """The same list where nothing has a price: by syncs in a step."""
+    counted = [
+        (position, one.frequency.per_step or one.frequency.total)
+        for position, one in enumerate(found.findings)
+        if one.frequency.waits and one.frequency.when in (*_IN_STEPS, "evaluation", "no-steps")
+    ]
+    counted.sort(key=lambda one: -one[1])
+    total = sum(waits for _, waits in counted)
+    return changes(found.findings, counted, float(total), unit="syncs")
+
+
+# -- what was not seen ------------------------------------------------------------------------------------
+
+
+def not_seen(found: Report) -> Iterator[str]:
+    """How the run ended, where that bears on what was seen, and what to do about it."""
+    how, status, message = found.ending.how, found.ending.status, found.ending.message
+    who = "The cell" if found.script == ("the cell",) else "The script"
+    if how == "enough-steps":
+        steps = count(found.steps.seen, "training step")
+        evaluated = any(one.frequency.when == "evaluation" for one in found.findings)
+        rest = "checkpointing was" if evaluated else "evaluation and checkpointing were"
+        yield f"Only {steps} ran; {rest} not checked (`--steps all`)"
+    elif how == "exit" and status:
+        yield f"{who} left with status {status}: only what ran until then was checked"
+    elif how == "interrupted":
+        yield f"{who} was interrupted: only what ran until then was checked"
+    elif how == "error":
+        yield f"{who} failed ({message}): only what ran until then was checked"
+    elif how == "not-emulated":
+        yield f"The run ended early: {message}"
+
+
+def script_name(script: Sequence[str]) -> str:
+    """What was run, in a word: the script's file, or the module after ``-m``."""
+    if not script:
+        return "the run"
+    return script[1] if script[0] == "-m" and len(script) > 1 else os.path.basename(script[0])

@@ -1,0 +1,56 @@
+"""`Table`: numbers that stand beside a verdict, ready to be shown in any format."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gapless.model.source import SourceLine
+
+Tone = Literal["", "good", "bad", "dim", "bold"]
+Cell = str | float | SourceLine | tuple[float, ...]
+"""Text as it is shown, a share from 0 to 1 that is drawn as a bar, a line of code, or the heights of a curve
+as shares of its highest."""
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column's heading. Numbers stand at the right; what is ``drawn`` takes the room that is left."""
+
+    name: str = ""
+    kind: Literal["text", "number", "drawn"] = "number"
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One row: a cell for each column. `tone` is how the row as a whole is to be seen."""
+
+    cells: tuple[Cell, ...]
+    tone: Tone = ""
+
+
+class Table(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Rows under a title.
+
+    The first `shown` rows stand for the rest until everything is unfolded (0: the whole table is folded away
+    until then; -1: no row is ever folded). `rest` says what the others are. `where` is before or after the
+    findings. `notes` are sentences below it.
+    """
+
+    title: str
+    columns: tuple[Column, ...] = ()
+    rows: tuple[Row, ...] = ()
+    shown: int = -1
+    rest: str = "more"
+    where: Literal["before", "after"] = "after"
+    notes: tuple[str, ...] = ()
+
+
+def text(name: str = "") -> Column:
+    """A column of text."""
+    return Column(name, "text")
+
+
+def table(title: str, columns: str, rows: list[Row], **more: object) -> Table:
+    """A table whose first column is text, and whose other `columns`, parted by ``|``, are numbers."""
+    names = [part.strip() for part in columns.split("|")] if columns else []
+    return Table(title=title, columns=(text(), *map(Column, names)), rows=tuple(rows), **more)  # type: ignore[arg-type]

@@ -1,0 +1,55 @@
+"""`Verdict`: the first lines of every answer: what is lost, why, and what to change first."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gapless.model.source import SourceLine
+
+Unit = Literal["ns", "bytes", "syncs", ""]
+Level = Literal["act", "fine", "unknown", "failed"]
+"""``act``: something is worth changing; ``fine``: nothing is; ``unknown``: not enough was seen to tell;
+``failed``: the run itself went wrong (out of memory, results that differ)."""
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One thing to change, and what the step (or the memory) is before and after it.
+
+    `what` is an action in the imperative, `line` where (the first of `lines`, further line numbers of that
+    file), `place` what is known instead of a line. `before` and `after` are in `unit` per step, in the order
+    of the list: the second change starts where the first one ended; -1 where it cannot be told. With `bound`
+    the true `after` lies between the two: the saving is an upper limit. `findings` are positions in
+    `Report.findings` that it mends.
+    """
+
+    what: str
+    line: SourceLine | None = None
+    lines: tuple[int, ...] = ()
+    place: str = ""
+    before: float = -1.0
+    after: float = -1.0
+    unit: Unit = "ns"
+    bound: bool = False
+    codes: tuple[str, ...] = ()
+    findings: tuple[int, ...] = ()
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The answer in a few lines.
+
+    `sentence` says what the step loses and to what, without a full stop; `why` is the evidence, a sentence
+    each; `do_first` the shortest list of changes, at most five, in order; `confidence` says what the numbers
+    rest on ("estimated for an A100"); `not_seen` what was not looked at, and the option that does.
+
+    >>> Verdict(sentence="Nothing worth fixing: no syncs in 10 training steps", level="fine").do_first
+    ()
+    """
+
+    sentence: str
+    level: Level = "unknown"
+    why: tuple[str, ...] = ()
+    do_first: tuple[Change, ...] = ()
+    confidence: str = ""
+    not_seen: tuple[str, ...] = ()

@@ -1,0 +1,122 @@
+"""Tables as text, as wide as the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
+
+from gapless.model import SourceLine, Table
+from gapless.model.table import Cell, Column, Row
+from gapless.render._canvas import Canvas
+
+_GAP, _LEAST_NAME, _LEAST_DRAWN = 2, 16, 8
+_TONES = {"": "", "good": "green", "bad": "red", "dim": "dim", "bold": "bold"}
+_LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " ._-=+*%#"
+
+
+def tables(canvas: Canvas, every: Iterable[Table], where: str) -> bool:
+    """Write the tables that stand there; whether rows were folded away."""
+    folded = False
+    for one in every:
+        if one.where == where:
+            folded |= _table(canvas, one)
+    return folded
+
+
+def _table(canvas: Canvas, one: Table) -> bool:
+    """Write `one`; whether anything of it was folded away."""
+    unfold = canvas.style.unfold
+    shown = one.rows if unfold or one.shown < 0 else one.rows[: one.shown]
+    if not shown and not (one.notes and one.shown):
+        return bool(one.rows)
+    canvas.blank()
+    widths = _widths(canvas, one.columns, shown, one.title)
+    _row(canvas, one.columns, [one.title, *(column.name for column in one.columns[1:])], widths, head=True)
+    for row in shown:
+        _row(canvas, one.columns, row.cells, widths, tone=row.tone)
+    rest = len(one.rows) - len(shown)
+    if rest:
+        canvas.clipped(Text(f"  … and {rest} {one.rest} (--all)", style="dim"))
+    for note in one.notes:
+        canvas.hanging(Text("  "), Text(note))
+    return bool(rest)
+
+
+def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], title: str) -> list[int]:
+    """Each column's width: what its cells need; the first text gives way, what is drawn takes the rest."""
+    named = [title, *(column.name for column in columns[1:])]
+    needs = []
+    for position, column in enumerate(columns):
+        cells = [row.cells[position] for row in rows if position < len(row.cells)]
+        texts = [_plain(canvas, cell) for cell in cells] if column.kind != "drawn" else []
+        inset = 2 if not position else 0
+        needs.append(max([len(named[position]), *(len(text) + inset for text in texts)], default=0))
+    room = canvas.style.width - _GAP * (len(columns) - 1)
+    drawn = [n for n, column in enumerate(columns) if column.kind == "drawn"]
+    for n in drawn:
+        needs[n] = max(_LEAST_DRAWN, room - sum(w for k, w in enumerate(needs) if k not in drawn))
+    over = sum(needs) - room
+    for n in sorted(range(len(columns)), key=lambda n: -needs[n]):
+        if over > 0 and columns[n].kind == "text":
+            cut = min(over, max(needs[n] - _LEAST_NAME, 0))
+            needs[n] -= cut
+            over -= cut
+    return needs
+
+
+def _row(
+    canvas: Canvas,
+    columns: Sequence[Column],
+    cells: Sequence[Cell],
+    widths: Sequence[int],
+    tone: str = "",
+    head: bool = False,
+) -> None:
+    """One line; where the name is cut or the terminal narrow, the name stands above its numbers."""
+    style = "bold" if head else _TONES[tone]
+    first = _plain(canvas, cells[0])
+    inset = "" if head else "  "
+    line = Text()
+    if len(inset + first) > widths[0]:
+        canvas.hanging(Text(inset), Text(first, style=style))
+        line.append(" " * widths[0])
+    else:
+        line.append(Text(f"{inset}{first}".ljust(widths[0]), style=style))
+    for column, cell, width in zip(columns[1:], cells[1:], widths[1:], strict=False):
+        line.append(" " * _GAP)
+        line.append(_cell(canvas, column, cell, width, "dim" if head else style))
+    line.rstrip()
+    if line.plain.strip():
+        canvas.clipped(line)
+
+
+def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) -> Text:
+    if column.kind == "drawn" and not isinstance(cell, str | SourceLine):
+        if isinstance(cell, tuple):
+            return Text(sparkline(cell, width, canvas.style.unicode), style=style or "green")
+        return Text(canvas.style.bar(cell, width), style=style or "yellow")
+    text = _plain(canvas, cell)
+    if len(text) > width:
+        cut = Text(text)
+        cut.truncate(width, overflow="ellipsis" if canvas.style.unicode else "crop")
+        text = cut.plain
+    return Text(text.rjust(width) if column.kind == "number" else text.ljust(width), style=style)
+
+
+def _plain(canvas: Canvas, cell: Cell) -> str:
+    if isinstance(cell, SourceLine):
+        function = f" {cell.function}" if cell.function and cell.function != "<module>" else ""
+        return canvas.style.ascii(f"{canvas.style.path(cell.file)}:{cell.line}{function}")
+    return canvas.style.ascii(str(cell)) if isinstance(cell, str) else ""
+
+
+def sparkline(heights: Sequence[float], room: int, unicode: bool = True) -> str:
+    """`heights` (0 to 1) in `room` characters, the highest of each stretch."""
+    levels = _LEVELS if unicode else _PLAIN_LEVELS
+    room = min(room, len(heights))
+    found = []
+    for column in range(room):
+        low, high = column * len(heights) // room, (column + 1) * len(heights) // room
+        found.append(levels[min(round(max(heights[low : max(high, low + 1)]) * 8), 8)])
+    return "".join(found)

@@ -1,0 +1,64 @@
+"""The verdict as text: the sentence, why, and what to do first."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from gapless.model import Change, Verdict
+from gapless.model.wording import change
+from gapless.render._canvas import Canvas
+from gapless.render._style import Style
+
+_TONES = {"act": "bold yellow", "fine": "bold green", "unknown": "bold", "failed": "bold red"}
+_NARROW = 60
+
+
+def verdict(canvas: Canvas, one: Verdict) -> None:
+    """Everything of it but what was not seen, which closes a report."""
+    told = Text(f"{one.sentence}.", style=_TONES[one.level])
+    if one.confidence:
+        told.append(f" ({one.confidence})", style="not bold dim")
+    canvas.wrapped(told)
+    for position, reason in enumerate(one.why):
+        canvas.hanging(Text("     " if position else "Why: ", style="dim"), Text(f"{reason}."))
+    if not one.do_first:
+        return
+    canvas.blank()
+    changes = [(number, each, effect(each)) for number, each in enumerate(one.do_first, 1)]
+    per = "per step" if one.do_first[0].unit != "bytes" else ""
+    canvas.spread(Text("Do first", style="bold"), Text(per, style="dim"))
+    for number, each, brought in changes:
+        _change(canvas, number, each, brought)
+
+
+def _change(canvas: Canvas, number: int, each: Change, brought: str) -> None:
+    """``1  num_workers=4     train.py:43      8.8 → 1.9 ms``; the place below where there is no room beside."""
+    lead, where = f" {number}  ", place(each, canvas.style)
+    style = canvas.style
+    free = style.width - len(lead) - len(where) - len(brought) - 6
+    what = style.ascii(each.what)
+    if style.width >= _NARROW and len(what) <= free:
+        middle = Text(what.ljust(free)) + Text("  " + where, style="dim")
+        canvas.spread(Text(lead) + middle, Text(brought, style="green"))
+        return
+    canvas.hanging(Text(lead), Text(each.what))
+    canvas.spread(Text(" " * len(lead)) + Text(where, style="dim"), Text(brought, style="green"))
+
+
+def place(each: Change, style: Style) -> str:
+    """``train.py:60–62``, ``train.py:3, 9``: one file's lines; "" where none is known."""
+    if each.line is None:
+        return each.place
+    lines = each.lines or (each.line.line,)
+    if len(lines) > 2 and lines[-1] - lines[0] == len(lines) - 1:
+        told = f"{lines[0]}–{lines[-1]}"
+    elif len(lines) > 3:
+        told = f"{', '.join(map(str, lines[:2]))} … {lines[-1]}"
+    else:
+        told = ", ".join(map(str, lines))
+    return f"{style.path(each.line.file)}:{told}"
+
+
+def effect(each: Change) -> str:
+    """``8.8 → 1.9 ms``; with ``≥`` where the saving is an upper limit."""
+    return change(each.before, each.after, each.unit, each.bound)
