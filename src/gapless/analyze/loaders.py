@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from gapless.analyze.order import order
+from gapless.analyze.tables.loader import tables
+from gapless.analyze.verdicts.loader import verdict
 from gapless.model import Finding, Frequency, Hit, Report, Rule
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
@@ -19,6 +22,20 @@ from gapless.rules import all_rules
 STARVED = "GAP301"
 _FAR = 2.0
 """A factor by which measurement and profile may differ and still speak of the same loader."""
+
+
+def report(made: Diagnosis) -> Report:
+    """The diagnosis of a loader as a document."""
+    use = LoaderUse(made=made.fetched, dataset=made.dataset, setting=made.setting, diagnosis=made)
+    wrong = made.correctness.mistakes if made.correctness is not None else ()
+    return Report(
+        verdict=verdict(made),
+        kind="loader",
+        findings=order(dict.fromkeys(_mistaken(one, use) for one in wrong)),
+        tables=tables(made),
+        notes=made.notes,
+        loader=made,
+    )
 
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.model import Finding, Frequency, Hit, Rule, When
+from gapless.analyze.order import order
+from gapless.analyze.tables.memory import tables
+from gapless.analyze.verdicts.memory import verdict
+from gapless.model import Finding, Frequency, Hit, Report, Rule, When
 from gapless.model.memory import MemoryReport, MemoryRun
 from gapless.rules import all_rules
 
 
 def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
     """What replaying the allocator on `run` says, with what the rules find; laid out for a page if `drawn`."""
-    from gapless.memory.report import report  # loaded when memory was recorded
+    from gapless.memory.report import report as replay  # loaded when memory was recorded
     from gapless.memory.tracking import track
 
-    made = report(run)
+    made = replay(run)
     made = msgspec.structs.replace(made, findings=findings(made))
     return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
 
@@ -40,4 +43,17 @@ def _finding(rule: Rule, hit: Hit, memory: MemoryReport) -> Finding:
         library_stack=site.library_frames if site else (),
         bytes=hit.bytes,
         sites=(site,) if site else (),
+    )
+
+
+def report(made: MemoryReport) -> Report:
+    """What replaying a run's memory says, as a document."""
+    return Report(
+        verdict=verdict(made),
+        kind="memory",
+        findings=order(made.findings),
+        tables=tables(made),
+        notes=made.notes,
+        memory=(made,),
+        path=made.path,
     )

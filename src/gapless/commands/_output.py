@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -12,7 +12,8 @@ import click
 from rich.console import Console
 
 from gapless.errors import GaplessError, UsageError
-from gapless.render import Style, formats
+from gapless.model import Report
+from gapless.render import Style, formats, together
 from gapless.render._brief import plain
 
 _PIPED_WIDTH = 80
@@ -85,6 +86,12 @@ def write(stream: TextIO | None, text: str) -> None:
         raise GaplessError(f"the report could not be written: {error.strerror}") from None
 
 
+def show(reports: Sequence[Report], form: str, unfold: bool, verbose: bool, no_color: bool) -> None:
+    """Write `reports` to standard output, as the options of :func:`report_options` say."""
+    style = style_for(sys.stdout, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd())
+    write(sys.stdout, together(form, reports, style))
+
+
 def _turn_away(stream: TextIO) -> None:
     """What is still to be flushed goes nowhere, at exit too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -106,7 +113,7 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "-f", "--format", "form", type=click.Choice(formats()), default="text", show_default=True
         ),
-        click.option("--all", "unfold", is_flag=True, help="Unfold what happens outside of training steps."),
+        click.option("--all", "unfold", is_flag=True, help="Everything: findings outside of steps, and every row of every table."),
         click.option(
             "-v", "--verbose", is_flag=True, help="Show every library frame, and Gapless's own in tracebacks."
         ),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,6 @@ import msgspec
 from gapless.commands import _output
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
 from gapless.model.proof import Proof
-from gapless.render import _proof
 
 
 @dataclass(frozen=True)
@@ -107,12 +104,8 @@ def options(command: Any) -> Any:
     return command
 
 
-def show(before: str, after: str, asked: Asked, form: str, unfold: bool, no_color: bool) -> int:
-    """Compare two callables, say what came of it, and return the exit status."""
-    made = proof(before, after, asked)
-    style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
-    text = _proof.as_json(made, style) if form == "json" else _proof.as_text(made, style)
-    _output.write(sys.stdout, text)
+def status(made: Proof, asked: Asked) -> int:
+    """The exit status that follows from `made`; that the second is slower is said where it matters."""
     slower = asked.fail_if_slower and made.time is not None and made.time.faster == "before"
     if slower:
         _output.say("AFTER is slower (--fail-if-slower)")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from gapless.analyze import report
 from gapless.commands import _output, _proof
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of
@@ -16,7 +17,6 @@ from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile
 from gapless.model.comparison import Comparison, percents
 from gapless.prove.naming import is_target, script_words
-from gapless.render import Style, _comparison
 
 if TYPE_CHECKING:
     from gapless.analyze.compare import Subject
@@ -31,10 +31,7 @@ _STEPS = "10"
 
 
 @click.command("compare")
-@click.option(
-    "-f", "--format", "form", type=click.Choice(("html", "json", "text")), default="text", show_default=True
-)
-@click.option("--all", "unfold", is_flag=True, help="Every row of every list.")
+@_output.report_options
 @click.option(
     "--fail-on-regression",
     "bound",
@@ -43,7 +40,6 @@ _STEPS = "10"
     help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has as many more waits).",
 )
 @_proof.options
-@click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
@@ -52,8 +48,9 @@ def command(
     after: str,
     form: str,
     unfold: bool,
-    bound: float | None,
+    verbose: bool,
     no_color: bool,
+    bound: float | None,
     quiet: bool,
     **asked: Any,
 ) -> int:
@@ -85,27 +82,18 @@ def command(
         if not (is_target(before) and is_target(after)):
             other = after if is_target(before) else before
             raise UsageError(f"{other} is no callable: write {_advice(other)}")
-        if form == "html":
-            raise UsageError("a page is of two runs; callables are told as text or json")
         if bound is not None:
             raise UsageError("--fail-on-regression is for runs; callables take --fail-if-slower")
-        return _proof.show(before, after, wishes, form, unfold, no_color)
+        made = _proof.proof(before, after, wishes)
+        _output.show([report(made)], form, unfold, verbose, no_color)
+        return _proof.status(made, wishes)
     _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
-    made = compare(before, after, quiet, wishes.gpu)
-    style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
-    _output.write(sys.stdout, _written(made, form, style))
-    reason = regression(made, bound) if bound is not None else ""
+    compared = compare(before, after, quiet, wishes.gpu)
+    _output.show([report(compared)], form, unfold, verbose, no_color)
+    reason = regression(compared, bound) if bound is not None else ""
     if reason:
         _output.say(reason)
     return EXIT_FINDINGS if reason else EXIT_OK
-
-
-def _written(made: Comparison, form: str, style: Style) -> str:
-    if form == "html":
-        from gapless.render import html
-
-        return html.comparison(made, style)
-    return _comparison.as_json(made, style) if form == "json" else _comparison.as_text(made, style)
 
 
 def _advice(name: str) -> str:

@@ -12,13 +12,14 @@ from typing import Literal
 import click
 import msgspec
 
+from gapless.analyze import report
 from gapless.commands import _gate, _output
 from gapless.commands._diagnosed import diagnosis, explained
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile, Report
-from gapless.render import Style, _perfetto, together
+from gapless.render import Style, _perfetto
 
 DRAWN = ((8, 16_000), (64, 4_000))
 """For a page: up to so many traces, the boxes that the timeline of each is thinned to. Of more none is."""
@@ -134,7 +135,6 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
 
 def trace(traces: Sequence[str], wishes: Wishes) -> int:
     """Read, report and save; the exit status that follows."""
-    from gapless.analyze.profile.report import report
     from gapless.analyze.ranks import group
 
     measured = diagnosis(wishes.loader) if wishes.loader else None
@@ -144,7 +144,7 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
     if not profiles:
         return UnreadableInput.exit_code
     if wishes.perfetto:
-        _mark(report(profiles, (), nearby), wishes.perfetto)
+        _mark(report(profiles, read=nearby), wishes.perfetto)
         if wishes.form != "html":  # nothing else draws them
             profiles = [msgspec.structs.replace(one, lanes=None) for one in profiles]
     grouping = group(profiles)
@@ -154,12 +154,12 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
         save(profiles, wishes.output)
     status: int = UnreadableInput.exit_code if failures else EXIT_OK
     reports = [
-        report(run, [*notes, *grouping.notes] if not number else (), nearby)
+        report(run, notes=[*notes, *grouping.notes] if not number else (), read=nearby)
         for number, run in enumerate(grouping.runs)
     ]
     if measured is not None:
         reports = explained(reports, measured)
-    _write(reports, wishes)
+    _output.show(reports, wishes.form, wishes.unfold, wishes.verbose, wishes.no_color)
     for found in reports:
         for reason in over(found, wishes):
             _output.say(reason)
@@ -206,17 +206,6 @@ def _mark(found: Report, target: str) -> None:
     path = found.profile.path if found.profile else ""
     style = Style(folder=os.getcwd())
     splice(path, target, lambda base: _perfetto.events(found, style, base))
-
-
-def _write(reports: Sequence[Report], wishes: Wishes) -> None:
-    style = _output.style_for(
-        sys.stdout,
-        color=not wishes.no_color,
-        unfold=wishes.unfold,
-        frames=wishes.verbose,
-        folder=os.getcwd(),
-    )
-    _output.write(sys.stdout, together(wishes.form, reports, style))
 
 
 def over(found: Report, wishes: Wishes) -> list[str]:

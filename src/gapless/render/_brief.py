@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from gapless.model import Finding, Report, SourceLine
-from gapless.model.wording import duration, percent
+from gapless.model import Change, Finding, Report, SourceLine
+from gapless.model.wording import change
 from gapless.render import _words as words
 from gapless.render._style import Style
 from gapless.rules._places import short_path
@@ -38,31 +38,10 @@ def level(one: Finding) -> Level:
     return "warning"
 
 
-def often(one: Finding, report: Report) -> str:
-    """How often it happens, or in a profile what the GPU loses to it."""
-    loss = one.loss
-    if loss is None:
-        return words.often(one.frequency, report.steps.steady)
-    if not (loss.idle or loss.blocked):
-        return ""
-    if loss.share < 0.0005:
-        return "GPU idles under 0.1 %"
-    steps = report.profile.steps.count if report.profile else 1
-    each = " a step" if steps > 1 else ""
-    return f"GPU idles {percent(loss.share)}, {duration(loss.idle / max(steps, 1))}{each}"
-
-
 def cost(one: Finding, report: Report) -> str:
-    """What removing it saves, as far as that is known; else ""."""
-    price = one.price
-    if price is None:
-        return ""
-    if price.estimated:
-        return words.estimated(price, report.estimate) if report.estimate is not None else ""
-    prices = report.profile.prices if report.profile else None
-    if not price.waits or prices is None:
-        return ""
-    return "saves " + "; ".join(words.price(price, 0 if prices.reasons else prices.span))
+    """What mending it saves, as far as that is known; else ""."""
+    told = words.saving(one, report)
+    return f"saves {'; '.join(told)}" if told else ""
 
 
 def waits(one: Finding) -> str:
@@ -77,17 +56,50 @@ def message(one: Finding, report: Report) -> str:
     parts = []
     told = waits(one)
     if told:
-        told = f"the host waits for the GPU in {told}"
+        told = f"the CPU waits for the GPU in {told}"
         parts.append(f"in backward of this line {told}" if one.backward else told)
-    parts += [often(one, report), *one.evidence, cost(one, report)]
+    parts += [words.weight(one, report), *one.evidence, cost(one, report)]
     instead = plain(one.remedy)
     text = "; ".join(plain(part) for part in dict.fromkeys(parts) if part)
     return f"{text[:1].upper()}{text[1:]}. Instead: {instead}." if text else f"{instead}."
 
 
 def remarks(report: Report) -> list[str]:
-    """How the run ended, and the notes."""
-    return [portable(line) for line in (*words.ending(report), *report.notes)]
+    """What was not checked, and the notes."""
+    unseen = (f"Not checked: {line}" for line in report.verdict.not_seen)
+    return [portable(line) for line in (*unseen, *report.notes)]
+
+
+def verdict(report: Report, style: Style) -> list[str]:
+    """The first lines, a sentence each: the verdict, why, and what to do first."""
+    one = report.verdict
+    sure = f" ({one.confidence})" if one.confidence else ""
+    told = [f"{one.sentence}.{sure}", *(f"{reason}." for reason in one.why)]
+    for number, each in enumerate(one.do_first, 1):
+        where, brought = changed(each, style), effect(each)
+        told.append(f"{number}. {each.what}{f' at {where}' if where else ''}{f': {brought}' if brought else ''}")
+    return [portable(line) for line in told]
+
+
+def changed(each: Change, style: Style) -> str:
+    """Where a change is to be made: ``train.py:60–62``, ``train.py:3, 9``; "" where no line is known."""
+    if each.line is None:
+        return each.place
+    return f"{shown_path(each.line, style)}:{numbers(each.lines or (each.line.line,))}"
+
+
+def numbers(lines: Sequence[int]) -> str:
+    """``60–62``, ``3, 9``, ``3, 9 … 40``."""
+    if len(lines) > 2 and lines[-1] - lines[0] == len(lines) - 1:
+        return f"{lines[0]}–{lines[-1]}"
+    if len(lines) > 3:
+        return f"{', '.join(map(str, lines[:2]))} … {lines[-1]}"
+    return ", ".join(map(str, lines))
+
+
+def effect(each: Change) -> str:
+    """``8.8 → 1.9 ms``; with ``≥`` where the saving is an upper limit."""
+    return change(each.before, each.after, each.unit, each.bound)
 
 
 def portable(text: str) -> str:

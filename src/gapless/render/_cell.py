@@ -7,6 +7,7 @@ from html import escape
 from gapless.model import Finding, Report
 from gapless.model.wording import count
 from gapless.render import _brief as brief
+from gapless.render import _words as words
 from gapless.render._style import Style
 
 _UNFOLDED = 20
@@ -16,7 +17,8 @@ _LONG = 2_000
 
 def render(report: Report, style: Style) -> str:
     """`report` as one element without scripts; it takes its colours from the notebook."""
-    parts = [f"<p><b>{_text(report.sentence)}.</b></p>"]
+    first, *more = brief.verdict(report, style)
+    parts = [f"<p><b>{_text(first)}</b></p>", *(f"<p>{_text(line)}</p>" for line in more)]
     shown = report.findings[:_UNFOLDED]
     if shown:
         rows = "".join(_row(one, report, style) for one in shown)
@@ -44,7 +46,7 @@ def _row(one: Finding, report: Report, style: Style) -> str:
     cells = (
         f'<span style="{weight}">{one.code} {_text(one.name)}</span>',
         ("backward of " if one.backward else "") + details,
-        _text(brief.often(one, report)),
+        _text(words.weight(one, report)),
     )
     row = "".join(f'<td style="text-align:left;vertical-align:top">{cell}</td>' for cell in cells)
     return f"<tr>{row}</tr>"

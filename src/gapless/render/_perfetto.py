@@ -128,7 +128,7 @@ def _told(one: Finding, report: Report, style: Style) -> Json:
         "where": brief.where(one, style),
         "code": one.line.code if one.line else "",
         "what waits": brief.waits(one),
-        "costs": brief.often(one, report),
+        "costs": words.weight(one, report),
         "price": brief.cost(one, report),
         "instead": one.remedy,
     }

@@ -11,10 +11,7 @@ from rich.text import Text
 
 from gapless.errors import UsageError
 from gapless.model import Report, loading, memory, profile, session
-from gapless.model.comparison import Comparison
-from gapless.model.memory import MemoryReport
-from gapless.model.proof import Proof
-from gapless.render import _comparison, _memory, _proof, json
+from gapless.render import json
 from gapless.render._canvas import Canvas
 from gapless.render._style import Style
 
@@ -32,18 +29,9 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "report": Kind(json.FORMAT, json.VERSION, Report, True, "gapless check|trace|show -f json"),
-    "comparison": Kind(
-        _comparison.FORMAT,
-        _comparison.VERSION,
-        Comparison,
-        True,
-        "gapless compare A B -f json",
-    ),
-    "proof": Kind(_proof.FORMAT, _proof.VERSION, Proof, True, "gapless compare A.py:f B.py:g -f json"),
-    "memory-report": Kind(_memory.FORMAT, _memory.VERSION, MemoryReport, True, "gapless memory -f json"),
+    "report": Kind(json.FORMAT, json.VERSION, Report, True, "every command with -f json"),
     "loader": Kind(
-        loading.FORMAT, loading.VERSION, loading._Document, False, "gapless loader -o FILE|-f json"
+        loading.FORMAT, loading.VERSION, loading._Document, False, "gapless loader -o FILE"
     ),
     "session": Kind(session.FORMAT, session.VERSION, session._Document, False, "gapless check -o FILE"),
     "profile": Kind(profile.FORMAT, profile.VERSION, profile._Document, False, "gapless trace -o FILE"),

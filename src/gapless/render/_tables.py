@@ -31,6 +31,10 @@ def _table(canvas: Canvas, one: Table) -> bool:
     if not shown and not (one.notes and one.shown):
         return bool(one.rows)
     canvas.blank()
+    if not one.rows:
+        for note in one.notes:
+            canvas.wrapped(Text(f"{note}."))
+        return False
     widths = _widths(canvas, one.columns, shown, one.title)
     _row(canvas, one.columns, [one.title, *(column.name for column in one.columns[1:])], widths, head=True)
     for row in shown:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 
 from gapless.model import Change, Verdict
-from gapless.model.wording import change
+from gapless.render._brief import effect, numbers
 from gapless.render._canvas import Canvas
-from gapless.render._style import Style
 
 _TONES = {"act": "bold yellow", "fine": "bold green", "unknown": "bold", "failed": "bold red"}
 _NARROW = 60
@@ -33,8 +32,10 @@ def verdict(canvas: Canvas, one: Verdict) -> None:
 
 def _change(canvas: Canvas, number: int, each: Change, brought: str) -> None:
     """``1  num_workers=4     train.py:43      8.8 → 1.9 ms``; the place below where there is no room beside."""
-    lead, where = f" {number}  ", place(each, canvas.style)
-    style = canvas.style
+    lead, style = f" {number}  ", canvas.style
+    where = each.place
+    if each.line is not None:
+        where = f"{style.path(each.line.file)}:{numbers(each.lines or (each.line.line,))}"
     free = style.width - len(lead) - len(where) - len(brought) - 6
     what = style.ascii(each.what)
     if style.width >= _NARROW and len(what) <= free:
@@ -43,22 +44,3 @@ def _change(canvas: Canvas, number: int, each: Change, brought: str) -> None:
         return
     canvas.hanging(Text(lead), Text(each.what))
     canvas.spread(Text(" " * len(lead)) + Text(where, style="dim"), Text(brought, style="green"))
-
-
-def place(each: Change, style: Style) -> str:
-    """``train.py:60–62``, ``train.py:3, 9``: one file's lines; "" where none is known."""
-    if each.line is None:
-        return each.place
-    lines = each.lines or (each.line.line,)
-    if len(lines) > 2 and lines[-1] - lines[0] == len(lines) - 1:
-        told = f"{lines[0]}–{lines[-1]}"
-    elif len(lines) > 3:
-        told = f"{', '.join(map(str, lines[:2]))} … {lines[-1]}"
-    else:
-        told = ", ".join(map(str, lines))
-    return f"{style.path(each.line.file)}:{told}"
-
-
-def effect(each: Change) -> str:
-    """``8.8 → 1.9 ms``; with ``≥`` where the saving is an upper limit."""
-    return change(each.before, each.after, each.unit, each.bound)

@@ -11,7 +11,8 @@ _COMMANDS = {"warning": "warning", "note": "notice"}
 
 def render(report: Report, style: Style) -> str:
     """`report` as a line for each finding, the worst first (a job shows the first ten of each kind)."""
-    lines = [command("notice", brief.plain(report.sentence) + ".", {"title": "Gapless"})]
+    first = "\n".join(brief.verdict(report, style))
+    lines = [command("notice", first, {"title": "Gapless"})]
     lines += [_annotation(one, report, style) for one in report.findings]
     lines += [command("notice", text, {"title": "Gapless"}) for text in brief.remarks(report)]
     return style.ascii("".join(f"{line}\n" for line in lines))

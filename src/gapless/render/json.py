@@ -15,13 +15,21 @@ from gapless.model import Report
 from gapless.render._style import Style
 
 FORMAT = "gapless-report"
-VERSION = 1
+VERSION = 2
 _BEYOND = re.compile(r"[^ -~\n]")
 
 
 def render(report: Report, style: Style) -> str:
     """`report` as a JSON object in one line; `style` only says which characters may be used."""
-    return document(FORMAT, VERSION, plain(report), style)
+    return document(FORMAT, VERSION, content(report), style)
+
+
+def content(report: Report) -> dict[str, Any]:
+    """The report's fields, the verdict's first; tables are left out, whose numbers the parts hold."""
+    told = plain(report)
+    verdict = told.pop("verdict")
+    del told["tables"]
+    return {"verdict": verdict.pop("sentence"), **verdict, **told}
 
 
 def document(form: str, version: int, content: dict[str, Any], style: Style) -> str:

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from gapless.model import Finding, Report
 from gapless.render import _brief as brief
+from gapless.render import _words as words
 from gapless.render._style import Style
 
 
@@ -31,7 +32,7 @@ def _suite(report: Report, style: Style) -> str:
         f'  <testsuite name={_attribute(f"gapless {subject}")} tests="{len(cases)}" '
         f'failures="{failures}" errors="{errors}" skipped="0">'
     )
-    said = "\n".join([brief.plain(report.sentence) + ".", *brief.remarks(report)])
+    said = "\n".join([*brief.verdict(report, style), *brief.remarks(report)])
     return "\n".join([head, *cases, f"    <system-out>{_content(said)}</system-out>", "  </testsuite>"])
 
 
@@ -62,7 +63,7 @@ def _case(one: Finding, report: Report, subject: str, style: Style) -> str:
     message = brief.message(one, report)
     if brief.level(one) == "note":
         return f"{head}<system-out>{_content(message)}</system-out></testcase>"
-    often = brief.often(one, report) or one.name
+    often = words.weight(one, report) or one.name
     told = f"{where}: {often}"
     body = "\n".join(filter(None, [told, brief.plain(one.line.code) if one.line else "", message]))
     failure = f"<failure type={_attribute(one.code)} message={_attribute(told)}>{_content(body)}</failure>"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-
-from gapless.model import Finding, RankSummary, Report
-from gapless.model.wording import count, duration, percent
+from gapless.model import Finding, Report, SourceLine, Table
+from gapless.model.table import Cell
+from gapless.model.wording import count
 from gapless.render import _brief as brief
+from gapless.render import _words as words
 from gapless.render._style import Style
 
 _ROWS = 50
@@ -26,15 +26,14 @@ _SPECIAL = re.compile(
 
 def render(report: Report, style: Style) -> str:
     """`report` as the sentence, a table of the findings, and their details folded away."""
-    parts = [f"### {text(report.sentence)}.\n"]
+    parts = [f"### {text(report.sentence)}.\n", *_first(report, style)]
     about = _about(report, style)
     if about:
         parts.append(about + "\n")
     if report.findings:
         parts.append(_table(report, style))
         parts.append(_details(report, style))
-    if report.ranks:
-        parts.append(_ranks(report.ranks))
+    parts += [_numbers(one, style) for one in report.tables if one.shown]
     notes = brief.remarks(report)
     if notes:
         parts.append("".join(f"- {text(note)}\n" for note in notes))
@@ -93,7 +92,7 @@ def _table(report: Report, style: Style) -> str:
         if not style.unicode and sign:
             sign = "!"
         rule = f"{one.code} {text(one.name)}"
-        rows.append(f"| {sign} | {rule} | {_where(one, style)} | {text(brief.often(one, report))} |")
+        rows.append(f"| {sign} | {rule} | {_where(one, style)} | {text(words.weight(one, report))} |")
     left = len(report.findings) - _ROWS
     if left > 0:
         rows.append(f"| | … and {count(left, 'finding')} more | | |")
@@ -128,14 +127,31 @@ def _detail(one: Finding, report: Report, style: Style) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ranks(ranks: Sequence[RankSummary]) -> str:
-    rows = ["| rank | step | idle | communicates | arrives late |", "|---:|---:|---:|---:|---:|"]
-    shown = sorted(ranks, key=lambda one: (-one.late, -one.step))[:_UNFOLDABLE]
-    for one in shown:
-        parts = [percent(part / one.step) if one.step else "" for part in (one.idle, one.communication)]
-        late = duration(one.late) if one.late >= 0 else "?"
-        rows.append(f"| {one.rank} | {duration(one.step)} | {parts[0]} | {parts[1]} | {late} |")
-    left = len(ranks) - len(shown)
-    if left:
-        rows.append(f"| … and {count(left, 'rank')} that arrive earlier | | | | |")
-    return "\n".join(rows) + "\n"
+def _first(report: Report, style: Style) -> list[str]:
+    """Why, and what to do first."""
+    one = report.verdict
+    told = [f"{text(one.confidence)}\n"] if one.confidence else []
+    told += [f"{text(reason)}.\n" for reason in one.why]
+    rows = [
+        f"{number}. {text(each.what)} · {code(brief.changed(each, style))} · **{text(brief.effect(each))}**\n"
+        for number, each in enumerate(one.do_first, 1)
+    ]
+    return [*told, "".join(rows)] if rows else told
+
+
+def _numbers(one: Table, style: Style) -> str:
+    """A table, without what is drawn in it."""
+    kept = [n for n, column in enumerate(one.columns) if column.kind != "drawn"]
+    names = [one.title, *(column.name for column in one.columns[1:])]
+    marks = ["---:" if one.columns[n].kind == "number" and n else "---" for n in kept]
+    rows = [f"| {' | '.join(text(names[n]) for n in kept)} |", f"|{'|'.join(marks)}|"]
+    for row in one.rows[: one.shown] if one.shown > 0 else one.rows:
+        rows.append(f"| {' | '.join(_cell(row.cells[n], style) for n in kept)} |")
+    body = "\n".join(rows) + "\n" if one.rows else ""
+    return body + "".join(f"\n{text(note)}.\n" for note in one.notes)
+
+
+def _cell(cell: Cell, style: Style) -> str:
+    if isinstance(cell, SourceLine):
+        return code(f"{brief.shown_path(cell, style)}:{cell.line}")
+    return text(cell) if isinstance(cell, str) else ""

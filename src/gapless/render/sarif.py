@@ -66,7 +66,7 @@ def _run(report: Report, style: Style) -> Json:
             for one, mark in zip(report.findings, prints, strict=True)
         ],
         "columnKind": "unicodeCodePoints",
-        "properties": {"sentence": brief.plain(report.sentence)},
+        "properties": {"verdict": brief.verdict(report, style)},
     }
 
 

@@ -1,0 +1,151 @@
+"""Two callables side by side: what differs, what a call costs, where it waits, and the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.analyze.tables.sides import SHOWN, measured, sided
+from gapless.model import Table
+from gapless.model.comparison import Measure, scale
+from gapless.model.proof import CaseResult, Difference, Proof, Sweep, Timing
+from gapless.model.table import Column, Row, Tone
+from gapless.model.wording import count
+
+_OUTCOMES = {
+    "same": "the same",
+    "differs": "not the same",
+    "both raise": "the same error",
+    "dropped": "dropped (the first raises)",
+}
+_TONES: dict[str, Tone] = {"same": "good", "differs": "bad"}
+
+
+def tables(made: Proof) -> tuple[Table, ...]:
+    """Every table of `made`."""
+    found = [_sides(made), _differences(made), _costs(made), _times(made), _where(made), _cases(made)]
+    found += [_sweep(made.sweep)] if made.sweep is not None else []
+    return tuple(one for one in found if one.rows)
+
+
+def _two(title: str, rows: list[Row], **more: object) -> Table:
+    columns = (Column("", "text"), Column("", "text"))
+    return Table(title=title, columns=columns, rows=tuple(rows), **more)  # type: ignore[arg-type]
+
+
+def _sides(made: Proof) -> Table:
+    kinds = {outcome: sum(one.outcome == outcome for one in made.cases) for outcome in _OUTCOMES}
+    told = ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in kinds.items() if number) or "none"
+    rows = [Row(("before", made.before)), Row(("after", made.after))]
+    rows.append(Row(("cases", told + (f", on {made.device}" if made.device else ""))))
+    return _two("", rows, where="before")
+
+
+def _differences(made: Proof) -> Table:
+    rows = [Row((case.name, difference(one)), "bad") for case in made.failed for one in case.differences]
+    return _two("Not the same", rows, shown=3, rest="differences", where="before")
+
+
+def difference(one: Difference) -> str:
+    """``output: 1.5 instead of 1.0 at [0, 3], largest difference 0.5, 3 % of the elements``."""
+    where = f"call {one.call}, {one.where}" if one.call else one.where
+    if one.kind == "gradient":
+        return f"{where} {one.after}"
+    kind = f"{one.kind} " if one.kind in ("shape", "dtype", "device") else ""
+    text = f"{where}: {kind}{one.after} instead of {one.before}"
+    if one.at:
+        text += f" at [{', '.join(map(str, one.at))}]"
+    if one.largest >= 0:
+        text += f", largest difference {one.largest:.3g}"
+    if one.share and one.at:
+        text += f", {'all' if one.share == 1 else f'{100 * one.share:.3g} %'} of the elements"
+    if one.largest >= 0 and (one.rtol or one.atol):
+        text += f" (allowed: {one.rtol:.2g} relative, {one.atol:.2g} absolute)"
+    return text
+
+
+def _cases(made: Proof) -> Table:
+    def told(case: CaseResult) -> str:
+        return case.outcome + (f": {case.why}" if case.why else "")
+
+    rows = [Row((case.name, told(case)), _TONES.get(case.outcome, "dim")) for case in made.cases]
+    return _two("Cases", rows, shown=0)
+
+
+def _costs(made: Proof) -> Table:
+    if not made.costs:
+        return sided("", [])
+    before, after = made.costs
+    rows = [_measure("syncs", before.waits, after.waits)]
+    if any(one.first != one.waits for one in made.costs):
+        rows.append(_measure("  in the first call", before.first, after.first))
+    rows.append(_measure("operators launched", before.operators, after.operators))
+    rows.append(measured(Measure(name="peak memory", before=before.peak, after=after.peak, unit="bytes")))
+    if before.estimate is not None and after.estimate is not None:
+        for name, field in (("estimated time", "likely"), ("    at least", "least"), ("    at most", "most")):
+            sides = (getattr(side, field) for side in (before.estimate, after.estimate))
+            rows.append(_measure(name, *sides, unit="ns"))
+    return sided(f"Per call, on an emulated {made.gpu}", rows)
+
+
+def _measure(name: str, before: float, after: float, unit: str = "count") -> Row:
+    return measured(Measure(name=name, before=before, after=after, unit=unit))  # type: ignore[arg-type]
+
+
+def _times(made: Proof) -> Table:
+    if made.time is None:
+        return sided("", [])
+    kind = "Time" if made.time.clock == "GPU" else "CPU time"
+    return sided(f"{kind} of a call, {made.time.rounds} rounds", list(_timed(made.time)))
+
+
+def _timed(time: Timing) -> Iterator[Row]:
+    for name, field in (("median", "total"), ("  on the CPU", "host"), ("  on the GPU", "device")):
+        before, after = getattr(time.before, field), getattr(time.after, field)
+        if before is None or after is None:
+            continue
+        yield _measure(name, before.median, after.median, "ns")
+        yield _measure("    at least (95 %)", before.low, after.low, "ns")
+        yield _measure("    at most (95 %)", before.high, after.high, "ns")
+
+
+def _where(made: Proof) -> Table:
+    """Where the original waits; where the new code does is a report's findings."""
+    rows = [
+        Row((one.line or one.place, f"{one.code} {one.name}", count(one.frequency.per_step, "sync") + " per call"))
+        for one in (made.costs[0].findings if made.costs else ())
+    ]
+    columns = (Column("", "text"), Column("", "text"), Column(""))
+    return Table(title="Where it waited before", columns=columns, rows=tuple(rows), shown=SHOWN)
+
+
+def _sweep(sweep: Sweep) -> Table:
+    longest = max(max(row.time.before.total.median, row.time.after.total.median) for row in sweep.rows)
+    unit = scale(longest, least=1)
+    clock = "time" if sweep.rows[0].time.clock == "GPU" else "CPU time"
+    rows = []
+    for row in sweep.rows:
+        time = row.time
+        faster = {"neither": "?"}.get(time.faster, time.faster) + ("" if row.same else ", not the same")
+        sides = (unit(time.before.total.median), unit(time.after.total.median))
+        around = f"{time.ratio.low:.2f}–{time.ratio.high:.2f}"
+        tone: Tone = "" if row.same else "bad"
+        rows.append(Row((str(row.value), *sides, f"{time.ratio.median:.2f}", around, faster), tone))
+    names = ("before", "after", "quotient", "99 %", "faster")
+    columns = (Column("", "text"), *map(Column, names))
+    title = f"{sweep.key}; {clock}, {unit.name}"
+    return Table(title=title, columns=columns, rows=tuple(rows), notes=tuple(_crossings(sweep)))
+
+
+def _crossings(sweep: Sweep) -> Iterator[str]:
+    for one in sweep.crossings:
+        yield (
+            f"Above {sweep.key} = {one.value:.3g} {one.faster} is faster, below it the other "
+            f"(between {one.low:g} and {one.high:g})"
+        )
+    if sweep.crossings:
+        return
+    sides = {row.time.faster for row in sweep.rows} - {"neither"}
+    if sides:
+        yield f"Neither overtakes the other: {sides.pop()} is faster wherever a difference can be told"
+    else:
+        yield "At no value a difference can be told"

@@ -1,0 +1,33 @@
+"""The verdict on two runs side by side, and on two callables."""
+
+from __future__ import annotations
+
+from gapless.analyze.compare.sentence import profile_sentence, session_sentence
+from gapless.analyze.verdicts.changes import changes
+from gapless.model import Finding, Verdict
+from gapless.model.comparison import Comparison
+from gapless.model.proof import Proof
+from gapless.model.verdict import Level
+
+
+def of_runs(made: Comparison, new: tuple[Finding, ...]) -> Verdict:
+    """The first lines of a comparison; `new` are the findings that the second run alone has."""
+    sentence = profile_sentence(made) if made.of == "profiles" else session_sentence(made)
+    worse = bool(new) or (made.length.change > 0 and not made.within_spread)
+    waits = [(position, one.frequency.per_step) for position, one in enumerate(new) if one.frequency.per_step]
+    return Verdict(
+        sentence=sentence,
+        level="act" if worse else "fine",
+        do_first=changes(new, waits, made.length.after, unit="syncs") if made.of == "sessions" else (),
+        why=tuple(f"New: {one.code} {one.name}" for one in new[:2]),
+    )
+
+
+def of_callables(made: Proof) -> Verdict:
+    """The first lines of a proof."""
+    slower = made.time is not None and made.time.faster == "before"
+    level: Level = "fine" if made.same and not slower else "act" if made.same else "failed"
+    why = []
+    if not made.same and made.again:
+        why.append(f"Again, that case alone: {made.again}")
+    return Verdict(sentence=made.verdict, level=level, why=tuple(why))
