@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gapless.model import Session, StepSummary
-from gapless.model.wording import count
+from gapless.model.wording import count, rate
 
 
 def sentence(session: Session, steps: StepSummary) -> str:
@@ -25,7 +25,11 @@ def sentence(session: Session, steps: StepSummary) -> str:
     if not steps.most:
         return f"No waits in {sample}"
     spread = f" ({steps.least} to {steps.most})" if steps.least != steps.most else ""
-    return f"{count(steps.waits_per_step, 'wait')} per training step{spread} in {sample}"
+    if steps.waits_per_step < 1:
+        waits = round(steps.waits_per_step * steps.steady)
+        if steps.steady % waits:
+            return f"{count(waits, 'wait')} in {sample}"
+    return f"{rate(steps.waits_per_step, step='training step')}{spread} in {sample}"
 
 
 def _name(script: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ from gapless.model.comparison import (
     WorkChange,
     scale,
 )
-from gapless.model.wording import count, duration, number, size
+from gapless.model.wording import count, duration, number, rate, size
 from gapless.render import _table as table
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
@@ -255,9 +255,7 @@ def _finding(canvas: Canvas, made: Comparison, row: FindingChange) -> None:
 def _finding_change(made: Comparison, row: FindingChange) -> str:
     """What it costs now, and what it did; of a finding that is gone what it did."""
     if made.of == "sessions":
-        frequency = row.finding.frequency
-        per = " a step" if frequency.per_step else f" ({words.WHEN[frequency.when]})"
-        return _then(row, row.calls_before, row.calls_after, lambda waits: count(waits, "wait")) + per
+        return _then(row, row.calls_before, row.calls_after, lambda waits: count(waits, "wait"), _per(row))
     if max(row.idle_before, row.idle_after) > 0:
         return "idle " + _then(row, row.idle_before, row.idle_after, duration)
     if max(row.calls_before, row.calls_after) > 0:
@@ -265,10 +263,19 @@ def _finding_change(made: Comparison, row: FindingChange) -> str:
     return ""
 
 
-def _then(row: FindingChange, before: float, after: float, say: Callable[[float], str]) -> str:
+def _per(row: FindingChange) -> str:
+    frequency = row.finding.frequency
+    return " a step" if frequency.per_step else f" ({words.WHEN[frequency.when]})"
+
+
+def _then(row: FindingChange, before: float, after: float, say: Callable[[float], str], per: str = "") -> str:
+    """The number now, and before where it differs: ``1 wait a step instead of 2 waits``."""
+    if per == " a step" and any(0 < one < 1 for one in (before, after)):
+        say, per = (lambda waits: rate(waits, each="a")), ""
     if row.after is None:
-        return say(before)
-    return say(after) if row.before is None or before == after else f"{say(after)} instead of {say(before)}"
+        return say(before) + per
+    told = say(after) if row.before is None or before == after else f"{say(after)} instead of {say(before)}"
+    return told + per
 
 
 def _closing(canvas: Canvas, made: Comparison) -> None:

@@ -11,7 +11,7 @@ from gapless.model import Finding
 from gapless.model.comparison import Measure, Scale, scale
 from gapless.model.estimate import Range
 from gapless.model.proof import CaseResult, Cost, Difference, Interval, Proof, Sweep, SweepRow, Timing
-from gapless.model.wording import count, number, size
+from gapless.model.wording import number, rate, size
 from gapless.render import _table as table
 from gapless.render._canvas import Canvas
 from gapless.render._style import Style
@@ -214,7 +214,7 @@ def _findings(canvas: Canvas, cost: Cost, advice: bool) -> None:
 
 
 def _often(one: Finding) -> str:
-    return f"{count(one.frequency.per_step, 'wait')} a call"
+    return rate(one.frequency.per_step, step="call", each="a")
 
 
 # -- the sweep -------------------------------------------------------------------------------------

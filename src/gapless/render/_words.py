@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary
 from gapless.model.estimate import Estimate, Range
 from gapless.model.profile import Asked, Price, Prices
-from gapless.model.wording import count, duration, number, percent, size
+from gapless.model.wording import count, duration, number, percent, rate, size
 
 _WIDE, _NOTHING = 3.0, 1_000
 """A price whose range spans more than this factor is told as a bound; nanoseconds that are nothing."""
@@ -92,10 +92,13 @@ def meaning(steps: StepSummary) -> str:
     """What the number of waits says of a step, and what a step is."""
     waits = steps.waits_per_step
     times = "Once" if waits == 1 else f"{number(waits)} times"
-    if steps.least != steps.most:
-        times = f"On average {times.lower()}"
+    often = f"{times} in each step"
+    if waits < 1:
+        often = rate(waits, "time")
+    elif steps.least != steps.most:
+        often = f"On average {often.lower()}"
     return (
-        f"{times} in each step the host launches nothing until the GPU has done all that was queued. "
+        f"{often} the host launches nothing until the GPU has done all that was queued. "
         f"A step ends with {steps.source}."
     )
 

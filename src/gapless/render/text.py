@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.text import Text
 
 from gapless.model import Finding, Report
-from gapless.model.wording import count, number
+from gapless.model.wording import count, rate
 from gapless.render import _profile
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
@@ -38,10 +38,8 @@ def render(report: Report, style: Style) -> str:
     if len(shown) < len(report.findings):
         canvas.blank()
         if more:
-            waits = number(sum(one.frequency.per_step for one in more))
-            canvas.wrapped(
-                Text(f"… and {count(len(more), 'finding')} with fewer waits, {waits} per step together")
-            )
+            waits = rate(sum(one.frequency.per_step for one in more))
+            canvas.wrapped(Text(f"… and {count(len(more), 'finding')} with fewer waits, {waits} together"))
         _folded(canvas, [one for one in report.findings if one not in shown and one not in more])
     if report.estimate is not None:
         estimated(canvas, report, report.estimate)
