@@ -391,6 +391,68 @@ class TestPlaces:
         assert [other[j] for _, j in sorted(pairs)] == places
 
 
+def sides(texts: list[tuple[str, str]], at: list[int]) -> tuple[Place, ...]:
+    return tuple(
+        place(number, function, code=text) for (function, text), number in zip(texts, at, strict=True)
+    )
+
+
+TEXTS = st.lists(
+    st.tuples(st.sampled_from("fg"), st.sampled_from(["x.item()", "x[m]", "print(x)"])), max_size=9
+)
+
+
+class TestWhatIsNew:
+    """Places of findings: what they are is their identity, and not where they stand."""
+
+    @given(TEXTS, st.randoms())
+    def test_lines_that_were_moved_are_no_new_ones(self, texts, random):
+        numbers = random.sample(range(1, 500), len(texts))
+        before = sides(texts, numbers)
+        after = sides(random.sample(texts, len(texts)), random.sample(range(1, 500), len(texts)))
+        assert all(i is not None and j is not None for i, j in match_places(before, after, edited=False))
+
+    @given(TEXTS, st.sampled_from("fg"), st.sampled_from(["x.item()", "y.item()", "x[m]"]), st.randoms())
+    def test_one_that_was_added_is_one_new_one(self, texts, function, text, random):
+        before = sides(texts, random.sample(range(1, 500), len(texts)))
+        more = random.sample([*texts, (function, text)], len(texts) + 1)
+        after = sides(more, random.sample(range(1, 500), len(more)))
+        (new,) = (j for i, j in match_places(before, after, edited=False) if i is None)
+        assert after[new].line.code == text
+
+    @given(st.lists(st.integers(1, 300), unique=True, max_size=8), st.integers(-150, 150), st.integers(0, 8))
+    def test_without_their_text_lines_move_with_their_function(self, numbers, by, at):
+        before = [place(number) for number in numbers]
+        after = [place(number + by) for number in numbers]
+        assert all(i is not None and j is not None for i, j in match_places(before, after, edited=False))
+        added = place(max(numbers, default=1) + by + DRIFT + 1)
+        pairs = match_places(before, [*after[:at], added, *after[at:]], edited=False)
+        (new,) = (j for i, j in pairs if i is None) if len(numbers) > 1 else (at,)
+        assert new == min(at, len(after)) or len(numbers) < 2
+
+    @pytest.mark.parametrize(
+        ("one", "other", "same"),
+        [
+            ("x[m]", "x[ m ]", True),
+            ("x[m]  # border", "x[m]", True),
+            ("foo(x.item(),", "foo(x.item(),", True),
+            ("foo(x.item(),", "foo(y.item(),", False),
+            ("x.item()", "y.item()", False),
+            ('print("a  b", x)', 'print("a b", x)', False),
+        ],
+    )
+    def test_spaces_and_comments_are_no_words(self, one, other, same):
+        assert (
+            match_places([place(10, code=one)], [place(11, code=other)], edited=False) == [(0, 0)]
+        ) == same
+
+    def test_a_file_of_another_name(self):
+        before, after = place(10, code="x[m]"), place(90, file="/b/loop.py", code="x[m]")
+        assert match_places([before], [after], edited=False) == [(0, 0)]
+        other = place(90, "g", "/b/loop.py", "x[m]")
+        assert match_places([before], [other], edited=False) == [(0, None), (None, 0)]
+
+
 class TestLinesAndFindings:
     def test_lines_are_followed_through_an_edit(self):
         made = compared(slow(), fast())
@@ -457,7 +519,7 @@ class TestSessions:
         made = compare_reports(("a.json", self.run(2)), ("b.json", self.run(0)))
         assert (made.of, made.per, made.length.unit) == ("sessions", "step", "waits")
         assert made.length.change == pytest.approx(-2)
-        assert made.sentence == "0.3 waits per training step instead of 2.3; 1 finding gone"
+        assert made.sentence == "3 waits in 10 training steps instead of 2.3 waits per step; 1 finding gone"
         assert [row.state for row in made.findings].count("gone") == 1
 
     def test_a_script_under_another_name_is_the_same_script(self):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from comparing import fast, slow, steps
+from comparing import at, fast, finding, slow, steps
 from tracing import Trace
 
 from gapless.analyze.compare import Subject, compare_profiles
 from gapless.commands import main
 from gapless.commands.compare import regression
-from gapless.model import Event, Mark, Session, Site, SourceLine
+from gapless.model import Ending, Event, Mark, Session, Site, SourceLine
 from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.profile import save as save_profiles
 from gapless.model.proof import Duration, Interval, Timing
@@ -59,12 +59,45 @@ def session(path: Path, waits: int) -> Path:
     return path
 
 
+def waiting(
+    path: Path,
+    lines: dict[int, str],
+    file: str = "/work/train.py",
+    times: int = 1,
+    how: str = "finished",
+    evaluated: bool = False,
+) -> Path:
+    """A session of eight steps in which each of `lines` waits."""
+    sites = [
+        Site(
+            operator="aten::_local_scalar_dense",
+            mechanism="read",
+            call="Tensor.item",
+            stack=(SourceLine(file, number, "train", code),),
+        )
+        for number, code in lines.items()
+    ]
+    events = [Event(site=i, tick=tick, waits=times) for tick in range(8) for i in range(len(sites))]
+    if evaluated:
+        sites.append(msgspec.structs.replace(sites[0], stack=(SourceLine(file, 70, "test", "hits.item()"),)))
+        events.append(Event(site=len(lines), tick=8, phase="eval"))
+    mark = SourceLine(file, 9, "train", "opt.step()")
+    marks = tuple(Mark(kind="user", tick=tick, time=0.0, stack=(mark,)) for tick in range(8))
+    save(
+        Session(
+            script=(file,), sites=tuple(sites), events=tuple(events), marks=marks, ending=Ending(how=how)
+        ),
+        path,
+    )
+    return path
+
+
 def test_two_traces(tmp_path, capsys):
     before, after = loop(tmp_path / "a.json", 500), loop(tmp_path / "b.json.gz", 100)
     status, out, err = run(capsys, before, after)
     assert (status, err) == (0, "")
     assert out.startswith("The step takes 600 µs instead of 1,000: 40 % less; the GPU is idle for 200 µs of")
-    assert "NVIDIA H100" in out
+    assert "NVIDIA H100" in " ".join(out.split())
 
 
 def test_json(tmp_path, capsys):
@@ -179,19 +212,74 @@ class TestTheGate:
         change = msgspec.structs.replace
         before = change(slow(), steps=steps([80, 90, 100, 110, 120, 100]))
         after = change(slow(), steps=steps([86, 96, 106, 116, 126, 106]))
-        assert regression(compare_profiles(Subject("a", before), Subject("b", after)), 5) == ""
+        assert regression(compare_profiles(Subject("a", before), Subject("b", after)), 5) == []
         steady = change(slow(), steps=steps([108] * 6))
         made = compare_profiles(Subject("a", change(slow(), steps=steps([100] * 6))), Subject("b", steady))
-        assert (
-            regression(made, 5)
-            == "8.0 % more time than before, over the bound of 5.0 % (--fail-on-regression)"
-        )
+        assert regression(made, 5) == [
+            "8.0 % more time than before, over the bound of 5.0 % (--fail-on-regression)"
+        ]
 
     def test_nothing_to_divide_by(self):
         side = Side(name="x")
         length = Measure(name="waits", before=0, after=1, unit="waits")
         made = Comparison(sentence="", of="sessions", per="step", before=side, after=side, length=length)
-        assert regression(made, 5).startswith("more waits than before")
+        assert regression(made, 5)[0].startswith("more waits than before")
+
+    def test_each_new_finding_is_named_with_its_line(self, tmp_path, capsys):
+        """Two waits are gone and two have come: as many as before, and no gate passes it."""
+        before = waiting(tmp_path / "a.json", {7: "loss.item()", 8: "print(norm)", 9: "x[mask]"})
+        after = waiting(tmp_path / "b.json", {7: "acc.item()", 8: "print(rate)", 9: "x[mask]"})
+        status, out, err = run(capsys, "--fail-on-regression", 0, before, after)
+        assert status == 1
+        assert out.startswith("3 waits per training step, as before; 2 findings gone, 2 new.")
+        assert err.splitlines() == [
+            "gapless: new: GAP101 item-read at /work/train.py:7: acc.item() (--fail-on-regression)",
+            "gapless: new: GAP101 item-read at /work/train.py:8: print(rate) (--fail-on-regression)",
+        ]
+        assert run(capsys, "--fail-on-regression", 50, before, after)[0] == 0
+        assert run(capsys, "--fail-on-regression", 20, before, after)[0] == 1
+
+    def test_moved_code_changes_nothing(self, tmp_path, capsys):
+        lines = {7: "loss.item()", 8: "print(norm)", 30: "x[mask]"}
+        before = waiting(tmp_path / "a.json", lines)
+        moved = {37: "x[mask]  # the border", 107: "loss.item( )", 95: "print(norm)"}
+        for file in ("/work/train.py", "/elsewhere/loop.py"):
+            after = waiting(tmp_path / "b.json", moved, file)
+            status, _, err = run(capsys, "--fail-on-regression", 0, before, after)
+            assert (status, err) == (0, "")
+
+    def test_the_same_wait_a_second_time_is_new(self, tmp_path, capsys):
+        before = waiting(tmp_path / "a.json", {7: "loss.item()", 8: "print(norm)"})
+        after = waiting(tmp_path / "b.json", {7: "loss.item()", 8: "loss.item()"})
+        status, _, err = run(capsys, "--fail-on-regression", 0, before, after)
+        assert status == 1
+        assert "new: GAP101 item-read at /work/train.py:8: loss.item()" in err
+
+    def test_a_line_that_waits_more_often_is_named(self, tmp_path, capsys):
+        before = waiting(tmp_path / "a.json", {7: "loss.item()", 8: "print(norm)"})
+        after = waiting(tmp_path / "b.json", {7: "loss.item()"}, times=2)
+        status, _, err = run(capsys, "--fail-on-regression", 0, before, after)
+        assert status == 1
+        assert "more: GAP101 item-read at /work/train.py:7, 2 waits per step instead of 1 wait" in err
+
+    def test_a_new_finding_of_a_trace(self):
+        """Findings of traces have lines without their text: they move with their function."""
+        after = (*(finding("GAP101", at(line)) for line in (140, 152)), finding("GAP112", at(160)))
+        before = finding("GAP101", at(40)), finding("GAP101", at(52))
+        made = compare_profiles(Subject("a", slow(), before), Subject("b", slow(), after))
+        (reason,) = regression(made, 0)
+        assert reason.startswith("new: GAP112 boolean-mask-read at /work/train.py:160")
+        assert regression(made, 1) == []
+
+    def test_what_the_run_before_did_not_reach_is_not_called_new(self, tmp_path, capsys):
+        lines = {7: "loss.item()"}
+        before = waiting(tmp_path / "a.json", lines, how="enough-steps")
+        after = waiting(tmp_path / "b.json", lines, evaluated=True)
+        status, out, err = run(capsys, "--fail-on-regression", 0, before, after)
+        assert (status, err) == (0, "")
+        assert "before ended after 8 steps: 1 finding of after came later" in " ".join(out.split())
+        whole = waiting(tmp_path / "a.json", lines)
+        assert run(capsys, "--fail-on-regression", 0, whole, after)[0] == 1
 
     @pytest.mark.parametrize("bound", ["-1", "many"])
     def test_a_bound_that_is_none(self, bound, capsys):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.model.wording import count, number
+from gapless.model.wording import count, in_column, number, rate
 
 
 @pytest.mark.parametrize(
@@ -10,6 +10,26 @@ from gapless.model.wording import count, number
 )
 def test_number(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "column"),
+    [
+        (0, "0 waits per step", "0"),
+        (1, "1 wait per step", "1"),
+        (2.5, "2.5 waits per step", "2.5"),
+        (0.1, "1 wait every 10 steps", "1 in 10"),
+        (0.3, "3 waits in 10 steps", "3 in 10"),
+        (2 / 3, "2 waits in 3 steps", "2 in 3"),
+        (1e-5, "1 wait every 100000 steps", "0"),
+        (0.99999, "1 wait per step", "1"),
+    ],
+)
+def test_rate(value, text, column):
+    """No part of a wait is ever said."""
+    assert rate(value) == text
+    assert in_column(value) == column
+    assert rate(value, "call", "call", "a").endswith((" a call", " calls"))
 
 
 @pytest.mark.parametrize(

@@ -136,5 +136,5 @@ def test_a_long_report_names_the_first_findings_and_counts_the_rest():
     made = report(run.session())
     short, whole = shown(made), shown(made, unfold=True)
     assert short.count("GAP101 item-read") == 20
-    assert "and 20 findings with fewer waits, 20 per step together" in short
+    assert "and 20 findings with fewer waits, 20 waits per step together" in short
     assert whole.count("GAP101 item-read") == 40

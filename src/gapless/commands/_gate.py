@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gapless.errors import UsageError
 from gapless.model import Report
-from gapless.model.wording import count, number
+from gapless.model.wording import count, number, rate
 from gapless.rules import all_rules
 
 _RECURRING = ("every-step", "some-steps", "no-steps")
@@ -36,8 +36,8 @@ def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) 
         if not report.steps.seen:
             found.append("no training step was seen, so that --max-waits has nothing to bound")
         elif report.steps.waits_per_step > max_waits:
-            waits = count(report.steps.waits_per_step, "wait")
-            found.append(f"{waits} per training step, over the bound of {number(max_waits)} (--max-waits)")
+            waits = rate(report.steps.waits_per_step, step="training step")
+            found.append(f"{waits}, over the bound of {number(max_waits)} (--max-waits)")
     codes: dict[str, int] = {}
     for finding in report.findings:
         if finding.code.startswith(fail_on or ("?",)) and finding.frequency.when in _RECURRING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -15,8 +15,10 @@ from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile
-from gapless.model.comparison import Comparison, percents
+from gapless.model.comparison import Comparison, FindingChange, percents
+from gapless.model.wording import rate
 from gapless.prove.naming import is_target, script_words
+from gapless.render import Style
 
 if TYPE_CHECKING:
     from gapless.analyze.compare import Subject
@@ -37,7 +39,8 @@ _STEPS = "10"
     "bound",
     metavar="PERCENT",
     type=click.FloatRange(0),
-    help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has as many more waits).",
+    help="Exit with 1 if AFTER takes over PERCENT % more time (sessions: has as many more waits), or a new "
+    "finding adds as much; at 0 each new finding fails, named with its line.",
 )
 @_proof.options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
@@ -90,10 +93,11 @@ def command(
     _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
     compared = compare(before, after, quiet, wishes.gpu)
     _output.show([report(compared)], form, unfold, verbose, no_color)
-    reason = regression(compared, bound) if bound is not None else ""
-    if reason:
+    naming = Style(folder=os.getcwd()).path
+    reasons = regression(compared, bound, naming) if bound is not None else []
+    for reason in reasons:
         _output.say(reason)
-    return EXIT_FINDINGS if reason else EXIT_OK
+    return EXIT_FINDINGS if reasons else EXIT_OK
 
 
 def _advice(name: str) -> str:
@@ -133,19 +137,32 @@ def compare(before: str, after: str, quiet: bool = True, gpu: str | None = None)
     return compare_profiles(_subject(before, kinds[0], quiet), _subject(after, kinds[1], quiet))
 
 
-def regression(made: Comparison, bound: float) -> str:
-    """Why `made` is a regression over `bound` percent; "" where it is none.
+def regression(made: Comparison, bound: float, path: Callable[[str], str] = str) -> list[str]:
+    """Why `made` is a regression over `bound` percent, a line for each reason.
 
-    A change within the spread of the steps is none.
+    `path` says how files are named. A change within the spread of the steps is none.
     """
-    length = made.length
-    if length.change <= 0 or made.within_spread:
-        return ""
-    if length.percent is not None and length.percent <= bound:
-        return ""
-    more = f"{percents(length.percent)} more" if length.percent is not None else "more"
-    what = "waits" if made.of == "sessions" else "time"
-    return f"{more} {what} than before, over the bound of {percents(bound)} (--fail-on-regression)"
+    from gapless.analyze.compare import grown, worse
+
+    rows = worse(made, bound)
+    reasons = [_worse(row, path) for row in rows]
+    if grown(made, bound):
+        percent = made.length.percent
+        more = f"{percents(percent)} more" if percent is not None else "more"
+        what = "waits" if made.of == "sessions" else "time"
+        reasons.append(f"{more} {what} than before, over the bound of {percents(bound)}")
+    return [f"{reason} (--fail-on-regression)" for reason in reasons]
+
+
+def _worse(row: FindingChange, path: Callable[[str], str]) -> str:
+    """``new: GAP101 scalar-read at train.py:42, every step: loss.item()``."""
+    one, line = row.finding, row.finding.line
+    where = f"{path(line.file)}:{line.line}" if line else one.place or "the whole run"
+    what = f"{row.state if row.state == 'new' else 'more'}: {one.code} {one.name} at {where}"
+    if row.state != "new":
+        was, now = (found.frequency.per_step if found else 0.0 for found in (row.before, row.after))
+        what += f", {rate(now)} instead of {rate(was)}"
+    return f"{what}: {line.code}" if line and line.code else what
 
 
 def _kind(name: str) -> Kind:

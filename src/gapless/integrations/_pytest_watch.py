@@ -14,7 +14,7 @@ from gapless.analyze import WARM_UP, report
 from gapless.errors import GaplessError, WaitError
 from gapless.integrations import _pytest_summary
 from gapless.model import Session
-from gapless.model.wording import count, number
+from gapless.model.wording import count, number, rate
 
 _emulators: dict[str, Any] = {}
 """One emulated machine for each GPU: what a fixture of a module puts there is there for all its tests."""
@@ -180,10 +180,9 @@ class Bound:
                 f"count: run {WARM_UP + 1} or more"
             )
         if steps.waits_per_step > (self.per_step or 0):
-            waits = count(steps.waits_per_step, "wait")
-            return _told(
-                f"{waits} for the GPU per training step, {number(self.per_step or 0)} allowed", session
-            )
+            many, waits, often = rate(steps.waits_per_step, step="training step").split(" ", 2)
+            allowed = number(self.per_step or 0)
+            return _told(f"{many} {waits} for the GPU {often}, {allowed} allowed", session)
         return ""
 
 

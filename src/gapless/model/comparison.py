@@ -115,7 +115,8 @@ class FindingChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """One finding before and after; None on the side that does not have it.
 
     `idle_before` and `idle_after` are nanoseconds of idle device, `calls_before` and `calls_after` how often
-    it happens: per step, or in all where there are no steps or the finding is not part of them.
+    it happens: per step, or in all where there are no steps or the finding is not part of them. `unseen`
+    says that the run before ended before it could have come: whether it is new is not known.
     """
 
     state: State
@@ -125,6 +126,7 @@ class FindingChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     idle_after: float = 0.0
     calls_before: float = 0.0
     calls_after: float = 0.0
+    unseen: bool = False
 
     @property
     def finding(self) -> Finding:

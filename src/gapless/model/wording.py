@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 PARTS = (
     ("kernel", "kernels"),
     ("communication", "communication"),
@@ -59,6 +61,26 @@ def number(value: float) -> str:
 def count(value: float, noun: str) -> str:
     """``1 wait``, ``3 waits``."""
     return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def rate(per_step: float, noun: str = "wait", step: str = "step", each: str = "per") -> str:
+    """How often in steps, as people say it: ``2.5 waits per step``, ``1 wait every 10 steps``, ``3 waits in
+    10 steps``."""
+    if per_step <= 0 or per_step >= 1:
+        return f"{count(per_step, noun)} {each} {step}"
+    part = Fraction(per_step).limit_denominator(1000)
+    if part == 1:  # all but none of thousands
+        return f"{count(1, noun)} {each} {step}"
+    waits, steps = (part.numerator, part.denominator) if part else (1, round(1 / per_step))
+    return f"{count(waits, noun)} {'every' if waits == 1 else 'in'} {steps} {step}s"
+
+
+def in_column(per_step: float) -> str:
+    """The same in a column that is named for the step: ``2.5``, ``1 in 10``."""
+    if per_step <= 0 or per_step >= 1:
+        return number(round(per_step, 2))
+    part = Fraction(per_step).limit_denominator(1000)
+    return f"{part.numerator} in {part.denominator}" if 0 < part < 1 else number(round(per_step, 2))
 
 
 def three_digits(value: float) -> str:

@@ -1,7 +1,8 @@
 """Two runs, before and after a change, to one `Comparison`."""
 
+from gapless.analyze.compare.gate import grown, worse
 from gapless.analyze.compare.profiles import compare_profiles
 from gapless.analyze.compare.sessions import compare_reports
 from gapless.analyze.compare.subject import Subject, slowest, subject
 
-__all__ = ["Subject", "compare_profiles", "compare_reports", "slowest", "subject"]
+__all__ = ["Subject", "compare_profiles", "compare_reports", "grown", "slowest", "subject", "worse"]

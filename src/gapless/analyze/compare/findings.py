@@ -85,7 +85,7 @@ def _changes(
 ) -> tuple[FindingChange, ...]:
     rows = []
     places = [_place(one, scripts) for one in before], [_place(one) for one in after]
-    for i, j in match_places(*places):
+    for i, j in match_places(*places, edited=False):
         was = before[i] if i is not None else None
         now = after[j] if j is not None else None
         row = FindingChange(
@@ -113,11 +113,12 @@ def _key(row: FindingChange) -> tuple[int, float, float]:
 def _place(finding: Finding, scripts: tuple[str, str] = ("", "")) -> Place:
     """Where `finding` is; a line of the first of `scripts` as one of the second."""
     kind = finding.code + (" backward" if finding.backward else "")
+    traits = (bool(finding.frequency.per_step), finding.frequency.when, finding.operators)
     line = finding.line
     if line is None:
-        return Place(kind, None, finding.place)
+        return Place(kind, None, finding.place, traits)
     old, new = map(os.path.basename, scripts)
     if old and new and os.path.basename(line.file) == old:
         folder = os.path.dirname(line.file)
         line = msgspec.structs.replace(line, file=f"{folder}/{new}" if folder else new)
-    return Place(kind, line)
+    return Place(kind, line, traits=traits)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from gapless.model import SourceLine
@@ -25,6 +28,8 @@ class Place(NamedTuple):
     line: SourceLine | None
     text: str = ""
     """Stands for the line where there is none: ``aten::index in forward``."""
+    traits: tuple[Hashable, ...] = ()
+    """What tells places apart that are alike in all else; it may change, and the place is still the same."""
 
 
 def match_names(before: Sequence[str], after: Sequence[str]) -> Groups:
@@ -103,19 +108,23 @@ def _shapeless(name: str) -> str:
     return re.sub(r"(?<=[<,])-?\d+(?=[,>])", "", spelling(name))
 
 
-def match_places(before: Sequence[Place], after: Sequence[Place]) -> Pairs:
+def match_places(before: Sequence[Place], after: Sequence[Place], edited: bool = True) -> Pairs:
     """Places one to one, those that are surely the same first; a place without a counterpart has None.
 
-    Lines are the same where kind and file are, and the function and the text of the line; where the text
-    was edited or is not known, a function's line may have moved by :data:`DRIFT`, and further where a
-    function has as many such places as it had before.
+    Lines are the same where kind and file are, and the function and the text of the line; a text without
+    a counterpart in its file is looked for in functions of that name in others. Where the text is not known,
+    a line may have moved with its function and, in it, by :data:`DRIFT`.
+
+    With `edited`, a line of another text may be the same one edited, and what is left in a function
+    that has as many such places as before is paired in order. Without, another text is another place.
     """
     candidates = []
     old, new = _by_file(before), _by_file(after)
+    shifts = _shifts(before, after)
     for key in old.keys() & new.keys():
         for i in old[key]:
             for j in new[key]:
-                grade = _grade(before[i], after[j])
+                grade = _grade(before[i], after[j], shifts, edited)
                 if grade is not None:
                     candidates.append((grade, i, j))
     taken_before: dict[int, int] = {}
@@ -128,7 +137,9 @@ def match_places(before: Sequence[Place], after: Sequence[Place]) -> Pairs:
 
     for _, i, j in sorted(candidates):
         take(i, j)
-    for i, j in _in_order(before, after, set(taken_before), taken_after):
+    for i, j in _elsewhere(before, after, set(taken_before), taken_after):
+        take(i, j)
+    for i, j in _in_order(before, after, set(taken_before), taken_after) if edited else ():
         take(i, j)
     pairs: Pairs = [(i, taken_before.get(i)) for i in range(len(before))]
     return pairs + [(None, j) for j in range(len(after)) if j not in taken_after]
@@ -142,20 +153,82 @@ def _by_file(places: Sequence[Place]) -> dict[Hashable, list[int]]:
     return found
 
 
-def _grade(before: Place, after: Place) -> tuple[int, ...] | None:
+_Function = tuple[str, str]
+"""A file's name and a function in it."""
+
+
+def _function(place: Place) -> _Function:
+    return (_parts(place.line.file)[-1], place.line.function) if place.line else ("", "")
+
+
+def _shifts(before: Sequence[Place], after: Sequence[Place]) -> dict[_Function, int]:
+    """By how many lines most places of each function have moved; of several answers the smallest."""
+    votes: dict[_Function, Counter[int]] = defaultdict(Counter)
+    new: dict[Hashable, list[int]] = defaultdict(list)
+    for place in after:
+        new[place.kind, _function(place)].append(_number(place))
+    for place in before:
+        if place.line and place.line.function:
+            own = _function(place)
+            votes[own].update(number - place.line.line for number in new[place.kind, own])
+    return {
+        name: min(counts, key=lambda shift: (-counts[shift], abs(shift), shift))
+        for name, counts in votes.items()
+        if counts
+    }
+
+
+def _grade(
+    before: Place, after: Place, shifts: Mapping[_Function, int], edited: bool
+) -> tuple[int, ...] | None:
     """How sure it is that both are one place, the surest first; None where they are not."""
     a, b = before.line, after.line
+    apart = sum(x != y for x, y in zip(before.traits, after.traits, strict=False))
     if a is None or b is None:
-        return (0, 0 if before.text == after.text else 1, 0)
-    drift = abs(a.line - b.line)
+        return (0, 0 if before.text == after.text else 1, apart, 0)
     files = _files_apart(a.file, b.file)
     known = bool(a.function and b.function)
-    if a.code and a.code == b.code:
-        return (files, 0 if a.function == b.function else 3, drift)
-    if drift > DRIFT or (known and a.function != b.function):
-        return None
+    if a.code and b.code and (a.code == b.code or wording(a.code) == wording(b.code)):
+        return (files, 0 if a.function == b.function else 3, apart, abs(a.line - b.line))
     both_told = bool(a.code and b.code)
-    return (files, 1 if known and not both_told else 2 if known else 4, drift)
+    shift = 0 if both_told or a.function != b.function else shifts.get(_function(before), 0)
+    drift = abs(a.line + shift - b.line)
+    if drift > DRIFT or (known and a.function != b.function) or (both_told and not edited):
+        return None
+    return (files, 1 if known and not both_told else 2 if known else 4, apart, drift)
+
+
+@lru_cache(maxsize=4096)
+def wording(code: str) -> str:
+    """The words of a line of Python, whatever its spaces and its comment."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(code).readline))
+    except (tokenize.TokenError, SyntaxError):  # a statement that goes on in the next line
+        return " ".join(code.split())
+    return " ".join(one.string for one in tokens if one.type not in _NO_WORDS and one.string)
+
+
+_NO_WORDS = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+def _elsewhere(
+    before: Sequence[Place], after: Sequence[Place], done: set[int], done_after: set[int]
+) -> list[tuple[int, int]]:
+    """The same text in a function of the same name, in a file of another name: the file was renamed."""
+    waiting: dict[Hashable, list[int]] = defaultdict(list)
+    for j, place in enumerate(after):
+        if j not in done_after and _code(place):
+            waiting[_identity(place)].append(j)
+    found = []
+    for i, place in enumerate(before):
+        same = waiting.get(_identity(place)) if i not in done and _code(place) else None
+        if same:
+            found.append((i, same.pop(0)))
+    return found
+
+
+def _identity(place: Place) -> Hashable:
+    return place.kind, place.line.function if place.line else "", wording(_code(place))
 
 
 def _in_order(

@@ -122,7 +122,7 @@ def _overhead(profile: Profile) -> float:
     return profile.recording.overhead / profile.steps.total if profile.steps.total else 0.0
 
 
-def session_notes(before: Report, after: Report, sides: tuple[Side, Side], per: str) -> tuple[str, ...]:
+def session_notes(before: Report, after: Report, made: Comparison) -> tuple[str, ...]:
     """Sentences without a full stop, the gravest first."""
     notes = []
     for name, one in (("before", before), ("after", after)):
@@ -141,8 +141,14 @@ def session_notes(before: Report, after: Report, sides: tuple[Side, Side], per: 
         notes.append(f"only {'before' if old.emulated else 'after'} ran on an emulated device")
     if old.world_size != new.world_size:
         notes.append(f"before ran on {count(old.world_size, 'rank')}, after on {new.world_size}")
-    if per == "run":
-        notes.append(_without_steps(sides))
+    unseen = sum(row.unseen for row in made.findings)
+    if unseen:
+        notes.append(
+            f"before ended after {count(before.steps.seen, 'step')}: "
+            f"{count(unseen, 'finding')} of after came later, and may not be new"
+        )
+    if made.per == "run":
+        notes.append(_without_steps((made.before, made.after)))
     elif min(before.steps.steady, after.steps.steady) < FEW:
         notes.append(
             f"before has {count(before.steps.steady, 'steady step')}, after has {after.steps.steady}: "

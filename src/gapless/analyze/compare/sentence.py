@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model.comparison import Comparison, Measure, percents, scale
-from gapless.model.wording import count, duration, number, three_digits
+from gapless.model.wording import count, duration, number, rate, three_digits
 
 SAME = 0.5
 """A change of so few percent is called none."""
@@ -56,15 +56,22 @@ def _by_how_much(measure: Measure) -> str:
 
 def session_sentence(made: Comparison) -> str:
     """How many waits a step has, and what became of the findings."""
-    where = "per training step" if made.per == "step" else "in the whole run"
     before, after = made.length.before, made.length.after
     if before == after:
-        text = f"{count(after, 'wait')} {where}, as before" if after else f"No waits {where}, as before"
+        text = f"{_waits(made, after)}, as before"
+    elif made.per == "step" and 0 < min(before, after) < 1:
+        text = f"{_waits(made, after)} instead of {rate(before, 'sync')}"
     else:
-        text = f"{count(after, 'wait') if after else 'No waits'} {where} instead of {number(before)}"
-    states = [row.state for row in made.findings]
+        text = f"{_waits(made, after)} instead of {number(before)}"
+    states = [row.state for row in made.findings if not row.unseen]
     parts = [f"{count(states.count('gone'), 'finding')} gone"] if "gone" in states else []
     if "new" in states:
         new = states.count("new")
         parts.append(f"{new} new" if parts else f"{count(new, 'new finding')}")
     return text + ("; " + ", ".join(parts) if parts else "")
+
+
+def _waits(made: Comparison, waits: float) -> str:
+    if made.per == "step":
+        return rate(waits, "sync", "training step") if waits else "No syncs in training steps"
+    return f"{count(waits, 'sync') if waits else 'No syncs'} in the whole run"

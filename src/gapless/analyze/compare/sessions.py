@@ -7,7 +7,7 @@ import msgspec
 from gapless.analyze.compare.findings import session_changes
 from gapless.analyze.compare.notes import session_notes
 from gapless.analyze.compare.sentence import session_sentence
-from gapless.model import Report
+from gapless.model import Finding, Report
 from gapless.model.comparison import Comparison, Measure, Side
 
 
@@ -23,12 +23,26 @@ def compare_reports(before: tuple[str, Report], after: tuple[str, Report]) -> Co
         before=sides[0],
         after=sides[1],
         length=Measure(name="waits", before=numbers[0], after=numbers[1], unit="waits"),
-        findings=session_changes(
-            before[1].findings, after[1].findings, (_script(before[1]), _script(after[1]))
+        findings=tuple(
+            msgspec.structs.replace(
+                row, unseen=row.state == "new" and _unseen(row.finding, before[1], after[1])
+            )
+            for row in session_changes(
+                before[1].findings, after[1].findings, (_script(before[1]), _script(after[1]))
+            )
         ),
     )
-    notes = session_notes(before[1], after[1], sides, made.per)
+    notes = session_notes(before[1], after[1], made)
     return msgspec.structs.replace(made, sentence=session_sentence(made), notes=notes)
+
+
+def _unseen(new: Finding, before: Report, after: Report) -> bool:
+    """Whether the run before ended too early for `new` to come, and the run after did not."""
+    went_on = after.steps.seen > before.steps.seen or after.ending.how in ("finished", "exit")
+    if before.ending.how in ("finished", "exit") or not went_on:
+        return False
+    often = new.frequency
+    return often.when in ("evaluation", "after") or often.every > before.steps.seen
 
 
 def _side(name: str, report: Report) -> Side:

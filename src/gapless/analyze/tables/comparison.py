@@ -9,7 +9,7 @@ from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, row, si
 from gapless.model import Table
 from gapless.model.comparison import Comparison, FindingChange, LineChange, Measure, Side, WorkChange, scale
 from gapless.model.table import Column, Row
-from gapless.model.wording import CAUSES, WHEN, count, duration
+from gapless.model.wording import CAUSES, WHEN, count, duration, rate
 
 
 def tables(made: Comparison) -> tuple[Table, ...]:
@@ -144,9 +144,12 @@ def _finding(made: Comparison, one: FindingChange) -> Row:
 def _costs(made: Comparison, one: FindingChange) -> tuple[str, str]:
     """What it cost before and costs after."""
     if made.of == "sessions":
-        frequency = one.finding.frequency
-        per = " per step" if frequency.per_step else f" {WHEN[frequency.when]}"
-        return tuple(count(round(n, 2), "sync") + per for n in (one.calls_before, one.calls_after))  # type: ignore[return-value]
+        often = one.finding.frequency
+        told = [
+            rate(n, "sync") if often.per_step else f"{count(n, 'sync')} {WHEN[often.when]}"
+            for n in (one.calls_before, one.calls_after)
+        ]
+        return told[0], told[1]
     if max(one.idle_before, one.idle_after) > 0:
         return f"idle {duration(one.idle_before)}", f"idle {duration(one.idle_after)}"
     if max(one.calls_before, one.calls_after) > 0:

@@ -9,7 +9,7 @@ from gapless.model import Table
 from gapless.model.comparison import Measure, scale
 from gapless.model.proof import CaseResult, Difference, Proof, Sweep, Timing
 from gapless.model.table import Column, Row, Tone
-from gapless.model.wording import count
+from gapless.model.wording import rate
 
 _OUTCOMES = {
     "same": "the same",
@@ -111,7 +111,7 @@ def _timed(time: Timing) -> Iterator[Row]:
 def _where(made: Proof) -> Table:
     """Where the original waits; where the new code does is a report's findings."""
     rows = [
-        Row((one.line or one.place, f"{one.code} {one.name}", count(one.frequency.per_step, "sync") + " per call"))
+        Row((one.line or one.place, f"{one.code} {one.name}", rate(one.frequency.per_step, "sync", "call")))
         for one in (made.costs[0].findings if made.costs else ())
     ]
     columns = (Column("", "text"), Column("", "text"), Column(""))

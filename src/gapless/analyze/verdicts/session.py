@@ -10,7 +10,7 @@ from gapless.analyze.verdicts.memory import verdict as memory_verdict
 from gapless.model import Finding, Report, SourceLine, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
-from gapless.model.wording import count, duration, number, percent
+from gapless.model.wording import count, duration, number, percent, rate
 
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
@@ -124,8 +124,10 @@ def _syncs(found: Report) -> str:
     if not steps.least and len(inside) == len(rare) == 1:
         one = rare[0].frequency
         return f"{count(one.waits, 'sync')} every {one.every} steps"
+    if steps.waits_per_step < 1:
+        return rate(steps.waits_per_step, "sync")
     if not steps.least:
-        return f"up to {count(steps.most, 'sync')} in some steps"
+        return f"up to {count(steps.most, 'sync')} in a step"
     return f"{steps.least} to {steps.most} syncs in every step"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gapless.model.comparison import Comparison, FindingChange, LineChange, Measure, Side, WorkChange
-from gapless.model.wording import count, duration, number
+from gapless.model.wording import count, duration, in_column, number
 from gapless.render import _table as table
 from gapless.render import _words as words
 from gapless.render._comparison import short
@@ -133,13 +133,20 @@ def _tone(state: str) -> str:
     return {"gone": "less", "less": "less", "more": "grew", "new": "grew"}.get(state, "")
 
 
+def _in_steps(waits: float) -> str:
+    """``2 a step``, ``1 in 10 steps``."""
+    told = in_column(waits)
+    return f"{told} steps" if " in " in told else f"{told} a step"
+
+
 def _finding(made: Comparison, row: FindingChange, clean: Clean) -> Row:
     one = row.finding
     place = f"{clean.path(one.line.file)}:{one.line.line}" if one.line else one.place
     if made.of == "sessions":
-        per = " a step" if one.frequency.per_step else f" ({words.WHEN[one.frequency.when]})"
         values = (row.calls_before, row.calls_after)
-        texts = (number(round(values[0], 2)) + per, number(round(values[1], 2)) + per)
+        per = f" ({words.WHEN[one.frequency.when]})"
+        say = _in_steps if one.frequency.per_step else lambda waits: number(waits) + per
+        texts = (say(values[0]), say(values[1]))
     elif max(row.idle_before, row.idle_after) > 0:
         values = (row.idle_before, row.idle_after)
         texts = (f"idle {duration(values[0])}", f"idle {duration(values[1])}")

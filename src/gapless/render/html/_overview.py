@@ -8,7 +8,7 @@ from typing import Any
 
 from gapless.model import Profile, RankSummary, Report
 from gapless.model.profile import Prices
-from gapless.model.wording import count, duration, number, percent, size, three_digits
+from gapless.model.wording import count, duration, in_column, percent, size, three_digits
 from gapless.render import _words as words
 from gapless.render._comparison import short
 from gapless.render.html import _memory as remembered
@@ -277,7 +277,7 @@ def waits(report: Report, views: list[dict[str, Any]]) -> dict[str, Any]:
         {
             "view": view,
             "width": f"{100 * one.frequency.per_step / steps.waits_per_step:.3f}",
-            "waits": number(round(one.frequency.per_step, 2)),
+            "waits": in_column(one.frequency.per_step),
         }
         for one, view in zip(report.findings, views, strict=True)
         if steps.waits_per_step and one.frequency.per_step
@@ -285,7 +285,7 @@ def waits(report: Report, views: list[dict[str, Any]]) -> dict[str, Any]:
     found: list[tuple[str, str, str]] = []
     if steps.seen:
         spread = "" if steps.least == steps.most else f"{steps.least} to {steps.most}"
-        found.append(("waits a step", number(round(steps.waits_per_step, 2)), spread))
+        found.append(("waits a step", in_column(steps.waits_per_step), spread))
         found.append(("steps", str(steps.seen), f"{steps.steady} of them steady"))
     total = sum(one.frequency.total for one in report.findings)
     found.append(("waits in all", f"{total:,}", "set-up and evaluation included"))

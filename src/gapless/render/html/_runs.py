@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gapless.model import Report
-from gapless.model.wording import count, duration, number, percent
+from gapless.model.wording import count, duration, in_column, percent
 from gapless.render.html._clean import Clean
 
 
@@ -72,7 +72,7 @@ def _cell(report: Report, column: str) -> str:
     if column == "findings":
         return str(len(report.findings))
     if column == "waits a step":
-        return number(round(report.steps.waits_per_step, 2)) if report.steps.seen else ""
+        return in_column(report.steps.waits_per_step) if report.steps.seen else ""
     if profile is None or not profile.steps.total:
         return ""
     if column == "step":
