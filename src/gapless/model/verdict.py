@@ -41,7 +41,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `sentence` says what the step loses and to what, without a full stop; `why` is the evidence, a sentence
     each; `do_first` the shortest list of changes, at most five, in order; `confidence` says what the numbers
-    rest on ("estimated for an A100"); `not_seen` what was not looked at, and the option that does.
+    rest on ("estimated for an A100"); `not_seen` what was not looked at, and the option that does. `per` says
+    what the numbers of `do_first` are of ("" where they are of the whole).
 
     >>> Verdict(sentence="Nothing worth fixing: no syncs in 10 training steps", level="fine").do_first
     ()
@@ -53,3 +54,4 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     do_first: tuple[Change, ...] = ()
     confidence: str = ""
     not_seen: tuple[str, ...] = ()
+    per: str = "per step"

@@ -24,8 +24,7 @@ def verdict(canvas: Canvas, one: Verdict) -> None:
         return
     canvas.blank()
     changes = [(number, each, effect(each)) for number, each in enumerate(one.do_first, 1)]
-    per = "per step" if one.do_first[0].unit != "bytes" else ""
-    canvas.spread(Text("Do first", style="bold"), Text(per, style="dim"))
+    canvas.spread(Text("Do first", style="bold"), Text(one.per, style="dim"))
     for number, each, brought in changes:
         _change(canvas, number, each, brought)
 

@@ -50,9 +50,16 @@ def weight(one: Finding, report: Report) -> str:
         return ""
     if loss.share < 0.0005:
         return "GPU idles under 0.1 %"
-    steps = report.profile.steps.count if report.profile else 1
+    steps = _steps(report)
     each = "" if steps < 2 else " per step"
-    return f"GPU idles {percent(loss.share)}, {duration(loss.idle / max(steps, 1))}{each}"
+    return f"GPU idles {percent(loss.share)}, {duration(loss.idle / steps)}{each}"
+
+
+def _steps(report: Report) -> int:
+    """The steps that a finding's loss is of."""
+    if report.profile is not None:
+        return max(report.profile.steps.count, 1)
+    return max(report.comparison.after.steps, 1) if report.comparison is not None else 1
 
 
 def saving(one: Finding, report: Report) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, row, sided
 from gapless.model import Table
 from gapless.model.comparison import Comparison, FindingChange, LineChange, Measure, Side, WorkChange, scale
@@ -16,7 +18,7 @@ def tables(made: Comparison) -> tuple[Table, ...]:
     """Every table of `made`, those that changed nothing left out."""
     found = [_sides(made), _findings(made)]
     if made.of == "profiles":
-        found += [_times(made), _idle(made)]
+        found = [_sides(made), _times(made), _idle(made), _findings(made)]
         found.append(sided("GPU and memory", [measured(one, judged=False) for one in made.measures]))
         found.append(_phases(made))
         found.append(_work("Kernels by main operator", made.operators))
@@ -45,7 +47,8 @@ def _side(side: Side) -> str:
 def _times(made: Comparison) -> Table:
     unit = scale(max(made.length.before, made.length.after), least=1)
     rows = [measured(made.length, unit, made.per), *(measured(one, unit) for one in made.split)]
-    return sided(f"Time {'per step' if made.per == 'step' else 'of the whole trace'}, {unit.name}", rows)
+    title = f"Time {'per step' if made.per == 'step' else 'of the whole trace'}, {unit.name}"
+    return msgspec.structs.replace(sided(title, rows), where="before")
 
 
 def _idle(made: Comparison) -> Table:
@@ -53,7 +56,8 @@ def _idle(made: Comparison) -> Table:
         return sided("", [])
     unit = scale(max(made.length.before, made.length.after), least=1)
     causes = [measured(one, unit, CAUSES.get(one.name, one.name)) for one in made.causes]
-    return sided(f"GPU idle by cause, {unit.name}", [measured(made.idle, unit, "idle"), *causes])
+    rows = [measured(made.idle, unit, "idle"), *causes]
+    return msgspec.structs.replace(sided(f"GPU idle by cause, {unit.name}", rows), where="before")
 
 
 def _phases(made: Comparison) -> Table:

@@ -41,6 +41,7 @@ def verdict(found: Report, profile: Profile) -> Verdict:
         why=tuple(_why(found, profile)),
         do_first=_changes(found, profile) if level == "act" else (),
         confidence=_confidence(profile),
+        per="per step" if profile.steps.count > 1 else "",
     )
 
 
