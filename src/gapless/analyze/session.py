@@ -19,9 +19,12 @@ from gapless.analyze.tables.session import tables
 from gapless.analyze.verdicts.session import verdict
 from gapless.model import Finding, Report, Session, StepSummary, Verdict
 from gapless.model.estimate import Estimate
+from gapless.model.loader_use import LoaderUse
 
 
-def report(session: Session, read: ReadSource = read_source, priced: bool = True, drawn: bool = False) -> Report:
+def report(
+    session: Session, read: ReadSource = read_source, priced: bool = True, drawn: bool = False
+) -> Report:
     """What `session` means, all of it: waits, loaders and memory. `read` gives the text of source files.
 
     With `priced`, what a step and each wait in it would take on the GPU is estimated, where the session holds
@@ -31,8 +34,8 @@ def report(session: Session, read: ReadSource = read_source, priced: bool = True
     session = msgspec.structs.replace(session, events=settle(session, steps))
     loop = training_loop(steps.marks, session.marks, read)
     groups = group_events(session, steps, loop)
-    findings = [finding(group, session, steps) for group in groups]
-    estimate, findings = _estimated(session, steps, groups, findings) if priced else (None, findings)
+    waits = [finding(group, session, steps) for group in groups]
+    estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     memory = tuple(replayed(run, drawn) for run in session.memory)
     found = Report(
         verdict=Verdict(sentence=""),
@@ -40,22 +43,26 @@ def report(session: Session, read: ReadSource = read_source, priced: bool = True
         environment=session.environment,
         ending=session.ending,
         steps=summarize(session, steps),
-        findings=order(
-            [*findings, *of_loaders(session.loaders), *(one for made in memory for one in made.findings)]
-        ),
-        notes=_notes(session, steps),
+        findings=(*waits, *(one for made in memory for one in made.findings)),
+        notes=(*session.notes, *_remarks(steps), *(note for run in session.memory for note in run.notes)),
         estimate=estimate,
-        loaders=session.loaders,
         memory=memory,
     )
-    return msgspec.structs.replace(found, verdict=verdict(found), tables=tables(found))
+    return fed(found, session.loaders)
 
 
-def _notes(session: Session, steps: Steps) -> tuple[str, ...]:
-    of_memory = (note for run in session.memory for note in run.notes)
-    return tuple(
-        dict.fromkeys([*session.notes, *_remarks(steps), *loader_notes(session.loaders), *of_memory])
+def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:
+    """`found`, the report of a session, complete: with how its loaders fed it, in order, with its verdict.
+
+    A running check measures the loaders for the step that the report without them estimates.
+    """
+    found = msgspec.structs.replace(
+        found,
+        loaders=tuple(uses),
+        findings=order([*found.findings, *of_loaders(uses)]),
+        notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
     )
+    return msgspec.structs.replace(found, verdict=verdict(found), tables=tables(found))
 
 
 def _estimated(

@@ -38,7 +38,7 @@ class Loaders:
 
         A request to end the process is heeded: then the report comes without.
         """
-        from gapless.analyze.loaders import with_loaders
+        from gapless.analyze.session import fed
         from gapless.capture.signals import Terminated, terminable
 
         self._uses.stop()
@@ -53,7 +53,7 @@ class Loaders:
         except Exception as error:  # what was seen of the waits is not to be lost for it
             why = f"{type(error).__name__}: {error}".split("\n")[0]
             return session, _noted(found, f"the loaders could not be measured: {why}")
-        return msgspec.structs.replace(session, loaders=uses), with_loaders(found, uses)
+        return msgspec.structs.replace(session, loaders=uses), fed(found, uses)
 
     def _examine(self, found: Report, steps: int) -> tuple[LoaderUse, ...]:
         from gapless.loading.examine import Step, examine

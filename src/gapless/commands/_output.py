@@ -113,7 +113,12 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "-f", "--format", "form", type=click.Choice(formats()), default="text", show_default=True
         ),
-        click.option("--all", "unfold", is_flag=True, help="Everything: findings outside of steps, and every row of every table."),
+        click.option(
+            "--all",
+            "unfold",
+            is_flag=True,
+            help="Everything: findings outside of steps, and every row of every table.",
+        ),
         click.option(
             "-v", "--verbose", is_flag=True, help="Show every library frame, and Gapless's own in tracebacks."
         ),

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, TypedDict
 
-from rich.text import Text
-
 from gapless.analyze import report
 from gapless.model import Finding, Session
 from gapless.model.wording import count
 from gapless.render import Style
-from gapless.render import _words as words
 from gapless.render._canvas import Canvas
 from gapless.render._finding import finding
 
@@ -61,9 +58,7 @@ def told(session: Session) -> str:
     for at, one in enumerate(found.findings):
         if at:
             canvas.blank()
-        stepped = one.frequency.when != "no-steps"
-        often = words.often(one.frequency, found.steps.steady) if stepped else f"{one.frequency.total}×"
-        finding(canvas, one, Text(often), advised.setdefault(one.remedy, one))
+        finding(canvas, one, found, advised.setdefault(one.remedy, one))
     return canvas.text().rstrip()
 
 

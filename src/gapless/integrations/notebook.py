@@ -124,9 +124,10 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
     cells = _cells(shell, session)
     made = report(
         _renamed(session, cells),
-        lambda file: text if file == name else read_source(cells.get(file, file)),
+        read=lambda file: text if file == name else read_source(cells.get(file, file)),
     )
-    return msgspec.structs.replace(made, sentence=made.sentence[:1].upper() + made.sentence[1:])
+    sentence = made.sentence[:1].upper() + made.sentence[1:]
+    return msgspec.structs.replace(made, verdict=msgspec.structs.replace(made.verdict, sentence=sentence))
 
 
 def _cells(shell: Any, session: Session) -> dict[str, str]:

@@ -77,7 +77,9 @@ def verdict(report: Report, style: Style) -> list[str]:
     told = [f"{one.sentence}.{sure}", *(f"{reason}." for reason in one.why)]
     for number, each in enumerate(one.do_first, 1):
         where, brought = changed(each, style), effect(each)
-        told.append(f"{number}. {each.what}{f' at {where}' if where else ''}{f': {brought}' if brought else ''}")
+        told.append(
+            f"{number}. {each.what}{f' at {where}' if where else ''}{f': {brought}' if brought else ''}"
+        )
     return [portable(line) for line in told]
 
 

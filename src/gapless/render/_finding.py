@@ -42,12 +42,16 @@ def _place(canvas: Canvas, one: Finding, spot: Finding | Spot) -> None:
         return
     named = line.function and line.function != "<module>"
     waits = f" ({words.times(spot.waits)})" if isinstance(spot, Spot) and len(one.spots) > 1 else ""
-    canvas.place(lead, f"{canvas.style.path(line.file)}:{line.line}", (f" in {line.function}" if named else "") + waits)
+    canvas.place(
+        lead, f"{canvas.style.path(line.file)}:{line.line}", (f" in {line.function}" if named else "") + waits
+    )
     if line.code and not spot.backward:
         canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(line.code))
 
 
-def _details(canvas: Canvas, one: Finding, advised: Finding, report: Report) -> Iterator[tuple[str, list[Text]]]:
+def _details(
+    canvas: Canvas, one: Finding, advised: Finding, report: Report
+) -> Iterator[tuple[str, list[Text]]]:
     if len(one.callers) > 1:
         yield "called", [Text(words.caller(each, canvas.style.path)) for each in one.callers]
     frames = list(_frames(canvas, one))

@@ -8,6 +8,7 @@ from typing import Any
 
 from gapless.model import Finding, Profile, Report, Site
 from gapless.model.lanes import Lanes
+from gapless.model.wording import CAUSES
 from gapless.render import _brief as brief
 from gapless.render import _words as words
 from gapless.render._style import Style
@@ -158,7 +159,7 @@ def _drawn(report: Report, profile: Profile, lanes: Lanes, style: Style, clock: 
         if lane.kind == "idle":
             yield from _track(_IDLE, "GPU idle, and why")
             for start, end, what, count, busy in _slices(lanes, number):
-                name = words.CAUSES.get(lanes.kinds[what], lanes.kinds[what])
+                name = CAUSES.get(lanes.kinds[what], lanes.kinds[what])
                 yield _slice(clock, _IDLE, name, start, end, _several(start, end, count, busy))
         elif lane.kind == "waits":
             yield from _track(_WAITS + number, f"waits of {_text(lane.name)}")

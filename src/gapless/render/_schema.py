@@ -30,9 +30,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "report": Kind(json.FORMAT, json.VERSION, Report, True, "every command with -f json"),
-    "loader": Kind(
-        loading.FORMAT, loading.VERSION, loading._Document, False, "gapless loader -o FILE"
-    ),
+    "loader": Kind(loading.FORMAT, loading.VERSION, loading._Document, False, "gapless loader -o FILE"),
     "session": Kind(session.FORMAT, session.VERSION, session._Document, False, "gapless check -o FILE"),
     "profile": Kind(profile.FORMAT, profile.VERSION, profile._Document, False, "gapless trace -o FILE"),
     "memory": Kind(memory.FORMAT, memory.VERSION, memory._Document, False, "gapless memory -o FILE"),

@@ -79,7 +79,9 @@ def _replayed(one: Price, span: int, steps: int) -> list[str]:
     """`span` is the trace's length, 0 where the replay is not trusted; over `steps` steps."""
     per = " per step" if steps > 1 else ""
     if not span:
-        return [f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is not close enough to say more"]
+        return [
+            f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is not close enough to say more"
+        ]
     told = f"{duration(one.alone / steps)}{per} if you fix only this"
     if one.last - one.alone >= 0.005 * span:
         told += f", {duration(one.last / steps)} once the other syncs are fixed"
@@ -123,7 +125,9 @@ def _reach(one: Price) -> str:
 
 def caller(one: Caller, path: Naming) -> str:
     """``4× from train.py:51 main, train.py:80``: innermost call first."""
-    chain = ", ".join(f"{path(line.file)}:{line.line} {line.function}".removesuffix(" <module>") for line in one.stack[:3])
+    chain = ", ".join(
+        f"{path(line.file)}:{line.line} {line.function}".removesuffix(" <module>") for line in one.stack[:3]
+    )
     return f"{times(one.waits)} from {chain}"
 
 
@@ -137,7 +141,11 @@ def about(report: Report, path: Naming) -> str:
         parts += [f"one of {profile.devices} GPUs"] if profile.devices > 1 else []
         parts.append(path(profile.path))
         return " · ".join(part for part in parts if part)
-    name = report.script[1] if report.script[:1] == ("-m",) and len(report.script) > 1 else "".join(report.script[:1])
+    name = (
+        report.script[1]
+        if report.script[:1] == ("-m",) and len(report.script) > 1
+        else "".join(report.script[:1])
+    )
     parts.append(path(name))
     if report.environment.device:
         parts.append(("emulated " if report.environment.emulated else "") + report.environment.device)

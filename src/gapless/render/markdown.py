@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from gapless.model import Finding, Report, SourceLine, Table
 from gapless.model.table import Cell
 from gapless.model.wording import count

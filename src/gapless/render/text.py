@@ -56,7 +56,11 @@ def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
     if inside:
         canvas.blank()
         lost = max((one.loss.share for one in inside if one.loss), default=0.0)
-        least = f", each below {percent(max(lost, _MATTERS))} of a step" if report.profile else " with fewer syncs"
+        least = (
+            f", each below {percent(max(lost, _MATTERS))} of a step"
+            if report.profile
+            else " with fewer syncs"
+        )
         canvas.wrapped(Text(f"… and {count(len(inside), 'finding')}{least} (--all)", style="dim"))
     return True
 

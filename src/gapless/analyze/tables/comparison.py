@@ -9,7 +9,7 @@ import msgspec
 
 from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, row, sided
 from gapless.model import Table
-from gapless.model.comparison import Comparison, FindingChange, LineChange, Measure, Side, WorkChange, scale
+from gapless.model.comparison import Comparison, FindingChange, LineChange, Side, WorkChange, scale
 from gapless.model.table import Column, Row
 from gapless.model.wording import CAUSES, WHEN, count, duration, rate
 
@@ -115,9 +115,9 @@ def _line(one: LineChange) -> list[Row]:
         ("idle", one.idle_before, one.idle_after),
     ):
         if max(before, after) > 0:
-            told = (duration(value) if value >= 0 else "" for value in (before, after))
+            was, now = (duration(value) if value >= 0 else "" for value in (before, after))
             name = one.line or one.was or one.place
-            found.append(row(name, *told, one.state, became(one.state, before, after), what))
+            found.append(row(name, was, now, one.state, became(one.state, before, after), what))
     return found
 
 
@@ -133,7 +133,9 @@ def _findings(made: Comparison) -> Table:
         Column("after"),
     )
     notes = (f"{count(same, 'finding')} as before",) if same else ()
-    return Table(title="Findings", columns=columns, rows=tuple(rows), shown=SHOWN, rest="changed too", notes=notes)
+    return Table(
+        title="Findings", columns=columns, rows=tuple(rows), shown=SHOWN, rest="changed too", notes=notes
+    )
 
 
 def _finding(made: Comparison, one: FindingChange) -> Row:

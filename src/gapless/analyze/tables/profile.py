@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
-from gapless.model.table import Column, Row, table
+from gapless.model.table import Column, Row, Tone, table
 from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
 
 _LEAST = 0.0005
@@ -42,7 +42,7 @@ def _split(profile: Profile, per: int) -> Table | None:
     )
 
 
-def _tone(part: str) -> str:
+def _tone(part: str) -> Tone:
     return "good" if part == "kernel" else ""
 
 
@@ -52,7 +52,11 @@ def _idle(profile: Profile) -> Iterator[str]:
     sums: Counter[str] = Counter()
     for cost in profile.costs:
         sums[cost.cause] += cost.idle
-    parts = [f"{CAUSES[cause]} {100 * idle / total:.1f}" for cause, idle in sums.most_common() if idle / total >= _LEAST]
+    parts = [
+        f"{CAUSES[cause]} {100 * idle / total:.1f}"
+        for cause, idle in sums.most_common()
+        if idle / total >= _LEAST
+    ]
     if parts:
         yield f"GPU idle {100 * profile.idle / total:.1f} %: {', '.join(parts)}"
 
@@ -64,13 +68,22 @@ def _numbers(profile: Profile, per: int) -> Table | None:
     if launches.count:
         each = "" if profile.steps.source == "span" else " per step"
         rows.append(Row((f"kernel launches{each}", three_digits(launches.count / per))))
-        rows.append(Row(("launches the CPU is ahead of the GPU by, on average", three_digits(launches.depth))))
+        rows.append(
+            Row(("launches the CPU is ahead of the GPU by, on average", three_digits(launches.depth)))
+        )
     if memory.peak_allocated >= 0:
         rows.append(Row(("memory allocated at the peak", size(memory.peak_allocated))))
     if memory.peak_reserved >= 0:
         rows.append(Row(("memory reserved at the peak", size(memory.peak_reserved))))
     if profile.utilization >= 0:
-        rows.append(Row(("share of the time with a kernel running (nvidia-smi's utilization)", percent(profile.utilization))))
+        rows.append(
+            Row(
+                (
+                    "share of the time with a kernel running (nvidia-smi's utilization)",
+                    percent(profile.utilization),
+                )
+            )
+        )
     if profile.sm_efficiency >= 0:
         rows.append(Row(("est. SM efficiency: multiprocessors with work", percent(profile.sm_efficiency))))
     if profile.occupancy >= 0:
@@ -96,7 +109,14 @@ def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
         for one in order
     ]
     shown = _MANY_RANKS // 2 if many else -1
-    return table("Rank", "step | idle | communicates | arrives late", rows, shown=shown, rest="ranks that arrive earlier", where="before")
+    return table(
+        "Rank",
+        "step | idle | communicates | arrives late",
+        rows,
+        shown=shown,
+        rest="ranks that arrive earlier",
+        where="before",
+    )
 
 
 def _phases(profile: Profile, per: int) -> Table | None:
@@ -109,7 +129,13 @@ def _phases(profile: Profile, per: int) -> Table | None:
 
 def _kernels(profile: Profile, per: int) -> Table | None:
     rows = [
-        Row((one.name + (f" ({one.operator})" if one.operator else ""), duration(one.total / per), three_digits(one.calls / per)))
+        Row(
+            (
+                one.name + (f" ({one.operator})" if one.operator else ""),
+                duration(one.total / per),
+                three_digits(one.calls / per),
+            )
+        )
         for one in profile.kernels
     ]
     return table("Kernel", "GPU time | launches", rows[:_ROWS], shown=0)

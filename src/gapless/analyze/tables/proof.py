@@ -34,7 +34,9 @@ def _two(title: str, rows: list[Row], **more: object) -> Table:
 
 def _sides(made: Proof) -> Table:
     kinds = {outcome: sum(one.outcome == outcome for one in made.cases) for outcome in _OUTCOMES}
-    told = ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in kinds.items() if number) or "none"
+    told = (
+        ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in kinds.items() if number) or "none"
+    )
     rows = [Row(("before", made.before)), Row(("after", made.after))]
     rows.append(Row(("cases", told + (f", on {made.device}" if made.device else ""))))
     return _two("", rows, where="before")
@@ -82,8 +84,8 @@ def _costs(made: Proof) -> Table:
     rows.append(measured(Measure(name="peak memory", before=before.peak, after=after.peak, unit="bytes")))
     if before.estimate is not None and after.estimate is not None:
         for name, field in (("estimated time", "likely"), ("    at least", "least"), ("    at most", "most")):
-            sides = (getattr(side, field) for side in (before.estimate, after.estimate))
-            rows.append(_measure(name, *sides, unit="ns"))
+            was, now = (getattr(side, field) for side in (before.estimate, after.estimate))
+            rows.append(_measure(name, was, now, "ns"))
     return sided(f"Per call, on an emulated {made.gpu}", rows)
 
 

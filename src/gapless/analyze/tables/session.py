@@ -15,7 +15,10 @@ _OUTSIDE = ("evaluation", "first-step", "set-up", "after")
 def tables(report: Report) -> tuple[Table, ...]:
     """Every table of a session's report."""
     made = [_outside(report), _estimate(report)]
-    return (*(one for one in made if one is not None), *(t for one in report.memory for t in memory_tables(one)))
+    return (
+        *(one for one in made if one is not None),
+        *(t for one in report.memory for t in memory_tables(one)),
+    )
 
 
 def _outside(report: Report) -> Table | None:

@@ -47,14 +47,21 @@ def verdict(found: Report, profile: Profile) -> Verdict:
 
 def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
     total, idle = profile.steps.total, profile.idle
-    what = f"the {duration(total)} recorded" if profile.steps.source == "span" else f"each {duration(profile.steps.mean)} step"
+    what = (
+        f"the {duration(total)} recorded"
+        if profile.steps.source == "span"
+        else f"each {duration(profile.steps.mean)} step"
+    )
     who = "Your GPU"
     if found.ranks:
         named = f"Rank {profile.rank}" if profile.rank >= 0 else "The slowest rank"
         who = f"{named} (of {len(found.ranks)} in these files)'s GPU"
     causes = by_cause(profile)
     if idle < FINE * total:
-        return f"{who} is busy {percent(1 - idle / total)} of {what}: nothing to gain from less waiting", "fine"
+        return (
+            f"{who} is busy {percent(1 - idle / total)} of {what}: nothing to gain from less waiting",
+            "fine",
+        )
     sentence = f"{who} idles {percent(idle / total)} of {what}"
     if not causes or causes[0][1] < ENOUGH * total:
         return f"{sentence}, for no one reason that stands out", "act"
@@ -78,7 +85,11 @@ def _asked(prices: Prices, asked: Asked) -> str:
     parts += [ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in asked.assumed]
     told = ", ".join(parts)
     told = f"{told[:1].upper()}{told[1:]}, {duration(prices.span)} would be {duration(prices.span - asked.saved)}"
-    told += f", {percent(abs(asked.saved) / prices.span)} {'less' if asked.saved >= 0 else 'more'}" if prices.span else ""
+    told += (
+        f", {percent(abs(asked.saved) / prices.span)} {'less' if asked.saved >= 0 else 'more'}"
+        if prices.span
+        else ""
+    )
     if asked.least < asked.saved:
         told += f" ({duration(asked.saved - asked.least)} of it only if the peers come earlier, too)"
     return f"At best: {told[:1].lower()}{told[1:]}" if prices.reasons else told

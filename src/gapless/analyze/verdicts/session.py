@@ -83,7 +83,10 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
         lost = f"{percent(waiting)} waiting for data"
         if stalls >= NOTHING:
             total = percent(min(waiting + stalls, 1.0))
-            return f"Your GPU would idle for {total} of each step: {lost}, up to {percent(stalls)} in {syncs}", "act"
+            return (
+                f"Your GPU would idle for {total} of each step: {lost}, up to {percent(stalls)} in {syncs}",
+                "act",
+            )
         return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}", "act"
     if not syncs:
         sample = f"{count(found.steps.steady, 'training step')}"
@@ -96,7 +99,10 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
     if not evaluated and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
         return f"Nothing worth fixing: {syncs}{_only(found)}, {_below(most)} of a step", "fine"
     bound = "up to " if _bounded(estimate) else ""
-    return f"{syncs}: together {bound}{percent(most if bound else _likely(estimate))} of each step{more}", "act"
+    return (
+        f"{syncs}: together {bound}{percent(most if bound else _likely(estimate))} of each step{more}",
+        "act",
+    )
 
 
 def _likely(estimate: Estimate) -> float:
