@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gapless.analyze.loaders import findings, joined, own_step, with_loaders
-from gapless.model import Finding, Frequency, Report, SourceLine
+from gapless.model import Finding, Frequency, Report, SourceLine, Verdict
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting
@@ -134,13 +134,13 @@ class TestRun:
             return Finding(code="GAP101", name="", line=None, frequency=often, remedy="", price=price)
 
         for dearest, place in ((59, 0), (61, 1)):
-            report = Report(sentence="", findings=(wait(dearest), wait(1, "set-up")))
+            report = Report(verdict=Verdict(sentence=""), findings=(wait(dearest), wait(1, "set-up")))
             codes = [one.code for one in with_loaders(report, [use()]).findings]
             assert codes.index("GAP301") == place
             assert codes[2] == "GAP101"
 
     def test_notes_name_the_loader(self):
-        report = with_loaders(Report(sentence=""), [use(diagnosis=None, notes=("it could not be measured",))])
+        report = with_loaders(Report(verdict=Verdict(sentence="")), [use(diagnosis=None, notes=("it could not be measured",))])
         assert report.notes == ("the loader of train.py:12: it could not be measured",)
         assert with_loaders(report, [use(diagnosis=None)]) is report
 
@@ -157,7 +157,7 @@ class TestProfile:
     def report(self, loading: float, *codes: str) -> Report:
         often = Frequency(when="every-step", waits=0)
         found = [Finding(code=c, name="", line=MADE, frequency=often, remedy="as before") for c in codes]
-        return Report(sentence="", findings=tuple(found), profile=self.profile(loading))
+        return Report(verdict=Verdict(sentence=""), findings=tuple(found), profile=self.profile(loading))
 
     def test_the_step_without_its_input(self):
         assert own_step(self.profile(60)) == 40 * MS

@@ -9,7 +9,9 @@ from tracing import training
 
 from gapless.analyze.profile.profile import profile
 from gapless.analyze.profile.report import report
-from gapless.model import Ending, Finding, Report, SourceLine
+from gapless.analyze.tables.profile import tables
+from gapless.model import Change, Ending, Finding, Report, SourceLine, Table, Verdict
+from gapless.model.table import Column, Row
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -41,10 +43,21 @@ def hostile(name: str) -> Report:
         *map(renamed, made.findings),
         msgspec.structs.replace(renamed(made.findings[0]), line=None, place=name),
     )
+    change = Change(what=name, line=line, place=name, before=2e6, after=1e6)
+    verdict = Verdict(sentence=name, why=(name,), do_first=(change,), confidence=name, not_seen=(name,))
+    row = Row((name, 0.5, line, name))
+    columns = (Column(name, "text"), Column(name, "drawn"), Column(name, "text"), Column(name))
     return msgspec.structs.replace(
-        made, sentence=name, script=(f"/work/{name}.py", name), notes=(name,), findings=findings
+        made,
+        verdict=verdict,
+        script=(f"/work/{name}.py", name),
+        notes=(name,),
+        findings=findings,
+        tables=(Table(title=name, columns=columns, rows=(row,), notes=(name,)),),
     )
 
 
-def of_profile() -> Report:
-    return report([profile(training(steps=4).timeline())])
+def of_profile(**changed: object) -> Report:
+    """A profile's report; with `changed` fields, and tables of these."""
+    made = msgspec.structs.replace(report([profile(training(steps=4).timeline())]), **changed)
+    return msgspec.structs.replace(made, tables=tables(made, made.profile))

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from building import example
 from comparing import FAST_FINDINGS, MS, SLOW_FINDINGS, cost, fast, kernel, slow, steps
+from gapless.render._comparison import as_json, as_text, short
 from rich.cells import cell_len
 
 from gapless.analyze.compare import Subject, compare_profiles, compare_reports
 from gapless.model import Report, Site
 from gapless.model.comparison import Comparison
 from gapless.render import Style
-from gapless.render._comparison import as_json, as_text, short
 
 HERE = Path(__file__).parent
 STYLE = Style(folder="/work")

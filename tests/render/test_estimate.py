@@ -25,40 +25,40 @@ def told(*step, **more):
 
 def test_a_price_is_marked_as_an_estimate():
     text = shown(told(*WAITING))
-    assert "  costs   est. " in text
-    assert "ms step" in text
-    assert "Estimated: a step of " in text
-    assert "on NVIDIA A100-SXM4-80GB, at the sizes of this run" in text
+    assert "(A100-SXM4-80GB, estimated: step " in text
+    assert "  saves   " in text
+    assert "(step ≈ " in text
 
 
 def test_assumptions_are_told_when_all_is():
-    assert "Estimates assume" not in shown(told(*WAITING))
-    assert "Estimates assume: NVIDIA A100-SXM4-80GB by its data sheet" in shown(told(*WAITING), unfold=True)
+    assert "assumed: " not in shown(told(*WAITING))
+    assert "assumed: NVIDIA A100-SXM4-80GB by its data sheet" in shown(told(*WAITING), unfold=True)
 
 
 def test_a_wide_range_is_a_bound():
     text = shown(told(*[add()] * 50, read(), *[add()] * 50))
-    assert "est. at most" in text
-    assert "Estimates are bounds: the host is the limit" in text
+    assert "saves   up to " in text
+    assert "Upper limits: this step is limited by CPU/Python overhead" in text
+    assert "→ ≥ " in text
     assert "--calibrate" in text
 
 
 def test_no_estimate_says_why():
     odd = msgspec.structs.replace(add(1.0), name="mine::op")
     text = shown(told(odd, read()))
-    assert "No estimate of a step's time: operators whose cost is not known" in text
-    assert "est." not in text
+    assert "No prices: operators whose cost is not known" in text
+    assert "saves" not in text
 
 
 def test_alone_is_told_where_it_is_less():
     text = shown(told(add(10.0), read(0), read(1), *[add()] * 300))
-    assert ", alone" in text
+    assert "if you fix only this" in text
 
 
 def test_without_prices_nothing_is_said():
     made = report(session(*[WAITING] * 8), priced=False)
     assert "stimate" not in shown(made)
-    assert "est." not in shown(made)
+    assert "saves" not in shown(made)
 
 
 @pytest.mark.parametrize("width", [50, 80])

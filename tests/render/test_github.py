@@ -34,10 +34,10 @@ def _data(text: str) -> str:
 def test_a_line_for_each_finding():
     lines = [read(line) for line in renderer("github")(example(), STYLE).splitlines()]
     assert [name for name, _, _ in lines] == ["notice"] + 3 * ["warning"] + 4 * ["notice"]
-    assert lines[0][2].startswith("3.2 waits per training step")
+    assert lines[0][2].startswith("3 to 4 syncs in every step")
     _, properties, message = lines[1]
     assert properties == {"file": "train.py", "line": "50", "title": "GAP141 torchmetrics-nan-check"}
-    assert "every step, 2×" in message
+    assert "2× in every step" in message
     assert 'Instead: `nan_strategy="disable"`.' in message
 
 
@@ -65,7 +65,7 @@ def test_what_is_escaped_comes_back(name):
 def test_hostile_names_start_no_command_of_their_own(name):
     lines = renderer("github")(hostile(name), STYLE).split("\n")
     assert lines.pop() == ""
-    assert len(lines) == 1 + 6 + 2
+    assert len(lines) == 1 + 6 + 2  # the verdict, findings, what was not seen and a note
     assert all(re.match(r"::(notice|warning) ", line) and line.isprintable() for line in lines)
 
 

@@ -6,7 +6,7 @@ import pytest
 from building import example
 
 from gapless.errors import UsageError
-from gapless.model import Report
+from gapless.model import Report, Verdict
 from gapless.render import Style, formats, renderer
 
 
@@ -15,8 +15,9 @@ def test_one_line_with_every_field():
     assert text.count("\n") == 1
     assert text.endswith("\n")
     document = json.loads(text)
-    assert (document["format"], document["version"]) == ("gapless-report", 1)
-    assert set(Report.__struct_fields__) < set(document)
+    assert (document["format"], document["version"]) == ("gapless-report", 2)
+    assert set(Report.__struct_fields__) - {"tables"} < set(document)
+    assert {"verdict", "why", "do_first", "confidence"} <= set(document)
     first = document["findings"][0]
     assert first["frequency"]["when"] == "every-step"
     assert first["frequency"]["every"] == 1
@@ -25,10 +26,10 @@ def test_one_line_with_every_field():
 
 
 def test_ascii_where_nothing_else_can_be_written():
-    made = Report(sentence="caf\u00e9 \udce9")
+    made = Report(verdict=Verdict(sentence="caf\u00e9 \udce9"))
     text = renderer("json")(made, Style(unicode=False))
     assert text.isascii()
-    assert json.loads(text)["sentence"] == "caf\u00e9 \\udce9"
+    assert json.loads(text)["verdict"] == "caf\u00e9 \\udce9"
 
 
 def test_formats_are_found():

@@ -8,7 +8,7 @@ from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
 
-from gapless.model import Ending, Report
+from gapless.model import Ending, Report, Verdict
 from gapless.render import Style, renderer, together
 
 STYLE = Style(folder="/work")
@@ -39,13 +39,13 @@ def test_a_case_for_each_finding():
     # In evaluation and in set-up it is no failure.
     assert [case.find("failure") is not None for case in cases] == [False, True, True, True, False, False]
     assert (cases[1].get("file"), cases[1].get("line")) == ("train.py", "50")
-    assert cases[1].find("failure").get("message") == "train.py:50: every step, 2×"
+    assert cases[1].find("failure").get("message") == "train.py:50: 2× in every step"
     assert "loss_metric.update(loss)" in cases[1].find("failure").text
-    assert found.find("system-out").text.startswith("3.2 waits per training step")
+    assert found.find("system-out").text.startswith("3 to 4 syncs in every step")
 
 
 def test_no_findings_pass():
-    found = suite(Report(sentence="No waits", script=("train.py",)))
+    found = suite(Report(verdict=Verdict(sentence="No waits"), script=("train.py",)))
     assert (found.get("tests"), found.get("failures"), found.get("errors")) == ("1", "0", "0")
 
 
@@ -80,4 +80,4 @@ def test_hostile_names(name):
 def test_ascii():
     text = renderer("junit")(example(), Style(unicode=False))
     assert text.isascii()
-    assert "every step, 2×" in ElementTree.fromstring(text)[0].find("testcase/failure").get("message")
+    assert "2× in every step" in ElementTree.fromstring(text)[0].find("testcase/failure").get("message")

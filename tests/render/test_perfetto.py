@@ -18,7 +18,7 @@ from gapless.analyze.profile.profile import of_file, profile
 from gapless.analyze.profile.report import report
 from gapless.commands import main
 from gapless.errors import UnreadableInput, UsageError
-from gapless.model import Report
+from gapless.model import Report, Verdict
 from gapless.render import Style
 from gapless.render._perfetto import BOXES, PROCESS, events
 from gapless.trace import splice as splicing
@@ -148,7 +148,7 @@ def test_what_is_refused(tmp_path):
 
 
 def test_a_report_of_a_check_has_no_tracks():
-    assert list(events(Report(sentence="No waits"), STYLE)) == []
+    assert list(events(Report(verdict=Verdict(sentence="No waits")), STYLE)) == []
 
 
 @settings(deadline=None, max_examples=20)

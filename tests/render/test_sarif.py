@@ -12,7 +12,7 @@ from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
 
-from gapless.model import Ending, Finding, Frequency, Report, SourceLine
+from gapless.model import Ending, Finding, Frequency, Report, SourceLine, Verdict
 from gapless.render import Style, renderer, together
 from gapless.render.sarif import FINGERPRINT, fingerprints
 from gapless.rules import rule
@@ -122,7 +122,7 @@ def test_a_failed_run_says_so():
     run = sarif(example(Ending(how="error", status=1, message="ValueError: no")))["runs"][0]
     assert run["invocations"][0]["executionSuccessful"] is False
     told = [one["message"]["text"] for one in run["invocations"][0]["toolExecutionNotifications"]]
-    assert "The script failed (ValueError: no): this is what was seen until then." in told
+    assert "Not checked: The script failed (ValueError: no): only what ran until then was checked" in told
 
 
 @settings(deadline=None, max_examples=40)
@@ -195,7 +195,7 @@ def test_paths_start_at_the_root_of_the_repository(tmp_path):
     one = found("a.item()", 3)
     absolute = msgspec.structs.replace(one, line=SourceLine(f"{folder}/run it.py", 3, "f", "a"))
     relative = msgspec.structs.replace(one, line=SourceLine("run it.py", 3, "f", "a"))  # as profiles have it
-    made = Report(sentence="1 wait", findings=(absolute, relative))
+    made = Report(verdict=Verdict(sentence="1 wait"), findings=(absolute, relative))
     for result in sarif(made, Style(folder=str(folder)))["runs"][0]["results"]:
         uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
         assert uri == "training/run%20it.py"

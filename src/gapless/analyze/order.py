@@ -14,8 +14,7 @@ def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """`findings`, the worst first.
 
     Training steps come before evaluation, and both before what happens once. Within each, time that the step
-    loses decides, whatever it is lost to; then the number of waits, the time the host spends in them, and the
-    bytes.
+    loses decides, whatever it is lost to; then the number of waits and the time the CPU spends in them.
     """
     return tuple(sorted(findings, key=_weight))
 
@@ -30,6 +29,7 @@ def _weight(one: Finding) -> tuple[object, ...]:
         -often.per_step if one.loss is None else 0.0,
         -blocked,
         -often.waits,
+        (line.file, line.line, one.backward, one.code, one.place),
         -one.bytes,
-        (one.code, line.file, line.line, one.place, one.backward, one.remedy),
+        one.remedy,
     )

@@ -16,7 +16,7 @@ from gapless.model.proof import Proof
 
 
 @singledispatch
-def report(seen: Any, **how: Any) -> Report:
+def report(seen: Any, *how: Any, **more: Any) -> Report:
     """The whole document for what was captured: verdict, findings in order, tables and notes.
 
     `seen` is a session, the profiles of one run (one for each rank), a run of the allocator or what replaying
@@ -34,18 +34,18 @@ def report(seen: Any, **how: Any) -> Report:
 
 
 @report.register
-def _(seen: Session, **how: Any) -> Report:
+def _(seen: Session, *how: Any, **more: Any) -> Report:
     from gapless.analyze import session
 
-    return session.report(seen, **how)
+    return session.report(seen, *how, **more)
 
 
 @report.register(list)
 @report.register(tuple)
-def _(seen: Sequence[Profile], **how: Any) -> Report:
+def _(seen: Sequence[Profile], *how: Any, **more: Any) -> Report:
     from gapless.analyze.profile import report as profiles
 
-    return profiles.report(seen, **how)
+    return profiles.report(seen, *how, **more)
 
 
 @report.register

@@ -98,6 +98,13 @@ def duration(ns: float) -> str:
     return f"{three_digits(max(ns, 0) / 1e3)} µs"
 
 
+def reach(least: float, most: float) -> str:
+    """Nanoseconds from ``least`` to ``most``, in one unit where they share it: ``1.8–5.35 ms``."""
+    low, high = duration(least), duration(most)
+    amount, _, unit = low.rpartition(" ")
+    return f"{amount if high.endswith(f' {unit}') else low}–{high}"
+
+
 def size(nbytes: int) -> str:
     """Bytes as people write them, powers of 1000: ``512 B``, ``12.3 GB``."""
     for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -8,7 +8,7 @@ from gapless.model import Finding, Frequency, Report
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Caller
 from gapless.model.profile import Price
-from gapless.model.wording import WHEN, count, duration, number, percent, size
+from gapless.model.wording import WHEN, count, duration, number, percent, reach, size
 
 _WIDE, _NOTHING = 3.0, 1_000
 """A price whose range spans more than this factor is told as an upper limit; nanoseconds that are nothing."""
@@ -120,7 +120,7 @@ def _reach(one: Price) -> str:
     """The interval, where it is wide enough to be worth telling."""
     if one.most_last - one.least_last < 0.01 * one.last:
         return ""
-    return f" ({duration(one.least_last)}–{duration(one.most_last)})"
+    return f" ({reach(one.least_last, one.most_last)})"
 
 
 def caller(one: Caller, path: Naming) -> str:

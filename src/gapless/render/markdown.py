@@ -148,6 +148,8 @@ def _numbers(one: Table, style: Style) -> str:
     rows = [f"| {' | '.join(text(names[n]) for n in kept)} |", f"|{'|'.join(marks)}|"]
     for row in one.rows[: one.shown] if one.shown > 0 else one.rows:
         rows.append(f"| {' | '.join(_cell(row.cells[n], style) for n in kept)} |")
+    left = len(one.rows) - one.shown if one.shown > 0 else 0
+    rows += [f"| … and {left} {text(one.rest)} |{' |' * (len(kept) - 1)}"] if left > 0 else []
     body = "\n".join(rows) + "\n" if one.rows else ""
     return body + "".join(f"\n{text(note)}.\n" for note in one.notes)
 

@@ -19,6 +19,8 @@ _MANY = 20
 """More findings than this are named by number alone, unless everything is unfolded."""
 _MATTERS = 0.005
 """A finding that leaves the GPU idle for less than this share of the steps is folded away."""
+_LONG = 0.05
+"""A wait in which the CPU spends this share of the steps is told of even where it costs nothing."""
 _IN_STEPS = ("every-step", "some-steps", "no-steps")
 
 
@@ -26,9 +28,12 @@ def render(report: Report, style: Style) -> str:
     """`report` as text: the verdict, numbers, findings, more numbers, and what was not seen."""
     canvas = Canvas(style)
     verdict(canvas, report.verdict)
-    canvas.wrapped(Text(words.about(report, style.path), style="dim"))
+    about = words.about(report, style.path)
+    if about:
+        canvas.wrapped(Text(about, style="dim"))
     folded = tables(canvas, report.tables, "before")
-    shown = [one for one in report.findings if style.unfold or _matters(one)]
+    total = report.profile.steps.total if report.profile is not None else 0
+    shown = [one for one in report.findings if style.unfold or _matters(one, total)]
     shown = shown if style.unfold else shown[:_MANY]
     advised: dict[str, Finding] = {}
     for one in shown:
@@ -40,10 +45,12 @@ def render(report: Report, style: Style) -> str:
     return canvas.text()
 
 
-def _matters(one: Finding) -> bool:
+def _matters(one: Finding, total: int) -> bool:
     """Whether a finding is told in full without being asked for: what steps lose, and what has no time."""
-    if one.loss is not None and (one.loss.idle or one.loss.blocked):
-        return one.loss.share >= _MATTERS
+    loss = one.loss
+    if loss is not None and (loss.idle or loss.blocked):
+        # Other tools would name a long wait first: that it costs nothing is worth knowing.
+        return loss.share >= _MATTERS or (total > 0 and loss.blocked >= _LONG * total)
     return one.frequency.when in _IN_STEPS
 
 

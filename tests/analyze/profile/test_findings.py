@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from gapless.analyze.profile.headline import by_cause, headline
 from tracing import Trace, training
 
 from gapless.analyze.profile.costs import MOST
 from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.headline import by_cause, headline
 from gapless.analyze.profile.profile import profile
 from gapless.analyze.profile.report import report
 from gapless.errors import UnreadableInput

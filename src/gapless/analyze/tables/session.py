@@ -7,7 +7,7 @@ from itertools import groupby
 from gapless.analyze.tables.memory import tables as memory_tables
 from gapless.model import Finding, Report, SourceLine, Table
 from gapless.model.table import Column, Row
-from gapless.model.wording import WHEN, duration, number
+from gapless.model.wording import WHEN, duration, number, reach
 
 _OUTSIDE = ("evaluation", "first-step", "set-up", "after")
 
@@ -51,7 +51,7 @@ def _estimate(report: Report) -> Table | None:
     one = report.estimate
     if one is None or one.refused:
         return None
-    step = f"{duration(one.step.likely)} ({duration(one.step.least)}–{duration(one.step.most)})"
+    step = f"{duration(one.step.likely)} ({reach(one.step.least, one.step.most)})"
     rows = [
         Row(("a step, at the sizes of this run", step)),
         Row(("of it the GPU has work for", duration(one.device))),

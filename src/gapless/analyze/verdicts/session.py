@@ -10,7 +10,7 @@ from gapless.analyze.verdicts.memory import verdict as memory_verdict
 from gapless.model import Finding, Report, SourceLine, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
-from gapless.model.wording import count, duration, number, percent, rate
+from gapless.model.wording import count, duration, number, percent, rate, reach
 
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
@@ -35,6 +35,7 @@ def verdict(found: Report) -> Verdict:
         level=level,
         why=tuple(_why(found, estimate, late, level)),
         do_first=todo or (_unpriced(found) if level == "act" else ()),
+        per="per step" if late is not None or syncs(found) else "in all",
         confidence=_confidence(found, estimate),
         not_seen=tuple(not_seen(found)),
     )
@@ -74,33 +75,33 @@ def _late(found: Report) -> Finding | None:
 
 
 def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
-    syncs = _syncs(found)
+    in_steps = syncs(found)
     evaluated = sum(one.frequency.waits for one in found.findings if one.frequency.when == "evaluation")
     more = f"; {number(evaluated)} more in evaluation" if evaluated else ""
     if late is not None and late.price is not None and late.price.last >= LITTLE * late.price.of:
         step, waiting = late.price.of, late.price.last / late.price.of
-        stalls = estimate.saved.most / step if estimate is not None and syncs else 0.0
+        stalls = estimate.saved.most / step if estimate is not None and in_steps else 0.0
         lost = f"{percent(waiting)} waiting for data"
         if stalls >= NOTHING:
             total = percent(min(waiting + stalls, 1.0))
             return (
-                f"Your GPU would idle for {total} of each step: {lost}, up to {percent(stalls)} in {syncs}",
+                f"Your GPU would idle for {total} of each step: {lost}, up to {percent(stalls)} in {in_steps}",
                 "act",
             )
         return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}", "act"
-    if not syncs:
+    if not in_steps:
         sample = f"{count(found.steps.steady, 'training step')}"
         if evaluated:
             return f"No syncs in training steps; {number(evaluated)} in evaluation", "act"
         return f"Nothing worth fixing: no syncs in {sample}", "fine"
     if estimate is None:
-        return f"{syncs}{more}", "act"
+        return f"{in_steps}{more}", "act"
     most = estimate.saved.most / estimate.step.likely if estimate.step.likely else 0.0
     if not evaluated and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
-        return f"Nothing worth fixing: {syncs}{_only(found)}, {_below(most)} of a step", "fine"
+        return f"Nothing worth fixing: {in_steps}{_only(found)}, {_below(most)} of a step", "fine"
     bound = "up to " if _bounded(estimate) else ""
     return (
-        f"{syncs}: together {bound}{percent(most if bound else _likely(estimate))} of each step{more}",
+        f"{in_steps}: together {bound}{percent(most if bound else _likely(estimate))} of each step{more}",
         "act",
     )
 
@@ -118,7 +119,7 @@ def _below(part: float) -> str:
     return f"below {percent(NOTHING)}" if part < NOTHING else f"at most {percent(part)}"
 
 
-def _syncs(found: Report) -> str:
+def syncs(found: Report) -> str:
     """``7 syncs in every step``, ``2.2 syncs per step (2 to 3)``, ``1 sync every 10 steps``; "" for none."""
     steps = found.steps
     if not steps.most:
@@ -177,13 +178,10 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
 def _confidence(found: Report, estimate: Estimate | None) -> str:
     if estimate is None:
         return f"counted on an emulated {found.environment.device}" if found.environment.emulated else ""
-    length = f"step {duration(estimate.step.likely)} ({_reach(estimate)})"
+    step = estimate.step
     how = "times from a real profile" if estimate.calibrated else "estimated"
-    return f"{estimate.gpu or found.environment.device}, {how}: {length}"
-
-
-def _reach(estimate: Estimate) -> str:
-    return f"{duration(estimate.step.least)}–{duration(estimate.step.most)}"
+    gpu = (estimate.gpu or found.environment.device).removeprefix("NVIDIA ")
+    return f"{gpu}, {how}: step {duration(step.likely)} ({reach(step.least, step.most)})"
 
 
 # -- what to do first -----------------------------------------------------------------------------------
@@ -224,15 +222,12 @@ def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> l
 
 
 def _unpriced(found: Report) -> tuple[Change, ...]:
-    """The same list where nothing has a price: by syncs in a step."""
-    counted = [
-        (position, one.frequency.per_step or one.frequency.total)
-        for position, one in enumerate(found.findings)
-        if one.frequency.waits and one.frequency.when in (*_IN_STEPS, "evaluation", "no-steps")
-    ]
-    counted.sort(key=lambda one: -one[1])
-    total = sum(waits for _, waits in counted)
-    return changes(found.findings, counted, float(total), unit="syncs")
+    """The same list where nothing has a price: by syncs in a step, in evaluation where steps have none."""
+    counts = {n: one.frequency.per_step for n, one in enumerate(found.findings) if one.frequency.per_step}
+    if not counts:
+        recurring = ("evaluation", "no-steps")
+        counts = {n: one.frequency.waits for n, one in enumerate(found.findings) if one.frequency.when in recurring}
+    return changes(found.findings, counts.items(), float(sum(counts.values())), unit="syncs")
 
 
 # -- what was not seen ------------------------------------------------------------------------------------
