@@ -519,7 +519,7 @@ class TestSessions:
         made = compare_reports(("a.json", self.run(2)), ("b.json", self.run(0)))
         assert (made.of, made.per, made.length.unit) == ("sessions", "step", "waits")
         assert made.length.change == pytest.approx(-2)
-        assert made.sentence == "3 waits in 10 training steps instead of 2.3 waits per step; 1 finding gone"
+        assert made.sentence == "3 syncs in 10 training steps instead of 2.3 syncs per step; 1 finding gone"
         assert [row.state for row in made.findings].count("gone") == 1
 
     def test_a_script_under_another_name_is_the_same_script(self):
@@ -543,7 +543,7 @@ class TestSessions:
         for _ in range(12):
             simulation.step(95)
         made = compare_reports(("a", self.run(1)), ("b", report(simulation.session(), lambda file: "")))
-        assert made.sentence.startswith("No waits per training step instead of ")
+        assert made.sentence.startswith("No syncs in training steps instead of ")
         assert made.length.after == 0
 
     def test_as_before(self):

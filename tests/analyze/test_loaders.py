@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gapless.analyze.loaders import findings, joined, own_step, with_loaders
+from gapless.analyze.loaders import findings, joined, own_step
+from gapless.analyze.session import fed
 from gapless.model import Finding, Frequency, Report, SourceLine, Verdict
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
@@ -135,14 +136,14 @@ class TestRun:
 
         for dearest, place in ((59, 0), (61, 1)):
             report = Report(verdict=Verdict(sentence=""), findings=(wait(dearest), wait(1, "set-up")))
-            codes = [one.code for one in with_loaders(report, [use()]).findings]
+            codes = [one.code for one in fed(report, [use()]).findings]
             assert codes.index("GAP301") == place
             assert codes[2] == "GAP101"
 
     def test_notes_name_the_loader(self):
-        report = with_loaders(Report(verdict=Verdict(sentence="")), [use(diagnosis=None, notes=("it could not be measured",))])
+        seen = use(diagnosis=None, notes=("it could not be measured",))
+        report = fed(Report(verdict=Verdict(sentence="")), [seen])
         assert report.notes == ("the loader of train.py:12: it could not be measured",)
-        assert with_loaders(report, [use(diagnosis=None)]) is report
 
 
 class TestProfile:

@@ -96,6 +96,7 @@ def test_nothing_slower_makes_a_run_shorter(step, host, device):
         machine = run([made] * 3, A100, USUAL.scaled(slow)).timeline
         return machine.span[1]
 
-    usual = span(1, 1)
+    # Times are whole nanoseconds: each part of an entry may come out one shorter.
+    usual = span(1, 1) - 3 * sum(2 + kernels for _, _, kernels in step)
     assert span(host, 1) >= usual
     assert span(1, device) >= usual

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gapless.analyze.profile.headline import by_cause, headline
 from tracing import Trace, training
 
+from gapless.analyze.profile.causes import by_cause
 from gapless.analyze.profile.costs import MOST
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.profile import profile
@@ -95,13 +95,15 @@ def test_in_how_many_steps(steps, when):
 
 def test_the_gpus_own_work_is_no_finding():
     assert findings([made()]) == ()
-    assert "own work" in headline(made())
+    first = report([made()]).verdict
+    assert (first.level, first.do_first) == ("fine", ())
+    assert "nothing to gain" in first.sentence
 
 
 def test_the_sentence_names_the_greatest_cause():
     starved = Cost(cause="input", site=Site(operator="next", mechanism="none"), idle=120 * MS)
-    text = headline(made(starved, wait(20 * MS, 40 * MS)))
-    assert text == "GPU busy 65 % of a 100 ms step; 30 % of the step it waits for the next batch"
+    first = report([made(starved, wait(20 * MS, 40 * MS))]).verdict
+    assert first.sentence == "Your GPU idles 35 % of each 100 ms step, mostly (30 %) because the next batch is late"
     assert by_cause(made(starved, wait(20 * MS, 40 * MS))) == [("input", 120 * MS), ("wait", 20 * MS)]
 
 

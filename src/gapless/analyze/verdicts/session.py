@@ -15,6 +15,8 @@ from gapless.model.wording import count, duration, number, percent, rate, reach
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
 LITTLE = 0.005
+ENOUGH = 3
+"""Steady steps from which on it says something that nothing was seen."""
 _IN_STEPS = ("every-step", "some-steps")
 
 
@@ -93,6 +95,8 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
         sample = f"{count(found.steps.steady, 'training step')}"
         if evaluated:
             return f"No syncs in training steps; {number(evaluated)} in evaluation", "act"
+        if found.steps.steady < ENOUGH:
+            return f"Not enough was seen to tell: no syncs in {sample}", "unknown"
         return f"Nothing worth fixing: no syncs in {sample}", "fine"
     if estimate is None:
         return f"{in_steps}{more}", "act"
