@@ -121,7 +121,7 @@ def percent(fraction: float) -> str:
     return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
-def gib(nbytes: float) -> str:
+def binary_size(nbytes: float) -> str:
     """Bytes in powers of 1024, as torch writes them: ``139 MiB``, ``84.3 GiB``."""
     for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= 0.9995 * length:
@@ -139,7 +139,7 @@ def change(before: float, after: float, unit: str, bound: bool = False) -> str:
     least = "≥ " if bound else ""
     if unit == "syncs":
         return f"{number(before)} → {least}{count(round(after, 2), 'sync')}"
-    told = duration if unit == "ns" else gib
+    told = duration if unit == "ns" else binary_size
     was, now = told(before), told(after)
     if was == now and after < before:  # more digits than usual, where they are what tells the two apart
         return f"{was} → {least}{now}, {told(before - after)} less"

@@ -1,10 +1,124 @@
-"""What a loader's batch costs, where, and what each setting would give."""
+"""What a loader's batch costs, where, what each setting would give, and how far that came true."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gapless.model import Table
-from gapless.model.loading import Diagnosis
+from gapless.model.loading import Diagnosis, Prediction, Seen
+from gapless.model.loading_mistakes import Verification
+from gapless.model.table import Column, Row, Tone, table
+from gapless.model.wording import count, duration, percent, size
+
+_SHOWN = 500
+"""Nanoseconds of waiting below which a cell stays empty."""
+_USUAL_PREFETCH = 2
 
 
 def tables(made: Diagnosis) -> tuple[Table, ...]:
-    return ()
+    """Every table of `made`."""
+    found = [_costs(made), _lines(made), _settings(made), _runs(made)]
+    found += [_correctness(made.correctness)] if made.correctness is not None else []
+    return tuple(one for one in found if one.rows or one.notes)
+
+
+def _costs(made: Diagnosis) -> Table:
+    fetch, transfer = made.fetch, made.transfer
+    items = "items, fetched at once" if fetch.at_once else f"items ({duration(fetch.item)} each)"
+    size_of = max(fetch.batch_size, 1)
+    rows = [_cost(items, fetch.item_cpu * size_of, fetch.item_wait * size_of)]
+    rows.append(_cost("collating", fetch.collate_cpu, 0))
+    if transfer.batches:
+        rows.append(_cost("sending, in a worker", transfer.send, 0))
+        rows.append(_cost("receiving", transfer.receive, transfer.latency))
+    rows += [_cost("pinning", transfer.pin, 0)] if transfer.pin >= 0 else []
+    rows += [_cost("copying to the GPU", 0, transfer.copy)] if transfer.copy >= 0 else []
+    return table("What a batch costs", "CPU time | waiting", rows, notes=tuple(_facts(made)), where="before")
+
+
+def _cost(name: str, cpu: float, wait: float) -> Row:
+    return Row((name, duration(cpu), duration(wait) if wait >= _SHOWN else ""))
+
+
+def _facts(made: Diagnosis) -> Iterator[str]:
+    fetch, transfer = made.fetch, made.transfer
+    tensors = count(fetch.tensors, "tensor")
+    yield f"{size(fetch.batch_bytes)} in {tensors} per batch, {size(fetch.item_bytes)} per item"
+    if transfer.batches:
+        told = f"a worker's first batch comes after {duration(transfer.first)} ({made.machine.start})"
+        if transfer.private >= 0:
+            told += f"; a worker has {size(transfer.private)} of its own, {size(int(transfer.growth))} more per batch"
+        yield told
+
+
+def _lines(made: Diagnosis) -> Table:
+    rows = tuple(Row((one.line, percent(one.share), one.line.code)) for one in made.hot)
+    columns = (Column("", "text"), Column("share"), Column("", "text"))
+    return Table(title="Where making batches takes its time", columns=columns, rows=rows)
+
+
+def _settings(made: Diagnosis) -> Table:
+    special = [one for one in (made.advised, made.now) if one is not None]
+
+    def usual(one: Prediction) -> bool:
+        named = any(alike(one, other) for other in special)
+        return not one.setting.workers or one.setting.prefetch == _USUAL_PREFETCH or named
+
+    order = sorted(made.predictions, key=lambda one: not usual(one))
+    shown = sum(usual(one) for one in made.predictions)
+    rows = tuple(_setting(one, made) for one in order)
+    names = ("prefetch", "step", "waiting", "ready", "first batch", "memory")
+    columns = (Column("", "text"), *map(Column, names), Column("", "text"))
+    bounds = ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
+    notes = (f"no step is shorter than: {bounds}",) if bounds else ()
+    return Table(title="num_workers", columns=columns, rows=rows, shown=shown, rest="settings", notes=notes)
+
+
+def _setting(one: Prediction, made: Diagnosis) -> Row:
+    """One setting and what it would give."""
+    take = made.advised is not None and alike(one, made.advised)
+    now = made.now is not None and alike(one, made.now)
+    remark = one.excluded or ", ".join(word for word, so in (("take", take), ("now", now)) if so)
+    tone: Tone = "good" if take else "dim" if one.excluded else ""
+    cells = (
+        str(one.setting.workers),
+        str(one.setting.prefetch) if one.setting.workers else "-",
+        duration(one.step),
+        percent(one.wait / one.step if one.step else 0.0),
+        f"{one.ready:.1f}",
+        duration(one.first),
+        size(one.memory),
+        remark,
+    )
+    return Row(cells, tone)
+
+
+def alike(one: Prediction, other: Prediction) -> bool:
+    """Whether two predictions are of the same workers and batches ahead."""
+    pair = (one.setting.workers, one.setting.prefetch if one.setting.workers else 0)
+    return pair == (other.setting.workers, other.setting.prefetch if other.setting.workers else 0)
+
+
+def _runs(made: Diagnosis) -> Table:
+    rows = [
+        _run(name, one) for name, one in (("as it is", made.seen), ("as advised", made.verified)) if one is not None
+    ]
+    columns = "num_workers | step | waiting | ready | predicted"
+    return table("Run for real", columns, rows)
+
+
+def _run(name: str, one: Seen) -> Row:
+    off = f" ({100 * (one.predicted / one.step - 1):+.0f} %)" if one.step else ""
+    predicted = f"{duration(one.predicted)}{off}" if one.predicted >= 0 else ""
+    ready = f"{one.ready:.1f}" if one.ready >= 0 else ""
+    return Row((name, str(one.setting.workers), duration(one.step), percent(one.share), ready, predicted))
+
+
+def _correctness(of: Verification) -> Table:
+    """That nothing was wrong, and in how much; what was wrong are findings."""
+    told = f"{of.items:,} item{'' if of.items == 1 else 's'}"
+    others = [count(of.ranks, "rank")] if of.ranks > 1 else []
+    others += [count(of.workers, "worker")] if of.workers else []
+    told += f" of {' and '.join(others)}" if others else ""
+    right = () if of.mistakes else (f"It yields what it should: nothing wrong in {told}",)
+    return Table(title="Does it yield what it should?", notes=(*right, *of.notes))

@@ -2,9 +2,239 @@
 
 from __future__ import annotations
 
-from gapless.model import Table
-from gapless.model.memory import MemoryReport
+from collections.abc import Iterator, Sequence
+
+from gapless.model import SourceLine, Table
+from gapless.model.memory import LargestBatch, MemoryReport, Moment, Outcome, Owner
+from gapless.model.table import Cell, Column, Row, Tone, table
+from gapless.model.wording import binary_size, count, duration, percent
+
+SHOWN = 8
+"""Rows of a list that stand for the rest, unless everything is unfolded."""
+KINDS = {
+    "parameter": "weights",
+    "gradient": "gradients",
+    "optimizer": "optimizer",
+    "activation": "activations",
+    "backward": "backward",
+    "batch": "batches",
+    "workspace": "workspaces",
+    "unknown": "unknown",
+}
 
 
 def tables(made: MemoryReport) -> tuple[Table, ...]:
-    return ()
+    """Every table of `made`."""
+    found = [_curve(made), _owners(made), _driver(made), _trials(made), _remedies(made), _growth(made)]
+    return tuple(one for one in found if one is not None and (one.rows or one.notes))
+
+
+def _curve(made: MemoryReport) -> Table | None:
+    """Reserved and allocated over the events, on one scale."""
+    top = max(made.curve.reserved, default=0)
+    if len(made.curve.event) < 2 or not top:
+        return None
+    rows = tuple(
+        Row((name, tuple(value / top for value in values), binary_size(max(values))), tone)
+        for name, values, tone in _curves(made)
+    )
+    columns = (Column("", "text"), Column("", "drawn"), Column("at most"))
+    return Table(title="Memory", columns=columns, rows=rows, where="before")
+
+
+def _curves(made: MemoryReport) -> Iterator[tuple[str, Sequence[int], Tone]]:
+    yield "reserved", made.curve.reserved, ""
+    yield "allocated", made.curve.allocated, "good"
+
+
+def _owners(made: MemoryReport) -> Table | None:
+    """Who holds the memory when most of it is allocated, or when a request fails."""
+    peak = made.failing or made.peak
+    if not peak.owners:
+        return None
+    total = sum(peak.kinds.values()) or 1
+    rows = [
+        Row((place(one), KINDS.get(one.kind, one.kind), str(one.tensors), binary_size(one.bytes), percent(one.bytes / total)))
+        for one in peak.owners
+    ]
+    rest = total - sum(one.bytes for one in peak.owners)
+    rows += [Row(("elsewhere", "", "", binary_size(rest), percent(rest / total)), "dim")] if rest > 0 else []
+    columns = (Column("", "text"), Column("", "text"), Column("tensors"), Column("bytes"), Column("share"))
+    title = "At the peak" if made.failing is None else "When the request failed"
+    kinds = ", ".join(f"{KINDS.get(kind, kind)} {percent(held / total)}" for kind, held in peak.kinds.items())
+    notes = (f"by kind: {kinds}",) if set(peak.kinds) != {"unknown"} else ()
+    told = f"{title}, {when(peak, made)}: {binary_size(peak.allocated)} allocated"
+    return Table(title=told, columns=columns, rows=tuple(rows), shown=SHOWN, rest="owners", notes=notes, where="before")
+
+
+def place(one: Owner) -> Cell:
+    """The line that asked for it, else the operator."""
+    if one.line is None:
+        return one.operator or ("from before the recording" if one.before else "no stack recorded")
+    return one.line if one.line.is_user else SourceLine(_tail(one.line.file), one.line.line, one.line.function)
+
+
+def _tail(file: str) -> str:
+    return "/".join(file.replace("\\", "/").split("/")[-2:])
+
+
+def when(moment: Moment, made: MemoryReport) -> str:
+    """Where in the run a moment is."""
+    if moment.event < 0:
+        return "as recording begins" if made.events else "as the snapshot was taken"
+    asked = f", in {moment.operator}" if made.origin == "profile" and moment.operator else ""
+    if made.steps:
+        return f"in step {moment.step + 1} of {max(made.steps, moment.step + 1)}{asked}"
+    return f"event {moment.event + 1} of {made.events}{asked}"
+
+
+def _driver(made: MemoryReport) -> Table:
+    rows = [Row(("idle", idle(made.height)))] if made.height.reserved else []
+    rows.append(Row(("calls to the driver", calls(made))))
+    if made.fidelity is not None:
+        rows.append(Row(("replay", _fidelity(made)), "" if made.fidelity.exact else "bad"))
+    if made.largest is not None:
+        rows.append(Row(("largest batch", _largest(made.largest)), "" if made.largest.batch else "bad"))
+    return Table(title="The allocator", columns=(Column("", "text"), Column("", "text")), rows=tuple(rows))
+
+
+def idle(height: Moment) -> str:
+    """What is reserved and not used when most is reserved."""
+    if not height.free:
+        return "nothing: all that is reserved is in use when most is"
+    pieces = f"in {count(height.free_blocks, 'piece')}, the largest {binary_size(height.largest)}"
+    if height.free_blocks == 1:
+        pieces = "in one piece"
+    told = f"{binary_size(height.free)} of {binary_size(height.reserved)} when most is reserved"
+    told += f", {pieces}" if height.free_blocks else ""  # a profile does not tell the pieces
+    told += f" ({binary_size(height.small)} of it for requests up to 1 MiB)" if height.small else ""
+    return told + (f"; rounding takes {binary_size(height.slack)}" if height.slack else "")
+
+
+def calls(made: MemoryReport) -> str:
+    """What was asked of the driver, and its price."""
+    base = made.baseline
+    parts = list(_counts(base))
+    if not parts:
+        return "none: the cache serves every request"
+    times = "by this run's own times" if made.times.source == "measured" else "at typical times"
+    of = f", {percent(base.price / made.span)} of the run" if made.span > 0 else ""
+    price = f"about {duration(base.price)} {times}{of}"
+    if base.retries and made.replayed:
+        drain = made.times.drain
+        price += (
+            f"; {duration(base.retries * drain)} of it the GPU drains before a retry"
+            if drain >= 0
+            else "; how long the GPU drains before each retry is not known and comes on top"
+        )
+    return ", ".join([*parts, price])
+
+
+def _counts(outcome: Outcome) -> Iterator[str]:
+    named = (
+        (outcome.mallocs, "cudaMalloc"),
+        (outcome.frees, "cudaFree"),
+        (outcome.maps, "mapped"),
+        (outcome.unmaps, "unmapped"),
+    )
+    yield from (f"{number} {name}" for number, name in named if number)
+    if outcome.retries:
+        yield "1 retry" if outcome.retries == 1 else f"{outcome.retries} retries"
+    if outcome.collections:
+        yield f"garbage collected {count(outcome.collections, 'time')}"
+
+
+def _fidelity(made: MemoryReport) -> str:
+    """How well the replay meets what was recorded."""
+    one = made.fidelity
+    if one is None:
+        return ""
+    if not one.exact:
+        return "not exact: " + ", ".join(one.misses)
+    told = "exact: calls and reserved memory are as recorded"
+    return told + (f", {one.addresses} of {one.allocations} addresses too" if one.allocations else "")
+
+
+def _largest(one: LargestBatch) -> str:
+    if not one.batch:
+        return "none fits, not even one of 1"
+    told = f"{one.batch} at most fits"
+    if 0 < one.without_retries < one.batch:
+        told += f", {one.without_retries} without a request that finds the GPU full"
+    elif not one.without_retries:
+        told += ", with requests that find the GPU full"
+    recorded = " and ".join(map(str, one.recorded))
+    reserved = binary_size(one.outcome.peak_reserved)
+    return f"{told}: {reserved} reserved. Sizes lie on a straight line through batches of {recorded}"
+
+
+_COLUMNS = "reserved | change | retries | calls"
+
+
+def _trials(made: MemoryReport) -> Table | None:
+    """One row for each setting, below the run's own."""
+    if not made.trials:
+        return None
+    rows = [_row(made.settings or "as the run has them", made.baseline, made, _price(made.baseline))]
+    for at, one in enumerate(made.trials):
+        if one.outcome is None:
+            rows.append(Row((f"{one.settings}: {one.note}", "", "", "", "", ""), "dim"))
+            continue
+        name = f"{one.settings} ({one.note})" if one.note else one.settings
+        rows.append(_row(name, one.outcome, made, _price(one.outcome), at == made.best))
+    shown = SHOWN + 1 if made.searched else -1
+    return table("Settings", f"{_COLUMNS} | their time", rows, shown=shown, rest=f"settings that do no better{_failing(made)}")
+
+
+def _failing(made: MemoryReport) -> str:
+    number = sum(one.outcome is not None and bool(failed(one.outcome)) for one in made.trials[SHOWN:])
+    return f", {number} of them out of memory" if number else ""
+
+
+def _price(outcome: Outcome) -> str:
+    return duration(outcome.price) if outcome.price else "-"
+
+
+def _remedies(made: MemoryReport) -> Table | None:
+    """One row for each other way to make the batches."""
+    rows = [
+        _row(one.title, one.outcome, made, _elements(one.tokens), at == made.remedy)
+        for at, one in enumerate(made.remedies)
+        if one.outcome is not None
+    ]
+    return table("Batches", f"{_COLUMNS} | elements", rows, shown=SHOWN, rest="changes that do no better")
+
+
+def _elements(tokens: float) -> str:
+    return f"{100 * tokens:+.1f} %" if abs(tokens) >= 0.0005 else "as many"
+
+
+def _row(name: str, outcome: Outcome, made: MemoryReport, last: str, best: bool = False) -> Row:
+    why = failed(outcome)
+    if why:
+        return Row((name, why, "", "", "", ""), "bad")
+    base = made.baseline
+    change = ""
+    if outcome is not base and base.peak_reserved and not failed(base):
+        part = (outcome.peak_reserved - base.peak_reserved) / base.peak_reserved
+        change = "0 %" if abs(part) < 0.0005 else f"{100 * part:+.1f} %"
+    numbers = (binary_size(outcome.peak_reserved), change, str(outcome.retries), str(outcome.calls), last)
+    return Row((name, *numbers), "good" if best else "")
+
+
+def failed(outcome: Outcome) -> str:
+    """That a replay does not come through; "" where it does."""
+    if outcome.shortage is not None:
+        return f"out of memory after {percent(outcome.done)}"
+    return f"out of memory, {count(outcome.failures, 'request')} failed" if outcome.failures else ""
+
+
+def _growth(made: MemoryReport) -> Table:
+    """What is asked for in step after step and never given back."""
+    rows = []
+    for one in made.growth:
+        owner = Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes)
+        cells = (place(owner), KINDS.get(one.kind, one.kind), binary_size(one.bytes), f"{one.tensors:g}", str(one.steps))
+        rows.append(Row(cells))
+    columns = (Column("", "text"), Column("", "text"), Column("per step"), Column("tensors"), Column("steps"))
+    return Table(title="What grows from step to step", columns=columns, rows=tuple(rows), shown=SHOWN)
