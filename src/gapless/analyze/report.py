@@ -29,7 +29,7 @@ def report(session: Session, read: ReadSource = read_source, priced: bool = True
     session = msgspec.structs.replace(session, events=settle(session, steps))
     loop = training_loop(steps.marks, session.marks, read)
     groups = group_events(session, steps, loop)
-    summary = summarize(session, steps)
+    summary = summarize(groups, steps)
     findings = [finding(group, session, steps) for group in groups]
     estimate, findings = _estimated(session, steps, groups, findings) if priced else (None, findings)
     found = Report(
@@ -64,16 +64,11 @@ def _estimated(
     ]
 
 
-def summarize(session: Session, steps: Steps) -> StepSummary:
-    """Waits per steady training step; those of evaluation in between do not count."""
+def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
+    """Waits per steady training step; those of evaluation in between and of the set-up do not count."""
     if not steps.seen:
         return StepSummary()
-    waits = dict.fromkeys(steps.steady, 0)
-    for event in session.events:
-        step = steps.of(event.tick)
-        if event.phase == "train" and step in waits:
-            waits[step] += event.waits
-    counts = list(waits.values())
+    counts = [sum(group.steps[step] for group in groups) for step in steps.steady]
     return StepSummary(
         seen=steps.seen,
         steady=len(counts),

@@ -94,7 +94,7 @@ def meaning(steps: StepSummary) -> str:
     times = "Once" if waits == 1 else f"{number(waits)} times"
     often = f"{times} in each step"
     if waits < 1:
-        often = rate(waits, "time")
+        often = rate(waits, "time").replace("1 time every", "Once every")
     elif steps.least != steps.most:
         often = f"On average {often.lower()}"
     return (
