@@ -14,9 +14,9 @@ When = Literal["every-step", "some-steps", "first-step", "set-up", "evaluation",
 """When the waits happen.
 
 ``every-step``: in each steady step; ``some-steps``: in some (`Frequency.every` says which);
-``first-step``: in the first steps, which warm up, and never again (or beyond what comes in each); ``set-up``: before the training loop;
-``evaluation``: while the model is evaluated; ``after``: after the last step; ``no-steps``: the run had
-no steps to tell by.
+``first-step``: in the first steps, which warm up, and never again (or beyond what comes in each);
+``set-up``: before the training loop; ``evaluation``: while the model is evaluated; ``after``: after the
+last step; ``no-steps``: the run had no steps to tell by.
 """
 
 
