@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
@@ -61,3 +62,50 @@ def test_a_stranger_finds(name: str) -> None:
 def test_nothing_pins_a_python_version_out() -> None:
     marked = [line for line in read("constraints.txt").split("\n") if "python_version" in line]
     assert all("python_version >=" in line for line in marked)
+
+
+def backend() -> ModuleType:
+    """The functions of the build backend; importing it would build."""
+    pytest.importorskip("setuptools", minversion="77")
+    text = read("tools/build_backend.py")
+    made = ModuleType("build_backend")
+    made.__file__ = str(PROJECT / "tools" / "build_backend.py")
+    exec(compile(text.removesuffix("\n_write()\n"), made.__file__, "exec"), vars(made))
+    return made
+
+
+RELATIVE = re.compile(r"\]\((?![a-z]+://)([^)#]*)")
+
+
+@pytest.mark.parametrize("source", ["", "https://example.org/gapless"])
+def test_no_link_of_the_package_is_dead_outside_of_the_repository(source: str) -> None:
+    readme = read("README.md")
+    inside = RELATIVE.findall(re.sub(r"^```.*?^```$", "", readme, flags=re.MULTILINE | re.DOTALL))
+    assert inside
+    assert all((PROJECT / path).exists() for path in inside)
+    shown = backend().long_description(readme, source)
+    assert not RELATIVE.search(re.sub(r"^```.*?^```$", "", shown, flags=re.MULTILINE | re.DOTALL))
+    assert [f"{source}/blob/main/{path}" in shown for path in inside] == [bool(source)] * len(inside)
+    assert "<!--" not in shown
+    assert readme.count("```") == shown.count("```")
+
+
+def test_the_repositorys_address_is_read_where_there_is_one() -> None:
+    address = backend().source_address
+    assert address('[project]\nname = "x"\n') == ""
+    urls = '[project.urls]\nChangelog = "https://example.org/c"\nSource = "https://example.org/x/"\n'
+    assert address(f"[project]\n{urls}") == "https://example.org/x"
+    assert address('[project.urls]\nHome = "a"\n\n[tool.x]\nSource = "b"\n') == ""
+
+
+def test_extras_that_pages_install_are_there() -> None:
+    project = read("pyproject.toml")
+    pages = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+    asked = {
+        extra
+        for page in pages
+        for extras in re.findall(r"(?:gapless|-e \"?\.)\[([a-z,]+)\]", page.read_text(encoding="utf-8"))
+        for extra in extras.split(",")
+    }
+    assert asked
+    assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in asked)

@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--profiles", type=Path, metavar="FOLDER", help="where public profiles are")
     parser.add_argument("pages", nargs="*", type=Path)
     args = parser.parse_args()
-    for path in args.pages or sorted(PAGES.rglob("*.md")):
+    for path in args.pages or (PROJECT / "README.md", *sorted(PAGES.rglob("*.md"))):
         page = path.read_text(encoding="utf-8")
         if not outputs(page):
             continue

@@ -11,7 +11,7 @@ from docs.pages import PAGES, PROJECT, tool
 tools = tool("outputs")
 PROFILES = PROJECT.parent / "shared"
 WITH_OUTPUTS = [name for name, path in PAGES.items() if tools.outputs(path.read_text(encoding="utf-8"))]
-QUICK = ("start", "journeys_loading", "journeys_memory")
+QUICK = ("README", "start", "journeys_loading", "journeys_memory")
 """Pages whose commands run anew in the tests; the scripts of the others are those of `examples`, which
 have tests of their own in `tests/field` that say what is found at which line."""
 
@@ -34,6 +34,14 @@ def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path) -> None
         wanted = key_lines(one.shown)
         missing = [line for line in wanted if line not in key_lines(printed)]
         assert not missing, f"{one.command} prints other lines (python tools/outputs.py): {missing}"
+
+
+def test_the_readme_shows_what_a_profile_says_to_the_letter(tmp_path: Path) -> None:
+    page = PAGES["README"].read_text(encoding="utf-8")
+    if not tools.prepare(tmp_path, page, PROFILES if PROFILES.is_dir() else None):
+        pytest.skip("no public profiles")
+    (one,) = (one for one in tools.outputs(page) if one.command.startswith("gapless trace"))
+    assert one.shown == f"$ {one.command}\n{tools.kept(tools.run(one.command, tmp_path, '-q'), one.kept)}\n"
 
 
 @pytest.mark.parametrize("name", WITH_OUTPUTS)

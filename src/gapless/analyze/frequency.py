@@ -5,34 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gapless.analyze.group import Group
+from gapless.analyze.group import Group, Part
 from gapless.analyze.steps import Steps
-from gapless.model import Frequency
+from gapless.model import Frequency, When
+
+_OUTSIDE: dict[Part, When] = {"eval": "evaluation", "before": "set-up", "after": "after"}
 
 
 def frequency(group: Group, steps: Steps) -> Frequency:
     """When and how often the waits of `group` happen."""
     total = group.total
     whole = float(total)
-    if group.phase == "eval":
-        return Frequency(when="evaluation", waits=whole, total=total)
+    if group.part != "steps":
+        return Frequency(when=_OUTSIDE[group.part], waits=whole, total=total)
     if not steps.seen:
         return Frequency(when="no-steps", waits=whole, total=total)
     counts = [group.steps[step] for step in steps.steady]
     hit = [count for count in counts if count]
+    if not hit:
+        return Frequency(when="first-step", waits=whole, total=total)
     per_step = sum(counts) / len(counts)
-    if len(hit) == len(counts):
+    if len(hit) == len(counts) and _twice_in_a_row(group, steps):
         return Frequency(when="every-step", waits=per_step, per_step=per_step, every=1, total=total)
-    if hit:
-        every = _distance(sorted(group.steps), steps.seen)
-        return Frequency(
-            when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=every, total=total
-        )
-    if group.steps:
-        return Frequency(when="first-step", waits=float(sum(group.steps.values())), total=total)
-    if group.before:
-        return Frequency(when="set-up", waits=float(group.before), total=total)
-    return Frequency(when="after", waits=float(group.after), total=total)
+    every = _distance(sorted(group.steps), steps.seen)
+    return Frequency(
+        when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=every, total=total
+    )
+
+
+def _twice_in_a_row(group: Group, steps: Steps) -> bool:
+    """Whether a wait of all steady steps is known to be one of every step.
+
+    A single steady step may be the tenth of every ten. The step before it, which
+    warmed up, or what stands behind the last optimizer's step tells.
+    """
+    before = steps.steady.start - 1
+    return len(steps.steady) > 1 or group.steps[before] > 0 or group.trailing > 0
 
 
 def _distance(hit: Sequence[int], seen: int) -> int:

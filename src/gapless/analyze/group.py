@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from gapless.analyze.loop import Loop
 from gapless.analyze.steps import Steps
-from gapless.model import Phase, Rule, Session, Site, SourceLine, user_line
+from gapless.model import Event, Rule, Session, Site, SourceLine, user_line
 from gapless.rules import match
 
 _Described = tuple[Rule, SourceLine, str, bool]
@@ -17,52 +18,92 @@ UNKNOWN = SourceLine("<unknown>", 0)
 """Stands where no Python frame was there: a thread of a library's own."""
 
 
+Part = Literal["steps", "before", "after", "eval"]
+"""Where in a run waits are: in its training steps, before the first, behind the last, or in evaluation."""
+
+
 @dataclass
 class Group:
-    """What becomes one finding.
+    """What becomes one finding: waits of one `part` of the run.
 
-    `by_site` counts waits by the number of their site, `steps` by step; `before` and `after` are those
-    that no step holds.
+    `by_site` counts waits by the number of their site, `steps` by step. `trailing` are those of an
+    iteration's code behind the last optimizer's step, and `outside` those of a part that is no step. `parts`
+    are the groups that were made one.
     """
 
     rule: Rule
     line: SourceLine
     remedy: str
     backward: bool
-    phase: Phase
+    part: Part
     by_site: Counter[int] = field(default_factory=Counter)
     steps: Counter[int] = field(default_factory=Counter)
-    before: int = 0
-    after: int = 0
+    trailing: int = 0
+    outside: int = 0
     bytes: int = 0
+    parts: tuple[Group, ...] = ()
 
     @property
     def total(self) -> int:
-        return self.by_site.total()
+        return self.steps.total() + self.trailing + self.outside
 
 
 def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Group]:
-    """The session's events in groups, in order of their first event."""
+    """The session's events in groups, in order of their first event; each wait is in one of them."""
     described = [_describe(site) for site in session.sites]
     in_loop = _sites_in_loop(session, steps, loop)
     extra = _extra_sites(session, steps, described)
     groups: dict[tuple[object, ...], Group] = {}
     for event in session.events:
         rule, line, remedy, backward = described[event.site]
-        key = (*_place(described[event.site]), event.phase, event.site in extra)
+        step = steps.of(event.tick)
+        part = _part(event, step, steps, event.site in in_loop)
+        key = (*_place(described[event.site]), part, event.site in extra)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group(rule, line, remedy, backward, event.phase)
+            group = groups[key] = Group(rule, line, remedy, backward, part)
         group.by_site[event.site] += event.waits
         group.bytes += event.bytes
-        step = steps.of(event.tick)
-        if step == steps.seen:
-            group.after += event.waits
-        elif step == 0 and event.site not in in_loop:
-            group.before += event.waits
+        if part != "steps":
+            group.outside += event.waits
+        elif steps.seen and step == steps.seen:
+            group.trailing += event.waits
         else:
             group.steps[step] += event.waits
-    return list(groups.values())
+    return [one for group in groups.values() for one in (group, *_beyond(group, steps)) if one.total]
+
+
+def _part(event: Event, step: int, steps: Steps, in_loop: bool) -> Part:
+    if event.phase == "eval":
+        return "eval"
+    if in_loop or not steps.seen or 0 < step < steps.seen:
+        return "steps"
+    return "after" if step else "before"
+
+
+def _beyond(group: Group, steps: Steps) -> list[Group]:
+    """What `group` waits beyond its usual in the first steps and behind the last one, taken out of it.
+
+    A line that fills a cache in the first step and then waits once in each is told of for both.
+    """
+    usual = max((group.steps[step] for step in steps.steady), default=0)
+    if group.part != "steps" or not (usual or group.trailing):
+        return []
+    made = []
+    first = (
+        Counter({step: group.steps[step] - usual for step in range(steps.steady.start)})
+        if usual
+        else Counter()
+    )
+    first = +first  # what is above the usual
+    if first:
+        group.steps -= first
+        made.append(replace(group, steps=first, trailing=0, bytes=0))
+    behind = group.trailing - max(group.steps.values(), default=0)
+    if behind > 0:
+        group.trailing -= behind
+        made.append(replace(group, part="after", steps=Counter(), trailing=0, outside=behind, bytes=0))
+    return made
 
 
 def _place(described: _Described) -> tuple[object, ...]:

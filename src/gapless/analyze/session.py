@@ -12,6 +12,7 @@ from gapless.analyze.loaders import findings as of_loaders
 from gapless.analyze.loaders import notes as loader_notes
 from gapless.analyze.loop import ReadSource, read_source, training_loop
 from gapless.analyze.memory import replayed
+from gapless.analyze.merge import callers, merged, spots
 from gapless.analyze.order import order
 from gapless.analyze.settle import settle
 from gapless.analyze.steps import Steps, find_steps
@@ -33,7 +34,7 @@ def report(
     steps = find_steps(session.marks)
     session = msgspec.structs.replace(session, events=settle(session, steps))
     loop = training_loop(steps.marks, session.marks, read)
-    groups = group_events(session, steps, loop)
+    groups = merged(group_events(session, steps, loop), session, steps)
     waits = [finding(group, session, steps) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     memory = tuple(replayed(run, drawn) for run in session.memory)
@@ -42,7 +43,7 @@ def report(
         script=session.script,
         environment=session.environment,
         ending=session.ending,
-        steps=summarize(session, steps),
+        steps=summarize(groups, steps),
         findings=(*waits, *(one for made in memory for one in made.findings)),
         notes=(*session.notes, *_remarks(steps), *(note for run in session.memory for note in run.notes)),
         estimate=estimate,
@@ -84,16 +85,11 @@ def _estimated(
     ]
 
 
-def summarize(session: Session, steps: Steps) -> StepSummary:
-    """Waits per steady training step; those of evaluation in between do not count."""
+def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
+    """Waits per steady training step; those of evaluation in between and of the set-up do not count."""
     if not steps.seen:
         return StepSummary()
-    waits = dict.fromkeys(steps.steady, 0)
-    for event in session.events:
-        step = steps.of(event.tick)
-        if event.phase == "train" and step in waits:
-            waits[step] += event.waits
-    counts = list(waits.values())
+    counts = [sum(group.steps[step] for group in groups) for step in steps.steady]
     return StepSummary(
         seen=steps.seen,
         steady=len(counts),
@@ -107,11 +103,12 @@ def summarize(session: Session, steps: Steps) -> StepSummary:
 def finding(group: Group, session: Session, steps: Steps) -> Finding:
     """`group` as a finding."""
     sites = tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common()))
+    often = frequency(group, steps)
     return Finding(
         code=group.rule.code,
         name=group.rule.name,
         line=group.line,
-        frequency=frequency(group, steps),
+        frequency=often,
         remedy=group.remedy,
         operators=tuple(dict.fromkeys(site.operator for site in sites)),
         library_stack=sites[0].library_frames,
@@ -119,6 +116,8 @@ def finding(group: Group, session: Session, steps: Steps) -> Finding:
         node=sites[0].node,
         bytes=group.bytes,
         sites=sites,
+        spots=spots(group, steps),
+        callers=callers(group, session, often.waits),
     )
 
 

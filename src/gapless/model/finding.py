@@ -14,9 +14,9 @@ When = Literal["every-step", "some-steps", "first-step", "set-up", "evaluation",
 """When the waits happen.
 
 ``every-step``: in each steady step; ``some-steps``: in some (`Frequency.every` says which);
-``first-step``: in the first step and never again; ``set-up``: before the training loop;
-``evaluation``: while the model is evaluated; ``after``: after the last step; ``no-steps``: the run had
-no steps to tell by.
+``first-step``: in the first steps, which warm up, and never again (or beyond what comes in each);
+``set-up``: before the training loop; ``evaluation``: while the model is evaluated; ``after``: after the
+last step; ``no-steps``: the run had no steps to tell by.
 """
 
 
@@ -24,7 +24,8 @@ class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How often: `waits` per occurrence (per step where `when` is a kind of step, else in all).
 
     `per_step` is waits in steady training steps divided by their number. `every` is N for "every N
-    steps", 0 where no regular distance shows. `total` counts the whole run.
+    steps", 0 where no regular distance shows. `total` counts what the finding stands for in the whole run:
+    the totals of all findings are all waits.
     """
 
     when: When

@@ -1,0 +1,138 @@
+"""No wait vanishes: what findings and summaries tell of is what was recorded, whatever the run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from building import Simulation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.analyze import report
+from gapless.model import Ending, Session
+from gapless.render import Style, text
+
+SOURCE = "\n" * 9 + "for batch in loader:\n" + "    work()\n" * 90 + "\n"
+"""A loop from line 10 to 100; everything else is outside of it."""
+LOOP = range(10, 101)
+LINES = st.sampled_from([5, 6, 20, 50, 97, 150])
+
+
+def read(file: str) -> str:
+    return SOURCE
+
+
+def unreadable(file: str) -> str:
+    raise OSError
+
+
+WAITS = st.tuples(LINES, st.integers(1, 300), st.sampled_from(["train", "train", "eval"]))
+RUNS = st.lists(st.lists(WAITS, max_size=4), max_size=16)
+"""For each step what waits in it, and behind the last one."""
+
+
+def run_of(steps: list[list[tuple[int, int, str]]], how: str = "finished") -> Session:
+    run = Simulation()
+    for number, waits in enumerate(steps):
+        for line, times, phase in waits:
+            run.phase = phase
+            run.wait(line, times)
+        if number < len(steps) - 1:
+            run.mark("backward", 90)
+            run.step(95)
+    return run.session(ending=Ending(how=how))  # type: ignore[arg-type]
+
+
+@given(RUNS, st.sampled_from([read, unreadable]))
+def test_each_wait_is_in_one_finding(steps, source):
+    session = run_of(steps)
+    made = report(session, source)
+    assert sum(one.frequency.total for one in made.findings) == sum(event.waits for event in session.events)
+    each = sum(one.frequency.per_step for one in made.findings)
+    assert each == pytest.approx(made.steps.waits_per_step)
+
+
+@given(RUNS)
+def test_of_a_run_that_was_stopped_all_until_then_is(steps):
+    session = run_of(steps, "enough-steps")
+    seen = [event.waits for event in session.events if event.tick < len(steps) - 1 or len(steps) == 1]
+    assert sum(one.frequency.total for one in report(session, read).findings) == sum(seen)
+
+
+@given(RUNS)
+def test_what_is_shown_is_all_there_was_in_each_part_of_the_run(steps):
+    steps = [[(line, times, "train") for line, times, _ in waits] for waits in steps]
+    made = report(run_of(steps), read)
+    shown = text.render(made, Style(width=200, unfold=True))
+    told = {
+        what: sum(int(n) for n in re.findall(rf"  {what}, (\d+)×", shown))
+        for what in ("set-up", "first step", "after", "whole run")
+    }
+    inside = sum(
+        one.frequency.total for one in made.findings if one.frequency.when in ("every-step", "some-steps")
+    )
+    waits = sum(times for step in steps for _, times, _ in step)
+    assert sum(told.values()) + inside == waits
+    if len(steps) > 1:
+        assert told["set-up"] == sum(times for line, times, _ in steps[0] if line not in LOOP)
+        folded = text.render(made, Style(width=200))
+        for what in ("set-up", "first step", "after"):
+            (lines,) = re.findall(rf"^{what} +(\d+) waits? at ", folded, re.MULTILINE) or ["0"]
+            assert int(lines) == told[what]
+
+
+def test_a_line_that_waits_in_steps_and_in_set_up_is_told_of_for_both():
+    """A rollout before each round of updates: the first one comes before the first step."""
+    run = Simulation()
+    run.wait(5, 532)
+    for step in range(33):
+        if step % 16 == 0:
+            run.wait(8, 256)
+        run.mark("backward", 90)
+        run.step(95)
+    found = [
+        (one.line.line, one.frequency.when, one.frequency.waits, one.frequency.every)
+        for one in report(run.session(), read).findings
+    ]
+    assert found == [(8, "some-steps", 256, 16), (5, "set-up", 532, 0), (8, "set-up", 256, 0)]
+
+
+def test_what_the_first_steps_have_more_of_is_told():
+    run = Simulation()
+    for step in range(12):
+        run.wait(50, 40 if step == 0 else 2)
+        run.mark("backward", 90)
+        run.step(95)
+    found = [(one.frequency.when, one.frequency.waits) for one in report(run.session(), read).findings]
+    assert found == [("every-step", 2), ("first-step", 38)]
+
+
+@pytest.mark.parametrize("every", [2, 3, 10])
+@pytest.mark.parametrize("behind", [False, True])
+@given(seen=st.integers(1, 14), first=st.integers(0, 9))
+def test_no_cut_makes_every_step_of_every_tenth(every, behind, seen, first):
+    run = Simulation()
+    for step in range(seen):
+        if not behind and step % every == first % every:
+            run.wait(50)
+        run.mark("backward", 90)
+        run.step(95)
+        if behind and step % every == first % every:
+            run.wait(97)
+    for one in report(run.session(), read).findings:
+        assert one.frequency.when != "every-step"
+        assert one.frequency.every in (0, every)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("seen", [2, 3, 4, 12])
+def test_what_comes_in_each_of_few_steps_comes_in_every_step(behind, seen):
+    run = Simulation()
+    for _ in range(seen):
+        run.wait(50)
+        run.mark("backward", 90)
+        run.step(95)
+        if behind:
+            run.wait(97)
+    assert {one.frequency.when for one in report(run.session(), read).findings} == {"every-step"}
