@@ -274,6 +274,9 @@ def test_a_script_that_put_nothing_on_the_gpu_is_not_praised():
     run = train(12)
     unused = Environment(device="NVIDIA A100", emulated=True, unused=True)
     made = report(run.session(environment=unused), read)
-    assert made.sentence == "train.py put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
+    assert (
+        made.sentence
+        == "train.py put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
+    )
     assert _gate.exceeded(made, 0, ())
     assert not _gate.exceeded(made, None, ())

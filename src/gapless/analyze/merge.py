@@ -59,7 +59,8 @@ def _one(parts: Sequence[Group]) -> Group:
 def spots(group: Group, steps: Steps) -> tuple[Spot, ...]:
     """The lines that `group` is about, each with its own waits; empty where it is one."""
     return tuple(
-        Spot(line=part.line, backward=part.backward, waits=frequency(part, steps).waits) for part in group.parts
+        Spot(line=part.line, backward=part.backward, waits=frequency(part, steps).waits)
+        for part in group.parts
     )
 
 

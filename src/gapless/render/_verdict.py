@@ -30,7 +30,7 @@ def verdict(canvas: Canvas, one: Verdict) -> None:
 
 
 def _change(canvas: Canvas, number: int, each: Change, brought: str) -> None:
-    """``1  num_workers=4     train.py:43      8.8 → 1.9 ms``; the place below where there is no room beside."""
+    """``1  num_workers=4    train.py:43    8.8 → 1.9 ms``; the place below where there is no room beside."""
     lead, style = f" {number}  ", canvas.style
     where = each.place
     if each.line is not None:

@@ -80,7 +80,7 @@ def _replayed(one: Price, span: int, steps: int) -> list[str]:
     per = " per step" if steps > 1 else ""
     if not span:
         return [
-            f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is not close enough to say more"
+            f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is not close enough for more"
         ]
     told = f"{duration(one.alone / steps)}{per} if you fix only this"
     if one.last - one.alone >= 0.005 * span:
@@ -112,7 +112,8 @@ def _estimated(one: Price, of: Estimate | None) -> str:
         return f"next to nothing {step}"
     told = f"{duration(one.last)} per step{_reach(one)}"
     if one.last - one.alone >= 0.005 * of.step.likely:
-        told = f"{duration(one.alone)} per step if you fix only this, {duration(one.last)}{_reach(one)} once the other syncs are fixed"
+        alone, last = duration(one.alone), f"{duration(one.last)}{_reach(one)}"
+        told = f"{alone} per step if you fix only this, {last} once the other syncs are fixed"
     return f"{told} {step}"
 
 

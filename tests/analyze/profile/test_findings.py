@@ -103,7 +103,10 @@ def test_the_gpus_own_work_is_no_finding():
 def test_the_sentence_names_the_greatest_cause():
     starved = Cost(cause="input", site=Site(operator="next", mechanism="none"), idle=120 * MS)
     first = report([made(starved, wait(20 * MS, 40 * MS))]).verdict
-    assert first.sentence == "Your GPU idles 35 % of each 100 ms step, mostly (30 %) because the next batch is late"
+    assert (
+        first.sentence
+        == "Your GPU idles 35 % of each 100 ms step, mostly (30 %) because the next batch is late"
+    )
     assert by_cause(made(starved, wait(20 * MS, 40 * MS))) == [("input", 120 * MS), ("wait", 20 * MS)]
 
 

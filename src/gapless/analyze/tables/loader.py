@@ -47,7 +47,8 @@ def _facts(made: Diagnosis) -> Iterator[str]:
     if transfer.batches:
         told = f"a worker's first batch comes after {duration(transfer.first)} ({made.machine.start})"
         if transfer.private >= 0:
-            told += f"; a worker has {size(transfer.private)} of its own, {size(int(transfer.growth))} more per batch"
+            more = size(int(transfer.growth))
+            told += f"; a worker has {size(transfer.private)} of its own, {more} more per batch"
         yield told
 
 
@@ -101,7 +102,9 @@ def alike(one: Prediction, other: Prediction) -> bool:
 
 def _runs(made: Diagnosis) -> Table:
     rows = [
-        _run(name, one) for name, one in (("as it is", made.seen), ("as advised", made.verified)) if one is not None
+        _run(name, one)
+        for name, one in (("as it is", made.seen), ("as advised", made.verified))
+        if one is not None
     ]
     columns = "num_workers | step | waiting | ready | predicted"
     return table("Run for real", columns, rows)

@@ -54,7 +54,15 @@ def _owners(made: MemoryReport) -> Table | None:
         return None
     total = sum(peak.kinds.values()) or 1
     rows = [
-        Row((place(one), KINDS.get(one.kind, one.kind), str(one.tensors), binary_size(one.bytes), percent(one.bytes / total)))
+        Row(
+            (
+                place(one),
+                KINDS.get(one.kind, one.kind),
+                str(one.tensors),
+                binary_size(one.bytes),
+                percent(one.bytes / total),
+            )
+        )
         for one in peak.owners
     ]
     rest = total - sum(one.bytes for one in peak.owners)
@@ -64,14 +72,18 @@ def _owners(made: MemoryReport) -> Table | None:
     kinds = ", ".join(f"{KINDS.get(kind, kind)} {percent(held / total)}" for kind, held in peak.kinds.items())
     notes = (f"by kind: {kinds}",) if set(peak.kinds) != {"unknown"} else ()
     told = f"{title}, {when(peak, made)}: {binary_size(peak.allocated)} allocated"
-    return Table(title=told, columns=columns, rows=tuple(rows), shown=SHOWN, rest="owners", notes=notes, where="before")
+    return Table(
+        title=told, columns=columns, rows=tuple(rows), shown=SHOWN, rest="owners", notes=notes, where="before"
+    )
 
 
 def place(one: Owner) -> Cell:
     """The line that asked for it, else the operator."""
     if one.line is None:
         return one.operator or ("from before the recording" if one.before else "no stack recorded")
-    return one.line if one.line.is_user else SourceLine(_tail(one.line.file), one.line.line, one.line.function)
+    return (
+        one.line if one.line.is_user else SourceLine(_tail(one.line.file), one.line.line, one.line.function)
+    )
 
 
 def _tail(file: str) -> str:
@@ -183,7 +195,13 @@ def _trials(made: MemoryReport) -> Table | None:
         name = f"{one.settings} ({one.note})" if one.note else one.settings
         rows.append(_row(name, one.outcome, made, _price(one.outcome), at == made.best))
     shown = SHOWN + 1 if made.searched else -1
-    return table("Settings", f"{_COLUMNS} | their time", rows, shown=shown, rest=f"settings that do no better{_failing(made)}")
+    return table(
+        "Settings",
+        f"{_COLUMNS} | their time",
+        rows,
+        shown=shown,
+        rest=f"settings that do no better{_failing(made)}",
+    )
 
 
 def _failing(made: MemoryReport) -> str:
@@ -234,7 +252,13 @@ def _growth(made: MemoryReport) -> Table:
     rows = []
     for one in made.growth:
         owner = Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes)
-        cells = (place(owner), KINDS.get(one.kind, one.kind), binary_size(one.bytes), f"{one.tensors:g}", str(one.steps))
+        cells = (
+            place(owner),
+            KINDS.get(one.kind, one.kind),
+            binary_size(one.bytes),
+            f"{one.tensors:g}",
+            str(one.steps),
+        )
         rows.append(Row(cells))
     columns = (Column("", "text"), Column("", "text"), Column("per step"), Column("tensors"), Column("steps"))
     return Table(title="What grows from step to step", columns=columns, rows=tuple(rows), shown=SHOWN)

@@ -163,5 +163,6 @@ def _prices(prices: Prices | None) -> Table | None:
     if prices.all < _MATTERS * prices.span:
         return None
     less, limit = percent(prices.all / prices.span), LIMITS.get(prices.remains, prices.remains)
-    told = f"Without all syncs {duration(prices.span)} would be {duration(prices.span - prices.all)}, {less} less; then {limit}"
+    left = duration(prices.span - prices.all)
+    told = f"Without all syncs {duration(prices.span)} would be {left}, {less} less; then {limit}"
     return Table(title="Prices", notes=(told,))

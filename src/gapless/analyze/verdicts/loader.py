@@ -51,7 +51,11 @@ def _sentence(made: Diagnosis) -> tuple[str, Level]:
     left = made.verified.wait if made.verified is not None else made.advised.wait
     if before <= after * (1 + SHARE):
         return f"{lost}, and no setting helps: make a batch cheaper", "act"
-    return (f"{lost}; with {words.arguments(made)} {duration(left)} of it remain" if left > SHARE * after else lost), "act"
+    return (
+        f"{lost}; with {words.arguments(made)} {duration(left)} of it remain"
+        if left > SHARE * after
+        else lost
+    ), "act"
 
 
 def _why(made: Diagnosis) -> Iterator[str]:

@@ -84,7 +84,8 @@ def _asked(prices: Prices, asked: Asked) -> str:
     parts = [f"without {' and '.join(asked.what)} ({count(asked.waits, 'sync')})"] if asked.what else []
     parts += [ASSUMED.get(what, f"with {what.removeprefix('half:')} twice as fast") for what in asked.assumed]
     told = ", ".join(parts)
-    told = f"{told[:1].upper()}{told[1:]}, {duration(prices.span)} would be {duration(prices.span - asked.saved)}"
+    left = duration(prices.span - asked.saved)
+    told = f"{told[:1].upper()}{told[1:]}, {duration(prices.span)} would be {left}"
     told += (
         f", {percent(abs(asked.saved) / prices.span)} {'less' if asked.saved >= 0 else 'more'}"
         if prices.span
@@ -109,9 +110,9 @@ def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:
     savings = list(_replayed(found.findings, prices, per)) if prices is not None and trusted else []
     priced = {position for position, _ in savings}
     for position, one in enumerate(found.findings):
-        if one.loss is not None and one.loss.idle and position not in priced:
-            if one.price is None or not trusted:
-                savings.append((position, one.loss.idle / per))
+        idle = one.loss.idle if one.loss is not None and position not in priced else 0
+        if idle and (one.price is None or not trusted):
+            savings.append((position, idle / per))
     return changes(found.findings, savings, profile.steps.mean, bound=True)
 
 

@@ -86,10 +86,8 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
         lost = f"{percent(waiting)} waiting for data"
         if stalls >= NOTHING:
             total = percent(min(waiting + stalls, 1.0))
-            return (
-                f"Your GPU would idle for {total} of each step: {lost}, up to {percent(stalls)} in {in_steps}",
-                "act",
-            )
+            both = f"{lost}, up to {percent(stalls)} in {in_steps}"
+            return f"Your GPU would idle for {total} of each step: {both}", "act"
         return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}", "act"
     if not in_steps:
         sample = f"{count(found.steps.steady, 'training step')}"
@@ -230,7 +228,9 @@ def _unpriced(found: Report) -> tuple[Change, ...]:
     counts = {n: one.frequency.per_step for n, one in enumerate(found.findings) if one.frequency.per_step}
     if not counts:
         recurring = ("evaluation", "no-steps")
-        counts = {n: one.frequency.waits for n, one in enumerate(found.findings) if one.frequency.when in recurring}
+        counts = {
+            n: one.frequency.waits for n, one in enumerate(found.findings) if one.frequency.when in recurring
+        }
     return changes(found.findings, counts.items(), float(sum(counts.values())), unit="syncs")
 
 
