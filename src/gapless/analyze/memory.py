@@ -13,7 +13,7 @@ from gapless.rules import all_rules
 
 
 def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
-    """What replaying the allocator on `run` says and the rules find in it; if `drawn`, laid out for a page."""
+    """What replaying the allocator on `run` says and the rules find; if `drawn`, laid out for a page."""
     from gapless.memory.report import report as replay  # loaded when memory was recorded
     from gapless.memory.tracking import track
 

@@ -80,7 +80,7 @@ def _replayed(one: Price, span: int, steps: int) -> list[str]:
     per = " per step" if steps > 1 else ""
     if not span:
         return [
-            f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is not close enough for more"
+            f"up to {duration(max(one.alone, one.last) / steps)}{per}: the replay is too far off for more"
         ]
     told = f"{duration(one.alone / steps)}{per} if you fix only this"
     if one.last - one.alone >= 0.005 * span:
