@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rules.profiles import MS, cost, found, profile, site, steps
 from simulated_ranks import simulated
 
+from gapless.analyze.ranks import side_by_side
 from gapless.model import Hit, Profile, SourceLine
 from gapless.model.profile import Collectives, KernelTime, LineTime, PhaseTime, Split, Steps
 from gapless.rules import rule
@@ -135,7 +136,7 @@ class TestExposedCommunication:
 
 
 def across(profiles: Sequence[Profile]) -> list[Hit]:
-    return list(rule("GAP602").across(profiles))
+    return list(rule("GAP602").of_ranks(side_by_side(profiles)))
 
 
 class TestStragglerRank:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.loader import tables
 from gapless.analyze.verdicts.loader import verdict
-from gapless.model import Finding, Frequency, Hit, Report, Rule
+from gapless.model import Finding, Frequency, Hit, LoaderRule, Report, Rule
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
@@ -17,7 +18,7 @@ from gapless.model.loading_mistakes import Mistake
 from gapless.model.profile import Price, Profile
 from gapless.model.wording import duration
 from gapless.rules import _loader as told
-from gapless.rules import all_rules
+from gapless.rules import of_kind, rule
 
 STARVED = "GAP301"
 _FAR = 2.0
@@ -40,20 +41,20 @@ def report(made: Diagnosis) -> Report:
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
     """What the rules find in each of `uses`, and the mistakes that were seen; the dearest first."""
-    made = [_finding(rule, hit, use) for use in uses for rule in all_rules() for hit in rule.of_loader(use)]
+    made = [
+        _found(each, hit, use) for use in uses for each in of_kind(LoaderRule) for hit in each.of_loader(use)
+    ]
     yield from sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0))
     yield from dict.fromkeys(_mistaken(mistake, use) for use in uses for mistake in use.mistakes)
 
 
-def _finding(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
-    return Finding(
-        code=rule.code,
-        name=rule.name,
+def _found(each: Rule, hit: Hit, use: LoaderUse) -> Finding:
+    return finding(
+        each,
+        hit,
+        Frequency(when="every-step", waits=0.0),
         line=use.line,
-        place="" if use.line else f"a loader of {use.dataset}",
-        frequency=Frequency(when="every-step", waits=0.0),
-        remedy=hit.remedy,
-        evidence=hit.evidence,
+        place=f"a loader of {use.dataset}",
         price=_price(use, hit) if hit.idle else None,
     )
 
@@ -75,15 +76,12 @@ def _price(use: LoaderUse, hit: Hit) -> Price:
 
 
 def _mistaken(mistake: Mistake, use: LoaderUse) -> Finding:
-    line = mistake.line or use.line
-    return Finding(
-        code=mistake.code,
-        name=mistake.name,
-        line=line,
-        place="" if line else f"a loader of {use.dataset}",
-        frequency=Frequency(when="no-steps", waits=0.0),
-        remedy=mistake.remedy,
-        evidence=(mistake.seen,),
+    return finding(
+        rule(mistake.code),
+        Hit(evidence=(mistake.seen,), remedy=mistake.remedy),
+        Frequency(when="no-steps", waits=0.0),
+        line=mistake.line or use.line,
+        place=f"a loader of {use.dataset}",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gapless.analyze.findings import finding
 from gapless.analyze.frequency import frequency
 from gapless.analyze.group import Group, group_events
 from gapless.analyze.loaders import findings as of_loaders
@@ -17,7 +18,7 @@ from gapless.analyze.settle import settle
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
 from gapless.analyze.verdicts.session import verdict
-from gapless.model import Finding, Report, Session, StepSummary, Verdict
+from gapless.model import Finding, Hit, Report, Session, StepSummary, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
 
@@ -34,7 +35,7 @@ def report(
     session = msgspec.structs.replace(session, events=settle(session, steps))
     loop = training_loop(steps.marks, session.marks, read)
     groups = group_events(session, steps, loop)
-    waits = [finding(group, session, steps) for group in groups]
+    waits = [_found(group, session, steps) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     memory = tuple(replayed(run, drawn) for run in session.memory)
     found = Report(
@@ -104,21 +105,15 @@ def summarize(session: Session, steps: Steps) -> StepSummary:
     )
 
 
-def finding(group: Group, session: Session, steps: Steps) -> Finding:
+def _found(group: Group, session: Session, steps: Steps) -> Finding:
     """`group` as a finding."""
-    sites = tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common()))
-    return Finding(
-        code=group.rule.code,
-        name=group.rule.name,
+    return finding(
+        group.rule,
+        Hit(evidence=(), remedy=group.remedy, bytes=group.bytes),
+        frequency(group, steps),
+        sites=tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common())),
         line=group.line,
-        frequency=frequency(group, steps),
-        remedy=group.remedy,
-        operators=tuple(dict.fromkeys(site.operator for site in sites)),
-        library_stack=sites[0].library_frames,
         backward=group.backward,
-        node=sites[0].node,
-        bytes=group.bytes,
-        sites=sites,
     )
 
 

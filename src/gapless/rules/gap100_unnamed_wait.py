@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library
 
 _ADVICE = {
@@ -17,7 +17,7 @@ _ADVICE = {
 }
 
 
-class UnnamedWait(Rule):
+class UnnamedWait(WaitRule):
     """The host waits for the device in a way that no other rule names.
 
     ## What waits

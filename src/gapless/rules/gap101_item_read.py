@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
 from gapless.rules._places import names, own_code
 
@@ -12,7 +12,7 @@ _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__
 _READERS = ("item", "float", "int")
 
 
-class ItemRead(Rule):
+class ItemRead(WaitRule):
     """`.item()`, `float(t)` or `int(t)`: one number is copied to the host, which waits for it.
 
     ## What waits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called
 from gapless.rules._places import names, own_code
 
@@ -14,7 +14,7 @@ _PICKS = {"max": "torch.maximum", "min": "torch.minimum"}
 _FINITE = ("isnan", "isinf", "isfinite")
 
 
-class TensorAsCondition(Rule):
+class TensorAsCondition(WaitRule):
     """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool that the device has.
 
     ## What waits

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import names, own_code
 
 _NAMES = {"__repr__", "__str__", "__format__"}
 
 
-class TensorPrinted(Rule):
+class TensorPrinted(WaitRule):
     """Printing or formatting a device tensor: its values must be on the host to become text.
 
     ## What waits

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
 from gapless.rules._places import in_library, names, own_code
 
 _NAMES = {"equal", "allclose"}
 
 
-class ComparedOnTheHost(Rule):
+class ComparedOnTheHost(WaitRule):
     """`torch.equal` or `torch.allclose`: the answer is a Python bool, so it must come to the host.
 
     ## What waits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import names, own_code
 
@@ -16,7 +16,7 @@ _SHAPES = {
 }  # fmt: skip
 
 
-class TensorAsIndex(Rule):
+class TensorAsIndex(WaitRule):
     """A device tensor as a slice bound, a position, a `range` or a shape: Python and shapes need an `int`.
 
     ## What waits

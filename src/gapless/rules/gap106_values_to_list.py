@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import names, own_code
 
 _NAMES = {"tolist", "numpy", "__array__", "__dlpack__"}
 
 
-class ValuesToList(Rule):
+class ValuesToList(WaitRule):
     """`.tolist()` on a device tensor: all its values are copied to the host, which waits for them.
 
     ## What waits

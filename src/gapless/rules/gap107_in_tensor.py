@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import names, own_code
 
 
-class InTensor(Rule):
+class InTensor(WaitRule):
     """`value in tensor`: Python's `in` needs a bool, and the elements are on the device.
 
     ## What waits

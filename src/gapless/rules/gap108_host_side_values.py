@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
 from gapless.rules._places import in_library, operator, own_code
 
 
-class HostSideValues(Rule):
+class HostSideValues(WaitRule):
     """An operator that looks at values on the host before it starts, as `torch.normal(mean, std)` does.
 
     ## What waits

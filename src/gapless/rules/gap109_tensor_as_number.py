@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, keyword
 from gapless.rules._places import operator, own_code
 
@@ -11,7 +11,7 @@ _TAKE_NUMBERS = {
 }  # fmt: skip
 
 
-class TensorAsNumber(Rule):
+class TensorAsNumber(WaitRule):
     """A device tensor given to a parameter that takes a number: the operator reads it on the host.
 
     ## What waits

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import is_module
 from gapless.rules._places import in_library, names, own_code
 
 _NAMES = {"nonzero", "nonzero_numpy", "argwhere"}
 
 
-class Nonzero(Rule):
+class Nonzero(WaitRule):
     """`nonzero`, `argwhere` or one-argument `where`: the number of hits must be known to allocate the result.
 
     ## What waits

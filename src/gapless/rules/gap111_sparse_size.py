@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 _NAMES = ("sparse", "coalesce", "nested", "padded", "_csr", "_csc", "_bsr", "jagged")
 
 
-class SparseSize(Rule):
+class SparseSize(WaitRule):
     """Building or coalescing a sparse or nested tensor: how much it stores depends on the data.
 
     ## What waits

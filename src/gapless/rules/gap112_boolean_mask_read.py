@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, is_module
 from gapless.rules._places import in_library, operator, own_code, user_code
 
@@ -21,7 +21,7 @@ _LOSSES = (
 )
 
 
-class BooleanMaskRead(Rule):
+class BooleanMaskRead(WaitRule):
     """`x[mask]` or `masked_select`: how many elements the mask selects must be known to allocate the result.
 
     ## What waits

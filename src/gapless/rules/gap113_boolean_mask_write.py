@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
@@ -19,7 +19,7 @@ _OPERATORS = {
 }
 
 
-class BooleanMaskWrite(Rule):
+class BooleanMaskWrite(WaitRule):
     """`x[mask] = tensor`: the mask is turned into indices, and their number must be known on the host.
 
     ## What waits

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator, own_code
 
 
-class Unique(Rule):
+class Unique(WaitRule):
     """`unique` or `unique_consecutive`: the number of distinct values must be known to allocate the result.
 
     ## What waits

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import keyword
 from gapless.rules._places import in_library, names, own_code
 
 
-class RepeatInterleave(Rule):
+class RepeatInterleave(WaitRule):
     """`repeat_interleave` with a tensor of repeats and no `output_size`: their sum must be known.
 
     ## What waits

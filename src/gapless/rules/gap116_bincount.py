@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module, keyword
 from gapless.rules._places import in_library, names, own_code
 
@@ -18,7 +18,7 @@ _NAMES = {
 }
 
 
-class Bincount(Rule):
+class Bincount(WaitRule):
     """`bincount`, or `histc` without bounds: the range of the values is read on the host.
 
     ## What waits

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import keyword
 from gapless.rules._places import in_library, names, own_code
 
 
-class OneHot(Rule):
+class OneHot(WaitRule):
     """`one_hot` without `num_classes`: the largest class is read on the host to size the result.
 
     ## What waits

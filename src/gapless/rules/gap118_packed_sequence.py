@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torch/nn/utils/rnn.py"
 
 
-class PackedSequence(Rule):
+class PackedSequence(WaitRule):
     """Packing sequences with `enforce_sorted=False`, or unpacking them: the order is copied across.
 
     ## What waits

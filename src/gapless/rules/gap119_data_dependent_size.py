@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 _BY_OPERATOR = {
@@ -17,7 +17,7 @@ _BY_OPERATOR = {
 }
 
 
-class DataDependentSize(Rule):
+class DataDependentSize(WaitRule):
     """A result whose size depends on the data: the host cannot allocate it before it has read the size.
 
     ## What waits

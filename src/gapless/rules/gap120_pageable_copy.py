@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, is_module, keyword, with_option
 from gapless.rules._places import below, in_library, operator, own_code
 
@@ -15,7 +15,7 @@ _FACTORIES = (
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 
 
-class PageableCopy(Rule):
+class PageableCopy(WaitRule):
     """A copy to the device from pageable memory: the host waits while the data is staged.
 
     ## What waits

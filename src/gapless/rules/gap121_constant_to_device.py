@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, keyword
 from gapless.rules._places import below, in_library, operator, own_code
 
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 
 
-class ConstantToDevice(Rule):
+class ConstantToDevice(WaitRule):
     """A Python number or list made a tensor on the device: a small blocking copy from the host.
 
     ## What waits

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, own_code
 
 
-class DeviceToHostCopy(Rule):
+class DeviceToHostCopy(WaitRule):
     """`.cpu()`, `.to("cpu")`: the values are copied to the host, which waits until they have arrived.
 
     ## What waits

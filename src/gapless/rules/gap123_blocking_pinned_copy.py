@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, keyword, with_option
 from gapless.rules._places import below, in_library, own_code
 
 
-class BlockingPinnedCopy(Rule):
+class BlockingPinnedCopy(WaitRule):
     """A copy from pinned memory without `non_blocking=True`: the host waits although it need not.
 
     ## What waits

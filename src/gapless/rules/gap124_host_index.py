@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
 
-class HostIndex(Rule):
+class HostIndex(WaitRule):
     """A device tensor indexed with a list, a NumPy array or a host tensor: the index is copied over first.
 
     ## What waits

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
 
-class HostValueWrite(Rule):
+class HostValueWrite(WaitRule):
     """A number written through an index tensor: it is first copied to the device, and the copy blocks.
 
     ## What waits

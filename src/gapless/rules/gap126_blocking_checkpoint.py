@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame
 
 _FILES = ("torch/serialization.py", "torch/distributed/checkpoint/", "torch/storage.py")
 _FUNCTIONS = ("__reduce_ex__", "_reduce_ex_internal")
 
 
-class BlockingCheckpoint(Rule):
+class BlockingCheckpoint(WaitRule):
     """Saving or loading device tensors: each of them is copied between device and host while the host waits.
 
     ## What waits

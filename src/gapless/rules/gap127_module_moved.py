@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import deciding_frame, in_library, user_code
 
 
-class ModuleMoved(Rule):
+class ModuleMoved(WaitRule):
     """A module moved between host and device: one blocking copy for each parameter and buffer.
 
     ## What waits

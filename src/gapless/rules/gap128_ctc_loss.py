@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 
-class CtcLoss(Rule):
+class CtcLoss(WaitRule):
     """`ctc_loss`: the lengths of inputs and targets are needed on the host and on the device.
 
     ## What waits

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library
 
 
-class Synchronize(Rule):
+class Synchronize(WaitRule):
     """`torch.cuda.synchronize()`: the host waits until all streams of the device are empty.
 
     ## What waits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library
 
 _OPERATORS = {
@@ -14,7 +14,7 @@ _OPERATORS = {
 }
 
 
-class StreamSynchronize(Rule):
+class StreamSynchronize(WaitRule):
     """`Stream.synchronize()` or `Event.synchronize()`: the host waits for one stream, or for one point in it.
 
     ## What waits

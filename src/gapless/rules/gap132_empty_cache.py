@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library
 
 
-class EmptyCache(Rule):
+class EmptyCache(WaitRule):
     """`torch.cuda.empty_cache()`: memory is given back to the driver, which waits for the device.
 
     ## What waits

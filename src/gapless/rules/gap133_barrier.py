@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, short_path
 
 _FILE = "torch/distributed/distributed_c10d.py"
 
 
-class Barrier(Rule):
+class Barrier(WaitRule):
     """`torch.distributed.barrier()`: the host waits for its own device and for all other ranks.
 
     ## What waits

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILES = ("torch/amp/grad_scaler.py", "torch/distributed/fsdp/sharded_grad_scaler.py")
 
 
-class GradScalerRead(Rule):
+class GradScalerRead(WaitRule):
     """`GradScaler.step` reads on the host whether a gradient has overflowed: one wait per optimizer and step.
 
     ## What waits

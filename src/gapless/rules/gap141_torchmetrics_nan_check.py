@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torchmetrics/aggregation.py"
 
 
-class TorchMetricsNanCheck(Rule):
+class TorchMetricsNanCheck(WaitRule):
     """A TorchMetrics aggregator (`MeanMetric`, `SumMetric`, …) checks each value for NaN on the host.
 
     ## What waits

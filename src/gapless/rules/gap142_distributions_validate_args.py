@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import keyword
 from gapless.rules._places import below, names, user_code
 
 _FILE = "torch/distributions/"
 
 
-class DistributionsValidateArgs(Rule):
+class DistributionsValidateArgs(WaitRule):
     """`torch.distributions` checks its arguments on the host, each time a distribution is made or asked.
 
     ## What waits

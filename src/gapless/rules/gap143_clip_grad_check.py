@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torch/nn/utils/clip_grad.py"
 
 
-class ClipGradCheck(Rule):
+class ClipGradCheck(WaitRule):
     """`clip_grad_norm_(error_if_nonfinite=True)`: the norm is read on the host to raise an error.
 
     ## What waits

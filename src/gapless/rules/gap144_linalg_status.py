@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, own_code
 
@@ -17,7 +17,7 @@ _RESULTS = {
 }
 
 
-class LinalgStatus(Rule):
+class LinalgStatus(WaitRule):
     """`torch.linalg` reads an error code on the host: whether the factorization has succeeded.
 
     ## What waits

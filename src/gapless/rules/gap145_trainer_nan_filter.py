@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import deciding_frame, names
 
 _FILE = "transformers/trainer.py"
@@ -10,7 +10,7 @@ _FILE = "transformers/trainer.py"
 _LOOPS = {"_run_epoch", "_inner_training_loop", "train", "evaluation_loop"}
 
 
-class TrainerNanFilter(Rule):
+class TrainerNanFilter(WaitRule):
     """Hugging Face `Trainer` tests each loss for NaN on the host (`logging_nan_inf_filter`).
 
     ## What waits

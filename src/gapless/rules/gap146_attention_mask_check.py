@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILES = ("transformers/masking_utils.py", "transformers/modeling_attn_mask_utils.py")
 
 
-class AttentionMaskCheck(Rule):
+class AttentionMaskCheck(WaitRule):
     """A Hugging Face model asks in each forward pass whether the attention mask masks anything.
 
     ## What waits

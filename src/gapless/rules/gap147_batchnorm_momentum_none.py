@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torch/nn/modules/batchnorm.py"
 
 
-class BatchNormMomentumNone(Rule):
+class BatchNormMomentumNone(WaitRule):
     """`BatchNorm(momentum=None)` reads its count of batches on the host in each forward pass.
 
     ## What waits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import deciding_frame, operator, short_path
 
 _KNOWN = {
@@ -20,7 +20,7 @@ _KNOWN = {
 }
 
 
-class LibraryRead(Rule):
+class LibraryRead(WaitRule):
     """A library reads a device tensor on the host, below the line that calls it.
 
     ## What waits

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 
 
-class DetectAnomaly(Rule):
+class DetectAnomaly(WaitRule):
     """`torch.autograd.detect_anomaly()`: backward reads after each node whether its gradients hold a NaN.
 
     ## What waits

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame
 
 
-class OptimizerRead(Rule):
+class OptimizerRead(WaitRule):
     """An optimizer or a scheduler reads a device tensor on the host: the loss, the learning rate, a count.
 
     ## What waits

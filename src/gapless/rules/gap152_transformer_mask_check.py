@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, names
 
 _FILE = "torch/nn/modules/transformer.py"
 
 
-class TransformerMaskCheck(Rule):
+class TransformerMaskCheck(WaitRule):
     """`nn.TransformerEncoder` or `nn.TransformerDecoder` looks at the values of the mask that it is given.
 
     ## What waits

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 
 _FILE = "torch/distributed/distributed_c10d.py"
 
 
-class ObjectCollective(Rule):
+class ObjectCollective(WaitRule):
     """`all_gather_object`, `broadcast_object_list` and their kin: pickled bytes travel through the device.
 
     ## What waits

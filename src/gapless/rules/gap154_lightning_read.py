@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame, short_path
 
 _LIBRARIES = ("lightning", "pytorch_lightning", "lightning_fabric")
@@ -17,7 +17,7 @@ _KNOWN = (
 )
 
 
-class LightningRead(Rule):
+class LightningRead(WaitRule):
     """Lightning reads logged values on the host: for the progress bar in each step, for loggers in some.
 
     ## What waits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _LIBRARIES = (
@@ -11,7 +11,7 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-class LoggerRead(Rule):
+class LoggerRead(WaitRule):
     """A device tensor given to a logger or a progress bar: it is read on the host where it is logged.
 
     ## What waits

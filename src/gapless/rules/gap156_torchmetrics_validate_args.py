@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 
 
-class TorchMetricsValidateArgs(Rule):
+class TorchMetricsValidateArgs(WaitRule):
     """A TorchMetrics metric checks the values of its inputs on the host in each update (`validate_args`).
 
     ## What waits

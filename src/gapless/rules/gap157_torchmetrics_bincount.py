@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 
-class TorchMetricsBincount(Rule):
+class TorchMetricsBincount(WaitRule):
     """A TorchMetrics metric counts with `bincount`, which reads the range of the values on the host.
 
     ## What waits

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 
-class TorchMetricsNumber(Rule):
+class TorchMetricsNumber(WaitRule):
     """A Python number given to a TorchMetrics metric is copied to the device in each update.
 
     ## What waits

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame, short_path
 
 
-class TorchMetricsWait(Rule):
+class TorchMetricsWait(WaitRule):
     """A TorchMetrics metric waits inside `update`, `compute` or its synchronization between ranks.
 
     ## What waits

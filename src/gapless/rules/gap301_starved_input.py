@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, LoaderRule, Profile, ProfileRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.wording import duration, percent
@@ -22,7 +22,7 @@ _MOST_WORKERS = 32
 """More are not advised: from there on the batch itself must become cheaper."""
 
 
-class StarvedInput(Rule):
+class StarvedInput(ProfileRule, LoaderRule):
     """The GPU is idle because the next batch is not there yet.
 
     ## What waits
@@ -64,7 +64,7 @@ class StarvedInput(Rule):
         "persistent_workers=True)`, and make a batch cheaper where all cores are busy"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "input")
         if not told.matters(profile, found):
             return

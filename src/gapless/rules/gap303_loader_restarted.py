@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.wording import count, duration
 from gapless.rules import _loader as loader
 
 
-class LoaderRestarted(Rule):
+class LoaderRestarted(LoaderRule):
     """A new pass through the loader is begun for each step, and only its first batch is taken.
 
     ## What waits

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import count, percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
 
-class ReservedMemorySaws(Rule):
+class ReservedMemorySaws(ProfileRule, MemoryRule):
     """Reserved memory falls and rises again and again: it is given back to the driver and taken anew.
 
     ## What waits
@@ -57,7 +57,7 @@ class ReservedMemorySaws(Rule):
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and pad variable lengths to few sizes"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if not told.saws(profile):
             return
         memory = profile.memory

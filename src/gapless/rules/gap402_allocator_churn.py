@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import count
 from gapless.rules import _memory as held
@@ -15,7 +15,7 @@ _GIVE_BACK = ("free", "unmap", "release")
 _PINNED = ("hostalloc", "hostmalloc", "mallochost", "hostregister")
 
 
-class AllocatorChurn(Rule):
+class AllocatorChurn(ProfileRule, MemoryRule):
     """Memory is asked of the driver in every step, though the cache should hold it after the first ones.
 
     ## What waits
@@ -56,7 +56,7 @@ class AllocatorChurn(Rule):
         "leave `torch.cuda.empty_cache()` out of the loop"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if told.saws(profile):
             return  # GAP401 says more of the same
         found = [spot for spot in told.spots(profile, "allocator") if not told.first_only(profile, spot)]

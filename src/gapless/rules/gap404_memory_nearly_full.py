@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
 
-class MemoryNearlyFull(Rule):
+class MemoryNearlyFull(ProfileRule, MemoryRule):
     """Tensors fill nearly all memory of the GPU: a slightly larger batch waits for it, or ends the run.
 
     ## What waits
@@ -47,7 +47,7 @@ class MemoryNearlyFull(Rule):
         "batch with gradient accumulation"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         allocated = profile.memory.peak_allocated
         if profile.gpu_memory <= 0 or allocated < told.FULL * profile.gpu_memory or told.saws(profile):
             return

@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import count, size
 from gapless.rules import _memory as held
 
 
-class MemoryGrows(Rule):
+class MemoryGrows(ProfileRule, MemoryRule):
     """Each step leaves tensors on the GPU that no later step gives back: memory grows until it runs out.
 
     ## What waits
@@ -52,7 +52,7 @@ class MemoryGrows(Rule):
         "end with the epoch"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         lows = _lows(profile)[held.WARM_UP :]
         rises = [after - before for before, after in pairwise(lows)]
         if len(rises) < _LEAST or min(rises) <= 0:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, MemoryRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import duration, size
 from gapless.rules import _memory as held
 
 
-class MemoryRetries(Rule):
+class MemoryRetries(MemoryRule):
     """Requests find the GPU full: all cached memory is given back, and then asked for again piece by piece.
 
     ## What waits

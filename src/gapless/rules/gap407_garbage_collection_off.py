@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, MemoryRule
 from gapless.model.memory import MemoryReport
 
 
-class GarbageCollectionOff(Rule):
+class GarbageCollectionOff(MemoryRule):
     """`garbage_collection_threshold` is set and does nothing: the process may use all of the GPU's memory.
 
     ## What waits

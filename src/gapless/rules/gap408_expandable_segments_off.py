@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, MemoryRule
 from gapless.model.memory import MemoryReport
 from gapless.rules import _memory as held
 
 
-class ExpandableSegmentsOff(Rule):
+class ExpandableSegmentsOff(MemoryRule):
     """Memory lies idle in fragments that expandable segments would use: replaying the run with them shows it.
 
     ## What waits

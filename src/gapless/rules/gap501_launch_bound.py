@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
@@ -22,7 +22,7 @@ _FEW = 10
 """Fewer launches than this in a trace say nothing of how it goes on."""
 
 
-class LaunchBound(Rule):
+class LaunchBound(ProfileRule):
     """The host launches as fast as it can, and the kernels are shorter than their launches.
 
     ## What waits
@@ -70,7 +70,7 @@ class LaunchBound(Rule):
         "same, an optimizer with `fused=True`; or give each launch more to do with a larger batch"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "launch")
         if not told.matters(profile, found) or 0 < profile.launches.count < _FEW:
             return

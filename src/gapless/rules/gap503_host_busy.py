@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
@@ -35,7 +35,7 @@ _OPERATOR = re.compile(r"^\w+::|Backward\d*$|^CompiledFunction|^Torch-Compiled")
 _SAVING = ("torch/serialization.py", "serialization.py: save", "save_checkpoint", "pickle.py: dump")
 
 
-class HostBusy(Rule):
+class HostBusy(ProfileRule):
     """The host computes something else between launches, and the GPU is idle meanwhile.
 
     ## What waits
@@ -78,7 +78,7 @@ class HostBusy(Rule):
         "where much work has just been launched"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "host")
         if not told.matters(profile, found):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
@@ -17,7 +17,7 @@ _KINDS = {
 """What is called, by parts of its name in lower case."""
 
 
-class LongDriverCall(Rule):
+class LongDriverCall(ProfileRule):
     """The host is in a long call of the driver or a compiler inside the step, and launches nothing.
 
     ## What waits
@@ -59,7 +59,7 @@ class LongDriverCall(Rule):
         "loaded for it belongs into the first steps"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = [
             spot
             for spot in told.spots(profile, "graph")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, three_digits
 from gapless.rules import _profile as told
 
 
-class GapsBetweenKernels(Rule):
+class GapsBetweenKernels(ProfileRule):
     """The step has so many kernels that the pauses between them add up, though all were queued in time.
 
     ## What waits
@@ -45,7 +45,7 @@ class GapsBetweenKernels(Rule):
         "for lists of tensors, a larger batch"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = [spot for spot in told.spots(profile, "graph") if told.between_kernels(spot)]
         if not told.matters(profile, found):
             return

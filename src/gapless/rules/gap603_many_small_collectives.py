@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules._profile import a_step, part, per_step
 from gapless.rules._traffic import Traffic, traffic
@@ -29,7 +29,7 @@ MATTERS = 0.01
 _NAMES = ("all_reduce", "all_gather", "broadcast", "reduce")
 
 
-class ManySmallCollectives(Rule):
+class ManySmallCollectives(ProfileRule):
     """Dozens of tiny collectives in a step, where one would carry the same data.
 
     ## What waits
@@ -67,7 +67,7 @@ class ManySmallCollectives(Rule):
         "reduction for the states of all metrics"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         for one in traffic(profile):
             small = _small(profile, one)
             if small is None or small.count < MANY:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration
 from gapless.rules import _profile as told
 
 _NAMED = 2
 
 
-class ProfilerOverhead(Rule):
+class ProfilerOverhead(ProfileRule):
     """The profiler took a good part of the steps for itself: without it they are shorter.
 
     ## What waits
@@ -48,7 +48,7 @@ class ProfilerOverhead(Rule):
         "stacks, memory and shapes only where they are needed"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         overhead, found = profile.recording.overhead, told.spots(profile, "profiler")
         if not told.matters(profile, found) and told.part(profile, overhead) < told.MATTERS:
             return

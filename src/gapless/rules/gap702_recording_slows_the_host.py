@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 
 _HOST = 0.1
@@ -13,7 +13,7 @@ _MOST = 0.5
 """And of all idleness: below it other causes come first."""
 
 
-class RecordingSlowsTheHost(Rule):
+class RecordingSlowsTheHost(ProfileRule):
     """The host looks slower than it is, because the profiler recorded each Python call or each allocation.
 
     ## What waits
@@ -48,7 +48,7 @@ class RecordingSlowsTheHost(Rule):
         "and the lines of this one"
     )
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         options = tuple(_options(profile))
         host = told.idle_of(told.spots(profile, "launch", "host"))
         if not options or told.part(profile, host) < _HOST or host < _MOST * profile.idle:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 
 
-class NoStacksRecorded(Rule):
+class NoStacksRecorded(ProfileRule):
     """The trace has no Python stacks: findings name operators in place of lines.
 
     ## What waits
@@ -43,7 +43,7 @@ class NoStacksRecorded(Rule):
     name = "no-stacks-recorded"
     advice = "record a few steps with `with_stack=True` (and the CPU among the activities) to see the lines"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if profile.recording.stacks:
             return
         found = told.spots(profile, "wait", "launch", "host", "allocator", "graph")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from gapless.model import Cost, Profile, Site
+from gapless.analyze.collectives.meetings import Meeting, Meetings, numbers
+from gapless.analyze.collectives.pairing import median
+from gapless.model import Cost, Profile, Reason, Site, Straggler
 from gapless.model.wording import duration, percent
-from gapless.rules._meetings import Meeting, Meetings, numbers
-from gapless.rules._pairing import median
 
 MATTERS = 0.03
 """The part of a step that peers have to lose before a rank is called slow; less is noise between GPUs."""
@@ -43,38 +41,6 @@ _WHY: dict[str, str] = {
     "profiler": "while the profiler works",
     "unknown": "with nothing recorded",
 }
-
-
-class Reason(NamedTuple):
-    """Something of which the slow rank has more than its peers: `more` nanoseconds in each step."""
-
-    text: str
-    more: float
-    site: Site | None = None
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """The slow rank; times in nanoseconds per step.
-
-    `late` is how much longer its peers' kernels run in the collectives they share with it, in the median over
-    them. `lost` is the part of it in which they do nothing else, `share` that part of a step.
-    It is the last in `last` of `shared` collectives, which make up `blame` of the time that ranks wait in
-    these, and the slowest in `slowest` of `steps` steps.
-    """
-
-    position: int
-    rank: int
-    late: float
-    lost: float
-    share: float
-    blame: float
-    last: int
-    shared: int
-    slowest: int
-    steps: int
-    peers: int
-    reasons: tuple[Reason, ...] = ()
 
 
 def late(count: int, found: Meetings) -> list[float]:
