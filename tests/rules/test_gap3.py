@@ -32,6 +32,7 @@ class TestStarvedInput:
             "the host spends 42 ms of each 100 ms step, 42 %, in the loader",
         )
         assert "a batch takes 42 ms and the rest of a step 58 ms, so 1 worker can keep up" in hit.remedy
+        assert hit.change == "`num_workers=1, persistent_workers=True`"
         assert (hit.idle, hit.calls, hit.steps) == (240 * MS, 6, 6)
         assert hit.blocked == 240 * MS
         assert (hit.start, hit.end) == (5, 9)
@@ -72,6 +73,7 @@ class TestStarvedInput:
         hit = only("GAP301", profile(cost("input", 60, site(WORKERS, 7), steps=1)))
         assert "60 ms in 1 of 6 steps, 10 % of the time of all" in said(hit)
         assert "persistent_workers=True" in hit.remedy
+        assert hit.change == "`persistent_workers=True`"
 
     def test_two_loaders_are_two_places(self) -> None:
         both = [cost("input", 60, site(SINGLE, 7), steps=6), cost("input", 30, site(WORKERS, 9), steps=6)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gapless.model import Finding, Frequency, Hit, Loss, Rule, Site, SourceLine
+from gapless.model import Finding, Frequency, Hit, Loss, Rule, Site, SourceLine, WaitRule
 from gapless.model.profile import Price
 
 
@@ -36,7 +36,7 @@ def finding(
         place="" if line is not None else place,
         frequency=frequency,
         remedy=hit.remedy,
-        change=hit.change,
+        change=hit.change or (rule.change_at(first) if isinstance(rule, WaitRule) else rule.change),
         evidence=hit.evidence,
         loss=loss,
         price=price,

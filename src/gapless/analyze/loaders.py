@@ -139,24 +139,26 @@ def _explained(one: Finding, profile: Profile, made: Diagnosis) -> Finding:
         f"{duration(made.now.wait)} of waiting with {told.setting(made.setting)}, measured on a machine of "
         f"{told.machine(made)}"
     )
+    remedy, change = _advice(profile, made)
     return msgspec.structs.replace(
-        one, evidence=(*one.evidence, cost, predicted), remedy=_advice(profile, made)
+        one, evidence=(*one.evidence, cost, predicted), remedy=remedy, change=change
     )
 
 
-def _advice(profile: Profile, made: Diagnosis) -> str:
+def _advice(profile: Profile, made: Diagnosis) -> tuple[str, str]:
+    """What to write instead, and the same in a few words."""
     assert made.now is not None
     assert made.advised is not None
     now, advised = made.now, made.advised
     if told.same(made.setting, made) or advised.step > (1 - told.MATTERS) * now.step:
-        return "no setting keeps up where it was measured: make a batch itself cheaper"
+        return f"no setting keeps up where it was measured: {told.CHEAPER}", told.CHEAPER
     gain = (
         f"`DataLoader(..., {told.arguments(made)})`: a step is then predicted to take "
         f"{duration(advised.step)}, here it takes {duration(profile.steps.mean)}"
     )
     if advised.wait > 2 * told.MATTERS * advised.step:
-        return f"{gain}; for the rest, make a batch itself cheaper"
-    return gain
+        gain += f"; for the rest, {told.CHEAPER}"
+    return gain, told.change(made)
 
 
 def _differences(profile: Profile, made: Diagnosis, starved: bool) -> Iterator[str]:

@@ -14,6 +14,9 @@ from gapless.model.memory import MemoryReport
 from gapless.model.profile import Profile
 from gapless.model.ranks import Ranks
 
+LIBRARIES = 90
+"""The priority from which rules know the library that waits."""
+
 SECTIONS = ("What waits", "Why it costs", "Example", "Use instead", "When it is fine")
 
 Reach = Literal["value", "function", "class"]
@@ -95,6 +98,20 @@ class WaitRule(Rule):
         """What to write instead at `site`; the user's own code in it where that can be derived."""
         return self.advice
 
+    def known_change(self, site: Site) -> str:
+        """The change where more is known of the place than `change` says, else ""."""
+        return ""
+
+    def change_at(self, site: Site) -> str:
+        """What to do at `site`, in a few words.
+
+        Where a library waits below the user's line, only rules of libraries know what can be changed there.
+        """
+        known, frame = self.known_change(site), site.deciding_frame
+        if known or frame is None or self.priority >= LIBRARIES:
+            return known or self.change
+        return f"find an option of {frame.library} that avoids it, or call it less often"
+
     def mended_with(self, site: Site) -> tuple[str, ...]:
         """Which change mends `site`: syncs of one rule with equal keys are mended together.
 
@@ -102,13 +119,13 @@ class WaitRule(Rule):
 
         >>> from gapless.model import SourceLine
         >>> from gapless.rules import rule
-        >>> lines = [SourceLine("train.py", at, "step", f"{name}.item()") for at, name in ((7, "a"), (8, "b"))]
-        >>> a, b = (Site(operator="aten::item", mechanism="read", stack=(at,)) for at in lines)
-        >>> rule("GAP101").mended_with(a) == rule("GAP101").mended_with(b)
-        True
+        >>> line = SourceLine("train.py", 7, "Trainer.step", "total += loss.item()")
+        >>> site = Site(operator="aten::_local_scalar_dense", mechanism="read", stack=(line,))
+        >>> rule("GAP101").mended_with(site)
+        ('train.py', 'Trainer.step', 'log it every N steps, or keep it on the GPU')
         """
+        what = self.remedy(site) if self.reach == "value" else self.change_at(site)
         line = site.line
-        what = self.remedy(site) if self.reach == "value" else ""
         if line is None:
             return site.operator, site.call, site.node, what
         return line.file, _within(line.function, self.reach), what

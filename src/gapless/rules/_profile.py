@@ -23,7 +23,13 @@ COMPILING = ("convert_frame", "codegen_and_compile", "compile_fx_inner", "async_
 """Parts of names that occur, in lower case, only while something is compiled, and not when it runs."""
 COMPILE_ONCE = (
     "`TORCH_LOGS=recompiles` says why it is compiled again; mark the dimension that changes with "
-    "`torch._dynamo.mark_dynamic`, or pad it to few sizes"
+    "`torch._dynamo.mark_dynamic`, or pad it to few sizes",
+    "stop recompiling: `torch._dynamo.mark_dynamic`",
+)
+"""Remedy and change, as all that follow."""
+NO_EMPTY_CACHE = (
+    "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself",
+    "take `torch.cuda.empty_cache()` out of the loop",
 )
 _LARGE_SEGMENT = 20 << 20
 """The segment that the caching allocator takes for requests of 1 to 10 MiB."""
@@ -94,12 +100,13 @@ class Spot:
         site = self.site
         return site is None or (site.line is None and not (site.operator or site.call or site.node))
 
-    def hit(self, profile: Profile, evidence: Sequence[str], remedy: str) -> Hit:
-        """This place as a hit with that evidence."""
+    def hit(self, profile: Profile, evidence: Sequence[str], remedy: str, change: str = "") -> Hit:
+        """This place as a hit with that evidence; `change` in place of the rule's own."""
         longest = max(self.costs, key=lambda cost: cost.end - cost.start)
         return Hit(
             evidence=tuple(filter(None, evidence)),
             remedy=remedy,
+            change=change,
             site=self.site,
             idle=min(max(self.idle, 0), max(profile.idle, 0)),
             blocked=max(sum(cost.blocked for cost in self.costs), 0),

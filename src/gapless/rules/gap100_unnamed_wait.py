@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import in_library
+from gapless.rules._places import deciding_frame, in_library
 
 _ADVICE = {
     "read": "keep the value on the device, and read it once every N steps instead of in each",
@@ -14,6 +14,16 @@ _ADVICE = {
     "d2h": "copy into pinned memory with `non_blocking=True`, read after an event says it is there",
     "explicit": "remove the wait: work on one stream is in order already, and an event orders two streams",
     "free": "keep the memory: the caching allocator uses it again",
+}
+_CHANGES = {
+    "read": "read the value every N steps",
+    "size": "use a form whose result has a fixed size",
+    "values": "use a form that needs no values on the CPU",
+    "status": "use the `_ex` variant, check its code every N steps",
+    "h2d": "copy from pinned memory with `non_blocking=True`",
+    "d2h": "copy into pinned memory with `non_blocking=True`",
+    "explicit": "remove this sync",
+    "free": "keep the memory in place of freeing it",
 }
 
 
@@ -55,9 +65,13 @@ class UnnamedWait(WaitRule):
     name = "unnamed-wait"
     priority = 0
     advice = "keep what this needs on the device, or do it once every N steps instead of in each"
+    change = "keep what it needs on the GPU, or do it every N steps"
 
     def matches(self, site: Site) -> bool:
         return True
 
     def remedy(self, site: Site) -> str:
         return in_library(site, _ADVICE.get(site.mechanism, self.advice))
+
+    def known_change(self, site: Site) -> str:
+        return _CHANGES.get(site.mechanism, "") if deciding_frame(site) is None else ""

@@ -62,6 +62,8 @@ class ItemRead(WaitRule):
         "keep the value on the device (`.detach()`), sum it up there, and read the sum once every N "
         "steps; `gapless.ops.LogBuffer` keeps values of each step and brings them without a wait"
     )
+    change = "log it every N steps, or keep it on the GPU"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":

@@ -55,6 +55,8 @@ class TensorAsCondition(WaitRule):
         "compute both outcomes and choose on the device: `torch.where(condition, a, b)`; a check that "
         "only warns can be asked once every N steps; `gapless.ops.step_if(optimizer, condition)` skips a step"
     )
+    change = "choose on the GPU with `torch.where`"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and not _CALLS.isdisjoint(names(site))

@@ -54,6 +54,8 @@ class TensorPrinted(WaitRule):
         "print only every N steps, or print a value of some steps ago that `gapless.ops.read_later` has "
         "copied without waiting"
     )
+    change = "print every N steps"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))

@@ -43,6 +43,8 @@ class ComparedOnTheHost(WaitRule):
     code = "GAP104"
     name = "compared-on-the-host"
     advice = "`(a == b).all()` or `torch.isclose(a, b).all()` keeps the answer on the device"
+    change = "compare on the GPU: `(a == b).all()`"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return not _NAMES.isdisjoint(names(site))

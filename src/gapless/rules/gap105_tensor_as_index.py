@@ -58,6 +58,7 @@ class TensorAsIndex(WaitRule):
         "of slicing (`torch.arange(n, device=x.device) < length`), or keep lengths as Python numbers "
         "from the start"
     )
+    change = "select with a mask or `index_select`, not a GPU number"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":

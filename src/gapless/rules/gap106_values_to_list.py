@@ -47,6 +47,8 @@ class ValuesToList(WaitRule):
         "compute with the tensor itself (compare with `torch.arange`, `gather`, `scatter`), or read "
         "everything at once every N steps"
     )
+    change = "compute on the GPU, or read all at once every N steps"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))

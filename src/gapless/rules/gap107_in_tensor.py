@@ -42,6 +42,7 @@ class InTensor(WaitRule):
     advice = (
         "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for a few values at once"
     )
+    change = "ask on the GPU: `(tensor == value).any()`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and "__contains__" in names(site)

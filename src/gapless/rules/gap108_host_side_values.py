@@ -44,6 +44,7 @@ class HostSideValues(WaitRule):
     name = "host-side-values"
     priority = 20
     advice = "write it in simpler operators that check nothing, or prepare the values on the host beforehand"
+    change = "use operators that need no values on the CPU"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism == "values":

@@ -52,6 +52,8 @@ class TensorAsNumber(WaitRule):
     advice = (
         "compute with the tensor itself, which is broadcast on the device (`x + rate * y` for `alpha=rate`)"
     )
+    change = "compute with the tensor itself, not its number"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":

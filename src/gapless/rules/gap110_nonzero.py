@@ -49,6 +49,7 @@ class Nonzero(WaitRule):
         "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted "
         "by the mask; `gapless.ops.nonzero(mask, size=n)` where indices are needed"
     )
+    change = "keep the mask: `torch.where` in place of `nonzero`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "size" and not _NAMES.isdisjoint(names(site))

@@ -46,6 +46,7 @@ class SparseSize(WaitRule):
         "build the sparse or nested tensor once, before the loop, and mark it coalesced; for sums over "
         "edges, `index_add_` needs no sparse tensor"
     )
+    change = "build the sparse tensor once, before the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("size", "values", "read", "d2h") and any(

@@ -61,6 +61,7 @@ class BooleanMaskRead(WaitRule):
         "keep the full shape, and let what follows take the mask: the losses and means of `gapless.ops`, or "
         "`torch.where(mask, a, b)`; with a bound, `gapless.ops.compact(x, mask, size=n)` selects"
     )
+    change = "replace the boolean mask with `torch.where`"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "size":

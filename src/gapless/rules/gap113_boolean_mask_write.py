@@ -57,6 +57,7 @@ class BooleanMaskWrite(WaitRule):
         "`x = torch.where(mask, values, x)` for values of the shape of `x`; "
         "`x.masked_scatter_(mask, values)` for a compact list of them"
     )
+    change = "write through the mask with `torch.where`"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "size":

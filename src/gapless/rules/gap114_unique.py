@@ -42,6 +42,7 @@ class Unique(WaitRule):
         "for the number: `gapless.ops.count_unique(x)`; for the values: `gapless.ops.unique(x, size=n)`, "
         "with a bound; for known classes: a bool of one element per class, set with `index_fill_`"
     )
+    change = "give `gapless.ops.unique` a bound: `size=n`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "size" and "unique" in operator(site)

@@ -43,6 +43,7 @@ class RepeatInterleave(WaitRule):
         "pass `output_size=`, the sum of the repeats, as a number that the host knows; where it knows only a "
         "bound, `gapless.ops.repeat_interleave(..., output_size=bound)`"
     )
+    change = "give `repeat_interleave` its `output_size=`"
 
     def matches(self, site: Site) -> bool:
         return "repeat_interleave" in names(site)

@@ -56,6 +56,7 @@ class Bincount(WaitRule):
         "count with a fixed size: `gapless.ops.bincount(x, size=n)`; give `torch.histc` its `min` and `max`, "
         "or let `gapless.ops.histc(x, bins)` find them on the device"
     )
+    change = "count with `gapless.ops.bincount(x, size=n)`"
 
     def matches(self, site: Site) -> bool:
         return not _NAMES.isdisjoint(names(site))

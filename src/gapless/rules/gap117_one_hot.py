@@ -35,6 +35,7 @@ class OneHot(WaitRule):
     code = "GAP117"
     name = "one-hot"
     advice = "pass `num_classes=`: the number of classes that the model has"
+    change = "give `one_hot` its `num_classes=`"
 
     def matches(self, site: Site) -> bool:
         return "one_hot" in names(site)

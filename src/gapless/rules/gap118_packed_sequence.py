@@ -50,6 +50,7 @@ class PackedSequence(WaitRule):
         "sort each batch by length in the collate function, longest first, and leave "
         "`enforce_sorted=True`: then no order has to cross between host and device"
     )
+    change = "sort each batch by length, keep `enforce_sorted=True`"
 
     def matches(self, site: Site) -> bool:
         return below(site, "torch", file=_FILE) and not any(

@@ -56,6 +56,7 @@ class DataDependentSize(WaitRule):
         "use a form of fixed size: a mask of the full shape instead of a selection, or a bound that the "
         "host knows with a count beside it"
     )
+    change = "use a form whose result has a fixed size"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "size"

@@ -55,6 +55,7 @@ class PageableCopy(WaitRule):
         "batches in its own thread; `gapless.ops.to_device(batch, device)` pins what is not), or create the "
         "tensor on the device"
     )
+    change = "pin the batch and copy with `non_blocking=True`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (site.detail == "pageable" or operator(site) in _COPIES)
@@ -69,6 +70,16 @@ class PageableCopy(WaitRule):
             return "let the DataLoader pin its batches (`pin_memory=True`): Lightning does not wait for those"
         code = own_code(site)
         return (_moved(code) if code is not None else "") or in_library(site, self.advice)
+
+    def known_change(self, site: Site) -> str:
+        if below(site, "accelerate", "send_to_device"):
+            return "pin batches, `DataLoaderConfiguration(non_blocking=True)`"
+        if below(site, "lightning", "move_data_to_device"):
+            return "let the DataLoader pin its batches: `pin_memory=True`"
+        code = own_code(site)
+        calls = code.calls("to", "cuda") if code is not None else []
+        made = code is not None and len(calls) == 1 and _made_there(code, calls[0])
+        return "make the tensor on the GPU" if made else ""
 
 
 def _moved(code: Code) -> str:

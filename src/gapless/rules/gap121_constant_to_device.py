@@ -53,6 +53,7 @@ class ConstantToDevice(WaitRule):
         "`torch.full((), value, device=...)` makes a number on the device without a copy; make a list "
         "once, before the loop or as a buffer of the module"
     )
+    change = "make the constant on the GPU, once"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (site.detail in ("scalar", "list") or operator(site) == "where")

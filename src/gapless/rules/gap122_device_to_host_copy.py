@@ -50,6 +50,7 @@ class DeviceToHostCopy(WaitRule):
         "collect on the device and copy once after many steps; or copy without waiting and look some steps "
         "later: `gapless.ops.read_later(value=x)`"
     )
+    change = "copy to the CPU once, after many steps"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "d2h"

@@ -42,9 +42,15 @@ class BlockingPinnedCopy(WaitRule):
     name = "blocking-pinned-copy"
     priority = 60
     advice = "add `non_blocking=True`: the source is pinned already"
+    change = "copy with `non_blocking=True`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and site.detail == "pinned"
+
+    def known_change(self, site: Site) -> str:
+        if below(site, "transformers"):
+            return '`accelerator_config={"non_blocking": True}`'
+        return "`DataLoaderConfiguration(non_blocking=True)`" if below(site, "accelerate") else ""
 
     def remedy(self, site: Site) -> str:
         if below(site, "transformers"):

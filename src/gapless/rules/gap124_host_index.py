@@ -46,6 +46,8 @@ class HostIndex(WaitRule):
     advice = (
         "make the index a device tensor, once before the loop where it does not change; slices copy nothing"
     )
+    change = "make the index on the GPU"
+    reach = "class"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (

@@ -49,6 +49,7 @@ class HostValueWrite(WaitRule):
         "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a "
         "value that is on the device: `torch.full((), value, device=x.device)`"
     )
+    change = "write the number with `index_fill_` or `fill_`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and site.detail == "value" and operator(site) != "where"

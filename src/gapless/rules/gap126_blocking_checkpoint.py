@@ -6,6 +6,7 @@ from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame
 
 _FILES = ("torch/serialization.py", "torch/distributed/checkpoint/", "torch/storage.py")
+_LOAD_ONCE = "load a checkpoint once, before the loop"
 _FUNCTIONS = ("__reduce_ex__", "_reduce_ex_internal")
 
 
@@ -54,6 +55,7 @@ class BlockingCheckpoint(WaitRule):
         "save less often, or copy into pinned buffers that are kept and let a thread write the file "
         "(`torch.distributed.checkpoint.async_save` does both)"
     )
+    change = "save less often, or with `async_save`"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism not in ("d2h", "h2d", "read"):
@@ -68,11 +70,15 @@ class BlockingCheckpoint(WaitRule):
         return pickled and deciding_frame(site) is None
 
     def remedy(self, site: Site) -> str:
-        loads = _loads(site) or below(site, "torch", "load", "torch/serialization.py")
-        return "load a checkpoint once, before the loop" if loads else self.advice
+        return _LOAD_ONCE if _loads(site) else self.advice
+
+    def known_change(self, site: Site) -> str:
+        return _LOAD_ONCE if _loads(site) else ""
 
 
 def _loads(site: Site) -> bool:
-    return below(site, "torch", "load_state_dict", "torch/nn/modules/module.py") or below(
-        site, "torch", "load_state_dict", "torch/optim/optimizer.py"
+    return (
+        below(site, "torch", "load", "torch/serialization.py")
+        or below(site, "torch", "load_state_dict", "torch/nn/modules/module.py")
+        or below(site, "torch", "load_state_dict", "torch/optim/optimizer.py")
     )

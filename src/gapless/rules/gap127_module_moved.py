@@ -42,6 +42,7 @@ class ModuleMoved(WaitRule):
     name = "module-moved"
     priority = 60
     advice = "make the module and move it once, before the loop"
+    change = "make and move the module once, before the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("h2d", "d2h") and (

@@ -43,6 +43,7 @@ class CtcLoss(WaitRule):
     name = "ctc-loss"
     priority = 100
     advice = "give the lengths as tuples or host tensors, so that nothing has to be read back first"
+    change = "give `ctc_loss` its lengths as CPU tensors"
 
     def matches(self, site: Site) -> bool:
         return "ctc_loss" in operator(site)

@@ -50,6 +50,7 @@ class Synchronize(WaitRule):
         "remove it: work on one stream is in order already; `wait_stream` and `wait_event` order "
         "streams without the host, and `torch.cuda.Event(enable_timing=True)` measures time without it"
     )
+    change = "remove the `synchronize()`"
 
     def matches(self, site: Site) -> bool:
         return site.operator in ("cudaDeviceSynchronize", "cuCtxSynchronize")

@@ -62,6 +62,7 @@ class StreamSynchronize(WaitRule):
         "`event.query()` asks without waiting; `stream.wait_event(event)` lets a stream wait and not "
         "the host; read timings some steps later, when they are complete"
     )
+    change = "use `query()` or `wait_event` in place of `synchronize()`"
 
     def matches(self, site: Site) -> bool:
         return site.operator in _OPERATORS

@@ -44,6 +44,7 @@ class EmptyCache(WaitRule):
         "leave it out: cached memory is used again by itself; against fragmentation set "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
     )
+    change = "take `torch.cuda.empty_cache()` out of the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "free" or site.operator == "cudaFree"

@@ -43,6 +43,7 @@ class Barrier(WaitRule):
     name = "barrier"
     priority = 100
     advice = "remove it from the loop: collectives order the ranks on the device, without the host"
+    change = "take the barrier out of the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "explicit" and (

@@ -58,6 +58,7 @@ class GradScalerRead(WaitRule):
         "give the optimizer `fused=True`: it takes the overflow flag as a tensor and skips the step on "
         "the device; autocast to bfloat16 needs no scaler at all"
     )
+    change = "give the optimizer `fused=True`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and any(

@@ -48,6 +48,7 @@ class TorchMetricsNanCheck(WaitRule):
         "`unwait(metric)` of `gapless.metrics.torchmetrics` counts NaN on the device and tells them later, "
         "and so do the metrics of `gapless.metrics`"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "size") and below(

@@ -46,6 +46,7 @@ class DistributionsValidateArgs(WaitRule):
         "make the distribution with `validate_args=False`, or turn the checks off for the whole "
         "program: `torch.distributions.Distribution.set_default_validate_args(False)`"
     )
+    change = "make the distribution with `validate_args=False`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and "__bool__" in names(site) and below(site, "torch", file=_FILE)

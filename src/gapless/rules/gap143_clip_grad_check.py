@@ -49,6 +49,7 @@ class ClipGradCheck(WaitRule):
         "`gapless.ops.step_if(optimizer, norm.isfinite())`; or check the norm once every N steps "
         "(`bad |= ~torch.isfinite(norm)`)"
     )
+    change = "leave `error_if_nonfinite` off"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and below(site, "torch", file=_FILE)

@@ -53,6 +53,7 @@ class LinalgStatus(WaitRule):
         "use the variant that leaves its error code on the device (`cholesky_ex`, `inv_ex`, `solve_ex`, "
         "`lu_factor_ex`), and look at the code every N steps; batch what has none"
     )
+    change = "use the `_ex` variant, check its code every N steps"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "status"

@@ -48,6 +48,7 @@ class TrainerNanFilter(WaitRule):
     advice = (
         "`TrainingArguments(logging_nan_inf_filter=False)` leaves the test out; a NaN then shows in the log"
     )
+    change = "`TrainingArguments(logging_nan_inf_filter=False)`"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)

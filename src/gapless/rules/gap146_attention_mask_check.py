@@ -45,6 +45,7 @@ class AttentionMaskCheck(WaitRule):
         "leave `attention_mask` out where the batch has no padding; else pass the full mask of shape "
         "(batch, 1, queries, keys), made on the host with the batch, which is not looked at"
     )
+    change = "leave `attention_mask` out, or pass it with 4 dimensions"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and any(below(site, "transformers", file=file) for file in _FILES)

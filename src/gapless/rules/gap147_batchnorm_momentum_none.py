@@ -46,6 +46,7 @@ class BatchNormMomentumNone(WaitRule):
         "give the layer a number as `momentum`; for a plain average, set "
         "`layer.momentum = 1.0 / batches` with a count kept in Python"
     )
+    change = "give the BatchNorm layers a number as `momentum`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and below(site, "torch", file=_FILE)

@@ -64,6 +64,7 @@ class LibraryRead(WaitRule):
     advice = (
         "look for an option of the library that turns the check or the logging off, or call it less often"
     )
+    change = "turn the library's check off, or call it less often"
 
     def matches(self, site: Site) -> bool:
         by_python = operator(site) == "_local_scalar_dense" or not site.operator.startswith("aten::")
@@ -78,3 +79,8 @@ class LibraryRead(WaitRule):
             if frame.library == library and part in file:
                 return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {advice}"
         return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {self.advice}"
+
+    def known_change(self, site: Site) -> str:
+        frame = deciding_frame(site)
+        logs = frame is not None and "transformers/trainer.py" in frame.file.replace("\\", "/")
+        return "`TrainingArguments(logging_steps=N)`" if logs else ""

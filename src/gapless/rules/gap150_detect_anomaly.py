@@ -42,6 +42,7 @@ class DetectAnomaly(WaitRule):
         "leave anomaly mode off in training and check the gradients' norm once every N steps; "
         "`detect_anomaly(check_nan=False)` keeps its tracebacks without the reads"
     )
+    change = "turn `detect_anomaly` off"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and site.detail == "anomaly"

@@ -46,6 +46,7 @@ class OptimizerRead(WaitRule):
     name = "optimizer-read"
     priority = 100
     advice = "keep the learning rate a Python number, or use `capturable=True` or `fused=True` with a tensor"
+    change = "keep the learning rate a Python number"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
@@ -67,3 +68,12 @@ class OptimizerRead(WaitRule):
         if below(site, "torch", file="torch/optim/_adafactor.py"):
             return "Adafactor reads norms of each parameter on the host: an optimizer such as AdamW does not"
         return self.advice
+
+    def known_change(self, site: Site) -> str:
+        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+            return "give the scheduler its metric once per epoch"
+        if below(site, "torch", file="torch/optim/lbfgs.py"):
+            return "fewer iterations of LBFGS: `max_iter`"
+        if below(site, "torch", file="torch/optim/_adafactor.py"):
+            return "use an optimizer that reads no norms, such as AdamW"
+        return ""

@@ -47,6 +47,7 @@ class TransformerMaskCheck(WaitRule):
         "say what the mask is: `is_causal=True` or `False` (`tgt_is_causal` in a decoder); "
         "`enable_nested_tensor=False` in the encoder turns its look at the padding off"
     )
+    change = "tell the transformer `is_causal=`"
 
     def matches(self, site: Site) -> bool:
         if "_nested_tensor_from_mask_left_aligned" in names(site):

@@ -45,6 +45,7 @@ class ObjectCollective(WaitRule):
         "put the numbers into one tensor and reduce or gather that; objects are better sent through a "
         'group on the host (`torch.distributed.new_group(backend="gloo")`)'
     )
+    change = "reduce one tensor in place of pickled objects"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "h2d", "d2h") and any(

@@ -15,6 +15,11 @@ _KNOWN = (
     ("loops/utilities.py", "`Trainer(detect_anomaly=False)` leaves the test of the loss out"),
     ("pytorch/utilities/data.py", "it looks once at the length of the loader, in set-up"),
 )
+_CHANGES = {
+    "callbacks/early_stopping.py": "check the criterion of early stopping once per epoch",
+    "callbacks/model_checkpoint.py": "write checkpoints less often: `every_n_train_steps`",
+    "loops/utilities.py": "`Trainer(detect_anomaly=False)`",
+}
 
 
 class LightningRead(WaitRule):
@@ -61,10 +66,19 @@ class LightningRead(WaitRule):
         "log without `prog_bar=True` (or with `on_step=False, on_epoch=True`), and raise "
         "`Trainer(log_every_n_steps=N)`"
     )
+    change = "log without `prog_bar=True`"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
         return site.mechanism == "read" and frame is not None and frame.library in _LIBRARIES
+
+    def known_change(self, site: Site) -> str:
+        frame = deciding_frame(site)
+        if frame is None or frame.function.endswith("to_item"):
+            logs = any(below(site, library, "log_metrics") for library in _LIBRARIES)
+            return "raise `Trainer(log_every_n_steps=N)`" if logs else ""
+        file = frame.file.replace("\\", "/")
+        return next((change for part, change in _CHANGES.items() if file.endswith(part)), "")
 
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)

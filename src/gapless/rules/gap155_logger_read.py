@@ -52,6 +52,7 @@ class LoggerRead(WaitRule):
         "collect the tensors (`losses.append(loss.detach())`) and log them together every N steps: "
         "`torch.stack(losses).tolist()` is one wait, and `gapless.ops.LogBuffer` needs none"
     )
+    change = "collect on the GPU, log together every N steps"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism not in ("read", "d2h"):

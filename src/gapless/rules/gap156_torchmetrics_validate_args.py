@@ -43,6 +43,7 @@ class TorchMetricsValidateArgs(WaitRule):
         "`unwait(metric)` of `gapless.metrics.torchmetrics` checks on the device and tells later; or make "
         "the metric with `validate_args=False`"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "size") and any(

@@ -47,6 +47,7 @@ class TorchMetricsBincount(WaitRule):
         "the metric of this name in `gapless.metrics` counts at a fixed size, and `unwait(metric)` of "
         "`gapless.metrics.torchmetrics` lets this one do so"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return any(below(site, "torchmetrics", name) for name in ("_bincount", "_flexible_bincount"))

@@ -46,6 +46,7 @@ class TorchMetricsNumber(WaitRule):
         "give a tensor that is made on the device (`torch.full_like(value, n)`); the metrics of "
         "`gapless.metrics`, and these after `unwait(metric)`, take numbers without a copy"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return (

@@ -67,6 +67,7 @@ class CopyNotOverlapped(ProfileRule):
         "copy the next batch on a second stream, from pinned memory with `non_blocking=True`, while this one "
         "is computed (the code: `gapless rule GAP302`); copy fewer bytes: `uint8`, converted on the GPU"
     )
+    change = "copy the next batch on a second stream"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         alone = profile.split.memcpy

@@ -55,6 +55,7 @@ class LoaderRestarted(LoaderRule):
         "keep the iterator: `for batch in loader`, or `batches = iter(loader)` once and `next(batches)` in "
         "each step, made anew when it ends"
     )
+    change = "keep the loader's iterator from step to step"
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         if not use.restarted:

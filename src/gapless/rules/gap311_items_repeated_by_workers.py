@@ -46,3 +46,4 @@ class ItemsRepeatedByWorkers(Rule):
         "divide the items: `DataLoader(gapless.loading.shard(dataset), ...)`, or "
         "`get_worker_info()` in `__iter__`"
     )
+    change = "divide the items between workers: `shard(dataset)`"

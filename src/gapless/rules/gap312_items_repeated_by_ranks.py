@@ -47,3 +47,4 @@ class ItemsRepeatedByRanks(Rule):
         "divide by rank too: `DistributedSampler(dataset)`, or `gapless.loading.shard(dataset)` "
         "for an IterableDataset"
     )
+    change = "divide the items between ranks: `DistributedSampler`"

@@ -47,3 +47,4 @@ class ItemsLost(Rule):
         "give the rest to somebody: every n-th item and not n equal blocks, or "
         "`gapless.loading.shard(dataset)`"
     )
+    change = "divide with no rest: every n-th item"

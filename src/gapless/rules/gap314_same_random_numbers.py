@@ -51,3 +51,4 @@ class SameRandomNumbers(Rule):
     advice = (
         "make the generator in the worker, from `torch.initial_seed()`, or draw torch's own random numbers"
     )
+    change = "seed from `torch.initial_seed()` in each worker"

@@ -48,3 +48,4 @@ class SameOrderEveryEpoch(Rule):
         "seed from the epoch too: `numpy.random.default_rng([seed, epoch])`, and seed once before "
         "the loop over the epochs"
     )
+    change = "seed from the epoch too"

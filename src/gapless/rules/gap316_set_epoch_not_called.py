@@ -40,3 +40,4 @@ class SetEpochNotCalled(Rule):
     code = "GAP316"
     name = "set-epoch-not-called"
     advice = "call `loader.sampler.set_epoch(epoch)` at the beginning of every epoch"
+    change = "call `loader.sampler.set_epoch(epoch)`"

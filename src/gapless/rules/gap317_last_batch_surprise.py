@@ -40,3 +40,4 @@ class LastBatchSurprise(Rule):
         "`drop_last=True` where one item is left, and smaller batches or fewer workers where it "
         "drops too much"
     )
+    change = "`drop_last=True`, or smaller batches"

@@ -41,3 +41,4 @@ class RanksOfDifferentLength(Rule):
         "give all ranks the same number of batches: `DistributedSampler`, `gapless.loading.shard` "
         "or `BucketBatchSampler`"
     )
+    change = "give all ranks the same number of batches"

@@ -52,6 +52,7 @@ class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
         "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, pad variable lengths to few sizes, or run "
         "the largest batch first"
     )
+    change = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         memory = profile.memory

@@ -46,6 +46,7 @@ class MemoryNearlyFull(ProfileRule, MemoryRule):
         "leave room for the largest batch: `torch.autocast`, checkpointing of activations, or a smaller "
         "batch with gradient accumulation"
     )
+    change = "checkpoint activations, or use a smaller batch"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         allocated = profile.memory.peak_allocated

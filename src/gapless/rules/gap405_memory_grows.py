@@ -51,6 +51,7 @@ class MemoryGrows(ProfileRule, MemoryRule):
         "keep `tensor.detach()`, or a running sum, instead of tensors that belong to a graph, and let lists "
         "end with the epoch"
     )
+    change = "keep `tensor.detach()`, not tensors with their graph"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         lows = _lows(profile)[held.WARM_UP :]

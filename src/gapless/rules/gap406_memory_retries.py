@@ -46,6 +46,7 @@ class MemoryRetries(MemoryRule):
         "make requests fit what is cached: few sizes, expandable segments, or a smaller batch; "
         "`gapless memory --search` tries the settings on this run"
     )
+    change = "pad to few sizes, or use a smaller batch"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         base = memory.baseline

@@ -41,6 +41,7 @@ class GarbageCollectionOff(MemoryRule):
         "call `torch.cuda.set_per_process_memory_fraction(0.95)`, or another fraction below 1, beside it, or "
         "leave the setting out"
     )
+    change = "add `set_per_process_memory_fraction(0.95)`"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         told = dict(part.partition(":")[::2] for part in memory.settings.replace(" ", "").split(","))

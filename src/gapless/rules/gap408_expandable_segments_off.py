@@ -43,6 +43,7 @@ class ExpandableSegmentsOff(MemoryRule):
     code = "GAP408"
     name = "expandable-segments-off"
     advice = "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: the replay says what it saves"
+    change = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         told = held.expandable_helps(memory)

@@ -69,6 +69,7 @@ class LaunchBound(ProfileRule):
         'launch less: `torch.compile(model, mode="reduce-overhead")` or CUDA graphs where shapes stay the '
         "same, an optimizer with `fused=True`; or give each launch more to do with a larger batch"
     )
+    change = '`torch.compile(mode="reduce-overhead")`, or CUDA graphs'
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "launch")
@@ -80,7 +81,7 @@ class LaunchBound(ProfileRule):
             short = f"{spot.idle_for(profile)}, behind kernels that end before the next one is launched"
             # The numbers of the queue are of the whole step: they are told once, with what loses most.
             evidence = (short, told.mostly(spot), *(queue if number == 0 else ()))
-            yield spot.hit(profile, evidence, _remedy(spot, kind) or self.advice)
+            yield spot.hit(profile, evidence, *(_remedy(spot, kind) or (self.advice,)))
 
 
 def _parts(profile: Profile, found: list[Spot]) -> Iterator[tuple[Spot, str | None]]:
@@ -128,26 +129,30 @@ def _queue(profile: Profile) -> Iterator[str]:
         yield f"nothing was queued for the GPU for {percent(launches.empty)} of the time"
 
 
-def _remedy(spot: Spot, kind: str | None) -> str:
-    """What to write instead, "" where the general advice says all."""
+def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
+    """What to write instead, also in a few words; nothing where the general advice says all."""
     if kind == _ZEROING:
         return (
             "`optimizer.zero_grad(set_to_none=True)`, the default since torch 2.0, launches nothing: it "
-            "drops the gradients in place of filling them"
+            "drops the gradients in place of filling them",
+            "`zero_grad(set_to_none=True)`",
         )
     if kind in _OPTIMIZERS.values():
         return (
             f"`torch.optim.{kind}(..., fused=True)` updates many parameters with one kernel; it computes the "
-            "same but for rounding"
+            "same but for rounding",
+            f"`torch.optim.{kind}(..., fused=True)`",
         )
     if kind is not None:
         return (
             "leave `foreach` at its default (many parameters with one kernel, where the optimizer can), or "
-            "compile the update: `step = torch.compile(optimizer.step)`"
+            "compile the update: `step = torch.compile(optimizer.step)`",
+            "leave the optimizer's `foreach` at its default",
         )
     if any(name in spot.words for name in _COMPILED):
         return (
             'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` makes one launch of '
-            "all its kernels, where shapes stay the same"
+            "all its kernels, where shapes stay the same",
+            '`torch.compile(mode="reduce-overhead")`',
         )
-    return ""
+    return ()

@@ -55,6 +55,7 @@ class UnderFilledKernels(ProfileRule):
         "raise the batch size, or put small operations of one kind together (`torch.bmm`, one wide layer in "
         "place of several narrow ones), so that a kernel has a block for each multiprocessor"
     )
+    change = "raise the batch size, or batch small operations"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         busy, filled = profile.utilization, profile.sm_efficiency

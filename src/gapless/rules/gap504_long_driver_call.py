@@ -15,6 +15,23 @@ _KINDS = {
     "compiles": told.COMPILING,
 }
 """What is called, by parts of its name in lower case."""
+_REMEDIES = {
+    "loads": (
+        "the driver loads kernels when they are first used: run each shape once before it counts, or set "
+        "`CUDA_MODULE_LOADING=EAGER`",
+        "run each shape once first, or `CUDA_MODULE_LOADING=EAGER`",
+    ),
+    "compiles": told.COMPILE_ONCE,
+    "captures": (
+        "capture the graph once, before the loop, and copy new inputs into its static tensors",
+        "capture the graph once, before the loop",
+    ),
+    "launches": (
+        "the launch of the graph takes long itself: capture larger parts in fewer graphs, and launch the "
+        "next one before this one has run",
+        "capture larger parts in fewer graphs",
+    ),
+}
 
 
 class LongDriverCall(ProfileRule):
@@ -58,6 +75,7 @@ class LongDriverCall(ProfileRule):
         "find what changes from step to step (a shape, a dtype, a branch): what is compiled, captured or "
         "loaded for it belongs into the first steps"
     )
+    change = "compile, capture and load in the first steps only"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = [
@@ -71,25 +89,12 @@ class LongDriverCall(ProfileRule):
             return
         for spot in told.told(profile, found):
             held = f"{spot.idle_for(profile)}, while the host is in a call of the driver or a compiler"
-            yield spot.hit(profile, (held, told.called(profile, spot)), _remedy(spot, self.advice))
+            yield spot.hit(
+                profile, (held, told.called(profile, spot)), *_REMEDIES.get(_kind(spot), (self.advice,))
+            )
 
 
 def _kind(spot: Spot) -> str:
     """What is called: ``loads``, ``compiles``, ``captures``, ``launches`` or ""."""
     text = spot.words.lower()
     return next((kind for kind, names in _KINDS.items() if any(name in text for name in names)), "")
-
-
-def _remedy(spot: Spot, advice: str) -> str:
-    return {
-        "loads": (
-            "the driver loads kernels when they are first used: run each shape once before it counts, or set "
-            "`CUDA_MODULE_LOADING=EAGER`"
-        ),
-        "compiles": told.COMPILE_ONCE,
-        "captures": "capture the graph once, before the loop, and copy new inputs into its static tensors",
-        "launches": (
-            "the launch of the graph takes long itself: capture larger parts in fewer graphs, and launch the "
-            "next one before this one has run"
-        ),
-    }.get(_kind(spot), advice)

@@ -44,6 +44,7 @@ class GapsBetweenKernels(ProfileRule):
         "run fewer and longer kernels: `torch.compile`, an optimizer with `fused=True`, `torch._foreach_*` "
         "for lists of tensors, a larger batch"
     )
+    change = "fuse kernels: `torch.compile`, `fused=True`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = [spot for spot in told.spots(profile, "graph") if told.between_kernels(spot)]

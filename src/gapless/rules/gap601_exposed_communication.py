@@ -101,6 +101,7 @@ class ExposedCommunication(ProfileRule):
         "overlap collectives with computation: gradient buckets during backward, parameters prefetched, and "
         "fewer exchanges with gradient accumulation"
     )
+    change = "overlap collectives with computation"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         costs = [cost for cost in profile.costs if cost.cause == "communication" and cost.idle > 0]

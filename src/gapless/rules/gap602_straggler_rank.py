@@ -51,6 +51,7 @@ class StragglerRank(RanksRule):
         "make the slow rank as fast as its peers: move what only it does out of the step, balance the "
         "batches, and check its GPU's clocks and its loader"
     )
+    change = "make the slow rank as fast as its peers"
 
     def of_ranks(self, ranks: Ranks) -> Iterator[Hit]:
         slow = ranks.straggler

@@ -66,6 +66,7 @@ class ManySmallCollectives(ProfileRule):
         "send one tensor instead of many: DistributedDataParallel's buckets for gradients, one flat "
         "reduction for the states of all metrics"
     )
+    change = "send one tensor in place of many"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         for one in traffic(profile):

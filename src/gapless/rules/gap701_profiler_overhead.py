@@ -47,6 +47,7 @@ class ProfilerOverhead(ProfileRule):
         "give the profiler a warm-up (`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and record "
         "stacks, memory and shapes only where they are needed"
     )
+    change = "give the profiler a warm-up: `schedule(warmup=2)`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         overhead, found = profile.recording.overhead, told.spots(profile, "profiler")

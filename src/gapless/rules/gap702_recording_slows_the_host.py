@@ -47,6 +47,7 @@ class RecordingSlowsTheHost(ProfileRule):
         "take a second profile without `with_stack` and `profile_memory`, and believe the times of that one "
         "and the lines of this one"
     )
+    change = "record again without `with_stack`, `profile_memory`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         options = tuple(_options(profile))

@@ -54,6 +54,7 @@ class WarmUpInTheTrace(ProfileRule):
         "leave the first steps out of the profile: `torch.profiler.schedule(wait=5, warmup=2, active=3)`, "
         "with `prof.step()` at the end of each step"
     )
+    change = "leave the first steps out: `schedule(wait=5)`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         evidence = tuple(_longer(profile))

@@ -47,6 +47,7 @@ class NoStepsMarked(ProfileRule):
         "call `prof.step()` at the end of each step, with a schedule: "
         "`torch.profiler.schedule(wait=5, warmup=2, active=3)`"
     )
+    change = "call `prof.step()` at the end of each step"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         works = profile.utilization > 0 or profile.launches.count > 0 or bool(profile.kernels)

@@ -42,6 +42,7 @@ class NoStacksRecorded(ProfileRule):
     code = "GAP705"
     name = "no-stacks-recorded"
     advice = "record a few steps with `with_stack=True` (and the CPU among the activities) to see the lines"
+    change = "record a few steps with `with_stack=True`"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if profile.recording.stacks:

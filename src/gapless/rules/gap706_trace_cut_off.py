@@ -42,6 +42,7 @@ class TraceCutOff(ProfileRule):
     advice = (
         "record again, and let the process live until the trace is written; fewer steps are written sooner"
     )
+    change = "record again, and let the trace be written"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if profile.recording.truncated:
