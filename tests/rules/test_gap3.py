@@ -29,7 +29,7 @@ class TestStarvedInput:
         assert hit.evidence == (
             "the GPU idles 40 ms of each 100 ms step, 40 %, until the next batch is there",
             "`num_workers=0`: every batch is made by the training process itself",
-            "the host spends 42 ms of each 100 ms step, 42 %, in the loader",
+            "the CPU spends 42 ms of each 100 ms step, 42 %, in the loader",
         )
         assert "a batch takes 42 ms and the rest of a step 58 ms, so 1 worker can keep up" in hit.remedy
         assert hit.change == "`num_workers=1, persistent_workers=True`"

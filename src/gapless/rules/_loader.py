@@ -100,7 +100,7 @@ def call(use: LoaderUse, made: Diagnosis) -> str:
 def behind(made: Diagnosis) -> bool:
     """Whether the loop waits for batches to be made, and not only for those that are there to be handed over.
 
-    Taking a batch over from a worker takes the host a millisecond or two. It launches nothing meanwhile, but
+    Taking a batch over from a worker takes the CPU a millisecond or two. It launches nothing meanwhile, but
     more workers are no help, and a GPU that has work does not notice.
     """
     now = made.now

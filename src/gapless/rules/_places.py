@@ -1,4 +1,4 @@
-"""Where a wait sits: on the user's own line, or in a library below it."""
+"""Where a sync sits: on the user's own line, or in a library below it."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from gapless.rules._places import names, own_code
 
 
 class InTensor(WaitRule):
-    """`value in tensor`: Python's `in` needs a bool, and the elements are on the device.
+    """`value in tensor`: Python's `in` needs a bool, and the elements are on the GPU.
 
     ## What waits
-    `value in tensor` compares every element with the value on the device, reduces the answers to one and
-    copies it to the host, which waits for it.
+    `value in tensor` compares every element with the value on the GPU, reduces the answers to one and
+    copies it to the CPU, which waits for it.
 
     ## Why it costs
     It reads like a cheap look-up, and waits for everything launched before. In a loop over classes or ids
@@ -29,18 +29,18 @@ class InTensor(WaitRule):
     ```python
     loss = torch.where((y == 3).any(), loss * 2.0, loss)
     ```
-    A few values at once: `torch.isin(y, wanted)` tells it for each element, on the device. (For many values
+    A few values at once: `torch.isin(y, wanted)` tells it for each element, on the GPU. (For many values
     it sorts, and looks for the distinct ones, which waits: mark the wanted classes in a bool tensor, and
     read that with `marks[y]`.)
 
     ## When it is fine
-    In set-up, or on a tensor that is on the host: ask there, before the batch is copied to the device.
+    In set-up, or on a tensor that is on the CPU: ask there, before the batch is copied to the GPU.
     """
 
     code = "GAP107"
     name = "in-tensor"
     advice = (
-        "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for a few values at once"
+        "`(tensor == value).any()` keeps the answer on the GPU; `torch.isin` asks for a few values at once"
     )
     change = "ask on the GPU: `(tensor == value).any()`"
 
@@ -60,4 +60,4 @@ class InTensor(WaitRule):
         some = f"({tensor} == {value}).any()"
         if isinstance(asked[0].ops[0], ast.NotIn):
             some = f"({tensor} != {value}).all()"
-        return f"`{some}` keeps the answer on the device; `torch.where` chooses with it"
+        return f"`{some}` keeps the answer on the GPU; `torch.where` chooses with it"

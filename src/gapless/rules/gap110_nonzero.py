@@ -16,11 +16,11 @@ class Nonzero(WaitRule):
 
     ## What waits
     `torch.nonzero`, `torch.argwhere` and `torch.where(condition)` return as many rows as there are non-zero
-    elements. The host cannot allocate the result before the device has counted them, so it copies the count
+    elements. The CPU cannot allocate the result before the GPU has counted them, so it copies the count
     back and waits for everything queued before it.
 
     ## Why it costs
-    While the host waits it launches nothing; once the count has arrived the device is empty and idles until
+    While the CPU waits it launches nothing; once the count has arrived the GPU is empty and idles until
     the next kernels are launched. The length of the call says little: it is charged for all the work that
     was queued before it.
 
@@ -40,7 +40,7 @@ class Nonzero(WaitRule):
 
     ## When it is fine
     In set-up, in evaluation that runs rarely, or where the selected part is so small that working on it
-    saves more than the wait costs: measure both.
+    saves more than the sync costs: measure both.
     """
 
     code = "GAP110"

@@ -13,8 +13,8 @@ class SparseSize(WaitRule):
 
     ## What waits
     `to_sparse()`, `coalesce()` and products of sparse matrices allocate as many entries as the values ask
-    for, so the host waits for their number. A nested tensor made from a mask or from lengths on the device
-    reads those sizes on the host.
+    for, so the CPU waits for their number. A nested tensor made from a mask or from lengths on the GPU
+    reads those sizes on the CPU.
 
     ## Why it costs
     The conversion is usually repeated in each step although the pattern of the matrix does not change, and

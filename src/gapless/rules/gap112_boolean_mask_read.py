@@ -25,13 +25,13 @@ class BooleanMaskRead(WaitRule):
     """`x[mask]` or `masked_select`: how many elements the mask selects must be known to allocate the result.
 
     ## What waits
-    Indexing with a bool (or uint8) mask turns the mask into indices with `nonzero`, and the host waits for
+    Indexing with a bool (or uint8) mask turns the mask into indices with `nonzero`, and the CPU waits for
     their number. `torch.masked_select` does the same. Where gradients flow through `x[mask]`, the mask is
-    turned into indices once more in backward, and the host waits again.
+    turned into indices once more in backward, and the CPU waits again.
 
     ## Why it costs
-    A masked loss is the usual place: it stands at the end of the forward pass, so the host waits for all of
-    it, and the device then idles until backward has been launched.
+    A masked loss is the usual place: it stands at the end of the forward pass, so the CPU waits for all of
+    it, and the GPU then idles until backward has been launched.
 
     ## Example
     ```python

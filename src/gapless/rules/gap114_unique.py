@@ -11,11 +11,11 @@ class Unique(WaitRule):
 
     ## What waits
     `torch.unique` and `torch.unique_consecutive` return as many elements as there are distinct values. The
-    host waits until the device has sorted and counted them, often more than once in one call.
+    CPU waits until the GPU has sorted and counted them, often more than once in one call.
 
     ## Why it costs
     The usual question is a smaller one than "which values are there": how many, whether a value occurs, or
-    one row per class. Those answers have a fixed size and need no wait.
+    one row per class. Those answers have a fixed size and need no sync.
 
     ## Example
     ```python
@@ -29,11 +29,11 @@ class Unique(WaitRule):
     number = 1 + (ordered[1:] != ordered[:-1]).sum()
     seen = torch.zeros(classes, dtype=torch.bool, device=device).index_fill_(0, y.flatten(), True)
     ```
-    `number` is the count, on the device (of a tensor that is not empty). `seen` tells for each of a known
+    `number` is the count, on the GPU (of a tensor that is not empty). `seen` tells for each of a known
     number of classes whether it occurs: one element per class, in the place of a list of unknown length.
 
     ## When it is fine
-    In set-up, in checks that run rarely, or on the host before the batch is copied.
+    In set-up, in checks that run rarely, or on the CPU before the batch is copied.
     """
 
     code = "GAP114"

@@ -8,14 +8,14 @@ from gapless.rules._places import in_library, names, own_code
 
 
 class OneHot(WaitRule):
-    """`one_hot` without `num_classes`: the largest class is read on the host to size the result.
+    """`one_hot` without `num_classes`: the largest class is read on the CPU to size the result.
 
     ## What waits
     `F.one_hot(target)` makes one column per class, and without `num_classes` it finds their number by
-    reading the largest value of `target`. With `num_classes`, nothing is read on a CUDA device.
+    reading the largest value of `target`. With `num_classes`, nothing is read on CUDA.
 
     ## Why it costs
-    The model's own output has the number of classes in its shape. Reading it from the data costs a wait,
+    The model's own output has the number of classes in its shape. Reading it from the data costs a sync,
     and gives a result of another shape for each batch that happens to lack the last class.
 
     ## Example

@@ -16,16 +16,16 @@ _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 
 
 class PageableCopy(WaitRule):
-    """A copy to the device from pageable memory: the host waits while the data is staged.
+    """A copy to the GPU from pageable memory: the CPU waits while the data is staged.
 
     ## What waits
-    The device reads host memory by itself only where it is pinned (page-locked). From ordinary memory the
-    driver first copies the data into pinned buffers of its own, and the host waits while it does. Without
+    The GPU reads CPU memory by itself only where it is pinned (page-locked). From ordinary memory the
+    driver first copies the data into pinned buffers of its own, and the CPU waits while it does. Without
     `non_blocking=True`, PyTorch also waits for everything queued on the stream; with it, the staging
     remains: the flag makes a copy asynchronous only from pinned memory.
 
     ## Why it costs
-    The batch is copied at the beginning of the step. While the host stages it, nothing new is launched, and
+    The batch is copied at the beginning of the step. While the CPU stages it, nothing new is launched, and
     a copy that could have run beside the previous step's kernels does not.
 
     ## Example
@@ -42,7 +42,7 @@ class PageableCopy(WaitRule):
     Both are needed: `pin_memory=True` in the DataLoader, whose own thread does the pinning, and
     `non_blocking=True` at the copy. A buffer of your own can be allocated pinned once and filled in each
     step, but only after an event recorded behind its last copy is complete. Calling `.pin_memory()` in the
-    step only moves the copy to another line of the host.
+    step only moves the copy to another line.
 
     ## When it is fine
     In set-up: data or a model that is copied once.
@@ -53,7 +53,7 @@ class PageableCopy(WaitRule):
     advice = (
         "copy from pinned memory with `non_blocking=True` (`DataLoader(..., pin_memory=True)` pins "
         "batches in its own thread; `gapless.ops.to_device(batch, device)` pins what is not), or create the "
-        "tensor on the device"
+        "tensor on the GPU"
     )
     change = "pin the batch and copy with `non_blocking=True`"
 
@@ -124,4 +124,4 @@ def _made_there(code: Code, call: ast.Call) -> str:
     if not call.args and called(call) == "cuda":
         device = '"cuda"'
     made = with_option(code, source, f"device={device}") if device else ""
-    return f"`{made}` is made on the device, with no copy" if made else ""
+    return f"`{made}` is made on the GPU, with no copy" if made else ""

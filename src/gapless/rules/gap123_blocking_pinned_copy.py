@@ -10,14 +10,14 @@ from gapless.rules._places import below, in_library, own_code
 
 
 class BlockingPinnedCopy(WaitRule):
-    """A copy from pinned memory without `non_blocking=True`: the host waits although it need not.
+    """A copy from pinned memory without `non_blocking=True`: the CPU waits although it need not.
 
     ## What waits
-    The source is pinned, so the device could fetch it by itself. Without `non_blocking=True`, PyTorch waits
+    The source is pinned, so the GPU could fetch it by itself. Without `non_blocking=True`, PyTorch waits
     for the stream after the copy all the same, which means for everything queued before it as well.
 
     ## Why it costs
-    This is the batch of the next step: the host waits until the current step is done, and only then begins
+    This is the batch of the next step: the CPU waits until the current step is done, and only then begins
     to launch the next one. Half of what pinning was for is lost.
 
     ## Example

@@ -11,10 +11,10 @@ _FUNCTIONS = ("__reduce_ex__", "_reduce_ex_internal")
 
 
 class BlockingCheckpoint(WaitRule):
-    """Saving or loading device tensors: each of them is copied between device and host while the host waits.
+    """Saving or loading GPU tensors: each of them is copied between GPU and CPU while the CPU waits.
 
     ## What waits
-    `torch.save` (and pickling, and `save_pretrained`) copies each tensor of the state to the host, one
+    `torch.save` (and pickling, and `save_pretrained`) copies each tensor of the state to the CPU, one
     blocking copy after the other. Loading with `map_location="cuda"` copies them back the same way.
 
     ## Why it costs
@@ -38,7 +38,7 @@ class BlockingCheckpoint(WaitRule):
         if step % 500 == 499:
             for name, value in model.state_dict().items():
                 host[name].copy_(value, non_blocking=True)
-            torch.cuda.current_stream().synchronize()  # one wait for all of them
+            torch.cuda.current_stream().synchronize()  # one sync for all of them
             torch.save(host, path)
     ```
     Pinned buffers that are kept make the copies fast and asynchronous, and a thread can write the file

@@ -10,12 +10,12 @@ _FILE = "torch/distributions/"
 
 
 class DistributionsValidateArgs(WaitRule):
-    """`torch.distributions` checks its arguments on the host, each time a distribution is made or asked.
+    """`torch.distributions` checks its arguments on the CPU, each time a distribution is made or asked.
 
     ## What waits
     With `validate_args` on, which is the default, a distribution reads for each of its parameters whether
     all values satisfy their constraint, and `log_prob` reads whether the value lies in the support. Each
-    check is a wait.
+    check is a sync.
 
     ## Why it costs
     Reinforcement learning and variational models make a distribution in each step: `Normal(mean, std)`

@@ -11,15 +11,15 @@ _LOOPS = {"_run_epoch", "_inner_training_loop", "train", "evaluation_loop"}
 
 
 class TrainerNanFilter(WaitRule):
-    """Hugging Face `Trainer` tests each loss for NaN on the host (`logging_nan_inf_filter`).
+    """Hugging Face `Trainer` tests each loss for NaN on the CPU (`logging_nan_inf_filter`).
 
     ## What waits
     With `logging_nan_inf_filter=True`, which is the default, `Trainer` tests the loss of each step with
     `torch.isnan(loss) or torch.isinf(loss)` before it adds it to the sum that is logged: two reads on the
-    host.
+    CPU.
 
     ## Why it costs
-    The test follows backward, so the host waits for the whole step in each step, and the gap before the
+    The test follows backward, so the CPU waits for the whole step in each step, and the gap before the
     optimizer is seen in every profile of a `Trainer` with a small model. The filter changes only what is
     logged, not the training.
 

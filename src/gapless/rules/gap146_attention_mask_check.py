@@ -13,12 +13,12 @@ class AttentionMaskCheck(WaitRule):
 
     ## What waits
     With `attn_implementation="sdpa"`, which is the default, transformers leaves the mask out where it is
-    all ones, so that a faster kernel can be used. To find out, it reads `attention_mask.all()` on the host.
+    all ones, so that a faster kernel can be used. To find out, it reads `attention_mask.all()` on the CPU.
     With position ids and no mask, it reads in a similar way whether several sequences are packed into one
     row.
 
     ## Why it costs
-    The question stands at the beginning of the forward pass, so the host waits for whatever is queued: the
+    The question stands at the beginning of the forward pass, so the CPU waits for whatever is queued: the
     rest of the step before. The launches of two steps no longer overlap.
 
     ## Example
@@ -35,7 +35,7 @@ class AttentionMaskCheck(WaitRule):
     it is. In causal models with padding on the right, labels of -100 already keep padding out of the loss.
 
     ## When it is fine
-    Where most batches have no padding and the faster kernel saves more than the wait costs: measure both.
+    Where most batches have no padding and the faster kernel saves more than the sync costs: measure both.
     """
 
     code = "GAP146"
@@ -43,7 +43,7 @@ class AttentionMaskCheck(WaitRule):
     priority = 100
     advice = (
         "leave `attention_mask` out where the batch has no padding; else pass the full mask of shape "
-        "(batch, 1, queries, keys), made on the host with the batch, which is not looked at"
+        "(batch, 1, queries, keys), made on the CPU with the batch, which is not looked at"
     )
     change = "leave `attention_mask` out, or pass it with 4 dimensions"
 
@@ -54,7 +54,7 @@ class AttentionMaskCheck(WaitRule):
         if below(site, "transformers", "find_packed_sequence_indices"):
             return (
                 "without a mask and a cache it asks whether sequences are packed into one row: pass the full "
-                "mask of shape (batch, 1, queries, keys), made on the host with the batch, which is not "
+                "mask of shape (batch, 1, queries, keys), made on the CPU with the batch, which is not "
                 "looked at"
             )
         return self.advice

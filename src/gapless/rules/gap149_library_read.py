@@ -21,14 +21,14 @@ _KNOWN = {
 
 
 class LibraryRead(WaitRule):
-    """A library reads a device tensor on the host, below the line that calls it.
+    """A library reads a GPU tensor on the CPU, below the line that calls it.
 
     ## What waits
     The line itself reads nothing, but code of a library that it calls does: with `.item()`, a condition, or
     printing. The finding names the library's own line.
 
     ## Why it costs
-    As any read: the host waits for all work launched before, and the device idles afterwards. It is easily
+    As any read: the CPU waits for all work launched before, and the GPU idles afterwards. It is easily
     overlooked, because nothing in one's own code shows it, and it stays when one's own reads have been
     removed.
 
@@ -37,7 +37,7 @@ class LibraryRead(WaitRule):
     averaged = torch.optim.swa_utils.AveragedModel(model, device=device)
     for step in range(4):
         train_step()
-        averaged.update_parameters(model)  # reads its count of updates, which is on the device
+        averaged.update_parameters(model)  # reads its count of updates, which is on the GPU
     ```
 
     ## Use instead

@@ -10,11 +10,11 @@ class DetectAnomaly(WaitRule):
 
     ## What waits
     In anomaly mode, autograd tests every gradient that a node of the graph returns, and reads the answer on
-    the host, one wait for each: hundreds in one backward pass. The mode also keeps a traceback for each
+    the CPU, one sync for each: hundreds in one backward pass. The mode also keeps a traceback for each
     forward operation.
 
     ## Why it costs
-    Backward becomes a sequence of one kernel and one wait. Training in this mode is several times slower.
+    Backward becomes a sequence of one kernel and one sync. Training in this mode is several times slower.
 
     ## Example
     ```python

@@ -13,11 +13,11 @@ class TransformerMaskCheck(WaitRule):
 
     ## What waits
     Without `is_causal`, encoder and decoder compare the given mask with a causal one, element by element,
-    and read the answer on the host. In evaluation, with a padding mask, the encoder reads whether the
+    and read the answer on the CPU. In evaluation, with a padding mask, the encoder reads whether the
     padding stands at the end of each row, to use nested tensors.
 
     ## Why it costs
-    The question stands before the first layer, so each forward pass begins with a wait for the step before.
+    The question stands before the first layer, so each forward pass begins with a sync for the step before.
 
     ## Example
     ```python
@@ -37,7 +37,7 @@ class TransformerMaskCheck(WaitRule):
     at the padding off.
 
     ## When it is fine
-    In evaluation with much padding, where nested tensors save more than the wait costs.
+    In evaluation with much padding, where nested tensors save more than the sync costs.
     """
 
     code = "GAP152"

@@ -23,7 +23,7 @@ _CHANGES = {
 
 
 class LightningRead(WaitRule):
-    """Lightning reads logged values on the host: for the progress bar in each step, for loggers in some.
+    """Lightning reads logged values on the CPU: for the progress bar in each step, for loggers in some.
 
     ## What waits
     A value logged with `self.log(..., prog_bar=True)` is turned into a number at the end of each step,
@@ -31,7 +31,7 @@ class LightningRead(WaitRule):
     `log_every_n_steps`. Early stopping, checkpoints and `detect_anomaly` read what they watch.
 
     ## Why it costs
-    The read stands at the end of each step and waits for all of it; each value in the bar is a wait of its
+    The read stands at the end of each step and waits for all of it; each value in the bar is a sync of its
     own.
 
     ## Example
@@ -51,7 +51,7 @@ class LightningRead(WaitRule):
             self.log("loss", loss)
             return loss
     ```
-    Without `prog_bar`, `self.log` keeps the value on the device until a logger wants it, and
+    Without `prog_bar`, `self.log` keeps the value on the GPU until a logger wants it, and
     `Trainer(log_every_n_steps=100)` makes that rare. For a bar, log the value of an epoch
     (`on_step=False, on_epoch=True`).
 

@@ -12,7 +12,7 @@ _LIBRARIES = (
 
 
 class LoggerRead(WaitRule):
-    """A device tensor given to a logger or a progress bar: it is read on the host where it is logged.
+    """A GPU tensor given to a logger or a progress bar: it is read on the CPU where it is logged.
 
     ## What waits
     `SummaryWriter.add_scalar("loss", loss)`, `wandb.log({"loss": loss})` and `bar.set_postfix(loss=loss)`
@@ -35,11 +35,11 @@ class LoggerRead(WaitRule):
     for step in range(100):
         losses.append(train_step().detach())
         if step % 50 == 49:
-            for back, value in enumerate(torch.stack(losses).tolist()):  # one wait in 50 steps
+            for back, value in enumerate(torch.stack(losses).tolist()):  # one sync in 50 steps
                 writer.add_scalar("loss", value, step - len(losses) + 1 + back)
             losses.clear()
     ```
-    No point of the curve is lost: the values stay on the device and are read together.
+    No point of the curve is lost: the values stay on the GPU and are read together.
 
     ## When it is fine
     Every N steps, or once per epoch.
@@ -50,7 +50,7 @@ class LoggerRead(WaitRule):
     priority = 100
     advice = (
         "collect the tensors (`losses.append(loss.detach())`) and log them together every N steps: "
-        "`torch.stack(losses).tolist()` is one wait, and `gapless.ops.LogBuffer` needs none"
+        "`torch.stack(losses).tolist()` is one sync, and `gapless.ops.LogBuffer` needs none"
     )
     change = "collect on the GPU, log together every N steps"
 

@@ -7,12 +7,12 @@ from gapless.rules._places import below
 
 
 class TorchMetricsBincount(WaitRule):
-    """A TorchMetrics metric counts with `bincount`, which reads the range of the values on the host.
+    """A TorchMetrics metric counts with `bincount`, which reads the range of the values on the CPU.
 
     ## What waits
     Macro-averaged accuracy, precision, recall and F1, confusion matrices, Jaccard index, Cohen's kappa and
     curves with fixed thresholds count pairs of label and prediction with `torch.bincount`. On CUDA it reads
-    the smallest and the largest value on the host: two waits per update, and no option of the metric turns
+    the smallest and the largest value on the CPU: two syncs per update, and no option of the metric turns
     them off.
 
     ## Why it costs

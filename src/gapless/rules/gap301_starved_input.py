@@ -26,7 +26,7 @@ class StarvedInput(ProfileRule, LoaderRule):
     """The GPU is idle because the next batch is not there yet.
 
     ## What waits
-    The training loop asks the DataLoader for the next batch (`__next__`) and gets it late. The host launches
+    The training loop asks the DataLoader for the next batch (`__next__`) and gets it late. The CPU launches
     nothing until then, the GPU finishes what was queued and is idle.
 
     ## Why it costs
@@ -121,7 +121,7 @@ def _evidence(profile: Profile, spot: Spot) -> Iterator[str]:
         yield "batches come from workers, and later than they are needed"
     loading = _loading(profile)
     if loading > 0:
-        yield f"the host spends {told.of_steps(profile, loading)}, in the loader"
+        yield f"the CPU spends {told.of_steps(profile, loading)}, in the loader"
 
 
 def _loading(profile: Profile) -> int:

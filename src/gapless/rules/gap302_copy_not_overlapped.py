@@ -54,7 +54,7 @@ class CopyNotOverlapped(ProfileRule):
     for inputs, labels in ahead(loader):
         train_step(inputs, labels)
     ```
-    The batches must be in pinned memory (`pin_memory=True` in the DataLoader), or the host waits for each
+    The batches must be in pinned memory (`pin_memory=True` in the DataLoader), or the CPU waits for each
     copy. Fewer bytes are copied sooner: images as `uint8`, converted to float on the GPU, are a quarter.
 
     ## When it is fine

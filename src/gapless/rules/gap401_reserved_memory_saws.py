@@ -23,7 +23,7 @@ class ReservedMemorySaws(ProfileRule, MemoryRule):
 
     ## Why it costs
     `cudaFree` waits for the GPU and each `cudaMalloc` afterwards takes around a tenth of a millisecond, many
-    times what a request costs that the cache can serve. The host launches nothing in that time.
+    times what a request costs that the cache can serve. The CPU launches nothing in that time.
 
     ## Example
     ```python

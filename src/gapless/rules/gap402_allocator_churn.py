@@ -19,7 +19,7 @@ class AllocatorChurn(ProfileRule, MemoryRule):
     """Memory is asked of the driver in every step, though the cache should hold it after the first ones.
 
     ## What waits
-    `cudaMalloc`, `cudaHostAlloc` and their kind keep the host for a tenth of a millisecond to some
+    `cudaMalloc`, `cudaHostAlloc` and their kind keep the CPU for a tenth of a millisecond to some
     milliseconds; `cudaFree` waits for the GPU as well. A request that PyTorch's cache can serve takes a few
     microseconds and none of these calls.
 

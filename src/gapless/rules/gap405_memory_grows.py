@@ -39,7 +39,7 @@ class MemoryGrows(ProfileRule, MemoryRule):
         total += loss.detach()
     ```
     `detach()` lets go of the graph. A running sum stays as large as it is; a list of values may be moved to
-    the host once in a while, in one copy.
+    the CPU once in a while, in one copy.
 
     ## When it is fine
     Where what is kept is wanted and the run ends before it fills the GPU, such as predictions of one epoch.

@@ -15,10 +15,10 @@ class MemoryRetries(MemoryRule):
 
     ## What waits
     The allocator waits for all streams before it gives cached segments back; then it asks again. Each
-    `cudaFree` and each `cudaMalloc` after it keeps the host for about a tenth of a millisecond.
+    `cudaFree` and each `cudaMalloc` after it keeps the CPU for about a tenth of a millisecond.
 
     ## Why it costs
-    The queue runs empty while the host waits, and the cache has to fill again.
+    The queue runs empty while the CPU waits, and the cache has to fill again.
 
     ## Example
     ```python

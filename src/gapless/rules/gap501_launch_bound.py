@@ -23,10 +23,10 @@ _FEW = 10
 
 
 class LaunchBound(ProfileRule):
-    """The host launches as fast as it can, and the kernels are shorter than their launches.
+    """The CPU launches as fast as it can, and the kernels are shorter than their launches.
 
     ## What waits
-    Each operation of the GPU is launched by the host: some microseconds for Python, some for PyTorch, some
+    Each operation of the GPU is launched by the CPU: some microseconds for Python, some for PyTorch, some
     for the driver. Where kernels take less than that, the GPU is done before the next one is launched, and is
     idle until then.
 
@@ -116,7 +116,7 @@ def _optimizer(spot: Spot) -> str | None:
 
 
 def _queue(profile: Profile) -> Iterator[str]:
-    """How the host feeds the device, as far as it is known."""
+    """How the CPU feeds the GPU, as far as it is known."""
     launches = profile.launches
     if launches.count > 0:
         number = three_digits(told.per_step(profile, launches.count))

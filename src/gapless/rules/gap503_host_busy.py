@@ -36,10 +36,10 @@ _SAVING = ("torch/serialization.py", "serialization.py: save", "save_checkpoint"
 
 
 class HostBusy(ProfileRule):
-    """The host computes something else between launches, and the GPU is idle meanwhile.
+    """The CPU computes something else between launches, and the GPU is idle meanwhile.
 
     ## What waits
-    The GPU has done all that was launched, and the host is at work on something of its own: Python,
+    The GPU has done all that was launched, and the CPU is at work on something of its own: Python,
     operators on CPU tensors, logging, a checkpoint, preparing data. It waits for nobody, so no call shows it.
 
     ## Why it costs
@@ -84,7 +84,7 @@ class HostBusy(ProfileRule):
         if not told.matters(profile, found):
             return
         for spot in told.told(profile, found):
-            busy = f"{spot.idle_for(profile)}, while the host does something else and launches nothing"
+            busy = f"{spot.idle_for(profile)}, while the CPU does something else and launches nothing"
             yield spot.hit(profile, (busy, told.mostly(spot)), *(_remedy(profile, spot) or (self.advice,)))
 
 
@@ -95,7 +95,7 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
         return told.COMPILE_ONCE
     if any(name in spot.words for name in _SAVING):
         return (
-            "save less often, or write it from another thread after a copy to the host "
+            "save less often, or write it from another thread after a copy to the CPU "
             "(`torch.distributed.checkpoint.async_save`)",
             "save less often, or with `async_save`",
         )
@@ -122,7 +122,7 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
         )
     if _of_operators(spot):
         return (
-            "an operator that keeps the host so long computes on CPU tensors, is compiled, or runs for the "
+            "an operator that keeps the CPU so long computes on CPU tensors, is compiled, or runs for the "
             "first time: move its tensors to the GPU, and record later steps",
             "move its tensors to the GPU",
         )
@@ -130,6 +130,6 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
 
 
 def _of_operators(spot: Spot) -> bool:
-    """Whether the host is mostly in operators of torch, not in Python between them."""
+    """Whether the CPU is mostly in operators of torch, not in Python between them."""
     inside = sum(cost.idle for cost in spot.costs if _OPERATOR.search(cost.site.operator))
     return 2 * inside > spot.idle

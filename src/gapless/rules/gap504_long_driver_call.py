@@ -35,11 +35,11 @@ _REMEDIES = {
 
 
 class LongDriverCall(ProfileRule):
-    """The host is in a long call of the driver or a compiler inside the step, and launches nothing.
+    """The CPU is in a long call of the driver or a compiler inside the step, and launches nothing.
 
     ## What waits
     A graph is captured, made ready or launched, the driver loads the code of a kernel that is used for the
-    first time, or `torch.compile` compiles again. The host is held up, and the GPU runs out of work.
+    first time, or `torch.compile` compiles again. The CPU stops there, and the GPU runs out of work.
 
     ## Why it costs
     Each of these belongs into the first steps. In a later step it means that something changed: a new
@@ -88,7 +88,7 @@ class LongDriverCall(ProfileRule):
         if not told.matters(profile, found):
             return
         for spot in told.told(profile, found):
-            held = f"{spot.idle_for(profile)}, while the host is in a call of the driver or a compiler"
+            held = f"{spot.idle_for(profile)}, while the CPU is in a call of the driver or a compiler"
             yield spot.hit(
                 profile, (held, told.called(profile, spot)), *_REMEDIES.get(_kind(spot), (self.advice,))
             )

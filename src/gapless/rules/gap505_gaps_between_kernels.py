@@ -18,7 +18,7 @@ class GapsBetweenKernels(ProfileRule):
 
     ## Why it costs
     Beside kernels of a few microseconds these pauses are a large part of the step. Neither an earlier launch
-    nor the removal of waits makes them shorter: only fewer kernels do.
+    nor the removal of syncs makes them shorter: only fewer kernels do.
 
     ## Example
     ```python

@@ -22,7 +22,7 @@ SHORT = 20_000
 """Nanoseconds up to which a kernel counts as small where sizes were not recorded."""
 
 OVERHEAD = 50_000
-"""Nanoseconds that a collective takes at least, from the call on the host to the end of its kernel."""
+"""Nanoseconds that a collective takes at least, from the call on the CPU to the end of its kernel."""
 
 MATTERS = 0.01
 
@@ -38,7 +38,7 @@ class ManySmallCollectives(ProfileRule):
     and the ranks wait for one another each time.
 
     ## Why it costs
-    Some 50 microseconds each on one machine and more between machines, of the host and of the device, and
+    Some 50 microseconds each on one machine and more between machines, of the CPU and of the GPU, and
     each is another moment at which all wait for the slowest rank.
 
     ## Example

@@ -15,7 +15,7 @@ class ProfilerOverhead(ProfileRule):
     """The profiler took a good part of the steps for itself: without it they are shorter.
 
     ## What waits
-    The host, while the profiler writes down what happened, fetches its buffers from the driver or sets up the
+    The CPU, while the profiler writes down what happened, fetches its buffers from the driver or sets up the
     recording of kernels.
 
     ## Why it costs

@@ -30,7 +30,7 @@ class NoStacksRecorded(ProfileRule):
     with torch.profiler.profile(activities=activities, with_stack=True) as prof:
         train(steps=3)
     ```
-    The CPU must be among the activities. Stacks make the host slower (GAP702) and the file larger: a few
+    The CPU must be among the activities. Stacks make the CPU slower (GAP702) and the file larger: a few
     steps are enough. Inside what `torch.compile` compiled there are no Python frames to record.
     Where a few functions are in question, `gapless.annotate(loss_function)` names their lines in the trace
     without stacks, and without editing them.

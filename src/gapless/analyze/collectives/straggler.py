@@ -31,11 +31,11 @@ TOGETHER = 0.1
 _KERNELS = 3
 _REASONS = 3
 _WHY: dict[str, str] = {
-    "wait": "while the host waits for the device",
+    "wait": "while the CPU waits for the GPU",
     "input": "until the next batch is there",
-    "transfer": "while the host copies",
-    "launch": "because the host launches no faster",
-    "host": "while the host does something else",
+    "transfer": "while the CPU copies",
+    "launch": "because the CPU launches no faster",
+    "host": "while the CPU does something else",
     "allocator": "while memory is taken from the driver",
     "graph": "in a long call of the driver",
     "profiler": "while the profiler works",
@@ -219,7 +219,7 @@ def _lines(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
         return _per_step(profile, (((_place(line.site),), line.total) for line in profile.lines))
 
     return [
-        Reason(f"{duration(more)} more work for the device in each step from {key[0]}", more, sites[key])
+        Reason(f"{duration(more)} more work for the GPU in each step from {key[0]}", more, sites[key])
         for key, more in _more(slow, peers, amounts)
         if key[0]
     ]
@@ -228,13 +228,13 @@ def _lines(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
 def _phases(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
     """Phases that take longer, on the host or on the device."""
     found = []
-    for place in ("device", "host"):
+    for place, named in (("device", "GPU"), ("host", "CPU")):
 
         def amounts(profile: Profile, place: str = place) -> Amounts:
             return _per_step(profile, (((one.name,), getattr(one, place)) for one in profile.phases))
 
         for (name,), more in _more(slow, peers, amounts):
-            found.append(Reason(f"{duration(more)} longer in each step on the {place}, in {name}", more))
+            found.append(Reason(f"{duration(more)} longer in each step on the {named}, in {name}", more))
     return sorted(found, key=lambda reason: -reason.more)
 
 

@@ -74,12 +74,11 @@ def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:
     if loss.share >= NOWHERE:
         told.append(f"the GPU idles {duration(loss.idle / steps)} {per} because of it, {percent(loss.share)}")
     if loss.calls:
-        waits = count(loss.calls, "wait")
-        each = " a step" if steps > 1 else ""
-        blocked = f"the host is held up {duration(loss.blocked / steps)}{each}, {waits} in all"
+        each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
+        blocked = f"the CPU stops for {duration(loss.blocked / steps)}{each}, {syncs} in all"
         if loss.blocked > 20 * loss.idle and _share(loss.blocked, profile) >= 10 * NOWHERE:
             if loss.working >= NEARLY * loss.blocked:
-                blocked += ", nearly all of it while the GPU works: shortening the wait alone gains little"
+                blocked += ", nearly all of it while the GPU works: shortening the sync alone gains little"
             else:
                 blocked += ", for something that the profile does not show"
         told.append(blocked)
