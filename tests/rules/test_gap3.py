@@ -17,7 +17,10 @@ from rules.profiles import (
     user,
 )
 
+from gapless.analyze.loaders import findings
 from gapless.model import Profile
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading_mistakes import Mistake
 from gapless.model.profile import PhaseTime, Split
 from gapless.rules import rule
 
@@ -116,3 +119,24 @@ class TestCopyNotOverlapped:
         self, alone: float, batches: float
     ) -> None:
         assert not found("GAP302", self.copies(alone, batches))
+
+
+class TestMistakesOfALoader:
+    @pytest.mark.parametrize("code", [f"GAP31{number}" for number in range(1, 9)])
+    def test_what_was_seen_is_told_at_its_line(self, code: str) -> None:
+        where = user(9)
+        seen = Mistake(code=code, name="n", seen="4 of 8 items come twice", remedy="divide them", line=where)
+        use = LoaderUse(made=user(7), dataset="Lines", mistakes=(seen,))
+        (hit,) = rule(code).of_loader(use)
+        assert (hit.evidence, hit.remedy) == (("4 of 8 items come twice",), "divide them")
+        (one,) = findings([use, use])  # one loader, gone through by two loops
+        assert (one.code, one.line, one.frequency.when) == (code, where, "no-steps")
+        assert one.change == rule(code).change
+
+    def test_without_a_line_it_is_told_of_the_loader(self) -> None:
+        seen = Mistake(code="GAP312", name="n", seen="s", remedy="r")
+        (one,) = findings([LoaderUse(made=user(7), mistakes=(seen,))])
+        assert one.line == user(7)
+        (one,) = findings([LoaderUse(dataset="Lines", mistakes=(seen,))])
+        assert (one.line, one.place) == (None, "a loader of Lines")
+        assert not list(rule("GAP311").of_loader(LoaderUse(mistakes=(seen,))))

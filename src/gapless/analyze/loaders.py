@@ -14,11 +14,10 @@ from gapless.model import Finding, Frequency, Hit, LoaderRule, Report, Rule
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
-from gapless.model.loading_mistakes import Mistake
 from gapless.model.profile import Price, Profile
 from gapless.model.wording import duration
 from gapless.rules import _loader as told
-from gapless.rules import of_kind, rule
+from gapless.rules import of_kind
 
 STARVED = "GAP301"
 _FAR = 2.0
@@ -40,20 +39,19 @@ def report(made: Diagnosis) -> Report:
 
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
-    """What the rules find in each of `uses`, and the mistakes that were seen; the dearest first."""
+    """What the rules find in each of `uses`, each once, though several loops meet it; the dearest first."""
     made = [
-        _found(each, hit, use) for use in uses for each in of_kind(LoaderRule) for hit in each.of_loader(use)
+        _found(rule, hit, use) for use in uses for rule in of_kind(LoaderRule) for hit in rule.of_loader(use)
     ]
-    yield from sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0))
-    yield from dict.fromkeys(_mistaken(mistake, use) for use in uses for mistake in use.mistakes)
+    yield from dict.fromkeys(sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0)))
 
 
-def _found(each: Rule, hit: Hit, use: LoaderUse) -> Finding:
+def _found(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
     return finding(
-        each,
+        rule,
         hit,
-        Frequency(when="every-step", waits=0.0),
-        line=use.line,
+        Frequency(when="every-step" if hit.steps else "no-steps", waits=0.0),
+        line=hit.site.line if hit.site is not None else use.line,
         place=f"a loader of {use.dataset}",
         price=_price(use, hit) if hit.idle else None,
     )
@@ -72,16 +70,6 @@ def _price(use: LoaderUse, hit: Hit) -> Price:
         removal="free",
         estimated=True,
         of=use.step.likely + late.likely,
-    )
-
-
-def _mistaken(mistake: Mistake, use: LoaderUse) -> Finding:
-    return finding(
-        rule(mistake.code),
-        Hit(evidence=(mistake.seen,), remedy=mistake.remedy),
-        Frequency(when="no-steps", waits=0.0),
-        line=mistake.line or use.line,
-        place=f"a loader of {use.dataset}",
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class ItemsRepeatedByWorkers(Rule):
+class ItemsRepeatedByWorkers(MistakeRule):
     """An IterableDataset yields everything in every worker, so that an epoch has each item several times.
 
     ## What waits

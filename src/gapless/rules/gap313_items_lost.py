@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class ItemsLost(Rule):
+class ItemsLost(MistakeRule):
     """Items that the dataset has come from no worker and no rank.
 
     ## What waits

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class SameRandomNumbers(Rule):
+class SameRandomNumbers(MistakeRule):
     """Workers or epochs draw the same random numbers, so that augmentation repeats itself.
 
     ## What waits

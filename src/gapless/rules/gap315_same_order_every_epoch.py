@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class SameOrderEveryEpoch(Rule):
+class SameOrderEveryEpoch(MistakeRule):
     """The order is random, and the same in every epoch.
 
     ## What waits

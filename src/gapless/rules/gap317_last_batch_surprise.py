@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class LastBatchSurprise(Rule):
+class LastBatchSurprise(MistakeRule):
     """The last batch has one item, or dropping it leaves out much or all.
 
     ## What waits

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class RanksOfDifferentLength(Rule):
+class RanksOfDifferentLength(MistakeRule):
     """The ranks of a distributed run get different numbers of batches.
 
     ## What waits
