@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_ranks import EPOCH, MS, simulated
 
+from gapless.analyze.collectives.meetings import Meetings, by_group, meetings, numbers, rank_in_name
+from gapless.analyze.collectives.pairing import match
 from gapless.analyze.ranks import group, remarks, runs, slow_rank, summaries
 from gapless.model import Profile
 from gapless.model.profile import Collectives, Split, Steps
-from gapless.rules._meetings import Meetings, by_group, meetings, numbers, rank_in_name
-from gapless.rules._pairing import match
 
 change = msgspec.structs.replace
 

@@ -57,7 +57,7 @@ def profile(*costs: Cost, marked: Steps | None = None, **fields: object) -> Prof
 
 
 def found(code: str, one: Profile) -> list[Hit]:
-    return list(rule(code).find(one))
+    return list(rule(code).of_profile(one))
 
 
 def only(code: str, one: Profile) -> Hit:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rules.running import run
 
-from gapless.model import Rule
-from gapless.rules import all_rules
+from gapless.model import Rule, WaitRule
+from gapless.rules import of_kind
 
 PRELUDE = (Path(__file__).parent / "cases" / "prelude.py").read_text()
 EXTRA = {
@@ -29,11 +29,7 @@ NOT_RUN = {
     "GAP154": "a class of the user's own, which Lightning's Trainer would have to run",
     "GAP155": "a writer of TensorBoard, which the tests do without",
 }
-RULES = [
-    rule
-    for rule in all_rules()
-    if rule.code not in NOT_RUN and type(rule).matches is not Rule.matches  # those of profiles need a GPU
-]
+RULES = [rule for rule in of_kind(WaitRule) if rule.code not in NOT_RUN]
 
 
 def waits(rule: Rule, title: str, folder: Path) -> int:

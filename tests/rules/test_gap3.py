@@ -17,7 +17,10 @@ from rules.profiles import (
     user,
 )
 
+from gapless.analyze.loaders import findings
 from gapless.model import Profile
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading_mistakes import Mistake
 from gapless.model.profile import PhaseTime, Split
 from gapless.rules import rule
 
@@ -29,9 +32,10 @@ class TestStarvedInput:
         assert hit.evidence == (
             "the GPU idles 40 ms of each 100 ms step, 40 %, until the next batch is there",
             "`num_workers=0`: every batch is made by the training process itself",
-            "the host spends 42 ms of each 100 ms step, 42 %, in the loader",
+            "the CPU spends 42 ms of each 100 ms step, 42 %, in the loader",
         )
         assert "a batch takes 42 ms and the rest of a step 58 ms, so 1 worker can keep up" in hit.remedy
+        assert hit.change == "`num_workers=1, persistent_workers=True`"
         assert (hit.idle, hit.calls, hit.steps) == (240 * MS, 6, 6)
         assert hit.blocked == 240 * MS
         assert (hit.start, hit.end) == (5, 9)
@@ -72,6 +76,7 @@ class TestStarvedInput:
         hit = only("GAP301", profile(cost("input", 60, site(WORKERS, 7), steps=1)))
         assert "60 ms in 1 of 6 steps, 10 % of the time of all" in said(hit)
         assert "persistent_workers=True" in hit.remedy
+        assert hit.change == "`persistent_workers=True`"
 
     def test_two_loaders_are_two_places(self) -> None:
         both = [cost("input", 60, site(SINGLE, 7), steps=6), cost("input", 30, site(WORKERS, 9), steps=6)]
@@ -114,3 +119,24 @@ class TestCopyNotOverlapped:
         self, alone: float, batches: float
     ) -> None:
         assert not found("GAP302", self.copies(alone, batches))
+
+
+class TestMistakesOfALoader:
+    @pytest.mark.parametrize("code", [f"GAP31{number}" for number in range(1, 9)])
+    def test_what_was_seen_is_told_at_its_line(self, code: str) -> None:
+        where = user(9)
+        seen = Mistake(code=code, name="n", seen="4 of 8 items come twice", remedy="divide them", line=where)
+        use = LoaderUse(made=user(7), dataset="Lines", mistakes=(seen,))
+        (hit,) = rule(code).of_loader(use)
+        assert (hit.evidence, hit.remedy) == (("4 of 8 items come twice",), "divide them")
+        (one,) = findings([use, use])  # one loader, gone through by two loops
+        assert (one.code, one.line, one.frequency.when) == (code, where, "no-steps")
+        assert one.change == rule(code).change
+
+    def test_without_a_line_it_is_told_of_the_loader(self) -> None:
+        seen = Mistake(code="GAP312", name="n", seen="s", remedy="r")
+        (one,) = findings([LoaderUse(made=user(7), mistakes=(seen,))])
+        assert one.line == user(7)
+        (one,) = findings([LoaderUse(dataset="Lines", mistakes=(seen,))])
+        assert (one.line, one.place) == (None, "a loader of Lines")
+        assert not list(rule("GAP311").of_loader(LoaderUse(mistakes=(seen,))))

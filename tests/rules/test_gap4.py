@@ -32,7 +32,7 @@ class TestReservedMemorySaws:
             "reserved memory falls 6 times in 6 steps: 60 GB are given back to the driver "
             "and 58 GB taken again",
             "the GPU idles 5 ms of each 100 ms step, 5.0 %, at 2 places",
-            "5 calls per step (cudaFree, cudaMalloc), 6 ms of the host",
+            "5 calls per step (cudaFree, cudaMalloc), 6 ms on the CPU",
             "at most 40 GB are reserved, 50 % of the GPU's memory",
         )
         assert "the GPU's memory was not full" in hit.remedy
@@ -93,7 +93,7 @@ class TestAllocatorChurn:
         hit = only("GAP402", profile(grows))
         assert hit.evidence == (
             "the GPU idles 5 ms of each 100 ms step, 5.0 %",
-            "2 calls per step (cudaMalloc), 3 ms of the host",
+            "2 calls per step (cudaMalloc), 3 ms on the CPU",
         )
         assert hit.remedy.startswith("the cache never fits: set `PYTORCH_CUDA_ALLOC_CONF")
 

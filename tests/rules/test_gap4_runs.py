@@ -221,7 +221,7 @@ class TestGrowthInAProfile:
             end=tuple(100 * step + 90 for step in range(len(lows))),
         )
         use = MemoryUse(time=tuple(times), allocated=tuple(allocated), reserved=tuple(allocated))
-        hits = rule("GAP405").find(Profile(steps=marked, memory=use))
+        hits = rule("GAP405").of_profile(Profile(steps=marked, memory=use))
         return [hit.evidence[0] for hit in hits]
 
     def test_even_growth(self) -> None:

@@ -158,7 +158,7 @@ class TestHostBusy:
         hit = only("GAP503", profile(cost("host", 60, site("", 44), stretches=6, steps=6, start=3, end=8)))
         assert hit.evidence == (
             "the GPU idles 10 ms of each 100 ms step, 10 %, "
-            "while the host does something else and launches nothing",
+            "while the CPU does something else and launches nothing",
         )
         assert (hit.start, hit.end) == (3, 8)
         assert hit.remedy == rule("GAP503").advice

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rules.profiles import MS, cost, found, profile, site, steps
 from simulated_ranks import simulated
 
+from gapless.analyze.ranks import side_by_side
 from gapless.model import Hit, Profile, SourceLine
 from gapless.model.profile import Collectives, KernelTime, LineTime, PhaseTime, Split, Steps
 from gapless.rules import rule
@@ -135,7 +136,7 @@ class TestExposedCommunication:
 
 
 def across(profiles: Sequence[Profile]) -> list[Hit]:
-    return list(rule("GAP602").across(profiles))
+    return list(rule("GAP602").of_ranks(side_by_side(profiles)))
 
 
 class TestStragglerRank:
@@ -201,7 +202,7 @@ class TestStragglerRank:
         others = (cost("host", 5, site("", 42)), cost("input", 20, site("next", 7)))
         _, hit = self.slow(costs=(others, mine))
         assert hit.evidence[2:] == (
-            "rank 1: idle 11 ms longer in each step at train.py:42, while the host does something else",
+            "rank 1: idle 11 ms longer in each step at train.py:42, while the CPU does something else",
         )
         assert hit.site is not None
         assert hit.site.line == SourceLine("train.py", 42, "train")
@@ -215,7 +216,7 @@ class TestStragglerRank:
             for some in (((3, 100), (4, 50)), ((3, 40), (4, 50)))
         )
         _, hit = self.slow(lines=(others, mine))
-        assert hit.evidence[2] == "rank 1: 12 ms more work for the device in each step from train.py:3"
+        assert hit.evidence[2] == "rank 1: 12 ms more work for the GPU in each step from train.py:3"
 
     def test_a_slower_gpu(self) -> None:
         def kernels(factor: float) -> tuple[KernelTime, ...]:
@@ -241,7 +242,7 @@ class TestStragglerRank:
             return (PhaseTime(name="forward", host=ms * MS), PhaseTime(name="backward", host=30 * MS))
 
         _, hit = self.slow(phases=(phases(50), phases(110)))
-        assert hit.evidence[2] == "rank 1: 12 ms longer in each step on the host, in forward"
+        assert hit.evidence[2] == "rank 1: 12 ms longer in each step on the CPU, in forward"
 
     def test_nothing_explains_it(self) -> None:
         _, hit = self.slow(notes=((), ()))

@@ -48,7 +48,7 @@ class TestRecordingSlowsTheHost:
         hit = only("GAP702", profile(*slow, recording=STACKS))
         assert hit.evidence == (
             "recorded with `with_stack=True`, 21,000 events per step",
-            "the GPU waits for the host for 30 ms of each 100 ms step, 30 %, and for less without this",
+            "the GPU waits for the CPU for 30 ms of each 100 ms step, 30 %, and for less without this",
         )
         assert hit.idle == 0  # it says nothing new of where the time went
 

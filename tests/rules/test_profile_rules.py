@@ -30,12 +30,12 @@ from rules.profiles import (
 )
 
 from gapless.analyze.profile.profile import profile as profile_of
-from gapless.model import Cost, Hit, Profile, Rule, Site
+from gapless.model import Cost, Hit, Profile, ProfileRule, Rule, Site
 from gapless.model.profile import KernelTime, Launches, MemoryUse, PhaseTime, Recording, Split, Steps
-from gapless.rules import all_rules
+from gapless.rules import of_kind
 from gapless.trace.read import read
 
-OURS = [one for one in all_rules() if one.code[:4] in ("GAP3", "GAP4", "GAP5", "GAP7")]
+OURS = [one for one in of_kind(ProfileRule) if one.code[:4] in ("GAP3", "GAP4", "GAP5", "GAP7")]
 
 
 class TestSilence:
@@ -66,7 +66,7 @@ class TestSilence:
         ids=["empty", "no-work", "busy", "busy-with-trifles", "unexplained", "waits"],
     )
     def test_a_rule_has_nothing_to_say(self, one: Rule, silent: Profile) -> None:
-        assert list(one.find(silent)) == []
+        assert list(one.of_profile(silent)) == []
 
 
 CAUSES = ("wait", "input", "launch", "host", "allocator", "communication", "graph", "profiler", "unknown")
@@ -180,14 +180,14 @@ class TestLaws:
     @settings(max_examples=300, deadline=None)
     def test_no_profile_breaks_a_rule_and_no_hit_claims_more_than_there_is(self, one: Profile) -> None:
         for each in OURS:
-            for hit in each.find(one):
+            for hit in each.of_profile(one):
                 self.check(each, hit, one)
 
     @given(sound_profiles())
     @settings(max_examples=200, deadline=None)
     def test_of_one_rule_the_hits_share_the_idleness(self, one: Profile) -> None:
         for each in OURS:
-            hits = list(each.find(one))
+            hits = list(each.of_profile(one))
             assert sum(hit.idle for hit in hits) <= one.idle
             for hit in hits:
                 self.check(each, hit, one)
@@ -195,7 +195,7 @@ class TestLaws:
     @given(sound_profiles())
     @settings(max_examples=200, deadline=None)
     def test_no_idleness_is_claimed_twice(self, one: Profile) -> None:
-        assert sum(hit.idle for each in OURS for hit in each.find(one)) <= one.idle
+        assert sum(hit.idle for each in OURS for hit in each.of_profile(one)) <= one.idle
 
     @given(sound_profiles(), st.randoms(use_true_random=False))
     @settings(max_examples=100, deadline=None)
@@ -204,7 +204,9 @@ class TestLaws:
         random.shuffle(shuffled)  # type: ignore[attr-defined]
         other = msgspec.structs.replace(one, costs=tuple(shuffled))
         for each in OURS:
-            assert sorted(hit.idle for hit in each.find(one)) == sorted(hit.idle for hit in each.find(other))
+            assert sorted(hit.idle for hit in each.of_profile(one)) == sorted(
+                hit.idle for hit in each.of_profile(other)
+            )
 
     @staticmethod
     def check(each: Rule, hit: Hit, one: Profile) -> None:
@@ -250,6 +252,6 @@ class TestRealTraces:
 
     def test_a_pipeline_that_feeds_itself(self) -> None:
         one = real("d242")  # owlv2: the waits are long, and what idles is the input
-        hits = [hit for each in OURS for hit in each.find(one)]
+        hits = [hit for each in OURS for hit in each.of_profile(one)]
         assert max(hits, key=lambda hit: hit.idle) == only("GAP301", one)
         assert 0.4 < hits[0].idle / one.steps.total < 0.6

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.model import Site, SourceLine
-from gapless.rules import all_rules, match
+from gapless.model import Site, SourceLine, WaitRule
+from gapless.rules import match, of_kind
 from gapless.rules._code import called, keyword, read
 
 PARTS = [
@@ -165,7 +165,7 @@ def test_any_line_gets_some_advice(
         stack=(line,),
         node=node,  # type: ignore[arg-type]
     )
-    for rule in all_rules():
+    for rule in of_kind(WaitRule):
         text = rule.remedy(site)
         assert text
         assert "\n" not in text

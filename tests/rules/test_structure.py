@@ -10,10 +10,26 @@ import pytest
 
 import gapless.rules
 from gapless.errors import UsageError
-from gapless.model import SECTIONS, Rule, Site
-from gapless.rules import all_rules, match, rule
+from gapless.model import (
+    SECTIONS,
+    LoaderRule,
+    MemoryRule,
+    ProfileRule,
+    RanksRule,
+    Rule,
+    Site,
+    WaitRule,
+)
+from gapless.rules import all_rules, match, of_kind, rule
 
 RULES = all_rules()
+KINDS = {
+    WaitRule: "matches",
+    ProfileRule: "of_profile",
+    RanksRule: "of_ranks",
+    MemoryRule: "of_memory",
+    LoaderRule: "of_loader",
+}
 FOLDER = Path(gapless.rules.__file__).parent
 
 
@@ -64,6 +80,17 @@ class TestRule:
         assert "\n" not in found.advice
         assert not found.advice.endswith(".")
 
+    def test_the_change_fits_into_a_list(self, found: Rule) -> None:
+        assert 10 <= len(found.change) <= 60
+        assert found.change.count("`") % 2 == 0
+        assert not found.change.endswith(".")
+
+    def test_looks_at_something(self, found: Rule) -> None:
+        kinds = [kind for kind in KINDS if isinstance(found, kind)]
+        assert kinds
+        for kind in kinds:
+            assert getattr(type(found), KINDS[kind]) is not getattr(kind, KINDS[kind])
+
     def test_is_found_by_code_and_by_name(self, found: Rule) -> None:
         assert rule(found.code.lower()) is found
         assert rule(found.name) is found
@@ -83,3 +110,18 @@ def test_each_kind_of_wait_gets_a_name_even_where_nothing_is_known_of_it(mechani
 
 def test_the_catch_all_comes_last() -> None:
     assert match(Site(operator="cudaHostRegister", mechanism="explicit")).code == "GAP100"
+
+
+def test_rules_by_kind() -> None:
+    assert {one.code for one in of_kind(RanksRule)} == {"GAP602"}
+    assert {"GAP301", "GAP303"} <= {one.code for one in of_kind(LoaderRule)}
+    both = {one.code for one in of_kind(MemoryRule)} & {one.code for one in of_kind(ProfileRule)}
+    assert {"GAP401", "GAP405"} <= both
+
+
+def test_one_change_mends_what_all_rules_of_a_library_find() -> None:
+    unwait = {rule(code).change for code in ("GAP141", "GAP156", "GAP157", "GAP158", "GAP159")}
+    assert len(unwait) == 1
+    same = [found.change for found in RULES if found.change not in unwait]
+    # One setting of the allocator is the remedy of two rules.
+    assert len(set(same)) == len(same) - 1

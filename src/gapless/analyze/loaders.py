@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.loader import tables
 from gapless.analyze.verdicts.loader import verdict
-from gapless.model import Finding, Frequency, Hit, Report, Rule
+from gapless.model import Finding, Frequency, Hit, LoaderRule, Report, Rule
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
-from gapless.model.loading_mistakes import Mistake
 from gapless.model.profile import Price, Profile
 from gapless.model.wording import duration
 from gapless.rules import _loader as told
-from gapless.rules import all_rules
+from gapless.rules import of_kind
 
 STARVED = "GAP301"
 _FAR = 2.0
@@ -39,21 +39,20 @@ def report(made: Diagnosis) -> Report:
 
 
 def findings(uses: Iterable[LoaderUse]) -> Iterator[Finding]:
-    """What the rules find in each of `uses`, and the mistakes that were seen; the dearest first."""
-    made = [_finding(rule, hit, use) for use in uses for rule in all_rules() for hit in rule.of_loader(use)]
-    yield from sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0))
-    yield from dict.fromkeys(_mistaken(mistake, use) for use in uses for mistake in use.mistakes)
+    """What the rules find in each of `uses`, each once, though several loops meet it; the dearest first."""
+    made = [
+        _found(rule, hit, use) for use in uses for rule in of_kind(LoaderRule) for hit in rule.of_loader(use)
+    ]
+    yield from dict.fromkeys(sorted(made, key=lambda one: -(one.price.last if one.price is not None else 0)))
 
 
-def _finding(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
-    return Finding(
-        code=rule.code,
-        name=rule.name,
-        line=use.line,
-        place="" if use.line else f"a loader of {use.dataset}",
-        frequency=Frequency(when="every-step", waits=0.0),
-        remedy=hit.remedy,
-        evidence=hit.evidence,
+def _found(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
+    return finding(
+        rule,
+        hit,
+        Frequency(when="every-step" if hit.steps else "no-steps", waits=0.0),
+        line=hit.site.line if hit.site is not None else use.line,
+        place=f"a loader of {use.dataset}",
         price=_price(use, hit) if hit.idle else None,
     )
 
@@ -71,19 +70,6 @@ def _price(use: LoaderUse, hit: Hit) -> Price:
         removal="free",
         estimated=True,
         of=use.step.likely + late.likely,
-    )
-
-
-def _mistaken(mistake: Mistake, use: LoaderUse) -> Finding:
-    line = mistake.line or use.line
-    return Finding(
-        code=mistake.code,
-        name=mistake.name,
-        line=line,
-        place="" if line else f"a loader of {use.dataset}",
-        frequency=Frequency(when="no-steps", waits=0.0),
-        remedy=mistake.remedy,
-        evidence=(mistake.seen,),
     )
 
 
@@ -141,24 +127,26 @@ def _explained(one: Finding, profile: Profile, made: Diagnosis) -> Finding:
         f"{duration(made.now.wait)} of waiting with {told.setting(made.setting)}, measured on a machine of "
         f"{told.machine(made)}"
     )
+    remedy, change = _advice(profile, made)
     return msgspec.structs.replace(
-        one, evidence=(*one.evidence, cost, predicted), remedy=_advice(profile, made)
+        one, evidence=(*one.evidence, cost, predicted), remedy=remedy, change=change
     )
 
 
-def _advice(profile: Profile, made: Diagnosis) -> str:
+def _advice(profile: Profile, made: Diagnosis) -> tuple[str, str]:
+    """What to write instead, and the same in a few words."""
     assert made.now is not None
     assert made.advised is not None
     now, advised = made.now, made.advised
     if told.same(made.setting, made) or advised.step > (1 - told.MATTERS) * now.step:
-        return "no setting keeps up where it was measured: make a batch itself cheaper"
+        return f"no setting keeps up where it was measured: {told.CHEAPER}", told.CHEAPER
     gain = (
         f"`DataLoader(..., {told.arguments(made)})`: a step is then predicted to take "
         f"{duration(advised.step)}, here it takes {duration(profile.steps.mean)}"
     )
     if advised.wait > 2 * told.MATTERS * advised.step:
-        return f"{gain}; for the rest, make a batch itself cheaper"
-    return gain
+        gain += f"; for the rest, {told.CHEAPER}"
+    return gain, told.change(made)
 
 
 def _differences(profile: Profile, made: Diagnosis, starved: bool) -> Iterator[str]:

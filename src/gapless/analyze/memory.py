@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
 from gapless.analyze.verdicts.memory import verdict
-from gapless.model import Finding, Frequency, Hit, Report, Rule, When
+from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
 from gapless.model.memory import MemoryReport, MemoryRun
-from gapless.rules import all_rules
+from gapless.rules import of_kind
 
 
 def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
@@ -24,26 +25,18 @@ def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
 
 def findings(memory: MemoryReport) -> tuple[Finding, ...]:
     """What the rules find in `memory`, by code."""
-    return tuple(_finding(rule, hit, memory) for rule in all_rules() for hit in rule.of_memory(memory))
+    return tuple(
+        finding(rule, hit, _frequency(hit, memory), place="the GPU's memory")
+        for rule in of_kind(MemoryRule)
+        for hit in rule.of_memory(memory)
+    )
 
 
-def _finding(rule: Rule, hit: Hit, memory: MemoryReport) -> Finding:
-    site = hit.site
+def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
     when: When = "every-step" if memory.steps and hit.steps >= max(memory.steps - 3, 1) else "some-steps"
     if not hit.steps or not memory.steps:
         when = "no-steps"
-    return Finding(
-        code=rule.code,
-        name=rule.name,
-        line=site.line if site else None,
-        place="" if site else "the GPU's memory",
-        frequency=Frequency(when=when, waits=0.0),
-        remedy=hit.remedy,
-        evidence=hit.evidence,
-        library_stack=site.library_frames if site else (),
-        bytes=hit.bytes,
-        sites=(site,) if site else (),
-    )
+    return Frequency(when=when, waits=0.0)
 
 
 def report(made: MemoryReport) -> Report:

@@ -26,14 +26,9 @@ def merged(groups: Sequence[Group], session: Session, steps: Steps) -> list[Grou
     for group in groups:
         often = frequency(group, steps)
         first = session.sites[next(iter(group.by_site))]
-        key = (group.rule.code, (_function(first), group.remedy), often.when, often.every)
+        key = (group.rule.code, group.rule.mended_with(first), often.when, often.every)
         found.setdefault(key, []).append(group)
     return [_one(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
-
-
-def _function(site: Site) -> tuple[str, str]:
-    line = site.line
-    return (line.file, line.function) if line is not None else ("", site.operator)
 
 
 def _one(parts: Sequence[Group]) -> Group:

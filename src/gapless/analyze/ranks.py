@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from gapless.model import Profile, RankSummary
+from gapless.analyze.collectives.meetings import by_group, meetings, numbers, rank_in_name
+from gapless.analyze.collectives.pairing import Pairs, Sequences, match
+from gapless.analyze.collectives.straggler import late, straggler
+from gapless.model import Profile, Ranks, RankSummary
 from gapless.model.wording import count
-from gapless.rules._meetings import by_group, meetings, numbers, rank_in_name
-from gapless.rules._pairing import Pairs, Sequences, match
-from gapless.rules._straggler import late, straggler
 
 _EPOCH = 10**17
 """Times below this count from when a machine started, not from 1970: two of them cannot be compared."""
@@ -204,8 +204,13 @@ def summaries(profiles: Sequence[Profile]) -> tuple[RankSummary, ...]:
 
 def slow_rank(profiles: Sequence[Profile]) -> int:
     """The position of the profile whose rank the others of its run wait for, -1 where there is none."""
-    found = straggler(profiles, meetings(profiles))
-    return found.position if found else -1
+    found = side_by_side(profiles).straggler
+    return found.position if found is not None else -1
+
+
+def side_by_side(profiles: Sequence[Profile]) -> Ranks:
+    """The profiles of one run with the rank that the others wait for."""
+    return Ranks(tuple(profiles), straggler(profiles, meetings(profiles)))
 
 
 def remarks(profiles: Sequence[Profile]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gapless.analyze.findings import finding
 from gapless.analyze.frequency import frequency
 from gapless.analyze.group import Group, group_events
 from gapless.analyze.loaders import findings as of_loaders
@@ -18,7 +19,7 @@ from gapless.analyze.settle import settle
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
 from gapless.analyze.verdicts.session import verdict
-from gapless.model import Finding, Report, Session, StepSummary, Verdict
+from gapless.model import Finding, Hit, Report, Session, StepSummary, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
 
@@ -35,7 +36,7 @@ def report(
     session = msgspec.structs.replace(session, events=settle(session, steps))
     loop = training_loop(steps.marks, session.marks, read)
     groups = merged(group_events(session, steps, loop), session, steps)
-    waits = [finding(group, session, steps) for group in groups]
+    waits = [_found(group, session, steps) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     memory = tuple(replayed(run, drawn) for run in session.memory)
     found = Report(
@@ -100,25 +101,19 @@ def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
     )
 
 
-def finding(group: Group, session: Session, steps: Steps) -> Finding:
+def _found(group: Group, session: Session, steps: Steps) -> Finding:
     """`group` as a finding."""
-    sites = tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common()))
     often = frequency(group, steps)
-    return Finding(
-        code=group.rule.code,
-        name=group.rule.name,
+    found = finding(
+        group.rule,
+        Hit(evidence=(), remedy=group.remedy, bytes=group.bytes),
+        often,
+        sites=tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common())),
         line=group.line,
-        frequency=often,
-        remedy=group.remedy,
-        operators=tuple(dict.fromkeys(site.operator for site in sites)),
-        library_stack=sites[0].library_frames,
         backward=group.backward,
-        node=sites[0].node,
-        bytes=group.bytes,
-        sites=sites,
-        spots=spots(group, steps),
-        callers=callers(group, session, often.waits),
     )
+    ways = callers(group, session, often.waits)
+    return msgspec.structs.replace(found, spots=spots(group, steps), callers=ways)
 
 
 def _remarks(steps: Steps) -> tuple[str, ...]:

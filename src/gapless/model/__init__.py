@@ -3,8 +3,9 @@
 from gapless.model.event import Event, Mark, Mechanism, Phase, Site
 from gapless.model.finding import Finding, Frequency, Loss, When
 from gapless.model.profile import Cause, Cost, Profile
+from gapless.model.ranks import Ranks, Reason, Straggler
 from gapless.model.report import RankSummary, Report, StepSummary
-from gapless.model.rule import SECTIONS, Hit, Rule
+from gapless.model.rule import SECTIONS, Hit, LoaderRule, MemoryRule, ProfileRule, RanksRule, Rule, WaitRule
 from gapless.model.session import Ending, Environment, Session
 from gapless.model.source import SourceLine, Stack, library_frames, user_line
 from gapless.model.table import Table
@@ -21,12 +22,18 @@ __all__ = [
     "Finding",
     "Frequency",
     "Hit",
+    "LoaderRule",
     "Loss",
     "Mark",
     "Mechanism",
+    "MemoryRule",
     "Phase",
     "Profile",
+    "ProfileRule",
     "RankSummary",
+    "Ranks",
+    "RanksRule",
+    "Reason",
     "Report",
     "Rule",
     "Session",
@@ -34,8 +41,10 @@ __all__ = [
     "SourceLine",
     "Stack",
     "StepSummary",
+    "Straggler",
     "Table",
     "Verdict",
+    "WaitRule",
     "When",
     "library_frames",
     "user_line",

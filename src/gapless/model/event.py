@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gapless.model.source import SourceLine, Stack, library_frames, user_line
+from gapless.model.source import SourceLine, Stack, deciding_frame, library_frames, user_line
 
 Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit", "free", "none"]
 """Why the host waits.
@@ -55,6 +55,11 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def library_frames(self) -> Stack:
         """Library frames below the user's line, innermost first."""
         return library_frames(self._telling_stack)
+
+    @property
+    def deciding_frame(self) -> SourceLine | None:
+        """The library's line that chose to wait; None where the user's own line did."""
+        return deciding_frame(self._telling_stack)
 
     @property
     def _telling_stack(self) -> Stack:

@@ -245,6 +245,10 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wait_error: float = -1.0
 
 
+SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+"""Collectives that no rank can finish before all have come: the root of a broadcast may."""
+
+
 class Collectives(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The communication kernels of one process group and name, in order: what ranks are matched by.
 

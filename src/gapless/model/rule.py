@@ -1,10 +1,10 @@
-"""`Rule`: one pattern that makes someone wait. The class docstring is the rule's documentation."""
+"""`Rule` and its kinds: a pattern that makes someone wait. The class docstring is its documentation."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -12,20 +12,28 @@ from gapless.model.event import Site
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryReport
 from gapless.model.profile import Profile
+from gapless.model.ranks import Ranks
+
+LIBRARIES = 90
+"""The priority from which rules know the library that waits."""
 
 SECTIONS = ("What waits", "Why it costs", "Example", "Use instead", "When it is fine")
 
+Reach = Literal["value", "function", "class"]
+
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A pattern met in a profile, at a place or (without `site`) in the whole of it.
+    """A pattern met at a place or (without `site`) in the whole of what was looked at.
 
-    `evidence` are sentences with the numbers that show it, without a full stop, the strongest first. `idle`
-    is the idleness of the device that goes with it and `blocked` the time of the host, nanoseconds over all
-    steps; `calls` how often it happened and `steps` in how many steps. `start` and `end` are where to look.
+    `evidence` are sentences with the numbers that show it, without a full stop, the strongest first. `change`
+    is the remedy in a few words, where more can be said than the rule's own. `idle` is the idle time of the
+    GPU that goes with it and `blocked` the time of the CPU, nanoseconds over all steps; `calls` how often it
+    happened and `steps` in how many steps. `start` and `end` are where to look.
     """
 
     evidence: tuple[str, ...]
     remedy: str
+    change: str = ""
     site: Site | None = None
     idle: int = 0
     blocked: int = 0
@@ -40,50 +48,18 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Rule:
     """A pattern with a code, a name, an explanation, a remedy and a check.
 
-    A subclass sets `code` (``GAP110``) and `name` (the forbidden pattern, in kebab case), writes a
-    docstring of one summary line and the five `SECTIONS` as headings followed by text, and defines one of
-
-    - `matches` and, where a line of advice can be made concrete, `remedy`: a wait of the host at a site;
-    - `find`: a pattern in the profile of one process;
-    - `of_memory`: a pattern in what a run asked of the GPU's memory;
-    - `of_loader`: a pattern in how a run was fed by one of its loaders;
-    - `across`: one that shows only where the profiles of several ranks stand side by side.
-
-    Rules of waits are asked in order of `priority`, highest first, then by code; the first match names the
-    finding. Patterns of a known library (14x) use 100, ordinary ones 50, catch-alls 0.
+    A subclass sets `code` (``GAP110``), `name` (the forbidden pattern, in kebab case), `advice` and `change`,
+    and writes a docstring of one summary line and the five `SECTIONS` as headings followed by text. What it
+    looks at is its kind: `WaitRule`, `ProfileRule`, `RanksRule`, `MemoryRule` or `LoaderRule`, or several of
+    them for a pattern that shows in several ways.
     """
 
     code: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    priority: ClassVar[int] = 50
     advice: ClassVar[str] = ""
     """One or two sentences: what to write instead, in general."""
     change: ClassVar[str] = ""
     """The advice in a few words, an action in the imperative: what stands in a list of things to do."""
-
-    def matches(self, site: Site) -> bool:
-        """Whether the wait at `site` is this pattern."""
-        return False
-
-    def remedy(self, site: Site) -> str:
-        """What to write instead at `site`; the user's own code in it where that can be derived."""
-        return self.advice
-
-    def find(self, profile: Profile) -> Iterable[Hit]:
-        """Where the pattern is in `profile`; waits of the host are not its business but that of `matches`."""
-        return ()
-
-    def across(self, profiles: Sequence[Profile]) -> Iterable[Hit]:
-        """Where the pattern is between the ranks of one run (two or more)."""
-        return ()
-
-    def of_memory(self, memory: MemoryReport) -> Iterable[Hit]:
-        """Where the pattern is in what a run did with the GPU's memory."""
-        return ()
-
-    def of_loader(self, use: LoaderUse) -> Iterable[Hit]:
-        """Where the pattern is in how a loader fed a run."""
-        return ()
 
     @classmethod
     def summary(cls) -> str:
@@ -101,3 +77,95 @@ class Rule:
             elif current is not None:
                 current.append(line)
         return {title: "\n".join(text).strip() for title, text in found.items()}
+
+
+class WaitRule(Rule):
+    """A sync: the CPU waits for the GPU at a site.
+
+    Rules are asked in order of `priority`, highest first, then by code; the first match names the sync.
+    Patterns of a known library (14x) use 100, ordinary ones 50, catch-alls 0.
+    """
+
+    priority: ClassVar[int] = 50
+    reach: ClassVar[Reach] = "value"
+    """One change mends syncs of the same remedy, or all of this rule in a function, or in a class."""
+
+    def matches(self, site: Site) -> bool:
+        """Whether the sync at `site` is this pattern."""
+        raise NotImplementedError
+
+    def remedy(self, site: Site) -> str:
+        """What to write instead at `site`; the user's own code in it where that can be derived."""
+        return self.advice
+
+    def known_change(self, site: Site) -> str:
+        """The change where more is known of the place than `change` says, else ""."""
+        return ""
+
+    def change_at(self, site: Site) -> str:
+        """What to do at `site`, in a few words.
+
+        Where a library waits below the user's line, only rules of libraries know what can be changed there.
+        """
+        known, frame = self.known_change(site), site.deciding_frame
+        if known or frame is None or self.priority >= LIBRARIES:
+            return known or self.change
+        return f"find an option of {frame.library} that avoids it, or call it less often"
+
+    def mended_with(self, site: Site) -> tuple[str, ...]:
+        """Which change mends `site`: syncs of one rule with equal keys are mended together.
+
+        A sync and that in backward of its line have one key, and so have several reads of one value.
+
+        >>> from gapless.model import SourceLine
+        >>> from gapless.rules import rule
+        >>> line = SourceLine("train.py", 7, "Trainer.step", "total += loss.item()")
+        >>> site = Site(operator="aten::_local_scalar_dense", mechanism="read", stack=(line,))
+        >>> rule("GAP101").mended_with(site)
+        ('train.py', 'Trainer.step', 'log it every N steps, or keep it on the GPU')
+        """
+        what = self.remedy(site) if self.reach == "value" else self.change_at(site)
+        line = site.line
+        if line is None:
+            return site.operator, site.call, site.node, what
+        return line.file, _within(line.function, self.reach), what
+
+
+class ProfileRule(Rule):
+    """A pattern in the profile of one process; syncs are not its business but that of a `WaitRule`."""
+
+    def of_profile(self, profile: Profile) -> Iterable[Hit]:
+        """Where the pattern is in `profile`."""
+        raise NotImplementedError
+
+
+class RanksRule(Rule):
+    """A pattern that shows only where the profiles of several ranks stand side by side."""
+
+    def of_ranks(self, ranks: Ranks) -> Iterable[Hit]:
+        """Where the pattern is between the ranks of one run."""
+        raise NotImplementedError
+
+
+class MemoryRule(Rule):
+    """A pattern in what a run asked of the GPU's memory."""
+
+    def of_memory(self, memory: MemoryReport) -> Iterable[Hit]:
+        """Where the pattern is in what a run did with the GPU's memory."""
+        raise NotImplementedError
+
+
+class LoaderRule(Rule):
+    """A pattern in how a run was fed by one of its loaders."""
+
+    def of_loader(self, use: LoaderUse) -> Iterable[Hit]:
+        """Where the pattern is in how a loader fed a run."""
+        raise NotImplementedError
+
+
+def _within(function: str, reach: Reach) -> str:
+    """The function, or for a method the class: ``Matcher`` for ``Matcher.forward.<locals>.<lambda>``."""
+    while (cut := function.rfind(".<locals>.<")) >= 0:
+        function = function[:cut]
+    above = function.rpartition(".")[0]
+    return above if reach == "class" and above and not above.endswith("<locals>") else function

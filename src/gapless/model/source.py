@@ -50,3 +50,34 @@ def library_frames(stack: Stack) -> Stack:
             return tuple(frames)
         frames.append(line)
     return tuple(frames)
+
+
+def deciding_frame(stack: Stack) -> SourceLine | None:
+    """The innermost library frame that chose to do it; None where the user's own line did."""
+    for frame in library_frames(stack):
+        if frame.library != "python" and not frame.file.replace("\\", "/").endswith(_PASS_ON):
+            return frame
+    return None
+
+
+_PASS_ON = (
+    "torch/_tensor.py",
+    "torch/_tensor_str.py",
+    "torch/functional.py",
+    "torch/overrides.py",
+    "torch/_ops.py",
+    "torch/_VF.py",
+    "torch/_jit_internal.py",
+    "torch/accelerator/__init__.py",
+    "torch/accelerator/memory.py",
+    "torch/cuda/__init__.py",
+    "torch/cuda/memory.py",
+    "torch/cuda/streams.py",
+    "torch/utils/_contextlib.py",
+    "torch/utils/_device.py",
+    "torch/autograd/__init__.py",
+    "torch/autograd/graph.py",
+    "torch/autograd/function.py",
+    "torch/nn/modules/module.py",
+)
+"""Files of torch that only pass a call on: a sync below them is the doing of whoever called."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
+from typing import TypeVar
 
 from gapless.errors import UsageError
-from gapless.model import Rule, Site
+from gapless.model import Rule, Site, WaitRule
+
+Kind = TypeVar("Kind", bound=Rule)
 
 
 @cache
@@ -26,9 +29,19 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted(found, key=lambda rule: rule.code))
 
 
+def of_kind(kind: type[Kind]) -> tuple[Kind, ...]:
+    """The rules of one kind, by code.
+
+    >>> from gapless.model import RanksRule
+    >>> [rule.code for rule in of_kind(RanksRule)]
+    ['GAP602']
+    """
+    return tuple(rule for rule in all_rules() if isinstance(rule, kind))
+
+
 @cache
-def _by_priority() -> tuple[Rule, ...]:
-    return tuple(sorted(all_rules(), key=lambda rule: (-rule.priority, rule.code)))
+def _by_priority() -> tuple[WaitRule, ...]:
+    return tuple(sorted(of_kind(WaitRule), key=lambda rule: (-rule.priority, rule.code)))
 
 
 def rule(code: str) -> Rule:
@@ -44,8 +57,8 @@ def rule(code: str) -> Rule:
     raise UsageError(f"no rule {code!r}: `gapless rule` lists them all")
 
 
-def match(site: Site) -> Rule:
-    """The rule that names the wait at `site`: the first of the highest priority that matches."""
+def match(site: Site) -> WaitRule:
+    """The rule that names the sync at `site`: the first of the highest priority that matches."""
     for candidate in _by_priority():
         if candidate.matches(site):
             return candidate

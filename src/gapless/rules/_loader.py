@@ -14,6 +14,9 @@ _HOT = 0.2
 """A line with less of a batch's time than this is not the one to change."""
 _KEPT_BACK = 0.7
 """Part of a step: where workers need so much of it for a batch, the loop waits for them, at times."""
+CHEAPER = "make a batch itself cheaper"
+_SHORT = 60
+"""Characters of what stands in a list of things to do."""
 _DEFAULTS: dict[str, tuple[object, ...]] = {
     "prefetch_factor": (None, 2),
     "persistent_workers": (False,),
@@ -31,6 +34,18 @@ def arguments(made: Diagnosis) -> str:
         if name == "num_workers" or value not in _DEFAULTS.get(name, ())
     ]
     return ", ".join(told)
+
+
+def change(made: Diagnosis, library: str = "") -> str:
+    """The settings that are recommended, the first ones where all are too many for a list of things to do."""
+    prefix = "dataloader_" if library == "transformers" else ""
+    told = ""
+    for one in arguments(made).split(", "):
+        longer = f"{told}, {prefix}{one}" if told else prefix + one
+        if told and len(longer) + 2 > _SHORT:
+            break
+        told = longer
+    return f"`{told}`"
 
 
 def cost(made: Diagnosis) -> str:
@@ -85,7 +100,7 @@ def call(use: LoaderUse, made: Diagnosis) -> str:
 def behind(made: Diagnosis) -> bool:
     """Whether the loop waits for batches to be made, and not only for those that are there to be handed over.
 
-    Taking a batch over from a worker takes the host a millisecond or two. It launches nothing meanwhile, but
+    Taking a batch over from a worker takes the CPU a millisecond or two. It launches nothing meanwhile, but
     more workers are no help, and a GPU that has work does not notice.
     """
     now = made.now

@@ -1,31 +1,9 @@
-"""Where a wait sits: on the user's own line, or in a library below it."""
+"""Where a sync sits: on the user's own line, or in a library below it."""
 
 from __future__ import annotations
 
 from gapless.model import Site, SourceLine
 from gapless.rules._code import Code, read
-
-# Files of torch that only pass a call on: a wait below them is the doing of whoever called.
-_PASS_ON = (
-    "torch/_tensor.py",
-    "torch/_tensor_str.py",
-    "torch/functional.py",
-    "torch/overrides.py",
-    "torch/_ops.py",
-    "torch/_VF.py",
-    "torch/_jit_internal.py",
-    "torch/accelerator/__init__.py",
-    "torch/accelerator/memory.py",
-    "torch/cuda/__init__.py",
-    "torch/cuda/memory.py",
-    "torch/cuda/streams.py",
-    "torch/utils/_contextlib.py",
-    "torch/utils/_device.py",
-    "torch/autograd/__init__.py",
-    "torch/autograd/graph.py",
-    "torch/autograd/function.py",
-    "torch/nn/modules/module.py",
-)
 
 
 def _path(frame: SourceLine) -> str:
@@ -49,10 +27,7 @@ def below(site: Site, library: str, function: str = "", file: str = "") -> bool:
 
 def deciding_frame(site: Site) -> SourceLine | None:
     """The innermost library frame that chose to wait; None where the user's own line did."""
-    for frame in site.library_frames:
-        if frame.library != "python" and not _path(frame).endswith(_PASS_ON):
-            return frame
-    return None
+    return site.deciding_frame
 
 
 def own_code(site: Site) -> Code | None:

@@ -18,12 +18,18 @@ SMALL = 0.01
 MOST_PLACES = 5
 """More places of one cause than this are one finding: what they share is what must change."""
 FULL = 0.9
-"""From this share of the device's memory on the next request may not fit; the TensorBoard plugin's bound."""
+"""From this share of the GPU's memory on the next request may not fit; the TensorBoard plugin's bound."""
 COMPILING = ("convert_frame", "codegen_and_compile", "compile_fx_inner", "async_compile", "autotune", "nvrtc")
 """Parts of names that occur, in lower case, only while something is compiled, and not when it runs."""
 COMPILE_ONCE = (
     "`TORCH_LOGS=recompiles` says why it is compiled again; mark the dimension that changes with "
-    "`torch._dynamo.mark_dynamic`, or pad it to few sizes"
+    "`torch._dynamo.mark_dynamic`, or pad it to few sizes",
+    "stop recompiling: `torch._dynamo.mark_dynamic`",
+)
+"""Remedy and change, as all that follow."""
+NO_EMPTY_CACHE = (
+    "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself",
+    "take `torch.cuda.empty_cache()` out of the loop",
 )
 _LARGE_SEGMENT = 20 << 20
 """The segment that the caching allocator takes for requests of 1 to 10 MiB."""
@@ -94,12 +100,13 @@ class Spot:
         site = self.site
         return site is None or (site.line is None and not (site.operator or site.call or site.node))
 
-    def hit(self, profile: Profile, evidence: Sequence[str], remedy: str) -> Hit:
-        """This place as a hit with that evidence."""
+    def hit(self, profile: Profile, evidence: Sequence[str], remedy: str, change: str = "") -> Hit:
+        """This place as a hit with that evidence; `change` in place of the rule's own."""
         longest = max(self.costs, key=lambda cost: cost.end - cost.start)
         return Hit(
             evidence=tuple(filter(None, evidence)),
             remedy=remedy,
+            change=change,
             site=self.site,
             idle=min(max(self.idle, 0), max(profile.idle, 0)),
             blocked=max(sum(cost.blocked for cost in self.costs), 0),
@@ -150,7 +157,7 @@ def of_all(spot: Spot) -> Spot:
 
 
 def between_kernels(spot: Spot) -> bool:
-    """Whether this is no place of the host: the device's own gaps between operations that were queued."""
+    """Whether this is no place of the CPU: the GPU's own gaps between operations that were queued."""
     return spot.nowhere and not any(cost.place for cost in spot.costs)
 
 
@@ -192,7 +199,7 @@ def matters(profile: Profile, found: Iterable[Spot]) -> bool:
 
 
 def called(profile: Profile, spot: Spot) -> str:
-    """``3.5 calls per step (cudaMalloc, cudaFree), 1.2 ms of the host``, "" where none were counted."""
+    """``3.5 calls per step (cudaMalloc, cudaFree), 1.2 ms on the CPU``, "" where none were counted."""
     calls = sum(cost.calls for cost in spot.costs)
     if calls <= 0:
         return ""
@@ -200,7 +207,7 @@ def called(profile: Profile, spot: Spot) -> str:
     kinds = f" ({', '.join(list(names)[:4])})" if names else ""
     number = three_digits(per_step(profile, calls))
     blocked = per_step(profile, sum(cost.blocked for cost in spot.costs))
-    keeps = f", {duration(blocked)} of the host" if blocked > 0 else ""
+    keeps = f", {duration(blocked)} on the CPU" if blocked > 0 else ""
     return f"{number} {'call' if number == '1' else 'calls'} {a_step(profile)}{kinds}{keeps}"
 
 
@@ -261,7 +268,7 @@ def saws(profile: Profile) -> bool:
 
 
 def full(profile: Profile) -> bool:
-    """Whether nearly all memory of the device was reserved; False where either is unknown."""
+    """Whether nearly all memory of the GPU was reserved; False where either is unknown."""
     return 0 < FULL * profile.gpu_memory <= profile.memory.peak_reserved
 
 

@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gapless.model import Profile
-from gapless.model.profile import Collectives
-from gapless.rules._meetings import SYNCHRONIZING
-from gapless.rules._pairing import median
+from gapless.model.profile import SYNCHRONIZING, Collectives
 
 _REPEATS = 3
 """How often the same collective must be seen to know how fast it can be."""
@@ -90,7 +88,7 @@ def _of(profile: Profile, one: Collectives) -> Traffic | None:
     if not by_step:
         return None
     # Summaries keep the first kernels only: the step in which they end is not whole.
-    usual = median([len(rows) for rows in by_step.values()])
+    usual = sorted(map(len, by_step.values()))[len(by_step) // 2]
     whole = [rows for rows in by_step.values() if 2 * len(rows) >= usual]
     rows = [row for some in whole for row in some]
     elements = one.elements or (-1,) * len(one.start)

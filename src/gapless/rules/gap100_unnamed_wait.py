@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
-from gapless.rules._places import in_library
+from gapless.model import Site, WaitRule
+from gapless.rules._places import deciding_frame, in_library
 
 _ADVICE = {
-    "read": "keep the value on the device, and read it once every N steps instead of in each",
+    "read": "keep the value on the GPU, and read it once every N steps instead of in each",
     "size": "use a form whose result has a fixed size, such as a mask instead of a selection",
-    "values": "use a form that needs no values on the host, or prepare those values on the host beforehand",
-    "status": "use the variant that leaves its error code on the device, and look at the code rarely",
-    "h2d": "copy from pinned memory with `non_blocking=True`, or create the tensor on the device",
+    "values": "use a form that needs no values on the CPU, or prepare those values on the CPU beforehand",
+    "status": "use the variant that leaves its error code on the GPU, and look at the code rarely",
+    "h2d": "copy from pinned memory with `non_blocking=True`, or create the tensor on the GPU",
     "d2h": "copy into pinned memory with `non_blocking=True`, read after an event says it is there",
-    "explicit": "remove the wait: work on one stream is in order already, and an event orders two streams",
+    "explicit": "remove the sync: work on one stream is in order already, and an event orders two streams",
     "free": "keep the memory: the caching allocator uses it again",
+}
+_CHANGES = {
+    "read": "read the value every N steps",
+    "size": "use a form whose result has a fixed size",
+    "values": "use a form that needs no values on the CPU",
+    "status": "use the `_ex` variant, check its code every N steps",
+    "h2d": "copy from pinned memory with `non_blocking=True`",
+    "d2h": "copy into pinned memory with `non_blocking=True`",
+    "explicit": "remove this sync",
+    "free": "keep the memory in place of freeing it",
 }
 
 
-class UnnamedWait(Rule):
-    """The host waits for the device in a way that no other rule names.
+class UnnamedWait(WaitRule):
+    """The CPU waits for the GPU in a way that no other rule names.
 
     ## What waits
-    The operator named in the finding needs something from the device before the host can go on: a value,
+    The operator named in the finding needs something from the GPU before the CPU can go on: a value,
     the size of its result, an error code, or the end of a copy. No more exact rule describes this place.
 
     ## Why it costs
-    The host launches kernels ahead of the device. A wait lets the device catch up and run dry; until the
-    host has launched the next kernels, the device idles. Work on the host that was hidden behind the device
+    The CPU launches kernels ahead of the GPU. A sync lets the GPU catch up and run dry; until the
+    CPU has launched the next kernels, the GPU idles. Work on the CPU that was hidden behind the GPU
     (the next batch, the optimizer's bookkeeping) is no longer hidden.
 
     ## Example
@@ -44,8 +54,8 @@ class UnnamedWait(Rule):
         inputs = inputs.to(device, non_blocking=True)
     ```
     Here, PyTorch's own pinned memory is registered once and used again. In general: keep values on the
-    device, compute with masks instead of selections, and gather what the host wants to know so that one
-    wait every N steps brings it all.
+    GPU, compute with masks instead of selections, and gather what the CPU wants to know so that one
+    sync every N steps brings all of it.
 
     ## When it is fine
     Outside the training loop, or so rarely that its share of the time cannot be seen.
@@ -54,10 +64,14 @@ class UnnamedWait(Rule):
     code = "GAP100"
     name = "unnamed-wait"
     priority = 0
-    advice = "keep what this needs on the device, or do it once every N steps instead of in each"
+    advice = "keep what this needs on the GPU, or do it once every N steps instead of in each"
+    change = "keep what it needs on the GPU, or do it every N steps"
 
     def matches(self, site: Site) -> bool:
         return True
 
     def remedy(self, site: Site) -> str:
         return in_library(site, _ADVICE.get(site.mechanism, self.advice))
+
+    def known_change(self, site: Site) -> str:
+        return _CHANGES.get(site.mechanism, "") if deciding_frame(site) is None else ""

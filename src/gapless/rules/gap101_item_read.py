@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
 from gapless.rules._places import names, own_code
 
@@ -12,19 +12,19 @@ _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__
 _READERS = ("item", "float", "int")
 
 
-class ItemRead(Rule):
-    """`.item()`, `float(t)` or `int(t)`: one number is copied to the host, which waits for it.
+class ItemRead(WaitRule):
+    """`.item()`, `float(t)` or `int(t)`: one number is copied to the CPU, which waits for it.
 
     ## What waits
     `.item()`, `float(tensor)`, `int(tensor)` and functions that call them (`math.sqrt(tensor)`, `round`)
-    copy one number from the device into a Python number. The copy stands in the queue behind everything
-    launched before it, so the host waits for all of that.
+    copy one number from the GPU into a Python number. The copy stands in the queue behind everything
+    launched before it, so the CPU waits for all of that.
 
     ## Why it costs
-    The usual place is the loss, read in each step for a running mean. The host then stands still until
-    everything up to the loss is done, which is the whole step where it is read at the end, and the device
-    idles while the host prepares and launches what comes next. With small kernels, where the host is hardly
-    faster than the device, that gap is a large part of the step.
+    The usual place is the loss, read in each step for a running mean. The CPU then stands still until
+    everything up to the loss is done, which is the whole step where it is read at the end, and the GPU
+    idles while the CPU prepares and launches what comes next. With small kernels, where the CPU is hardly
+    faster than the GPU, that gap is a large part of the step.
 
     ## Example
     ```python
@@ -44,24 +44,26 @@ class ItemRead(Rule):
         loss = train_step()
         running += loss.detach()
         if step % 50 == 49:
-            average = (running / 50).tolist()  # one wait in 50 steps
+            average = (running / 50).tolist()  # one sync in 50 steps
             running.zero_()
     ```
     `detach()` matters: without it the sum keeps the graph of every step alive. Several values are read with
-    one wait when they are stacked first: `torch.stack([loss, accuracy]).tolist()`. `gapless.ops.LogBuffer`
-    keeps the values of every step, and reads them with no wait at all: they arrive some steps later.
+    one sync when they are stacked first: `torch.stack([loss, accuracy]).tolist()`. `gapless.ops.LogBuffer`
+    keeps the values of every step, and reads them with no sync at all: they arrive some steps later.
 
     ## When it is fine
-    Once every N steps, once an epoch, or where the host really decides with the value and the decision is
+    Once every N steps, once an epoch, or where the CPU really decides with the value and the decision is
     rare.
     """
 
     code = "GAP101"
     name = "item-read"
     advice = (
-        "keep the value on the device (`.detach()`), sum it up there, and read the sum once every N "
-        "steps; `gapless.ops.LogBuffer` keeps values of each step and brings them without a wait"
+        "keep the value on the GPU (`.detach()`), sum it up there, and read the sum once every N "
+        "steps; `gapless.ops.LogBuffer` keeps values of each step and brings them without a sync"
     )
+    change = "log it every N steps, or keep it on the GPU"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":
@@ -78,7 +80,7 @@ class ItemRead(Rule):
         names = list(dict.fromkeys(f"`{subject}`" for _, subject in reads))
         if 2 <= len(names) <= 4:
             together = f"{', '.join(names[:-1])} and {names[-1]}"
-            return f"keep {together} on the device (`.detach()`), and read them together once every N steps"
+            return f"keep {together} on the GPU (`.detach()`), and read them together once every N steps"
         return self.advice
 
 
@@ -113,12 +115,12 @@ def _one(code: Code, call: ast.Call, subject: str) -> str:
         return ""
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
         target = code.text(statement.target)
-        return f"sum up on the device: `{changed}`, and read `{target}` once every N steps"
+        return f"sum up on the GPU: `{changed}`, and read `{target}` once every N steps"
     appended = code.only_call("append")
     if appended is not None and appended.args == [call]:
         values = code.subject(appended)
         return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
     if isinstance(statement, ast.Assign) and statement.value is call:
-        return f"keep it on the device: `{changed}`, and read it only where the host needs it, every N steps"
+        return f"keep it on the GPU: `{changed}`, and read it only where the CPU needs it, every N steps"
     detached = f" (`{kept}`)" if subject.isidentifier() else ""
-    return f"keep `{subject}` on the device{detached}, and read it only once every N steps"
+    return f"keep `{subject}` on the GPU{detached}, and read it only once every N steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called
 from gapless.rules._places import names, own_code
 
@@ -14,17 +14,17 @@ _PICKS = {"max": "torch.maximum", "min": "torch.minimum"}
 _FINITE = ("isnan", "isinf", "isfinite")
 
 
-class TensorAsCondition(Rule):
-    """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool that the device has.
+class TensorAsCondition(WaitRule):
+    """`if tensor:`, `while`, `assert`, `not`, `and`, `max(a, b)`: Python needs a bool that the GPU has.
 
     ## What waits
     Python asks a tensor for its truth value wherever a condition stands: `if`, `while`, `assert`, `not`,
     `and`, `or`, a conditional expression, and inside `any`, `all`, `max`, `min` and `sorted` over tensors,
-    or `tensor in [a, b]`. For a device tensor, each of these questions copies one bool to the host and
+    or `tensor in [a, b]`. For a GPU tensor, each of these questions copies one bool to the CPU and
     waits for it.
 
     ## Why it costs
-    The host cannot launch either branch before it knows which one it is. `max`, `sorted` and `in` over a
+    The CPU cannot launch either branch before it knows which one it is. `max`, `sorted` and `in` over a
     list ask once per comparison: a list of n tensors waits n times.
 
     ## Example
@@ -40,21 +40,23 @@ class TensorAsCondition(Rule):
     best = torch.maximum(loss, target_loss)
     ```
     Compute both outcomes and choose with `torch.where`; `torch.maximum`, `torch.minimum`, `clamp`,
-    `logical_and`, `logical_or` and `logical_not` stay on the device. A check that should only warn can be
-    collected in a device flag (`bad |= torch.isnan(loss)`) that is read once every N steps. An optimizer's
-    step is left out on the device by `gapless.ops.step_if(optimizer, condition)`.
+    `logical_and`, `logical_or` and `logical_not` stay on the GPU. A check that should only warn can be
+    collected in a flag on the GPU (`bad |= torch.isnan(loss)`) that is read once every N steps. A step of the
+    optimizer is left out on the GPU by `gapless.ops.step_if(optimizer, condition)`.
 
     ## When it is fine
-    Where the branch saves more work than the wait costs, or where it is asked rarely: test `step % n == 0`
+    Where the branch saves more work than the sync costs, or where it is asked rarely: test `step % n == 0`
     first, so that Python does not reach the tensor in the other steps.
     """
 
     code = "GAP102"
     name = "tensor-as-condition"
     advice = (
-        "compute both outcomes and choose on the device: `torch.where(condition, a, b)`; a check that "
+        "compute both outcomes and choose on the GPU: `torch.where(condition, a, b)`; a check that "
         "only warns can be asked once every N steps; `gapless.ops.step_if(optimizer, condition)` skips a step"
     )
+    change = "choose on the GPU with `torch.where`"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and not _CALLS.isdisjoint(names(site))
@@ -90,16 +92,16 @@ def _compared(code: Code) -> str:
     if any(numbers):
         tensor, bound = texts if numbers[1] else reversed(texts)
         side = "min" if name == "max" else "max"
-        return f"`torch.clamp({tensor}, {side}={bound})` does the same on the device"
-    return f"`{_PICKS[name]}({texts[0]}, {texts[1]})` does the same on the device, where both are"
+        return f"`torch.clamp({tensor}, {side}={bound})` does the same on the GPU"
+    return f"`{_PICKS[name]}({texts[0]}, {texts[1]})` does the same on the GPU, where both are"
 
 
 def _checked(code: Code) -> str:
     """Advice for asserts and for checks that values are finite."""
     if isinstance(code.statement, ast.Assert):
         return (
-            "assert what the host knows (shapes, dtypes); a check of values belongs in a flag on the "
-            "device that is read once every N steps (`bad |= ~condition`), or behind a debug switch"
+            "assert what the CPU knows (shapes, dtypes); a check of values belongs in a flag on the "
+            "GPU that is read once every N steps (`bad |= ~condition`), or behind a debug switch"
         )
     call = code.only_call(*_FINITE)
     asked = code.text(call) if call is not None else ""
@@ -110,10 +112,10 @@ def _checked(code: Code) -> str:
         good = f"{asked}.all()" if called(call) == "isfinite" else f"~{asked}.any()"
         return (
             f"to skip the step, `gapless.ops.step_if(optimizer, {good})`; to tell of it, collect the answer "
-            f"on the device (`bad |= {flag}`) and read it once every N steps"
+            f"on the GPU (`bad |= {flag}`) and read it once every N steps"
         )
     return (
-        f"collect the answer on the device (`bad |= {flag}`, with `bad` a bool tensor there) "
+        f"collect the answer on the GPU (`bad |= {flag}`, with `bad` a bool tensor there) "
         "and read `bad` once every N steps"
     )
 
@@ -135,7 +137,7 @@ def _branched(code: Code) -> str:
         if not asked or not _tensor_like(code.statement.test):
             return ""
         return (
-            f"compute both outcomes and choose on the device: `torch.where({asked}, a, b)`; "
+            f"compute both outcomes and choose on the GPU: `torch.where({asked}, a, b)`; "
             "where the branch only warns or logs, ask once every N steps"
         )
     if len(choices) != 1 or isinstance(code.statement, ast.If):
@@ -146,5 +148,5 @@ def _branched(code: Code) -> str:
         _number(part) or not isinstance(part, (ast.Constant, ast.JoinedStr)) for part in parts[1:]
     )
     if all(texts) and values_fit and _tensor_like(choices[0].test):
-        return f"choose on the device: `torch.where({', '.join(texts)})`"
+        return f"choose on the GPU: `torch.where({', '.join(texts)})`"
     return ""

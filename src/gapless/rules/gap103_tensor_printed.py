@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import names, own_code
 
 _NAMES = {"__repr__", "__str__", "__format__"}
 
 
-class TensorPrinted(Rule):
-    """Printing or formatting a device tensor: its values must be on the host to become text.
+class TensorPrinted(WaitRule):
+    """Printing or formatting a GPU tensor: its values must be on the CPU to become text.
 
     ## What waits
-    `print(tensor)`, an f-string or `str.format` with a device tensor, `str(tensor)`, `repr(tensor)` and a
-    logging call whose message takes one copy the values to the host. So does a progress bar that shows the
+    `print(tensor)`, an f-string or `str.format` with a GPU tensor, `str(tensor)`, `repr(tensor)` and a
+    logging call whose message takes one copy the values to the CPU. So does a progress bar that shows the
     loss.
 
     ## Why it costs
-    The text cannot be made before the value has been computed, so the host waits for all work in the queue,
-    and the device then idles while the host formats, writes to the terminal, and launches the next kernels.
+    The text cannot be made before the value has been computed, so the CPU waits for all work in the queue,
+    and the GPU then idles while the CPU formats, writes to the terminal, and launches the next kernels.
     Logging calls format lazily: below the level of the logger, nothing is formatted and nothing waits.
 
     ## Example
@@ -37,11 +37,11 @@ class TensorPrinted(Rule):
     for step in range(100):
         losses.append(train_step().detach())
         if step % 50 == 49:
-            average = sum(torch.stack(losses).tolist()) / len(losses)  # one wait in 50 steps
+            average = sum(torch.stack(losses).tolist()) / len(losses)  # one sync in 50 steps
             print(f"step {step}: loss {average:.4f}")
             losses.clear()
     ```
-    To print without any wait, start a copy with `gapless.ops.read_later(loss=loss)` and print its
+    To print without any sync, start a copy with `gapless.ops.read_later(loss=loss)` and print its
     `result()["loss"]` some steps later, when `ready()` says that it has arrived.
 
     ## When it is fine
@@ -54,6 +54,8 @@ class TensorPrinted(Rule):
         "print only every N steps, or print a value of some steps ago that `gapless.ops.read_later` has "
         "copied without waiting"
     )
+    change = "print every N steps"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))
@@ -63,7 +65,7 @@ class TensorPrinted(Rule):
         shown = _shown(code) if code is not None else ""
         if not shown:
             return self.advice
-        return f"`{shown}` is a device tensor: show it only every N steps (`if step % 100 == 0:`)"
+        return f"`{shown}` is a GPU tensor: show it only every N steps (`if step % 100 == 0:`)"
 
 
 def _shown(code: Code) -> str:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
 from gapless.rules._places import in_library, names, own_code
 
 _NAMES = {"equal", "allclose"}
 
 
-class ComparedOnTheHost(Rule):
-    """`torch.equal` or `torch.allclose`: the answer is a Python bool, so it must come to the host.
+class ComparedOnTheHost(WaitRule):
+    """`torch.equal` or `torch.allclose`: the answer is a Python bool, so it must come to the CPU.
 
     ## What waits
-    `torch.equal(a, b)` and `torch.allclose(a, b)` compare on the device and return a Python `bool`. The
-    answer is copied back, and the host waits for it, even where nobody looks at it.
+    `torch.equal(a, b)` and `torch.allclose(a, b)` compare on the GPU and return a Python `bool`. The
+    answer is copied back, and the CPU waits for it, even where nobody looks at it.
 
     ## Why it costs
     A comparison in a training loop is often a leftover check ("have the weights really changed?"). It costs
-    a full read of both tensors on the device and one wait on the host, in each step.
+    a full read of both tensors on the GPU and one sync, in each step.
 
     ## Example
     ```python
@@ -33,8 +33,8 @@ class ComparedOnTheHost(Rule):
     same = (x == z).all()
     close = torch.isclose(x, z, atol=1e-6).all()
     ```
-    Both are bool tensors on the device; `torch.where` and `&` work with them there. `torch.equal` also
-    accepts different shapes and answers `False`: compare `a.shape == b.shape` first, the host knows shapes.
+    Both are bool tensors on the GPU; `torch.where` and `&` work with them there. `torch.equal` also
+    accepts different shapes and answers `False`: compare `a.shape == b.shape` first, the CPU knows shapes.
 
     ## When it is fine
     In tests, in set-up, or every N steps.
@@ -42,7 +42,9 @@ class ComparedOnTheHost(Rule):
 
     code = "GAP104"
     name = "compared-on-the-host"
-    advice = "`(a == b).all()` or `torch.isclose(a, b).all()` keeps the answer on the device"
+    advice = "`(a == b).all()` or `torch.isclose(a, b).all()` keeps the answer on the GPU"
+    change = "compare on the GPU: `(a == b).all()`"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return not _NAMES.isdisjoint(names(site))
@@ -65,8 +67,8 @@ def _on_device(code: Code) -> str:
     if not left or not right:
         return ""
     if call.func.attr == "equal":
-        return f"`({left} == {right}).all()` keeps the answer on the device (for tensors of one shape)"
+        return f"`({left} == {right}).all()` keeps the answer on the GPU (for tensors of one shape)"
     options = [code.text(value) for value in rest] + [
         f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg
     ]
-    return f"`torch.isclose({', '.join([left, right, *options])}).all()` keeps the answer on the device"
+    return f"`torch.isclose({', '.join([left, right, *options])}).all()` keeps the answer on the GPU"

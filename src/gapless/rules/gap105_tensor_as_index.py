@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import names, own_code
 
@@ -16,17 +16,17 @@ _SHAPES = {
 }  # fmt: skip
 
 
-class TensorAsIndex(Rule):
-    """A device tensor as a slice bound, a position, a `range` or a shape: Python and shapes need an `int`.
+class TensorAsIndex(WaitRule):
+    """A GPU tensor as a slice bound, a position, a `range` or a shape: Python and shapes need an `int`.
 
     ## What waits
     `x[:n]`, `x[i]` with a 0-dim integer `i`, `range(n)`, `torch.zeros(n)`, `x.view(n, -1)` and a Python
-    list indexed with `n`: wherever a whole number is needed and a device tensor is given, its value is
-    copied to the host.
+    list indexed with `n`: wherever a whole number is needed and a GPU tensor is given, its value is
+    copied to the CPU.
 
     ## Why it costs
     Positions and lengths are often the result of the step's own computation (an `argmax`, a count), so the
-    host waits for that computation before it can launch anything that uses it.
+    CPU waits for that computation before it can launch anything that uses it.
 
     ## Example
     ```python
@@ -44,11 +44,11 @@ class TensorAsIndex(Rule):
     inside = torch.arange(x.shape[0], device=x.device) < length
     trimmed = torch.where(inside.unsqueeze(1), x, 0.0)
     ```
-    An index tensor of one dimension stays on the device. Lengths that come from the data are better
-    computed on the host while the batch is made, and kept as Python numbers beside it.
+    An index tensor of one dimension stays on the GPU. Lengths that come from the data are better
+    computed on the CPU while the batch is made, and kept as Python numbers beside it.
 
     ## When it is fine
-    Where a shorter shape saves much more work than the wait costs (long padding), or outside the loop.
+    Where a shorter shape saves much more work than the sync costs (long padding), or outside the loop.
     """
 
     code = "GAP105"
@@ -58,6 +58,7 @@ class TensorAsIndex(Rule):
         "of slicing (`torch.arange(n, device=x.device) < length`), or keep lengths as Python numbers "
         "from the start"
     )
+    change = "select with a mask or `index_select`, not a GPU number"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":
@@ -96,8 +97,8 @@ def _subscript(code: Code) -> str:
             )
     if isinstance(index, (ast.Name, ast.Attribute)) and (position := code.text(index)):
         return (
-            f"`{owner}.index_select(0, {position}.reshape(1)).squeeze(0)` selects on the device, "
-            f"where `{owner}` is a device tensor"
+            f"`{owner}.index_select(0, {position}.reshape(1)).squeeze(0)` selects on the GPU, "
+            f"where `{owner}` is a GPU tensor"
         )
     return ""
 
@@ -106,4 +107,4 @@ def _range(code: Code) -> str:
     call = code.only_call("range")
     if call is None or len(call.args) != 1 or not (bound := code.text(call.args[0])):
         return ""
-    return f"loop over a number the host knows (a shape, a maximum) and mask what lies beyond `{bound}`"
+    return f"loop over a number the CPU knows (a shape, a maximum) and mask what lies beyond `{bound}`"

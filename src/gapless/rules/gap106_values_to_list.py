@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import names, own_code
 
 _NAMES = {"tolist", "numpy", "__array__", "__dlpack__"}
 
 
-class ValuesToList(Rule):
-    """`.tolist()` on a device tensor: all its values are copied to the host, which waits for them.
+class ValuesToList(WaitRule):
+    """`.tolist()` on a GPU tensor: all its values are copied to the CPU, which waits for them.
 
     ## What waits
-    `tensor.tolist()` copies the tensor to the host in one blocking copy and makes Python numbers of it.
-    Passing the list on to `split`, `range` or a loop hides that the values came from the device.
+    `tensor.tolist()` copies the tensor to the CPU in one blocking copy and makes Python numbers of it.
+    Passing the list on to `split`, `range` or a loop hides that the values came from the GPU.
 
     ## Why it costs
     The copy stands behind everything launched before. For a large tensor the copy itself costs as well,
@@ -35,7 +35,7 @@ class ValuesToList(Rule):
     ```
     A loop over values is nearly always a comparison with `torch.arange`, a `gather` or a `scatter`. What is
     only logged can be collected with `torch.stack` and read once every N steps: one `tolist()` of a stack
-    is one wait.
+    is one sync.
 
     ## When it is fine
     Once every N steps, and then as one list of everything. It is the right way to read many values at once.
@@ -47,6 +47,8 @@ class ValuesToList(Rule):
         "compute with the tensor itself (compare with `torch.arange`, `gather`, `scatter`), or read "
         "everything at once every N steps"
     )
+    change = "compute on the GPU, or read all at once every N steps"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and not _NAMES.isdisjoint(names(site))
@@ -64,4 +66,4 @@ class ValuesToList(Rule):
                 return f"keep the tensor: `{kept}`, and read all of them at once, every N steps"
         if not subject:
             return self.advice
-        return f"compute with `{subject}` on the device; what is only logged, read every N steps"
+        return f"compute with `{subject}` on the GPU; what is only logged, read every N steps"

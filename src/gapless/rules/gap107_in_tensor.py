@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import names, own_code
 
 
-class InTensor(Rule):
-    """`value in tensor`: Python's `in` needs a bool, and the elements are on the device.
+class InTensor(WaitRule):
+    """`value in tensor`: Python's `in` needs a bool, and the elements are on the GPU.
 
     ## What waits
-    `value in tensor` compares every element with the value on the device, reduces the answers to one and
-    copies it to the host, which waits for it.
+    `value in tensor` compares every element with the value on the GPU, reduces the answers to one and
+    copies it to the CPU, which waits for it.
 
     ## Why it costs
     It reads like a cheap look-up, and waits for everything launched before. In a loop over classes or ids
@@ -29,19 +29,20 @@ class InTensor(Rule):
     ```python
     loss = torch.where((y == 3).any(), loss * 2.0, loss)
     ```
-    A few values at once: `torch.isin(y, wanted)` tells it for each element, on the device. (For many values
+    A few values at once: `torch.isin(y, wanted)` tells it for each element, on the GPU. (For many values
     it sorts, and looks for the distinct ones, which waits: mark the wanted classes in a bool tensor, and
     read that with `marks[y]`.)
 
     ## When it is fine
-    In set-up, or on a tensor that is on the host: ask there, before the batch is copied to the device.
+    In set-up, or on a tensor that is on the CPU: ask there, before the batch is copied to the GPU.
     """
 
     code = "GAP107"
     name = "in-tensor"
     advice = (
-        "`(tensor == value).any()` keeps the answer on the device; `torch.isin` asks for a few values at once"
+        "`(tensor == value).any()` keeps the answer on the GPU; `torch.isin` asks for a few values at once"
     )
+    change = "ask on the GPU: `(tensor == value).any()`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and "__contains__" in names(site)
@@ -59,4 +60,4 @@ class InTensor(Rule):
         some = f"({tensor} == {value}).any()"
         if isinstance(asked[0].ops[0], ast.NotIn):
             some = f"({tensor} != {value}).all()"
-        return f"`{some}` keeps the answer on the device; `torch.where` chooses with it"
+        return f"`{some}` keeps the answer on the GPU; `torch.where` chooses with it"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module
 from gapless.rules._places import in_library, operator, own_code
 
 
-class HostSideValues(Rule):
-    """An operator that looks at values on the host before it starts, as `torch.normal(mean, std)` does.
+class HostSideValues(WaitRule):
+    """An operator that looks at values on the CPU before it starts, as `torch.normal(mean, std)` does.
 
     ## What waits
-    Some operators read values of their arguments on the host, to check them or to plan the work.
+    Some operators read values of their arguments on the CPU, to check them or to plan the work.
     `torch.normal` with a tensor of standard deviations reads whether all of them are positive;
     `searchsorted` reads the range of its `sorter`, `segment_reduce` its lengths, `torch.linalg.matrix_exp`
     the norms of its matrices. The backward pass of `cumprod` reads whether there is a zero.
@@ -33,17 +33,18 @@ class HostSideValues(Rule):
     mean, spread = x, torch.exp(z)
     sample = mean + spread * torch.randn_like(mean)
     ```
-    In general: the same in simpler operators, which check nothing; or the values prepared on the host
+    In general: the same in simpler operators, which check nothing; or the values prepared on the CPU
     beforehand. The second form also lets gradients through, to the mean and to the spread.
 
     ## When it is fine
-    Outside the training loop, or where the check is wanted and a wait does not matter.
+    Outside the training loop, or where the check is wanted and a sync does not matter.
     """
 
     code = "GAP108"
     name = "host-side-values"
     priority = 20
-    advice = "write it in simpler operators that check nothing, or prepare the values on the host beforehand"
+    advice = "write it in simpler operators that check nothing, or prepare the values on the CPU beforehand"
+    change = "use operators that need no values on the CPU"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism == "values":

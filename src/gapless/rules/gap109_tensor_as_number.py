@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, keyword
 from gapless.rules._places import operator, own_code
 
@@ -11,17 +11,17 @@ _TAKE_NUMBERS = {
 }  # fmt: skip
 
 
-class TensorAsNumber(Rule):
-    """A device tensor given to a parameter that takes a number: the operator reads it on the host.
+class TensorAsNumber(WaitRule):
+    """A GPU tensor given to a parameter that takes a number: the operator reads it on the CPU.
 
     ## What waits
     Parameters such as `alpha=`, the `fill_value` of `torch.full`, or the `value` of `masked_fill` and
-    `index_fill` are numbers that the host passes to the kernel. Given a 0-dim device tensor, PyTorch reads
+    `index_fill` are numbers that the CPU passes to the kernel. Given a 0-dim GPU tensor, PyTorch reads
     it with an implicit `.item()`.
 
     ## Why it costs
-    Nothing in the line looks like a read. The host waits for the tensor to be computed, only to send its
-    value back to the device with the next launch.
+    Nothing in the line looks like a read. The CPU waits for the tensor to be computed, only to send its
+    value back to the GPU with the next launch.
 
     ## Example
     ```python
@@ -38,20 +38,20 @@ class TensorAsNumber(Rule):
     moved = x + rate * z
     capped = torch.where(mask, rate, x)
     ```
-    Tensors among tensors are broadcast on the device: write the arithmetic out, and choose with
+    Tensors among tensors are broadcast on the GPU: write the arithmetic out, and choose with
     `torch.where`.
 
     ## When it is fine
-    Where the tensor is on the host already (a 0-dim CPU tensor is passed to the kernel without a wait), or
+    Where the tensor is on the CPU already (a 0-dim CPU tensor is passed to the kernel without a sync), or
     rarely.
     """
 
     code = "GAP109"
     name = "tensor-as-number"
     priority = 25
-    advice = (
-        "compute with the tensor itself, which is broadcast on the device (`x + rate * y` for `alpha=rate`)"
-    )
+    advice = "compute with the tensor itself, which is broadcast on the GPU (`x + rate * y` for `alpha=rate`)"
+    change = "compute with the tensor itself, not its number"
+    reach = "function"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":
@@ -76,7 +76,7 @@ def _scaled(code: Code) -> str:
     if call is None or not number:
         return ""
     sign = "+" if called(call).startswith("add") else "-"
-    return f"`alpha` is read on the host: write the product out, `a {sign} {number} * b`"
+    return f"`alpha` is read on the CPU: write the product out, `a {sign} {number} * b`"
 
 
 def _filled(code: Code) -> str:
@@ -87,4 +87,4 @@ def _filled(code: Code) -> str:
     if not mask or not value or owner in ("torch", "F"):
         return ""
     chosen = f"torch.where({mask}, {value}, {owner})"
-    return f"`{chosen}` takes the value from the device"
+    return f"`{chosen}` takes the value from the GPU"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import is_module
 from gapless.rules._places import in_library, names, own_code
 
 _NAMES = {"nonzero", "nonzero_numpy", "argwhere"}
 
 
-class Nonzero(Rule):
+class Nonzero(WaitRule):
     """`nonzero`, `argwhere` or one-argument `where`: the number of hits must be known to allocate the result.
 
     ## What waits
     `torch.nonzero`, `torch.argwhere` and `torch.where(condition)` return as many rows as there are non-zero
-    elements. The host cannot allocate the result before the device has counted them, so it copies the count
+    elements. The CPU cannot allocate the result before the GPU has counted them, so it copies the count
     back and waits for everything queued before it.
 
     ## Why it costs
-    While the host waits it launches nothing; once the count has arrived the device is empty and idles until
+    While the CPU waits it launches nothing; once the count has arrived the GPU is empty and idles until
     the next kernels are launched. The length of the call says little: it is charged for all the work that
     was queued before it.
 
@@ -40,7 +40,7 @@ class Nonzero(Rule):
 
     ## When it is fine
     In set-up, in evaluation that runs rarely, or where the selected part is so small that working on it
-    saves more than the wait costs: measure both.
+    saves more than the sync costs: measure both.
     """
 
     code = "GAP110"
@@ -49,6 +49,7 @@ class Nonzero(Rule):
         "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted "
         "by the mask; `gapless.ops.nonzero(mask, size=n)` where indices are needed"
     )
+    change = "keep the mask: `torch.where` in place of `nonzero`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "size" and not _NAMES.isdisjoint(names(site))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 _NAMES = ("sparse", "coalesce", "nested", "padded", "_csr", "_csc", "_bsr", "jagged")
 
 
-class SparseSize(Rule):
+class SparseSize(WaitRule):
     """Building or coalescing a sparse or nested tensor: how much it stores depends on the data.
 
     ## What waits
     `to_sparse()`, `coalesce()` and products of sparse matrices allocate as many entries as the values ask
-    for, so the host waits for their number. A nested tensor made from a mask or from lengths on the device
-    reads those sizes on the host.
+    for, so the CPU waits for their number. A nested tensor made from a mask or from lengths on the GPU
+    reads those sizes on the CPU.
 
     ## Why it costs
     The conversion is usually repeated in each step although the pattern of the matrix does not change, and
@@ -46,6 +46,7 @@ class SparseSize(Rule):
         "build the sparse or nested tensor once, before the loop, and mark it coalesced; for sums over "
         "edges, `index_add_` needs no sparse tensor"
     )
+    change = "build the sparse tensor once, before the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("size", "values", "read", "d2h") and any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, is_module
 from gapless.rules._places import in_library, operator, own_code, user_code
 
@@ -21,17 +21,17 @@ _LOSSES = (
 )
 
 
-class BooleanMaskRead(Rule):
+class BooleanMaskRead(WaitRule):
     """`x[mask]` or `masked_select`: how many elements the mask selects must be known to allocate the result.
 
     ## What waits
-    Indexing with a bool (or uint8) mask turns the mask into indices with `nonzero`, and the host waits for
+    Indexing with a bool (or uint8) mask turns the mask into indices with `nonzero`, and the CPU waits for
     their number. `torch.masked_select` does the same. Where gradients flow through `x[mask]`, the mask is
-    turned into indices once more in backward, and the host waits again.
+    turned into indices once more in backward, and the CPU waits again.
 
     ## Why it costs
-    A masked loss is the usual place: it stands at the end of the forward pass, so the host waits for all of
-    it, and the device then idles until backward has been launched.
+    A masked loss is the usual place: it stands at the end of the forward pass, so the CPU waits for all of
+    it, and the GPU then idles until backward has been launched.
 
     ## Example
     ```python
@@ -61,6 +61,7 @@ class BooleanMaskRead(Rule):
         "keep the full shape, and let what follows take the mask: the losses and means of `gapless.ops`, or "
         "`torch.where(mask, a, b)`; with a bound, `gapless.ops.compact(x, mask, size=n)` selects"
     )
+    change = "replace the boolean mask with `torch.where`"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "size":

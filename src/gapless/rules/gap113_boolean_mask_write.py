@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
@@ -19,16 +19,16 @@ _OPERATORS = {
 }
 
 
-class BooleanMaskWrite(Rule):
-    """`x[mask] = tensor`: the mask is turned into indices, and their number must be known on the host.
+class BooleanMaskWrite(WaitRule):
+    """`x[mask] = tensor`: the mask is turned into indices, and their number must be known on the CPU.
 
     ## What waits
     Writing a tensor through a bool mask needs the positions that the mask selects: `nonzero` counts them,
-    and the host waits for the number. A Python number, or a 0-dim tensor on the host, is another case: with
+    and the CPU waits for the number. A Python number, or a 0-dim tensor on the CPU, is another case: with
     one mask, `x[mask] = 0` becomes `masked_fill`, which does not wait.
 
     ## Why it costs
-    The write itself is one small kernel. The wait before it empties the queue, and in backward the gradient
+    The write itself is one small kernel. The sync before it empties the queue, and in backward the gradient
     of the written values is selected with the same mask, which waits again.
 
     ## Example
@@ -43,12 +43,12 @@ class BooleanMaskWrite(Rule):
     x = torch.where(mask, x + 1.0, x)
     ```
     Where the values are a compact list, one for each selected element, `x.masked_scatter(mask, values)`
-    writes them in the same order without a wait; the mask must broadcast to `x` from the right, so a mask
+    writes them in the same order without a sync; the mask must broadcast to `x` from the right, so a mask
     of rows needs `mask.unsqueeze(-1)`. (Only where the values need gradients, its backward pass selects
     them, and waits; that of `gapless.ops.masked_scatter(x, mask, values)` does not.)
 
     ## When it is fine
-    Outside the training loop, or where computing the full shape costs more than the wait.
+    Outside the training loop, or where computing the full shape costs more than the sync.
     """
 
     code = "GAP113"
@@ -57,6 +57,7 @@ class BooleanMaskWrite(Rule):
         "`x = torch.where(mask, values, x)` for values of the shape of `x`; "
         "`x.masked_scatter_(mask, values)` for a compact list of them"
     )
+    change = "write through the mask with `torch.where`"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism != "size":
@@ -96,7 +97,7 @@ def _assigned(code: Code) -> str:
     if same:
         return ""
     return (
-        f"`{owner}.masked_scatter_({mask}, values)` writes a compact list of values without the wait, "
+        f"`{owner}.masked_scatter_({mask}, values)` writes a compact list of values without the sync, "
         f"for a mask of the shape of `{owner}`; for values of that shape, "
         f"`{owner} = torch.where({mask}, values, {owner})`"
     )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator, own_code
 
 
-class Unique(Rule):
+class Unique(WaitRule):
     """`unique` or `unique_consecutive`: the number of distinct values must be known to allocate the result.
 
     ## What waits
     `torch.unique` and `torch.unique_consecutive` return as many elements as there are distinct values. The
-    host waits until the device has sorted and counted them, often more than once in one call.
+    CPU waits until the GPU has sorted and counted them, often more than once in one call.
 
     ## Why it costs
     The usual question is a smaller one than "which values are there": how many, whether a value occurs, or
-    one row per class. Those answers have a fixed size and need no wait.
+    one row per class. Those answers have a fixed size and need no sync.
 
     ## Example
     ```python
@@ -29,11 +29,11 @@ class Unique(Rule):
     number = 1 + (ordered[1:] != ordered[:-1]).sum()
     seen = torch.zeros(classes, dtype=torch.bool, device=device).index_fill_(0, y.flatten(), True)
     ```
-    `number` is the count, on the device (of a tensor that is not empty). `seen` tells for each of a known
+    `number` is the count, on the GPU (of a tensor that is not empty). `seen` tells for each of a known
     number of classes whether it occurs: one element per class, in the place of a list of unknown length.
 
     ## When it is fine
-    In set-up, in checks that run rarely, or on the host before the batch is copied.
+    In set-up, in checks that run rarely, or on the CPU before the batch is copied.
     """
 
     code = "GAP114"
@@ -42,6 +42,7 @@ class Unique(Rule):
         "for the number: `gapless.ops.count_unique(x)`; for the values: `gapless.ops.unique(x, size=n)`, "
         "with a bound; for known classes: a bool of one element per class, set with `index_fill_`"
     )
+    change = "give `gapless.ops.unique` a bound: `size=n`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "size" and "unique" in operator(site)

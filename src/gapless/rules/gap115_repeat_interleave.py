@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import keyword
 from gapless.rules._places import in_library, names, own_code
 
 
-class RepeatInterleave(Rule):
+class RepeatInterleave(WaitRule):
     """`repeat_interleave` with a tensor of repeats and no `output_size`: their sum must be known.
 
     ## What waits
-    With a device tensor of repeats, the result has as many rows as the repeats add up to. Without
-    `output_size` the host waits for that sum, and once more to see that no repeat is negative.
+    With a GPU tensor of repeats, the result has as many rows as the repeats add up to. Without
+    `output_size` the CPU waits for that sum, and once more to see that no repeat is negative.
 
     ## Why it costs
     The length is nearly always known to whoever made the repeats (a number of tokens, of edges, of nodes),
-    so the wait buys nothing.
+    so the sync buys nothing.
 
     ## Example
     ```python
@@ -40,9 +40,10 @@ class RepeatInterleave(Rule):
     code = "GAP115"
     name = "repeat-interleave"
     advice = (
-        "pass `output_size=`, the sum of the repeats, as a number that the host knows; where it knows only a "
+        "pass `output_size=`, the sum of the repeats, as a number that the CPU knows; where it knows only a "
         "bound, `gapless.ops.repeat_interleave(..., output_size=bound)`"
     )
+    change = "give `repeat_interleave` its `output_size=`"
 
     def matches(self, site: Site) -> bool:
         return "repeat_interleave" in names(site)
@@ -55,4 +56,4 @@ class RepeatInterleave(Rule):
         whole = code.text(call)
         if not whole.endswith(")") or not (call.args or call.keywords):
             return self.advice
-        return f"pass the length that the host knows: `{whole[:-1].rstrip().rstrip(',')}, output_size=n)`"
+        return f"pass the length that the CPU knows: `{whole[:-1].rstrip().rstrip(',')}, output_size=n)`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, is_module, keyword
 from gapless.rules._places import in_library, names, own_code
 
@@ -18,12 +18,12 @@ _NAMES = {
 }
 
 
-class Bincount(Rule):
-    """`bincount`, or `histc` without bounds: the range of the values is read on the host.
+class Bincount(WaitRule):
+    """`bincount`, or `histc` without bounds: the range of the values is read on the CPU.
 
     ## What waits
-    On CUDA, `torch.bincount` reads the smallest and the largest value on the host, to check the one and to
-    size the result by the other: two waits, even with `minlength`. `torch.histc` without `min` and `max`
+    On CUDA, `torch.bincount` reads the smallest and the largest value on the CPU, to check the one and to
+    size the result by the other: two syncs, even with `minlength`. `torch.histc` without `min` and `max`
     reads both bounds of the data.
 
     ## Why it costs
@@ -44,18 +44,19 @@ class Bincount(Rule):
     The `scatter_add_` counts integers exactly, for values from 0 to `classes - 1`; a value outside stops
     the program with a device-side assertion instead of a longer result (`gapless.ops.bincount(y, size=n)`
     leaves it out). `histc` with bounds ignores what lies outside them; `gapless.ops.histc` finds the bounds
-    on the device.
+    on the GPU.
 
     ## When it is fine
-    In set-up (class weights of a data set), or on the host.
+    In set-up (class weights of a data set), or on the CPU.
     """
 
     code = "GAP116"
     name = "bincount"
     advice = (
         "count with a fixed size: `gapless.ops.bincount(x, size=n)`; give `torch.histc` its `min` and `max`, "
-        "or let `gapless.ops.histc(x, bins)` find them on the device"
+        "or let `gapless.ops.histc(x, bins)` find them on the GPU"
     )
+    change = "count with `gapless.ops.bincount(x, size=n)`"
 
     def matches(self, site: Site) -> bool:
         return not _NAMES.isdisjoint(names(site))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import keyword
 from gapless.rules._places import in_library, names, own_code
 
 
-class OneHot(Rule):
-    """`one_hot` without `num_classes`: the largest class is read on the host to size the result.
+class OneHot(WaitRule):
+    """`one_hot` without `num_classes`: the largest class is read on the CPU to size the result.
 
     ## What waits
     `F.one_hot(target)` makes one column per class, and without `num_classes` it finds their number by
-    reading the largest value of `target`. With `num_classes`, nothing is read on a CUDA device.
+    reading the largest value of `target`. With `num_classes`, nothing is read on CUDA.
 
     ## Why it costs
-    The model's own output has the number of classes in its shape. Reading it from the data costs a wait,
+    The model's own output has the number of classes in its shape. Reading it from the data costs a sync,
     and gives a result of another shape for each batch that happens to lack the last class.
 
     ## Example
@@ -35,6 +35,7 @@ class OneHot(Rule):
     code = "GAP117"
     name = "one-hot"
     advice = "pass `num_classes=`: the number of classes that the model has"
+    change = "give `one_hot` its `num_classes=`"
 
     def matches(self, site: Site) -> bool:
         return "one_hot" in names(site)

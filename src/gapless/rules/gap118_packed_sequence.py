@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torch/nn/utils/rnn.py"
 
 
-class PackedSequence(Rule):
+class PackedSequence(WaitRule):
     """Packing sequences with `enforce_sorted=False`, or unpacking them: the order is copied across.
 
     ## What waits
-    `pack_padded_sequence(..., enforce_sorted=False)` sorts the lengths on the host and copies the order to
-    the device. `pad_packed_sequence` copies the order back to the host to bring the lengths into theirs.
+    `pack_padded_sequence(..., enforce_sorted=False)` sorts the lengths on the CPU and copies the order to
+    the GPU. `pad_packed_sequence` copies the order back to the CPU to bring the lengths into theirs.
     Both are blocking copies of a few bytes.
 
     ## Why it costs
-    The second is the expensive one: it stands after the recurrent network, so the host waits for all of it,
+    The second is the expensive one: it stands after the recurrent network, so the CPU waits for all of it,
     in each step.
 
     ## Example
@@ -35,11 +35,11 @@ class PackedSequence(Rule):
     ```
     Sort the batch by length where it is collated, longest first: then nothing has to be sorted, in either
     direction. Where the order of the batch matters, keep the inverse order beside the batch and apply it on
-    the device with `index_select`. The lengths must stay on the host: `lengths.cpu()` in the step is a wait
+    the GPU with `index_select`. The lengths must stay on the CPU: `lengths.cpu()` in the step is a sync
     of its own.
 
     ## When it is fine
-    Where the network takes so long that a wait per batch does not matter; but sorting in the collate
+    Where the network takes so long that a sync per batch does not matter; but sorting in the collate
     function is free.
     """
 
@@ -48,8 +48,9 @@ class PackedSequence(Rule):
     priority = 100
     advice = (
         "sort each batch by length in the collate function, longest first, and leave "
-        "`enforce_sorted=True`: then no order has to cross between host and device"
+        "`enforce_sorted=True`: then no order has to cross between CPU and GPU"
     )
+    change = "sort each batch by length, keep `enforce_sorted=True`"
 
     def matches(self, site: Site) -> bool:
         return below(site, "torch", file=_FILE) and not any(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 _BY_OPERATOR = {
@@ -17,16 +17,16 @@ _BY_OPERATOR = {
 }
 
 
-class DataDependentSize(Rule):
-    """A result whose size depends on the data: the host cannot allocate it before it has read the size.
+class DataDependentSize(WaitRule):
+    """A result whose size depends on the data: the CPU cannot allocate it before it has read the size.
 
     ## What waits
     The operator named in the finding returns as much as the values of its arguments ask for, like
-    `torch.combinations`, which selects with a mask. The device computes the size, the host reads it, and
+    `torch.combinations`, which selects with a mask. The GPU computes the size, the CPU reads it, and
     only then can it allocate the result and go on.
 
     ## Why it costs
-    The host waits for everything launched before, and whatever follows has a shape that changes from step
+    The CPU waits for everything launched before, and whatever follows has a shape that changes from step
     to step: the allocator cannot use its blocks again, CUDA graphs cannot be captured, and a compiled model
     recompiles.
 
@@ -43,10 +43,10 @@ class DataDependentSize(Rule):
     pairs = torch.stack([values[first], values[second]], dim=1)
     ```
     In general: a mask of the full shape instead of a selection, a bound instead of an exact size with a
-    count beside it, and sizes that are known on the host passed as Python numbers.
+    count beside it, and sizes that are known on the CPU passed as Python numbers.
 
     ## When it is fine
-    In set-up, or where the smaller size saves more than the wait costs.
+    In set-up, or where the smaller size saves more than the sync costs.
     """
 
     code = "GAP119"
@@ -54,8 +54,9 @@ class DataDependentSize(Rule):
     priority = 10
     advice = (
         "use a form of fixed size: a mask of the full shape instead of a selection, or a bound that the "
-        "host knows with a count beside it"
+        "CPU knows with a count beside it"
     )
+    change = "use a form whose result has a fixed size"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "size"

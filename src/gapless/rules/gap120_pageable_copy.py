@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, is_module, keyword, with_option
 from gapless.rules._places import below, in_library, operator, own_code
 
@@ -15,17 +15,17 @@ _FACTORIES = (
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 
 
-class PageableCopy(Rule):
-    """A copy to the device from pageable memory: the host waits while the data is staged.
+class PageableCopy(WaitRule):
+    """A copy to the GPU from pageable memory: the CPU waits while the data is staged.
 
     ## What waits
-    The device reads host memory by itself only where it is pinned (page-locked). From ordinary memory the
-    driver first copies the data into pinned buffers of its own, and the host waits while it does. Without
+    The GPU reads CPU memory by itself only where it is pinned (page-locked). From ordinary memory the
+    driver first copies the data into pinned buffers of its own, and the CPU waits while it does. Without
     `non_blocking=True`, PyTorch also waits for everything queued on the stream; with it, the staging
     remains: the flag makes a copy asynchronous only from pinned memory.
 
     ## Why it costs
-    The batch is copied at the beginning of the step. While the host stages it, nothing new is launched, and
+    The batch is copied at the beginning of the step. While the CPU stages it, nothing new is launched, and
     a copy that could have run beside the previous step's kernels does not.
 
     ## Example
@@ -42,7 +42,7 @@ class PageableCopy(Rule):
     Both are needed: `pin_memory=True` in the DataLoader, whose own thread does the pinning, and
     `non_blocking=True` at the copy. A buffer of your own can be allocated pinned once and filled in each
     step, but only after an event recorded behind its last copy is complete. Calling `.pin_memory()` in the
-    step only moves the copy to another line of the host.
+    step only moves the copy to another line.
 
     ## When it is fine
     In set-up: data or a model that is copied once.
@@ -53,8 +53,9 @@ class PageableCopy(Rule):
     advice = (
         "copy from pinned memory with `non_blocking=True` (`DataLoader(..., pin_memory=True)` pins "
         "batches in its own thread; `gapless.ops.to_device(batch, device)` pins what is not), or create the "
-        "tensor on the device"
+        "tensor on the GPU"
     )
+    change = "pin the batch and copy with `non_blocking=True`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (site.detail == "pageable" or operator(site) in _COPIES)
@@ -69,6 +70,16 @@ class PageableCopy(Rule):
             return "let the DataLoader pin its batches (`pin_memory=True`): Lightning does not wait for those"
         code = own_code(site)
         return (_moved(code) if code is not None else "") or in_library(site, self.advice)
+
+    def known_change(self, site: Site) -> str:
+        if below(site, "accelerate", "send_to_device"):
+            return "pin batches, `DataLoaderConfiguration(non_blocking=True)`"
+        if below(site, "lightning", "move_data_to_device"):
+            return "let the DataLoader pin its batches: `pin_memory=True`"
+        code = own_code(site)
+        calls = code.calls("to", "cuda") if code is not None else []
+        made = code is not None and len(calls) == 1 and _made_there(code, calls[0])
+        return "make the tensor on the GPU" if made else ""
 
 
 def _moved(code: Code) -> str:
@@ -113,4 +124,4 @@ def _made_there(code: Code, call: ast.Call) -> str:
     if not call.args and called(call) == "cuda":
         device = '"cuda"'
     made = with_option(code, source, f"device={device}") if device else ""
-    return f"`{made}` is made on the device, with no copy" if made else ""
+    return f"`{made}` is made on the GPU, with no copy" if made else ""

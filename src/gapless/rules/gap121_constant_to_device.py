@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, keyword
 from gapless.rules._places import below, in_library, operator, own_code
 
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 
 
-class ConstantToDevice(Rule):
-    """A Python number or list made a tensor on the device: a small blocking copy from the host.
+class ConstantToDevice(WaitRule):
+    """A Python number or list made a tensor on the GPU: a small blocking copy from the CPU.
 
     ## What waits
     `torch.tensor(1.0, device="cuda")`, `torch.as_tensor([1, 2], device=...)` and `x.new_tensor(...)` build
-    the tensor on the host and copy it over. The copy blocks, because the source is ordinary memory. So does
-    the copy that `torch.where(mask, torch.tensor(0.0), x)` makes of its operand on the host.
+    the tensor on the CPU and copy it over. The copy blocks, because the source is ordinary memory. So does
+    the copy that `torch.where(mask, torch.tensor(0.0), x)` makes of its operand on the CPU.
 
     ## Why it costs
-    A constant of four bytes costs a whole wait, for everything queued before it, and code that makes one in
+    A constant of four bytes costs a whole sync, for everything queued before it, and code that makes one in
     each step often makes several.
 
     ## Example
@@ -50,9 +50,10 @@ class ConstantToDevice(Rule):
     name = "constant-to-device"
     priority = 60
     advice = (
-        "`torch.full((), value, device=...)` makes a number on the device without a copy; make a list "
+        "`torch.full((), value, device=...)` makes a number on the GPU without a copy; make a list "
         "once, before the loop or as a buffer of the module"
     )
+    change = "make the constant on the GPU, once"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (site.detail in ("scalar", "list") or operator(site) == "where")
@@ -63,7 +64,7 @@ class ConstantToDevice(Rule):
             return (_chosen(code) if code is not None else "") or in_library(site, _NUMBER)
         if any(below(site, library, file="core/module.py") for library in ("lightning", "pytorch_lightning")):
             return (
-                "`self.log` copies a Python number to the device: log a tensor that is made there "
+                "`self.log` copies a Python number to the GPU: log a tensor that is made there "
                 "(`torch.full((), value, device=self.device)`), or log the number less often"
             )
         if site.call.endswith("Tensor"):  # torch.cuda.FloatTensor and its kin, of arrays and lists
@@ -71,9 +72,9 @@ class ConstantToDevice(Rule):
         return (_made(code) if code is not None else "") or in_library(site, self.advice)
 
 
-_NUMBER = "give `torch.where` a Python number, not a tensor on the host: `torch.where(mask, 0.0, x)`"
+_NUMBER = "give `torch.where` a Python number, not a tensor on the CPU: `torch.where(mask, 0.0, x)`"
 _VALUES = (
-    "draw or compute the values on the device (`torch.randn(shape, device=...)`), or send them from "
+    "draw or compute the values on the GPU (`torch.randn(shape, device=...)`), or send them from "
     "pinned memory with `non_blocking=True`"
 )
 
@@ -110,15 +111,13 @@ def _made(code: Code) -> str:
     options = [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg in ("device", "dtype")]
     if call.func.attr == "new_tensor":
         return (
-            f"`{code.subject(call)}.new_full((), {text})` fills it in on the device"
+            f"`{code.subject(call)}.new_full((), {text})` fills it in on the GPU"
             if code.subject(call)
             else ""
         )
     if keyword(call, "device") is None or any(k.arg not in ("device", "dtype") for k in call.keywords):
         return ""
-    return (
-        f"`torch.full((), {text}, {', '.join(options)})` fills it in on the device; or use the number itself"
-    )
+    return f"`torch.full((), {text}, {', '.join(options)})` fills it in on the GPU; or use the number itself"
 
 
 def _is_number(node: ast.expr) -> bool:

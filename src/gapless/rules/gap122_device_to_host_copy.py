@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, own_code
 
 
-class DeviceToHostCopy(Rule):
-    """`.cpu()`, `.to("cpu")`: the values are copied to the host, which waits until they have arrived.
+class DeviceToHostCopy(WaitRule):
+    """`.cpu()`, `.to("cpu")`: the values are copied to the CPU, which waits until they have arrived.
 
     ## What waits
     `.cpu()`, `.to("cpu")`, `.numpy(force=True)` and `host.copy_(device_tensor)` wait for everything queued
     before the copy, and then for the copy. `.type(torch.LongTensor)` is such a copy too: it names a type of
-    the host.
+    the CPU.
 
     ## Why it costs
-    It is a read of many values at once. The host stands still until the device has caught up, and what the
-    host does with the values afterwards (NumPy, lists, plots) happens while the device idles.
+    It is a read of many values at once. The CPU stands still until the GPU has caught up, and what the
+    CPU does with the values afterwards (NumPy, lists, plots) happens while the GPU idles.
 
     ## Example
     ```python
@@ -35,10 +35,10 @@ class DeviceToHostCopy(Rule):
         outputs.append(model(x).detach())
     outputs = torch.stack(outputs).cpu()  # once
     ```
-    Collect on the device and copy once. Where the memory of the device does not suffice, copy with
+    Collect on the GPU and copy once. Where the memory of the GPU does not suffice, copy with
     `.to("cpu", non_blocking=True)` and record a `torch.cuda.Event`: read the values only once the event's
-    `query()` is true; `gapless.ops.read_later` does that. An index or a mask that is needed on the device
-    need not go through the host: `x.type(torch.long)` converts where the tensor is.
+    `query()` is true; `gapless.ops.read_later` does that. An index or a mask that is needed on the GPU
+    need not go through the CPU: `x.type(torch.long)` converts where the tensor is.
 
     ## When it is fine
     Every N steps, after the loop, or in evaluation that runs rarely.
@@ -47,9 +47,10 @@ class DeviceToHostCopy(Rule):
     code = "GAP122"
     name = "device-to-host-copy"
     advice = (
-        "collect on the device and copy once after many steps; or copy without waiting and look some steps "
+        "collect on the GPU and copy once after many steps; or copy without waiting and look some steps "
         "later: `gapless.ops.read_later(value=x)`"
     )
+    change = "copy to the CPU once, after many steps"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "d2h"
@@ -62,7 +63,7 @@ class DeviceToHostCopy(Rule):
 def _copied(code: Code) -> str:
     call = code.only_call("type")
     if call is not None and len(call.args) == 1 and code.text(call.args[0]) == "torch.LongTensor":
-        return f"`{code.subject(call)}.type(torch.long)` converts on the device" if code.subject(call) else ""
+        return f"`{code.subject(call)}.type(torch.long)` converts on the GPU" if code.subject(call) else ""
     call = code.only_call("cpu")
     if (
         call is None
@@ -75,8 +76,8 @@ def _copied(code: Code) -> str:
     if appended is not None and appended.args == [call]:
         kept = code.replace((call, subject))
         if kept:
-            return f"collect on the device: `{kept}`, and copy all at once after many steps"
+            return f"collect on the GPU: `{kept}`, and copy all at once after many steps"
     return (
-        f"keep `{subject}` on the device and copy once after many steps; or copy without waiting and look "
+        f"keep `{subject}` on the GPU and copy once after many steps; or copy without waiting and look "
         f"some steps later: `gapless.ops.read_later(value={subject})`"
     )

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, keyword, with_option
 from gapless.rules._places import below, in_library, own_code
 
 
-class BlockingPinnedCopy(Rule):
-    """A copy from pinned memory without `non_blocking=True`: the host waits although it need not.
+class BlockingPinnedCopy(WaitRule):
+    """A copy from pinned memory without `non_blocking=True`: the CPU waits although it need not.
 
     ## What waits
-    The source is pinned, so the device could fetch it by itself. Without `non_blocking=True`, PyTorch waits
+    The source is pinned, so the GPU could fetch it by itself. Without `non_blocking=True`, PyTorch waits
     for the stream after the copy all the same, which means for everything queued before it as well.
 
     ## Why it costs
-    This is the batch of the next step: the host waits until the current step is done, and only then begins
+    This is the batch of the next step: the CPU waits until the current step is done, and only then begins
     to launch the next one. Half of what pinning was for is lost.
 
     ## Example
@@ -42,9 +42,15 @@ class BlockingPinnedCopy(Rule):
     name = "blocking-pinned-copy"
     priority = 60
     advice = "add `non_blocking=True`: the source is pinned already"
+    change = "copy with `non_blocking=True`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and site.detail == "pinned"
+
+    def known_change(self, site: Site) -> str:
+        if below(site, "transformers"):
+            return '`accelerator_config={"non_blocking": True}`'
+        return "`DataLoaderConfiguration(non_blocking=True)`" if below(site, "accelerate") else ""
 
     def remedy(self, site: Site) -> str:
         if below(site, "transformers"):

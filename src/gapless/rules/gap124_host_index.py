@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
 
-class HostIndex(Rule):
-    """A device tensor indexed with a list, a NumPy array or a host tensor: the index is copied over first.
+class HostIndex(WaitRule):
+    """A GPU tensor indexed with a list, a NumPy array or a CPU tensor: the index is copied over first.
 
     ## What waits
-    `x[[0, 2]]`, `x[array]` and `x[index]` with `index` on the host work on a device tensor because PyTorch
-    copies the index to the device first. The copy comes from pageable memory and blocks.
+    `x[[0, 2]]`, `x[array]` and `x[index]` with `index` on the CPU work on a GPU tensor because PyTorch
+    copies the index to the GPU first. The copy comes from pageable memory and blocks.
 
     ## Why it costs
     Nothing in the line shows a copy. Random permutations and lists of kept rows are typical, and are made
-    anew in each step.
+    again in each step.
 
     ## Example
     ```python
@@ -33,7 +33,7 @@ class HostIndex(Rule):
     shuffled = x[order]
     pair = torch.stack([x[0], x[2]])
     ```
-    Make the index on the device, once before the loop where it does not change. A slice (`x[0:4:2]`) or a
+    Make the index on the GPU, once before the loop where it does not change. A slice (`x[0:4:2]`) or a
     single Python number is only a view and copies nothing.
 
     ## When it is fine
@@ -43,9 +43,9 @@ class HostIndex(Rule):
     code = "GAP124"
     name = "host-index"
     priority = 60
-    advice = (
-        "make the index a device tensor, once before the loop where it does not change; slices copy nothing"
-    )
+    advice = "make the index a GPU tensor, once before the loop where it does not change; slices copy nothing"
+    change = "make the index on the GPU"
+    reach = "class"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (
@@ -90,5 +90,5 @@ def _made(code: Code) -> str:
     if isinstance(found.slice, ast.List):
         return f"make the index once, before the loop: `torch.tensor({index}, device={owner}.device)`"
     if isinstance(found.slice, (ast.Name, ast.Attribute)):
-        return f"make `{index}` on the device of `{owner}`, where it is created: `device={owner}.device`"
+        return f"make `{index}` on the GPU of `{owner}`, where it is created: `device={owner}.device`"
     return ""

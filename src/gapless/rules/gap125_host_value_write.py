@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, operator, own_code
 
 
-class HostValueWrite(Rule):
-    """A number written through an index tensor: it is first copied to the device, and the copy blocks.
+class HostValueWrite(WaitRule):
+    """A number written through an index tensor: it is first copied to the GPU, and the copy blocks.
 
     ## What waits
-    In `x[index] = 1.0`, with `index` a tensor of positions, the number becomes a 0-dim tensor on the host,
-    and the operator that writes (`index_put_`) copies it to the device. Writing a single element,
+    In `x[index] = 1.0`, with `index` a tensor of positions, the number becomes a 0-dim tensor on the CPU,
+    and the operator that writes (`index_put_`) copies it to the GPU. Writing a single element,
     `row[0] = 1.0`, is such a copy too. With one bool mask instead of an index, the write becomes
     `masked_fill`, which takes a number and does not wait; a number written to a slice or a row is a
     `fill_`, which does not wait either.
 
     ## Why it costs
-    Four bytes cost a whole wait: the copy blocks, and it stands behind everything queued before it.
+    Four bytes cost a whole sync: the copy blocks, and it stands behind everything queued before it.
 
     ## Example
     ```python
@@ -36,7 +36,7 @@ class HostValueWrite(Rule):
     x[0, 0].fill_(1.0)
     ```
     `index_fill_` and `scatter_` take a number as an argument of the kernel. For indices in several
-    dimensions, write a value that is on the device: `x[rows, columns] = torch.ones((), device=device)`.
+    dimensions, write a value that is on the GPU: `x[rows, columns] = torch.ones((), device=device)`.
 
     ## When it is fine
     In set-up.
@@ -47,8 +47,9 @@ class HostValueWrite(Rule):
     priority = 60
     advice = (
         "`x.index_fill_(dim, index, value)` or `scatter_` pass the number to the kernel; or write a "
-        "value that is on the device: `torch.full((), value, device=x.device)`"
+        "value that is on the GPU: `torch.full((), value, device=x.device)`"
     )
+    change = "write the number with `index_fill_` or `fill_`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and site.detail == "value" and operator(site) != "where"
@@ -67,7 +68,7 @@ class HostValueWrite(Rule):
         if isinstance(target.slice, (ast.Name, ast.Attribute)):
             return f"`{owner}.index_fill_(0, {index}, {number})` passes the number to the kernel"
         made = f"torch.full((), {number}, dtype={owner}.dtype, device={owner}.device)"
-        return f"write a value that is on the device: `{made}`"
+        return f"write a value that is on the GPU: `{made}`"
 
 
 def _written(code: Code | None) -> tuple[ast.Subscript, ast.expr] | None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame
 
 _FILES = ("torch/serialization.py", "torch/distributed/checkpoint/", "torch/storage.py")
+_LOAD_ONCE = "load a checkpoint once, before the loop"
 _FUNCTIONS = ("__reduce_ex__", "_reduce_ex_internal")
 
 
-class BlockingCheckpoint(Rule):
-    """Saving or loading device tensors: each of them is copied between device and host while the host waits.
+class BlockingCheckpoint(WaitRule):
+    """Saving or loading GPU tensors: each of them is copied between GPU and CPU while the CPU waits.
 
     ## What waits
-    `torch.save` (and pickling, and `save_pretrained`) copies each tensor of the state to the host, one
+    `torch.save` (and pickling, and `save_pretrained`) copies each tensor of the state to the CPU, one
     blocking copy after the other. Loading with `map_location="cuda"` copies them back the same way.
 
     ## Why it costs
@@ -37,7 +38,7 @@ class BlockingCheckpoint(Rule):
         if step % 500 == 499:
             for name, value in model.state_dict().items():
                 host[name].copy_(value, non_blocking=True)
-            torch.cuda.current_stream().synchronize()  # one wait for all of them
+            torch.cuda.current_stream().synchronize()  # one sync for all of them
             torch.save(host, path)
     ```
     Pinned buffers that are kept make the copies fast and asynchronous, and a thread can write the file
@@ -54,6 +55,7 @@ class BlockingCheckpoint(Rule):
         "save less often, or copy into pinned buffers that are kept and let a thread write the file "
         "(`torch.distributed.checkpoint.async_save` does both)"
     )
+    change = "save less often, or with `async_save`"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism not in ("d2h", "h2d", "read"):
@@ -68,11 +70,15 @@ class BlockingCheckpoint(Rule):
         return pickled and deciding_frame(site) is None
 
     def remedy(self, site: Site) -> str:
-        loads = _loads(site) or below(site, "torch", "load", "torch/serialization.py")
-        return "load a checkpoint once, before the loop" if loads else self.advice
+        return _LOAD_ONCE if _loads(site) else self.advice
+
+    def known_change(self, site: Site) -> str:
+        return _LOAD_ONCE if _loads(site) else ""
 
 
 def _loads(site: Site) -> bool:
-    return below(site, "torch", "load_state_dict", "torch/nn/modules/module.py") or below(
-        site, "torch", "load_state_dict", "torch/optim/optimizer.py"
+    return (
+        below(site, "torch", "load", "torch/serialization.py")
+        or below(site, "torch", "load_state_dict", "torch/nn/modules/module.py")
+        or below(site, "torch", "load_state_dict", "torch/optim/optimizer.py")
     )

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import deciding_frame, in_library, user_code
 
 
-class ModuleMoved(Rule):
-    """A module moved between host and device: one blocking copy for each parameter and buffer.
+class ModuleMoved(WaitRule):
+    """A module moved between CPU and GPU: one blocking copy for each parameter and buffer.
 
     ## What waits
     `module.to(device)`, `.cuda()` and `.cpu()` copy parameters and buffers one by one, each with a copy
     that blocks. On a module that is there already, nothing is copied and nothing waits.
 
     ## Why it costs
-    Once, in set-up, it does not matter. In the loop it does: a loss module made anew in each step and moved
-    with its weights, a model sent to the host to be saved, or a teacher that is fetched and sent back.
+    Once, in set-up, it does not matter. In the loop it does: a loss module made in each step and moved
+    with its weights, a model sent to the CPU to be saved, or a teacher that is fetched and sent back.
 
     ## Example
     ```python
@@ -32,16 +32,17 @@ class ModuleMoved(Rule):
         loss = criterion(logits, y)
     ```
     Make and move modules before the loop, or create them there: `with torch.device(device): model = Net()`.
-    To save a model, `state_dict()` is enough: the model itself need not leave the device.
+    To save a model, `state_dict()` is enough: the model itself need not leave the GPU.
 
     ## When it is fine
-    In set-up, and where a part of the model must be kept on the host because the device has no room for it.
+    In set-up, and where a part of the model must be kept on the CPU because the GPU has no room for it.
     """
 
     code = "GAP127"
     name = "module-moved"
     priority = 60
     advice = "make the module and move it once, before the loop"
+    change = "make and move the module once, before the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("h2d", "d2h") and (

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 
-class CtcLoss(Rule):
-    """`ctc_loss`: the lengths of inputs and targets are needed on the host and on the device.
+class CtcLoss(WaitRule):
+    """`ctc_loss`: the lengths of inputs and targets are needed on the CPU and on the GPU.
 
     ## What waits
-    PyTorch's own CTC loss on CUDA plans its work with the lengths on the host. Lengths on the device are
+    PyTorch's own CTC loss on CUDA plans its work with the lengths on the CPU. Lengths on the GPU are
     copied back first, which waits; then both lists of lengths and the offsets of the targets are copied to
-    the device, in forward and again in backward, from ordinary memory.
+    the GPU, in forward and again in backward, from ordinary memory.
 
     ## Why it costs
-    The first copies are the expensive ones: the host waits for the queue to run dry before it can launch
+    The first copies are the expensive ones: the CPU waits for the queue to run dry before it can launch
     the loss.
 
     ## Example
@@ -30,9 +30,9 @@ class CtcLoss(Rule):
     ```python
     log_probs = torch.randn(6, 8, classes, device=device).log_softmax(2)
     labels = torch.ones(8, 2, dtype=torch.long, device=device)
-    loss = F.ctc_loss(log_probs, labels, (6,) * 8, (2,) * 8)  # fewer: the lengths are host numbers
+    loss = F.ctc_loss(log_probs, labels, (6,) * 8, (2,) * 8)  # fewer: the lengths are Python numbers
     ```
-    Keep the lengths on the host, where the batch was padded: as a tuple, or as a host tensor. Three small
+    Keep the lengths on the CPU, where the batch was padded: as a tuple, or as a CPU tensor. Three small
     copies remain; no option of the loss avoids them.
 
     ## When it is fine
@@ -42,7 +42,8 @@ class CtcLoss(Rule):
     code = "GAP128"
     name = "ctc-loss"
     priority = 100
-    advice = "give the lengths as tuples or host tensors, so that nothing has to be read back first"
+    advice = "give the lengths as tuples or CPU tensors, so that nothing has to be read back first"
+    change = "give `ctc_loss` its lengths as CPU tensors"
 
     def matches(self, site: Site) -> bool:
         return "ctc_loss" in operator(site)

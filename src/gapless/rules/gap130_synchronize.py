@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library
 
 
-class Synchronize(Rule):
-    """`torch.cuda.synchronize()`: the host waits until all streams of the device are empty.
+class Synchronize(WaitRule):
+    """`torch.cuda.synchronize()`: the CPU waits until all streams of the GPU are empty.
 
     ## What waits
     `torch.cuda.synchronize()` and `torch.accelerator.synchronize()` return when every kernel and every copy
-    on the device is done, on all streams.
+    on the GPU is done, on all streams.
 
     ## Why it costs
-    Afterwards the device has nothing to do: it idles until the host has launched the next kernels. It is
+    Afterwards the GPU has nothing to do: it idles until the CPU has launched the next kernels. It is
     often left over from a measurement of time, or stands beside a read that waits anyhow.
 
     ## Example
@@ -37,7 +37,7 @@ class Synchronize(Rule):
     times = [a.elapsed_time(b) for a, b in zip(events, events[1:])]
     ```
     Kernels on one stream run in order without it. Between streams, `stream.wait_stream(other)` or
-    `stream.wait_event(event)` order the work on the device, and the host does not wait.
+    `stream.wait_event(event)` order the work on the GPU, and the CPU does not wait.
 
     ## When it is fine
     Before the first and after the last measurement of a benchmark, at the end of the program, and while
@@ -48,8 +48,9 @@ class Synchronize(Rule):
     name = "synchronize"
     advice = (
         "remove it: work on one stream is in order already; `wait_stream` and `wait_event` order "
-        "streams without the host, and `torch.cuda.Event(enable_timing=True)` measures time without it"
+        "streams without the CPU, and `torch.cuda.Event(enable_timing=True)` measures time without it"
     )
+    change = "remove the `synchronize()`"
 
     def matches(self, site: Site) -> bool:
         return site.operator in ("cudaDeviceSynchronize", "cuCtxSynchronize")

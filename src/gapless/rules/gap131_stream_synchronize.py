@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library
 
 _OPERATORS = {
@@ -14,16 +14,16 @@ _OPERATORS = {
 }
 
 
-class StreamSynchronize(Rule):
-    """`Stream.synchronize()` or `Event.synchronize()`: the host waits for one stream, or for one point in it.
+class StreamSynchronize(WaitRule):
+    """`Stream.synchronize()` or `Event.synchronize()`: the CPU waits for one stream, or for one point in it.
 
     ## What waits
     `stream.synchronize()` returns when the stream is empty, `event.synchronize()` when the work recorded
     before the event is done.
 
     ## Why it costs
-    What is waited for is usually the newest work, so the queue is empty afterwards and the device idles. To
-    read the time between two events in each step, the host has to wait for the second one in each step.
+    What is waited for is usually the newest work, so the queue is empty afterwards and the GPU idles. To
+    read the time between two events in each step, the CPU has to wait for the second one in each step.
 
     ## Example
     ```python
@@ -50,18 +50,19 @@ class StreamSynchronize(Rule):
             print(first.elapsed_time(last))
     ```
     `query()` asks without waiting. Where another stream needs the result, `other.wait_event(event)` makes
-    that stream wait, and not the host.
+    that stream wait, and not the CPU.
 
     ## When it is fine
-    Where the host itself needs the data next (a pinned buffer of results) and has nothing else to do.
+    Where the CPU itself needs the data next (a pinned buffer of results) and has nothing else to do.
     """
 
     code = "GAP131"
     name = "stream-synchronize"
     advice = (
         "`event.query()` asks without waiting; `stream.wait_event(event)` lets a stream wait and not "
-        "the host; read timings some steps later, when they are complete"
+        "the CPU; read timings some steps later, when they are complete"
     )
+    change = "use `query()` or `wait_event` in place of `synchronize()`"
 
     def matches(self, site: Site) -> bool:
         return site.operator in _OPERATORS

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library
 
 
-class EmptyCache(Rule):
-    """`torch.cuda.empty_cache()`: memory is given back to the driver, which waits for the device.
+class EmptyCache(WaitRule):
+    """`torch.cuda.empty_cache()`: memory is given back to the driver, which waits for the GPU.
 
     ## What waits
     `torch.cuda.empty_cache()` calls `cudaFree` for each cached block that is not in use, and `cudaFree`
-    waits until the device is idle.
+    waits until the GPU is idle.
 
     ## Why it costs
-    It costs twice: the wait now, and the `cudaMalloc` calls of the next step, which has to ask the driver
+    It costs twice: the sync now, and the `cudaMalloc` calls of the next step, which has to ask the driver
     for the same memory again. Memory in PyTorch's cache is not lost to PyTorch: it is used again by itself.
 
     ## Example
@@ -44,6 +44,7 @@ class EmptyCache(Rule):
         "leave it out: cached memory is used again by itself; against fragmentation set "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
     )
+    change = "take `torch.cuda.empty_cache()` out of the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "free" or site.operator == "cudaFree"

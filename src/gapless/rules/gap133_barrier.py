@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, short_path
 
 _FILE = "torch/distributed/distributed_c10d.py"
 
 
-class Barrier(Rule):
-    """`torch.distributed.barrier()`: the host waits for its own device and for all other ranks.
+class Barrier(WaitRule):
+    """`torch.distributed.barrier()`: the CPU waits for its own GPU and for all other ranks.
 
     ## What waits
-    With NCCL, a barrier is a small collective after which the host waits for the stream: for everything
-    queued on this device, and for the slowest rank.
+    With NCCL, a barrier is a small collective after which the CPU waits for the stream: for everything
+    queued on this GPU, and for the slowest rank.
 
     ## Why it costs
     The ranks are in step with one another already: each collective of the training (the gradients'
-    all-reduce) makes the devices wait for each other without the host. A barrier in the loop empties the
+    all-reduce) makes the GPUs wait for each other without the CPU. A barrier in the loop empties the
     queue of every rank.
 
     ## Example
@@ -42,7 +42,8 @@ class Barrier(Rule):
     code = "GAP133"
     name = "barrier"
     priority = 100
-    advice = "remove it from the loop: collectives order the ranks on the device, without the host"
+    advice = "remove it from the loop: collectives order the ranks on the GPU, without the CPU"
+    change = "take the barrier out of the loop"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "explicit" and (

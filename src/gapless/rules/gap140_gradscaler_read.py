@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILES = ("torch/amp/grad_scaler.py", "torch/distributed/fsdp/sharded_grad_scaler.py")
 
 
-class GradScalerRead(Rule):
-    """`GradScaler.step` reads on the host whether a gradient has overflowed: one wait per optimizer and step.
+class GradScalerRead(WaitRule):
+    """`GradScaler.step` reads on the CPU whether a gradient has overflowed: one sync per optimizer and step.
 
     ## What waits
     `scaler.step(optimizer)` must not take the step where a gradient is infinite or NaN. With an ordinary
-    optimizer it decides this on the host, so it reads the flag `found_inf`, which is the result of the
+    optimizer it decides this on the CPU, so it reads the flag `found_inf`, which is the result of the
     whole backward pass. `scaler.get_scale()` reads the scale in the same way.
 
     ## Why it costs
     The flag is known only when backward has finished. The optimizer's kernels, which are many and small,
-    are launched only then, while the device idles.
+    are launched only then, while the GPU idles.
 
     ## Example
     ```python
@@ -44,7 +44,7 @@ class GradScalerRead(Rule):
         optimizer.zero_grad()
     ```
     A fused optimizer (`Adam`, `AdamW`, `SGD`, `Adagrad`) takes the flag as a tensor and skips the step on
-    the device. On devices that have bfloat16, autocast to it needs no scaler at all.
+    the GPU. On GPUs that have bfloat16, autocast to it needs no scaler at all.
 
     ## When it is fine
     Where the step is long beside the optimizer: the gap is the time to launch the optimizer's first
@@ -56,8 +56,9 @@ class GradScalerRead(Rule):
     priority = 100
     advice = (
         "give the optimizer `fused=True`: it takes the overflow flag as a tensor and skips the step on "
-        "the device; autocast to bfloat16 needs no scaler at all"
+        "the GPU; autocast to bfloat16 needs no scaler at all"
     )
+    change = "give the optimizer `fused=True`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and any(
@@ -68,6 +69,6 @@ class GradScalerRead(Rule):
     def remedy(self, site: Site) -> str:
         if any(below(site, "torch", "get_scale", file) for file in _FILES):
             return (
-                "read the scale only where it is logged, every N steps (`get_scale()` copies it to the host)"
+                "read the scale only where it is logged, every N steps (`get_scale()` copies it to the CPU)"
             )
         return self.advice

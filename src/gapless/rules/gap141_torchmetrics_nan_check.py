@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torchmetrics/aggregation.py"
 
 
-class TorchMetricsNanCheck(Rule):
-    """A TorchMetrics aggregator (`MeanMetric`, `SumMetric`, …) checks each value for NaN on the host.
+class TorchMetricsNanCheck(WaitRule):
+    """A TorchMetrics aggregator (`MeanMetric`, `SumMetric`, …) checks each value for NaN on the CPU.
 
     ## What waits
     `MeanMetric`, `SumMetric`, `MaxMetric`, `MinMetric`, `CatMetric` and the running ones ask in each update
-    whether the value or its weight is NaN, and Python needs both answers: two waits. Where there is one,
+    whether the value or its weight is NaN, and Python needs both answers: two syncs. Where there is one,
     and it is to be ignored, the value is selected with a bool mask, which waits again.
 
     ## Why it costs
     The usual value is the loss, given right after it has been computed. A mean that takes two additions on
-    the device stops the host twice per step.
+    the CPU stops twice per step.
 
     ## Example
     ```python
@@ -33,7 +33,7 @@ class TorchMetricsNanCheck(Rule):
     for step in range(4):
         mean.update(train_step().detach())
     ```
-    It counts NaN on the device and tells them with the next reading, and so does TorchMetrics' own metric
+    It counts NaN on the GPU and tells them with the next reading, and so does TorchMetrics' own metric
     after `unwait(mean)` of `gapless.metrics.torchmetrics`. `nan_strategy="disable"` turns the check off;
     take care with weights then: in TorchMetrics 1.9, `MeanMetric` ignores the `weight` it is given.
 
@@ -45,9 +45,10 @@ class TorchMetricsNanCheck(Rule):
     name = "torchmetrics-nan-check"
     priority = 100
     advice = (
-        "`unwait(metric)` of `gapless.metrics.torchmetrics` counts NaN on the device and tells them later, "
+        "`unwait(metric)` of `gapless.metrics.torchmetrics` counts NaN on the GPU and tells them later, "
         "and so do the metrics of `gapless.metrics`"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "size") and below(

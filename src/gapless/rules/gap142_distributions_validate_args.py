@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import keyword
 from gapless.rules._places import below, names, user_code
 
 _FILE = "torch/distributions/"
 
 
-class DistributionsValidateArgs(Rule):
-    """`torch.distributions` checks its arguments on the host, each time a distribution is made or asked.
+class DistributionsValidateArgs(WaitRule):
+    """`torch.distributions` checks its arguments on the CPU, each time a distribution is made or asked.
 
     ## What waits
     With `validate_args` on, which is the default, a distribution reads for each of its parameters whether
     all values satisfy their constraint, and `log_prob` reads whether the value lies in the support. Each
-    check is a wait.
+    check is a sync.
 
     ## Why it costs
     Reinforcement learning and variational models make a distribution in each step: `Normal(mean, std)`
@@ -46,6 +46,7 @@ class DistributionsValidateArgs(Rule):
         "make the distribution with `validate_args=False`, or turn the checks off for the whole "
         "program: `torch.distributions.Distribution.set_default_validate_args(False)`"
     )
+    change = "make the distribution with `validate_args=False`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and "__bool__" in names(site) and below(site, "torch", file=_FILE)

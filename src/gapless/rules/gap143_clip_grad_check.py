@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torch/nn/utils/clip_grad.py"
 
 
-class ClipGradCheck(Rule):
-    """`clip_grad_norm_(error_if_nonfinite=True)`: the norm is read on the host to raise an error.
+class ClipGradCheck(WaitRule):
+    """`clip_grad_norm_(error_if_nonfinite=True)`: the norm is read on the CPU to raise an error.
 
     ## What waits
     With `error_if_nonfinite=True`, `torch.nn.utils.clip_grad_norm_` must know whether the norm of all
     gradients is NaN or infinite before it goes on. The norm is known when backward has finished.
 
     ## Why it costs
-    The host waits for the whole backward pass, and launches clipping and the optimizer only then, while the
-    device idles.
+    The CPU waits for the whole backward pass, and launches clipping and the optimizer only then, while the
+    GPU idles.
 
     ## Example
     ```python
@@ -33,7 +33,7 @@ class ClipGradCheck(Rule):
     bad = ~torch.isfinite(norm)  # a tensor: sum it up, and read it once every N steps
     optimizer.step()
     ```
-    Clipping itself never waits. To leave out the step of a bad gradient on the device, multiply the
+    Clipping itself never waits. To leave out the step of a bad gradient on the GPU, multiply the
     gradients by zero where the norm is not finite, after replacing what is not finite in them
     (`torch.nan_to_num`).
 
@@ -45,10 +45,11 @@ class ClipGradCheck(Rule):
     name = "clip-grad-check"
     priority = 100
     advice = (
-        "leave `error_if_nonfinite` off, and skip the step on the device: "
+        "leave `error_if_nonfinite` off, and skip the step on the GPU: "
         "`gapless.ops.step_if(optimizer, norm.isfinite())`; or check the norm once every N steps "
         "(`bad |= ~torch.isfinite(norm)`)"
     )
+    change = "leave `error_if_nonfinite` off"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and below(site, "torch", file=_FILE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, own_code
 
@@ -17,15 +17,15 @@ _RESULTS = {
 }
 
 
-class LinalgStatus(Rule):
-    """`torch.linalg` reads an error code on the host: whether the factorization has succeeded.
+class LinalgStatus(WaitRule):
+    """`torch.linalg` reads an error code on the CPU: whether the factorization has succeeded.
 
     ## What waits
     `torch.linalg.cholesky`, `inv`, `solve`, `eigh`, `svd` and others raise an error for a matrix that
-    cannot be factored. The solver leaves a code on the device, and the host reads it before it goes on.
+    cannot be factored. The solver leaves a code on the GPU, and the CPU reads it before it goes on.
 
     ## Why it costs
-    The factorization of a small matrix takes microseconds, the wait takes everything queued before it.
+    The factorization of a small matrix takes microseconds, the sync takes everything queued before it.
     Optimizers with preconditioners, whitening and Gaussian likelihoods do this in each step, for each
     layer.
 
@@ -39,20 +39,21 @@ class LinalgStatus(Rule):
     factor, info = torch.linalg.cholesky_ex(covariance)
     failed = info != 0  # a tensor: sum it up, and read it once every N steps
     ```
-    `cholesky_ex`, `inv_ex`, `solve_ex`, `lu_factor_ex` and `ldl_factor_ex` leave the code on the device.
+    `cholesky_ex`, `inv_ex`, `solve_ex`, `lu_factor_ex` and `ldl_factor_ex` leave the code on the GPU.
     Where it is not zero, the result is not valid: check it, only not in each step. `eigh` and `svd` have no
     such variant: batch the matrices into one call, or call them every N steps.
 
     ## When it is fine
-    Rarely called, or for matrices so large that the work outlasts the wait.
+    Rarely called, or for matrices so large that the work outlasts the sync.
     """
 
     code = "GAP144"
     name = "linalg-status"
     advice = (
-        "use the variant that leaves its error code on the device (`cholesky_ex`, `inv_ex`, `solve_ex`, "
+        "use the variant that leaves its error code on the GPU (`cholesky_ex`, `inv_ex`, `solve_ex`, "
         "`lu_factor_ex`), and look at the code every N steps; batch what has none"
     )
+    change = "use the `_ex` variant, check its code every N steps"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "status"
@@ -71,6 +72,6 @@ def _variant(code: Code) -> str:
         return ""
     name, result = _RESULTS[call.func.attr]
     return (
-        f"`{prefix}.{name}({given}){result}` leaves the error code on the device: keep its `info`, "
+        f"`{prefix}.{name}({given}){result}` leaves the error code on the GPU: keep its `info`, "
         "and look at it every N steps"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import deciding_frame, names
 
 _FILE = "transformers/trainer.py"
@@ -10,16 +10,16 @@ _FILE = "transformers/trainer.py"
 _LOOPS = {"_run_epoch", "_inner_training_loop", "train", "evaluation_loop"}
 
 
-class TrainerNanFilter(Rule):
-    """Hugging Face `Trainer` tests each loss for NaN on the host (`logging_nan_inf_filter`).
+class TrainerNanFilter(WaitRule):
+    """Hugging Face `Trainer` tests each loss for NaN on the CPU (`logging_nan_inf_filter`).
 
     ## What waits
     With `logging_nan_inf_filter=True`, which is the default, `Trainer` tests the loss of each step with
     `torch.isnan(loss) or torch.isinf(loss)` before it adds it to the sum that is logged: two reads on the
-    host.
+    CPU.
 
     ## Why it costs
-    The test follows backward, so the host waits for the whole step in each step, and the gap before the
+    The test follows backward, so the CPU waits for the whole step in each step, and the gap before the
     optimizer is seen in every profile of a `Trainer` with a small model. The filter changes only what is
     logged, not the training.
 
@@ -48,6 +48,7 @@ class TrainerNanFilter(Rule):
     advice = (
         "`TrainingArguments(logging_nan_inf_filter=False)` leaves the test out; a NaN then shows in the log"
     )
+    change = "`TrainingArguments(logging_nan_inf_filter=False)`"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)

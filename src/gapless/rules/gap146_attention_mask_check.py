@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILES = ("transformers/masking_utils.py", "transformers/modeling_attn_mask_utils.py")
 
 
-class AttentionMaskCheck(Rule):
+class AttentionMaskCheck(WaitRule):
     """A Hugging Face model asks in each forward pass whether the attention mask masks anything.
 
     ## What waits
     With `attn_implementation="sdpa"`, which is the default, transformers leaves the mask out where it is
-    all ones, so that a faster kernel can be used. To find out, it reads `attention_mask.all()` on the host.
+    all ones, so that a faster kernel can be used. To find out, it reads `attention_mask.all()` on the CPU.
     With position ids and no mask, it reads in a similar way whether several sequences are packed into one
     row.
 
     ## Why it costs
-    The question stands at the beginning of the forward pass, so the host waits for whatever is queued: the
+    The question stands at the beginning of the forward pass, so the CPU waits for whatever is queued: the
     rest of the step before. The launches of two steps no longer overlap.
 
     ## Example
@@ -35,7 +35,7 @@ class AttentionMaskCheck(Rule):
     it is. In causal models with padding on the right, labels of -100 already keep padding out of the loss.
 
     ## When it is fine
-    Where most batches have no padding and the faster kernel saves more than the wait costs: measure both.
+    Where most batches have no padding and the faster kernel saves more than the sync costs: measure both.
     """
 
     code = "GAP146"
@@ -43,8 +43,9 @@ class AttentionMaskCheck(Rule):
     priority = 100
     advice = (
         "leave `attention_mask` out where the batch has no padding; else pass the full mask of shape "
-        "(batch, 1, queries, keys), made on the host with the batch, which is not looked at"
+        "(batch, 1, queries, keys), made on the CPU with the batch, which is not looked at"
     )
+    change = "leave `attention_mask` out, or pass it with 4 dimensions"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and any(below(site, "transformers", file=file) for file in _FILES)
@@ -53,7 +54,7 @@ class AttentionMaskCheck(Rule):
         if below(site, "transformers", "find_packed_sequence_indices"):
             return (
                 "without a mask and a cache it asks whether sequences are packed into one row: pass the full "
-                "mask of shape (batch, 1, queries, keys), made on the host with the batch, which is not "
+                "mask of shape (batch, 1, queries, keys), made on the CPU with the batch, which is not "
                 "looked at"
             )
         return self.advice

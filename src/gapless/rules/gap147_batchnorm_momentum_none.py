@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _FILE = "torch/nn/modules/batchnorm.py"
 
 
-class BatchNormMomentumNone(Rule):
-    """`BatchNorm(momentum=None)` reads its count of batches on the host in each forward pass.
+class BatchNormMomentumNone(WaitRule):
+    """`BatchNorm(momentum=None)` reads its count of batches on the CPU in each forward pass.
 
     ## What waits
     With `momentum=None`, a batch norm layer keeps a plain average over all batches: it weighs the new batch
-    by `1 / float(num_batches_tracked)`. The count is a tensor on the device, so each training forward pass
+    by `1 / float(num_batches_tracked)`. The count is a tensor on the GPU, so each training forward pass
     reads it, in each such layer.
 
     ## Why it costs
-    A network has dozens of these layers: the host waits dozens of times per step, and never gets ahead of
-    the device.
+    A network has dozens of these layers: the CPU waits dozens of times per step, and never gets ahead of
+    the GPU.
 
     ## Example
     ```python
@@ -32,10 +32,10 @@ class BatchNormMomentumNone(Rule):
     out = norm(x)
     ```
     For a plain average, count the batches in Python and set `norm.momentum = 1.0 / batches` before the
-    forward pass: the host knows the number.
+    forward pass: the CPU knows the number.
 
     ## When it is fine
-    While statistics are collected anew once, such as after averaging weights
+    While statistics are collected once more, such as after averaging weights
     (`torch.optim.swa_utils.update_bn`).
     """
 
@@ -46,6 +46,7 @@ class BatchNormMomentumNone(Rule):
         "give the layer a number as `momentum`; for a plain average, set "
         "`layer.momentum = 1.0 / batches` with a count kept in Python"
     )
+    change = "give the BatchNorm layers a number as `momentum`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and below(site, "torch", file=_FILE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import deciding_frame, operator, short_path
 
 _KNOWN = {
@@ -20,15 +20,15 @@ _KNOWN = {
 }
 
 
-class LibraryRead(Rule):
-    """A library reads a device tensor on the host, below the line that calls it.
+class LibraryRead(WaitRule):
+    """A library reads a GPU tensor on the CPU, below the line that calls it.
 
     ## What waits
     The line itself reads nothing, but code of a library that it calls does: with `.item()`, a condition, or
     printing. The finding names the library's own line.
 
     ## Why it costs
-    As any read: the host waits for all work launched before, and the device idles afterwards. It is easily
+    As any read: the CPU waits for all work launched before, and the GPU idles afterwards. It is easily
     overlooked, because nothing in one's own code shows it, and it stays when one's own reads have been
     removed.
 
@@ -37,7 +37,7 @@ class LibraryRead(Rule):
     averaged = torch.optim.swa_utils.AveragedModel(model, device=device)
     for step in range(4):
         train_step()
-        averaged.update_parameters(model)  # reads its count of updates, which is on the device
+        averaged.update_parameters(model)  # reads its count of updates, which is on the GPU
     ```
 
     ## Use instead
@@ -64,6 +64,7 @@ class LibraryRead(Rule):
     advice = (
         "look for an option of the library that turns the check or the logging off, or call it less often"
     )
+    change = "turn the library's check off, or call it less often"
 
     def matches(self, site: Site) -> bool:
         by_python = operator(site) == "_local_scalar_dense" or not site.operator.startswith("aten::")
@@ -78,3 +79,8 @@ class LibraryRead(Rule):
             if frame.library == library and part in file:
                 return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {advice}"
         return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {self.advice}"
+
+    def known_change(self, site: Site) -> str:
+        frame = deciding_frame(site)
+        logs = frame is not None and "transformers/trainer.py" in frame.file.replace("\\", "/")
+        return "`TrainingArguments(logging_steps=N)`" if logs else ""

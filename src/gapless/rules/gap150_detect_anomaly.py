@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 
 
-class DetectAnomaly(Rule):
+class DetectAnomaly(WaitRule):
     """`torch.autograd.detect_anomaly()`: backward reads after each node whether its gradients hold a NaN.
 
     ## What waits
     In anomaly mode, autograd tests every gradient that a node of the graph returns, and reads the answer on
-    the host, one wait for each: hundreds in one backward pass. The mode also keeps a traceback for each
+    the CPU, one sync for each: hundreds in one backward pass. The mode also keeps a traceback for each
     forward operation.
 
     ## Why it costs
-    Backward becomes a sequence of one kernel and one wait. Training in this mode is several times slower.
+    Backward becomes a sequence of one kernel and one sync. Training in this mode is several times slower.
 
     ## Example
     ```python
@@ -42,6 +42,7 @@ class DetectAnomaly(Rule):
         "leave anomaly mode off in training and check the gradients' norm once every N steps; "
         "`detect_anomaly(check_nan=False)` keeps its tracebacks without the reads"
     )
+    change = "turn `detect_anomaly` off"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "read" and site.detail == "anomaly"

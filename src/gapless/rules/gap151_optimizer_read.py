@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame
 
 
-class OptimizerRead(Rule):
-    """An optimizer or a scheduler reads a device tensor on the host: the loss, the learning rate, a count.
+class OptimizerRead(WaitRule):
+    """An optimizer or a scheduler reads a GPU tensor on the CPU: the loss, the learning rate, a count.
 
     ## What waits
     `ReduceLROnPlateau.step(loss)` and `LBFGS.step(closure)` turn the loss into a `float`. A learning rate
-    that is a tensor on the device is read by optimizers that are neither fused nor capturable; so are step
-    counts on the device, which a loaded checkpoint of a capturable optimizer can bring along. `Adafactor`
+    that is a tensor on the GPU is read by optimizers that are neither fused nor capturable; so are step
+    counts on the GPU, which a loaded checkpoint of a capturable optimizer can bring along. `Adafactor`
     reads norms of its parameters.
 
     ## Why it costs
-    `optimizer.step()` follows backward: whatever it reads, the host waits for the whole step. Reads inside
+    `optimizer.step()` follows backward: whatever it reads, the CPU waits for the whole step. Reads inside
     the loop over parameters wait once for each of them.
 
     ## Example
@@ -36,7 +36,7 @@ class OptimizerRead(Rule):
     scheduler.step(total / 4)  # once per epoch
     ```
     Keep the learning rate a Python number; where it must be a tensor (CUDA graphs), use `capturable=True`
-    or `fused=True`. Ordinary optimizers keep their step count on the host and wait for nothing.
+    or `fused=True`. Ordinary optimizers keep their step count on the CPU and wait for nothing.
 
     ## When it is fine
     Once per epoch; and in `LBFGS`, whose line search decides with the value.
@@ -46,6 +46,7 @@ class OptimizerRead(Rule):
     name = "optimizer-read"
     priority = 100
     advice = "keep the learning rate a Python number, or use `capturable=True` or `fused=True` with a tensor"
+    change = "keep the learning rate a Python number"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
@@ -65,5 +66,14 @@ class OptimizerRead(Rule):
                 "LBFGS decides with the loss in each iteration: only fewer iterations (`max_iter`) wait less"
             )
         if below(site, "torch", file="torch/optim/_adafactor.py"):
-            return "Adafactor reads norms of each parameter on the host: an optimizer such as AdamW does not"
+            return "Adafactor reads norms of each parameter on the CPU: an optimizer such as AdamW does not"
         return self.advice
+
+    def known_change(self, site: Site) -> str:
+        if below(site, "torch", file="torch/optim/lr_scheduler.py"):
+            return "give the scheduler its metric once per epoch"
+        if below(site, "torch", file="torch/optim/lbfgs.py"):
+            return "fewer iterations of LBFGS: `max_iter`"
+        if below(site, "torch", file="torch/optim/_adafactor.py"):
+            return "use an optimizer that reads no norms, such as AdamW"
+        return ""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, names
 
 _FILE = "torch/nn/modules/transformer.py"
 
 
-class TransformerMaskCheck(Rule):
+class TransformerMaskCheck(WaitRule):
     """`nn.TransformerEncoder` or `nn.TransformerDecoder` looks at the values of the mask that it is given.
 
     ## What waits
     Without `is_causal`, encoder and decoder compare the given mask with a causal one, element by element,
-    and read the answer on the host. In evaluation, with a padding mask, the encoder reads whether the
+    and read the answer on the CPU. In evaluation, with a padding mask, the encoder reads whether the
     padding stands at the end of each row, to use nested tensors.
 
     ## Why it costs
-    The question stands before the first layer, so each forward pass begins with a wait for the step before.
+    The question stands before the first layer, so each forward pass begins with a sync for the step before.
 
     ## Example
     ```python
@@ -37,7 +37,7 @@ class TransformerMaskCheck(Rule):
     at the padding off.
 
     ## When it is fine
-    In evaluation with much padding, where nested tensors save more than the wait costs.
+    In evaluation with much padding, where nested tensors save more than the sync costs.
     """
 
     code = "GAP152"
@@ -47,6 +47,7 @@ class TransformerMaskCheck(Rule):
         "say what the mask is: `is_causal=True` or `False` (`tgt_is_causal` in a decoder); "
         "`enable_nested_tensor=False` in the encoder turns its look at the padding off"
     )
+    change = "tell the transformer `is_causal=`"
 
     def matches(self, site: Site) -> bool:
         if "_nested_tensor_from_mask_left_aligned" in names(site):

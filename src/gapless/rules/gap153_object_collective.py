@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 
 _FILE = "torch/distributed/distributed_c10d.py"
 
 
-class ObjectCollective(Rule):
-    """`all_gather_object`, `broadcast_object_list` and their kin: pickled bytes travel through the device.
+class ObjectCollective(WaitRule):
+    """`all_gather_object`, `broadcast_object_list` and the like: pickled bytes travel through the GPU.
 
     ## What waits
-    With NCCL, a Python object is pickled, copied to the device, sent with its size, and copied back on the
-    other ranks. Each of these copies blocks, and the host reads the sizes of all ranks before it can
+    With NCCL, a Python object is pickled, copied to the GPU, sent with its size, and copied back on the
+    other ranks. Each of these copies blocks, and the CPU reads the sizes of all ranks before it can
     allocate anything.
 
     ## Why it costs
-    One call is a handful of waits for this device and for all the ranks. To collect a few numbers for the
+    One call is a handful of syncs for this GPU and for all the ranks. To collect a few numbers for the
     log, that is a high price.
 
     ## Example
@@ -31,7 +31,7 @@ class ObjectCollective(Rule):
     torch.distributed.all_reduce(mean, op=torch.distributed.ReduceOp.AVG)
     ```
     Numbers travel as tensors: put them into one tensor and reduce or gather that; nothing waits before
-    somebody reads the result. For real objects, use a second group on the host:
+    somebody reads the result. For real objects, use a second group on the CPU:
     `group = torch.distributed.new_group(backend="gloo")`.
 
     ## When it is fine
@@ -43,8 +43,9 @@ class ObjectCollective(Rule):
     priority = 100
     advice = (
         "put the numbers into one tensor and reduce or gather that; objects are better sent through a "
-        'group on the host (`torch.distributed.new_group(backend="gloo")`)'
+        'group on the CPU (`torch.distributed.new_group(backend="gloo")`)'
     )
+    change = "reduce one tensor in place of pickled objects"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "h2d", "d2h") and any(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame, short_path
 
 _LIBRARIES = ("lightning", "pytorch_lightning", "lightning_fabric")
@@ -15,10 +15,15 @@ _KNOWN = (
     ("loops/utilities.py", "`Trainer(detect_anomaly=False)` leaves the test of the loss out"),
     ("pytorch/utilities/data.py", "it looks once at the length of the loader, in set-up"),
 )
+_CHANGES = {
+    "callbacks/early_stopping.py": "check the criterion of early stopping once per epoch",
+    "callbacks/model_checkpoint.py": "write checkpoints less often: `every_n_train_steps`",
+    "loops/utilities.py": "`Trainer(detect_anomaly=False)`",
+}
 
 
-class LightningRead(Rule):
-    """Lightning reads logged values on the host: for the progress bar in each step, for loggers in some.
+class LightningRead(WaitRule):
+    """Lightning reads logged values on the CPU: for the progress bar in each step, for loggers in some.
 
     ## What waits
     A value logged with `self.log(..., prog_bar=True)` is turned into a number at the end of each step,
@@ -26,7 +31,7 @@ class LightningRead(Rule):
     `log_every_n_steps`. Early stopping, checkpoints and `detect_anomaly` read what they watch.
 
     ## Why it costs
-    The read stands at the end of each step and waits for all of it; each value in the bar is a wait of its
+    The read stands at the end of each step and waits for all of it; each value in the bar is a sync of its
     own.
 
     ## Example
@@ -46,7 +51,7 @@ class LightningRead(Rule):
             self.log("loss", loss)
             return loss
     ```
-    Without `prog_bar`, `self.log` keeps the value on the device until a logger wants it, and
+    Without `prog_bar`, `self.log` keeps the value on the GPU until a logger wants it, and
     `Trainer(log_every_n_steps=100)` makes that rare. For a bar, log the value of an epoch
     (`on_step=False, on_epoch=True`).
 
@@ -61,10 +66,19 @@ class LightningRead(Rule):
         "log without `prog_bar=True` (or with `on_step=False, on_epoch=True`), and raise "
         "`Trainer(log_every_n_steps=N)`"
     )
+    change = "log without `prog_bar=True`"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
         return site.mechanism == "read" and frame is not None and frame.library in _LIBRARIES
+
+    def known_change(self, site: Site) -> str:
+        frame = deciding_frame(site)
+        if frame is None or frame.function.endswith("to_item"):
+            logs = any(below(site, library, "log_metrics") for library in _LIBRARIES)
+            return "raise `Trainer(log_every_n_steps=N)`" if logs else ""
+        file = frame.file.replace("\\", "/")
+        return next((change for part, change in _CHANGES.items() if file.endswith(part)), "")
 
     def remedy(self, site: Site) -> str:
         frame = deciding_frame(site)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 _LIBRARIES = (
@@ -11,8 +11,8 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-class LoggerRead(Rule):
-    """A device tensor given to a logger or a progress bar: it is read on the host where it is logged.
+class LoggerRead(WaitRule):
+    """A GPU tensor given to a logger or a progress bar: it is read on the CPU where it is logged.
 
     ## What waits
     `SummaryWriter.add_scalar("loss", loss)`, `wandb.log({"loss": loss})` and `bar.set_postfix(loss=loss)`
@@ -35,11 +35,11 @@ class LoggerRead(Rule):
     for step in range(100):
         losses.append(train_step().detach())
         if step % 50 == 49:
-            for back, value in enumerate(torch.stack(losses).tolist()):  # one wait in 50 steps
+            for back, value in enumerate(torch.stack(losses).tolist()):  # one sync in 50 steps
                 writer.add_scalar("loss", value, step - len(losses) + 1 + back)
             losses.clear()
     ```
-    No point of the curve is lost: the values stay on the device and are read together.
+    No point of the curve is lost: the values stay on the GPU and are read together.
 
     ## When it is fine
     Every N steps, or once per epoch.
@@ -50,8 +50,9 @@ class LoggerRead(Rule):
     priority = 100
     advice = (
         "collect the tensors (`losses.append(loss.detach())`) and log them together every N steps: "
-        "`torch.stack(losses).tolist()` is one wait, and `gapless.ops.LogBuffer` needs none"
+        "`torch.stack(losses).tolist()` is one sync, and `gapless.ops.LogBuffer` needs none"
     )
+    change = "collect on the GPU, log together every N steps"
 
     def matches(self, site: Site) -> bool:
         if site.mechanism not in ("read", "d2h"):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 
 
-class TorchMetricsValidateArgs(Rule):
-    """A TorchMetrics metric checks the values of its inputs on the host in each update (`validate_args`).
+class TorchMetricsValidateArgs(WaitRule):
+    """A TorchMetrics metric checks the values of its inputs on the CPU in each update (`validate_args`).
 
     ## What waits
     With `validate_args=True`, which is the default, classification metrics look at the values of the
     predictions and targets: `torch.unique` tells which labels occur, and Python asks whether one is not
-    allowed. Each is a wait.
+    allowed. Each is a sync.
 
     ## Why it costs
     Each metric of a collection checks the same batch again. The check costs a sort of the batch on the
-    device, and two to five waits per metric and step.
+    GPU, and two to five syncs per metric and step.
 
     ## Example
     ```python
@@ -28,9 +28,9 @@ class TorchMetricsValidateArgs(Rule):
     accuracy = gapless.metrics.classification.BinaryAccuracy().to(device)
     accuracy.update(torch.sigmoid(logits[:, 0]), y % 2)
     ```
-    It checks on the device and tells with the next reading, and so does TorchMetrics' own metric after
+    It checks on the GPU and tells with the next reading, and so does TorchMetrics' own metric after
     `unwait(accuracy)` of `gapless.metrics.torchmetrics`. With `validate_args=False` nothing is checked: check
-    a batch of the data once, on the host.
+    a batch of the data once, on the CPU.
 
     ## When it is fine
     In evaluation, and while the data is new.
@@ -40,9 +40,10 @@ class TorchMetricsValidateArgs(Rule):
     name = "torchmetrics-validate-args"
     priority = 100
     advice = (
-        "`unwait(metric)` of `gapless.metrics.torchmetrics` checks on the device and tells later; or make "
+        "`unwait(metric)` of `gapless.metrics.torchmetrics` checks on the GPU and tells later; or make "
         "the metric with `validate_args=False`"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism in ("read", "size") and any(

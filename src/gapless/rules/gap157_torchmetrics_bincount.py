@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 
-class TorchMetricsBincount(Rule):
-    """A TorchMetrics metric counts with `bincount`, which reads the range of the values on the host.
+class TorchMetricsBincount(WaitRule):
+    """A TorchMetrics metric counts with `bincount`, which reads the range of the values on the CPU.
 
     ## What waits
     Macro-averaged accuracy, precision, recall and F1, confusion matrices, Jaccard index, Cohen's kappa and
     curves with fixed thresholds count pairs of label and prediction with `torch.bincount`. On CUDA it reads
-    the smallest and the largest value on the host: two waits per update, and no option of the metric turns
+    the smallest and the largest value on the CPU: two syncs per update, and no option of the metric turns
     them off.
 
     ## Why it costs
@@ -47,6 +47,7 @@ class TorchMetricsBincount(Rule):
         "the metric of this name in `gapless.metrics` counts at a fixed size, and `unwait(metric)` of "
         "`gapless.metrics.torchmetrics` lets this one do so"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return any(below(site, "torchmetrics", name) for name in ("_bincount", "_flexible_bincount"))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below
 
 
-class TorchMetricsNumber(Rule):
-    """A Python number given to a TorchMetrics metric is copied to the device in each update.
+class TorchMetricsNumber(WaitRule):
+    """A Python number given to a TorchMetrics metric is copied to the GPU in each update.
 
     ## What waits
     An aggregator such as `MeanMetric` turns a value or a weight that is a Python number into a tensor with
-    `torch.as_tensor(number, device=...)`: a blocking copy from the host.
+    `torch.as_tensor(number, device=...)`: a blocking copy from the CPU.
 
     ## Why it costs
-    The size of the batch as weight is typical: a number that the host knows is sent to the device, and the
-    host waits for four bytes to arrive behind everything else in the queue.
+    The size of the batch as weight is typical: a number that the CPU knows is sent to the GPU, and the
+    CPU waits for four bytes to arrive behind everything else in the queue.
 
     ## Example
     ```python
@@ -31,8 +31,8 @@ class TorchMetricsNumber(Rule):
     for step in range(4):
         mean.update(train_step().detach(), weight=weight)
     ```
-    A weight that changes is made on the device by a kernel: `torch.full_like(loss, n)`. A value that is
-    known on the host, such as a time, belongs in a metric on the host. The metrics of `gapless.metrics` take
+    A weight that changes is made on the GPU by a kernel: `torch.full_like(loss, n)`. A value that is
+    known on the CPU, such as a time, belongs in a metric on the CPU. The metrics of `gapless.metrics` take
     numbers as arguments of their kernels, and so do TorchMetrics' own after `unwait(mean)`.
 
     ## When it is fine
@@ -43,9 +43,10 @@ class TorchMetricsNumber(Rule):
     name = "torchmetrics-number"
     priority = 100
     advice = (
-        "give a tensor that is made on the device (`torch.full_like(value, n)`); the metrics of "
+        "give a tensor that is made on the GPU (`torch.full_like(value, n)`); the metrics of "
         "`gapless.metrics`, and these after `unwait(metric)`, take numbers without a copy"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         return (

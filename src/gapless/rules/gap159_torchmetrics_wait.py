@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule, Site
+from gapless.model import Site, WaitRule
 from gapless.rules._places import below, deciding_frame, short_path
 
 
-class TorchMetricsWait(Rule):
+class TorchMetricsWait(WaitRule):
     """A TorchMetrics metric waits inside `update`, `compute` or its synchronization between ranks.
 
     ## What waits
@@ -49,6 +49,7 @@ class TorchMetricsWait(Rule):
         "call `update` and not `forward` in the loop, and `compute` only where the result is looked at; "
         "give curves a number of `thresholds`"
     )
+    change = "`unwait(metrics)`, or use `gapless.metrics`"
 
     def matches(self, site: Site) -> bool:
         frame = deciding_frame(site)
@@ -71,3 +72,8 @@ class TorchMetricsWait(Rule):
                 "not, and `unwait(metric)` of `gapless.metrics.torchmetrics` says what it can change" + where
             )
         return f"{self.advice}{where}"
+
+    def known_change(self, site: Site) -> str:
+        if below(site, "torchmetrics", "gather_all_tensors"):
+            return "synchronize metrics between ranks once per epoch"
+        return ""

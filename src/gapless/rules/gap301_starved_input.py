@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, LoaderRule, Profile, ProfileRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.wording import duration, percent
@@ -22,11 +22,11 @@ _MOST_WORKERS = 32
 """More are not advised: from there on the batch itself must become cheaper."""
 
 
-class StarvedInput(Rule):
+class StarvedInput(ProfileRule, LoaderRule):
     """The GPU is idle because the next batch is not there yet.
 
     ## What waits
-    The training loop asks the DataLoader for the next batch (`__next__`) and gets it late. The host launches
+    The training loop asks the DataLoader for the next batch (`__next__`) and gets it late. The CPU launches
     nothing until then, the GPU finishes what was queued and is idle.
 
     ## Why it costs
@@ -63,14 +63,15 @@ class StarvedInput(Rule):
         "make batches while the GPU computes: `DataLoader(..., num_workers=N, pin_memory=True, "
         "persistent_workers=True)`, and make a batch cheaper where all cores are busy"
     )
+    change = "make batches in workers: `num_workers=N`"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "input")
         if not told.matters(profile, found):
             return
         for spot in told.told(profile, found):
             late = f"{spot.idle_for(profile)}, until the next batch is there"
-            yield spot.hit(profile, (late, *_evidence(profile, spot)), _remedy(profile, spot, self.advice))
+            yield spot.hit(profile, (late, *_evidence(profile, spot)), *_remedy(profile, spot, self.advice))
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         made, late, step = use.diagnosis, use.late, use.step
@@ -88,21 +89,23 @@ class StarvedInput(Rule):
         costs = loader.cost(made) + (f"; {where}" if where else "")
         measured = f"measured on this machine ({loader.machine(made)}), predicted for the GPU's step"
         evidence = (costs, seen, measured)
-        yield Hit(evidence=evidence, remedy=_advised(use, made), idle=late.likely, steps=1)
+        remedy, change = _advised(use, made)
+        yield Hit(evidence=evidence, remedy=remedy, change=change, idle=late.likely, steps=1)
 
 
-def _advised(use: LoaderUse, made: Diagnosis) -> str:
-    """The setting that is recommended, what it gives, and what to do where it is not enough."""
+def _advised(use: LoaderUse, made: Diagnosis) -> tuple[str, str]:
+    """The setting that is recommended, what it gives, and what to do where it is not enough; and in short."""
     step, late, left = use.step.likely, use.late.likely, use.left.likely
     enough = left <= 2 * loader.MATTERS * (step + left)
     gains = left < (1 - loader.MATTERS) * late
     if loader.same(use.setting, made) or not gains:
-        return "no setting keeps up on this machine: make a batch itself cheaper"
+        return f"no setting keeps up on this machine: {loader.CHEAPER}", loader.CHEAPER
     told = (
         f"{loader.call(use, made)}: a step then takes {duration(step + left)} in place of "
         f"{duration(step + late)}"
     )
-    return told if enough else f"{told}; for the rest, make a batch itself cheaper"
+    change = loader.change(made, use.library)
+    return (told if enough else f"{told}; for the rest, {loader.CHEAPER}"), change
 
 
 def _made_by(spot: Spot) -> str:
@@ -118,42 +121,46 @@ def _evidence(profile: Profile, spot: Spot) -> Iterator[str]:
         yield "batches come from workers, and later than they are needed"
     loading = _loading(profile)
     if loading > 0:
-        yield f"the host spends {told.of_steps(profile, loading)}, in the loader"
+        yield f"the CPU spends {told.of_steps(profile, loading)}, in the loader"
 
 
 def _loading(profile: Profile) -> int:
     return sum(phase.host for phase in profile.phases if phase.name == "loading")
 
 
-def _remedy(profile: Profile, spot: Spot, advice: str) -> str:
+def _remedy(profile: Profile, spot: Spot, advice: str) -> tuple[str, ...]:
+    """What to write instead, also in a few words where more is known than the rule says."""
     once = spot.steps == 1 and profile.steps.count >= 3
     if _made_by(spot) == "workers":
         if once:
             return (
                 "one batch was late, as the first of an epoch is while workers start: "
-                "`persistent_workers=True` keeps them from one epoch to the next"
+                "`persistent_workers=True` keeps them from one epoch to the next",
+                "`persistent_workers=True`",
             )
         return (
             "the workers do not keep up: raise `num_workers` to the number of cores this process has (beyond "
             "it where samples wait for a disk or a network), then make a batch cheaper: store decoded and "
-            "resized samples, or do what is left of the transforms on the GPU"
+            "resized samples, or do what is left of the transforms on the GPU",
+            "raise `num_workers`, or make a batch cheaper",
         )
     if _made_by(spot) != "itself" or once:
-        return advice
+        return (advice,)
     call = "`DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)`"
-    return call + _enough(profile, spot)
+    needed, enough = _enough(profile, spot)
+    return call + enough, f"`num_workers={needed}, persistent_workers=True`" if needed else ""
 
 
-def _enough(profile: Profile, spot: Spot) -> str:
-    """How many workers keep up with the rest of a step."""
+def _enough(profile: Profile, spot: Spot) -> tuple[int, str]:
+    """How many workers keep up with the rest of a step, 0 where none do; and in words."""
     batch = told.per_step(profile, max(_loading(profile), spot.idle))
     rest = profile.steps.mean - batch
     needed = ceil(batch / rest) if rest > 0 else 0
     if not 0 < needed <= _MOST_WORKERS:
-        return ": and make a batch cheaper, since nearly all of a step is spent on it"
+        return 0, ": and make a batch cheaper, since nearly all of a step is spent on it"
     keep = "1 worker can" if needed == 1 else f"{needed} workers can"
     each = "a core of its own" if needed == 1 else "a core each"
-    return (
+    return needed, (
         f": a batch takes {duration(batch)} and the rest of a step {duration(rest)}, "
         f"so {keep} keep up with {each}; take a few more, as batches differ"
     )

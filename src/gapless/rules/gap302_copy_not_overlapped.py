@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration
 from gapless.rules import _profile as told
 
@@ -12,7 +12,7 @@ _MUCH = 0.1
 """Below this share of the steps a second stream and its events are not worth their code."""
 
 
-class CopyNotOverlapped(Rule):
+class CopyNotOverlapped(ProfileRule):
     """The batch is copied while no kernel runs, though both could run at the same time.
 
     ## What waits
@@ -54,7 +54,7 @@ class CopyNotOverlapped(Rule):
     for inputs, labels in ahead(loader):
         train_step(inputs, labels)
     ```
-    The batches must be in pinned memory (`pin_memory=True` in the DataLoader), or the host waits for each
+    The batches must be in pinned memory (`pin_memory=True` in the DataLoader), or the CPU waits for each
     copy. Fewer bytes are copied sooner: images as `uint8`, converted to float on the GPU, are a quarter.
 
     ## When it is fine
@@ -67,8 +67,9 @@ class CopyNotOverlapped(Rule):
         "copy the next batch on a second stream, from pinned memory with `non_blocking=True`, while this one "
         "is computed (the code: `gapless rule GAP302`); copy fewer bytes: `uint8`, converted on the GPU"
     )
+    change = "copy the next batch on a second stream"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         alone = profile.split.memcpy
         batches = sum(phase.device for phase in profile.phases if phase.name == "transfer")
         if told.part(profile, min(alone, batches)) < _MUCH:

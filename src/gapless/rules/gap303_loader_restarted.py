@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.wording import count, duration
 from gapless.rules import _loader as loader
 
 
-class LoaderRestarted(Rule):
+class LoaderRestarted(LoaderRule):
     """A new pass through the loader is begun for each step, and only its first batch is taken.
 
     ## What waits
@@ -55,6 +55,7 @@ class LoaderRestarted(Rule):
         "keep the iterator: `for batch in loader`, or `batches = iter(loader)` once and `next(batches)` in "
         "each step, made anew when it ends"
     )
+    change = "keep the loader's iterator from step to step"
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         if not use.restarted:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class ItemsRepeatedByWorkers(Rule):
+class ItemsRepeatedByWorkers(MistakeRule):
     """An IterableDataset yields everything in every worker, so that an epoch has each item several times.
 
     ## What waits
@@ -46,3 +46,4 @@ class ItemsRepeatedByWorkers(Rule):
         "divide the items: `DataLoader(gapless.loading.shard(dataset), ...)`, or "
         "`get_worker_info()` in `__iter__`"
     )
+    change = "divide the items between workers: `shard(dataset)`"

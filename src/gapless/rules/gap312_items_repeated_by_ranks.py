@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class ItemsRepeatedByRanks(Rule):
+class ItemsRepeatedByRanks(MistakeRule):
     """The ranks of a distributed run go through the same items, and not each through its own.
 
     ## What waits
@@ -47,3 +47,4 @@ class ItemsRepeatedByRanks(Rule):
         "divide by rank too: `DistributedSampler(dataset)`, or `gapless.loading.shard(dataset)` "
         "for an IterableDataset"
     )
+    change = "divide the items between ranks: `DistributedSampler`"

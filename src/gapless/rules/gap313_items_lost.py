@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class ItemsLost(Rule):
+class ItemsLost(MistakeRule):
     """Items that the dataset has come from no worker and no rank.
 
     ## What waits
@@ -47,3 +47,4 @@ class ItemsLost(Rule):
         "give the rest to somebody: every n-th item and not n equal blocks, or "
         "`gapless.loading.shard(dataset)`"
     )
+    change = "divide with no rest: every n-th item"

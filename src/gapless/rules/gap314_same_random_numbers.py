@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class SameRandomNumbers(Rule):
+class SameRandomNumbers(MistakeRule):
     """Workers or epochs draw the same random numbers, so that augmentation repeats itself.
 
     ## What waits
@@ -51,3 +51,4 @@ class SameRandomNumbers(Rule):
     advice = (
         "make the generator in the worker, from `torch.initial_seed()`, or draw torch's own random numbers"
     )
+    change = "seed from `torch.initial_seed()` in each worker"

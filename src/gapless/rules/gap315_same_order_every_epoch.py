@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class SameOrderEveryEpoch(Rule):
+class SameOrderEveryEpoch(MistakeRule):
     """The order is random, and the same in every epoch.
 
     ## What waits
@@ -48,3 +48,4 @@ class SameOrderEveryEpoch(Rule):
         "seed from the epoch too: `numpy.random.default_rng([seed, epoch])`, and seed once before "
         "the loop over the epochs"
     )
+    change = "seed from the epoch too"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class SetEpochNotCalled(Rule):
+class SetEpochNotCalled(MistakeRule):
     """`set_epoch` of a sampler that shuffles is not called between epochs, so that all have one order.
 
     ## What waits
@@ -40,3 +40,4 @@ class SetEpochNotCalled(Rule):
     code = "GAP316"
     name = "set-epoch-not-called"
     advice = "call `loader.sampler.set_epoch(epoch)` at the beginning of every epoch"
+    change = "call `loader.sampler.set_epoch(epoch)`"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class LastBatchSurprise(Rule):
+class LastBatchSurprise(MistakeRule):
     """The last batch has one item, or dropping it leaves out much or all.
 
     ## What waits
@@ -40,3 +40,4 @@ class LastBatchSurprise(Rule):
         "`drop_last=True` where one item is left, and smaller batches or fewer workers where it "
         "drops too much"
     )
+    change = "`drop_last=True`, or smaller batches"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gapless.model import Rule
+from gapless.rules._mistakes import MistakeRule
 
 
-class RanksOfDifferentLength(Rule):
+class RanksOfDifferentLength(MistakeRule):
     """The ranks of a distributed run get different numbers of batches.
 
     ## What waits
@@ -41,3 +41,4 @@ class RanksOfDifferentLength(Rule):
         "give all ranks the same number of batches: `DistributedSampler`, `gapless.loading.shard` "
         "or `BucketBatchSampler`"
     )
+    change = "give all ranks the same number of batches"

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import count, percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
 
-class ReservedMemorySaws(Rule):
+class ReservedMemorySaws(ProfileRule, MemoryRule):
     """Reserved memory falls and rises again and again: it is given back to the driver and taken anew.
 
     ## What waits
@@ -23,7 +23,7 @@ class ReservedMemorySaws(Rule):
 
     ## Why it costs
     `cudaFree` waits for the GPU and each `cudaMalloc` afterwards takes around a tenth of a millisecond, many
-    times what a request costs that the cache can serve. The host launches nothing in that time.
+    times what a request costs that the cache can serve. The CPU launches nothing in that time.
 
     ## Example
     ```python
@@ -56,8 +56,9 @@ class ReservedMemorySaws(Rule):
         "leave `torch.cuda.empty_cache()` out of the loop, set "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and pad variable lengths to few sizes"
     )
+    change = "pad to few sizes, no `empty_cache()` in the loop"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if not told.saws(profile):
             return
         memory = profile.memory
@@ -68,14 +69,13 @@ class ReservedMemorySaws(Rule):
             f"{size(memory.taken_again)} taken again"
         )
         found = told.spots(profile, "allocator")
-        if not found:
-            yield Hit(evidence=tuple(filter(None, (fell, _room(profile)))), remedy=self._remedy(profile, ""))
+        whole = told.together(found) if found else None
+        remedy, change = _remedy(profile, whole.words if whole else "")
+        if whole is None:
+            yield Hit(evidence=tuple(filter(None, (fell, _room(profile)))), remedy=remedy, change=change)
             return
-        whole = told.together(found)
-        remedy = self._remedy(profile, whole.words)
-        hit = whole.hit(
-            profile, (fell, whole.idle_for(profile), told.called(profile, whole), _room(profile)), remedy
-        )
+        evidence = (fell, whole.idle_for(profile), told.called(profile, whole), _room(profile))
+        hit = whole.hit(profile, evidence, remedy, change)
         # The place that loses most stands for all: any request may be the one that finds the cache empty.
         yield msgspec.structs.replace(hit, site=found[0].site)
 
@@ -90,25 +90,28 @@ class ReservedMemorySaws(Rule):
                 f"memory is given back to the driver and taken again in {len(saws)} of {len(steps)} steady "
                 f"steps: {count(calls, 'call')} in all",
             ),
-            remedy="leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself",
+            remedy=told.NO_EMPTY_CACHE[0],
+            change=told.NO_EMPTY_CACHE[1],
             calls=calls,
             steps=len(saws),
         )
 
-    def _remedy(self, profile: Profile, words: str) -> str:
-        if "empty_cache" in words:
-            return "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself"
-        if told.full(profile):
-            return (
-                "the cache is emptied because the GPU's memory is full: "
-                f"{told.few_sizes(profile)}, or make the batch smaller"
-            )
-        if profile.gpu_memory > 0 and told.known(profile.memory.peak_reserved):
-            return (
-                "the GPU's memory was not full, so look for `torch.cuda.empty_cache()` in the loop and leave "
-                f"it out; else {told.few_sizes(profile)}"
-            )
-        return f"leave `torch.cuda.empty_cache()` out of the loop; else {told.few_sizes(profile)}"
+
+def _remedy(profile: Profile, words: str) -> tuple[str, str]:
+    """What to write instead, also in a few words."""
+    few = told.few_sizes(profile)
+    if "empty_cache" in words:
+        return told.NO_EMPTY_CACHE
+    if told.full(profile):
+        full = f"the cache is emptied because the GPU's memory is full: {few}, or make the batch smaller"
+        return full, "pad to few sizes, or use a smaller batch"
+    if profile.gpu_memory > 0 and told.known(profile.memory.peak_reserved):
+        return (
+            "the GPU's memory was not full, so look for `torch.cuda.empty_cache()` in the loop and leave "
+            f"it out; else {few}",
+            told.NO_EMPTY_CACHE[1],
+        )
+    return f"leave `torch.cuda.empty_cache()` out of the loop; else {few}", ""
 
 
 def _room(profile: Profile) -> str:

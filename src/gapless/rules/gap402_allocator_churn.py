@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import count
 from gapless.rules import _memory as held
@@ -15,11 +15,11 @@ _GIVE_BACK = ("free", "unmap", "release")
 _PINNED = ("hostalloc", "hostmalloc", "mallochost", "hostregister")
 
 
-class AllocatorChurn(Rule):
+class AllocatorChurn(ProfileRule, MemoryRule):
     """Memory is asked of the driver in every step, though the cache should hold it after the first ones.
 
     ## What waits
-    `cudaMalloc`, `cudaHostAlloc` and their kind keep the host for a tenth of a millisecond to some
+    `cudaMalloc`, `cudaHostAlloc` and their kind keep the CPU for a tenth of a millisecond to some
     milliseconds; `cudaFree` waits for the GPU as well. A request that PyTorch's cache can serve takes a few
     microseconds and none of these calls.
 
@@ -55,8 +55,9 @@ class AllocatorChurn(Rule):
         "pad variable lengths to few sizes, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; "
         "leave `torch.cuda.empty_cache()` out of the loop"
     )
+    change = "pad variable lengths to few sizes"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if told.saws(profile):
             return  # GAP401 says more of the same
         found = [spot for spot in told.spots(profile, "allocator") if not told.first_only(profile, spot)]
@@ -66,7 +67,7 @@ class AllocatorChurn(Rule):
             return
         remedy = _remedy(profile, whole)
         for spot in told.told(profile, found):
-            yield spot.hit(profile, (spot.idle_for(profile), told.called(profile, spot)), remedy)
+            yield spot.hit(profile, (spot.idle_for(profile), told.called(profile, spot)), *remedy)
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         steps = held.steady(memory)
@@ -88,19 +89,21 @@ class AllocatorChurn(Rule):
         )
 
 
-def _remedy(profile: Profile, spot: Spot) -> str:
+def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
+    """What to write instead, also in a few words where it is not what the rule says."""
     text = spot.words.lower()
     if "empty_cache" in text:
-        return "leave `torch.cuda.empty_cache()` out of the loop: cached memory is used again by itself"
+        return told.NO_EMPTY_CACHE
     names = [cost.site.operator.lower() for cost in spot.costs]
     if names and all(any(pinned in name for pinned in _PINNED) for name in names):
         return (
             "pinned memory is allocated in the steps: let the DataLoader pin its batches "
-            "(`pin_memory=True`), or allocate one pinned buffer before the loop and fill it again"
+            "(`pin_memory=True`), or allocate one pinned buffer before the loop and fill it again",
+            "pin in the DataLoader: `pin_memory=True`",
         )
     if any(name in text for name in _GIVE_BACK):
         return (
             "memory is given back and taken again: leave `torch.cuda.empty_cache()` out of the loop, and "
-            f"{told.few_sizes(profile)}"
+            f"{told.few_sizes(profile)}",
         )
-    return f"the cache never fits: {told.few_sizes(profile)}"
+    return (f"the cache never fits: {told.few_sizes(profile)}",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import percent, size
 from gapless.rules import _memory as held
@@ -14,7 +14,7 @@ _APART = 0.1
 """The share of the GPU's memory that must lie idle in the cache to be worth a change of settings."""
 
 
-class ReservedFarAboveAllocated(Rule):
+class ReservedFarAboveAllocated(ProfileRule, MemoryRule):
     """The GPU's memory is nearly all reserved while tensors fill much less of it: the cache is in fragments.
 
     ## What waits
@@ -52,8 +52,9 @@ class ReservedFarAboveAllocated(Rule):
         "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, pad variable lengths to few sizes, or run "
         "the largest batch first"
     )
+    change = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         memory = profile.memory
         if not told.full(profile) or told.saws(profile) or not told.known(memory.peak_allocated):
             return

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
 
-class MemoryNearlyFull(Rule):
+class MemoryNearlyFull(ProfileRule, MemoryRule):
     """Tensors fill nearly all memory of the GPU: a slightly larger batch waits for it, or ends the run.
 
     ## What waits
@@ -46,8 +46,9 @@ class MemoryNearlyFull(Rule):
         "leave room for the largest batch: `torch.autocast`, checkpointing of activations, or a smaller "
         "batch with gradient accumulation"
     )
+    change = "checkpoint activations, or use a smaller batch"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         allocated = profile.memory.peak_allocated
         if profile.gpu_memory <= 0 or allocated < told.FULL * profile.gpu_memory or told.saws(profile):
             return

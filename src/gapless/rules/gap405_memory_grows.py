@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, MemoryRule, Profile, ProfileRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import count, size
 from gapless.rules import _memory as held
 
 
-class MemoryGrows(Rule):
+class MemoryGrows(ProfileRule, MemoryRule):
     """Each step leaves tensors on the GPU that no later step gives back: memory grows until it runs out.
 
     ## What waits
@@ -39,7 +39,7 @@ class MemoryGrows(Rule):
         total += loss.detach()
     ```
     `detach()` lets go of the graph. A running sum stays as large as it is; a list of values may be moved to
-    the host once in a while, in one copy.
+    the CPU once in a while, in one copy.
 
     ## When it is fine
     Where what is kept is wanted and the run ends before it fills the GPU, such as predictions of one epoch.
@@ -51,8 +51,9 @@ class MemoryGrows(Rule):
         "keep `tensor.detach()`, or a running sum, instead of tensors that belong to a graph, and let lists "
         "end with the epoch"
     )
+    change = "keep `tensor.detach()`, not tensors with their graph"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         lows = _lows(profile)[held.WARM_UP :]
         rises = [after - before for before, after in pairwise(lows)]
         if len(rises) < _LEAST or min(rises) <= 0:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, MemoryRule
 from gapless.model.memory import MemoryReport
 from gapless.model.wording import duration, size
 from gapless.rules import _memory as held
 
 
-class MemoryRetries(Rule):
+class MemoryRetries(MemoryRule):
     """Requests find the GPU full: all cached memory is given back, and then asked for again piece by piece.
 
     ## What waits
     The allocator waits for all streams before it gives cached segments back; then it asks again. Each
-    `cudaFree` and each `cudaMalloc` after it keeps the host for about a tenth of a millisecond.
+    `cudaFree` and each `cudaMalloc` after it keeps the CPU for about a tenth of a millisecond.
 
     ## Why it costs
-    The queue runs empty while the host waits, and the cache has to fill again.
+    The queue runs empty while the CPU waits, and the cache has to fill again.
 
     ## Example
     ```python
@@ -46,6 +46,7 @@ class MemoryRetries(Rule):
         "make requests fit what is cached: few sizes, expandable segments, or a smaller batch; "
         "`gapless memory --search` tries the settings on this run"
     )
+    change = "pad to few sizes, or use a smaller batch"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         base = memory.baseline

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, MemoryRule
 from gapless.model.memory import MemoryReport
 
 
-class GarbageCollectionOff(Rule):
+class GarbageCollectionOff(MemoryRule):
     """`garbage_collection_threshold` is set and does nothing: the process may use all of the GPU's memory.
 
     ## What waits
@@ -41,6 +41,7 @@ class GarbageCollectionOff(Rule):
         "call `torch.cuda.set_per_process_memory_fraction(0.95)`, or another fraction below 1, beside it, or "
         "leave the setting out"
     )
+    change = "add `set_per_process_memory_fraction(0.95)`"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         told = dict(part.partition(":")[::2] for part in memory.settings.replace(" ", "").split(","))

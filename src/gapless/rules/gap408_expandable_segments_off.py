@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, MemoryRule
 from gapless.model.memory import MemoryReport
 from gapless.rules import _memory as held
 
 
-class ExpandableSegmentsOff(Rule):
+class ExpandableSegmentsOff(MemoryRule):
     """Memory lies idle in fragments that expandable segments would use: replaying the run with them shows it.
 
     ## What waits
@@ -43,6 +43,7 @@ class ExpandableSegmentsOff(Rule):
     code = "GAP408"
     name = "expandable-segments-off"
     advice = "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: the replay says what it saves"
+    change = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         told = held.expandable_helps(memory)

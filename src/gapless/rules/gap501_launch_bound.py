@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
@@ -22,11 +22,11 @@ _FEW = 10
 """Fewer launches than this in a trace say nothing of how it goes on."""
 
 
-class LaunchBound(Rule):
-    """The host launches as fast as it can, and the kernels are shorter than their launches.
+class LaunchBound(ProfileRule):
+    """The CPU launches as fast as it can, and the kernels are shorter than their launches.
 
     ## What waits
-    Each operation of the GPU is launched by the host: some microseconds for Python, some for PyTorch, some
+    Each operation of the GPU is launched by the CPU: some microseconds for Python, some for PyTorch, some
     for the driver. Where kernels take less than that, the GPU is done before the next one is launched, and is
     idle until then.
 
@@ -69,8 +69,9 @@ class LaunchBound(Rule):
         'launch less: `torch.compile(model, mode="reduce-overhead")` or CUDA graphs where shapes stay the '
         "same, an optimizer with `fused=True`; or give each launch more to do with a larger batch"
     )
+    change = '`torch.compile(mode="reduce-overhead")`, or CUDA graphs'
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "launch")
         if not told.matters(profile, found) or 0 < profile.launches.count < _FEW:
             return
@@ -80,7 +81,7 @@ class LaunchBound(Rule):
             short = f"{spot.idle_for(profile)}, behind kernels that end before the next one is launched"
             # The numbers of the queue are of the whole step: they are told once, with what loses most.
             evidence = (short, told.mostly(spot), *(queue if number == 0 else ()))
-            yield spot.hit(profile, evidence, _remedy(spot, kind) or self.advice)
+            yield spot.hit(profile, evidence, *(_remedy(spot, kind) or (self.advice,)))
 
 
 def _parts(profile: Profile, found: list[Spot]) -> Iterator[tuple[Spot, str | None]]:
@@ -115,7 +116,7 @@ def _optimizer(spot: Spot) -> str | None:
 
 
 def _queue(profile: Profile) -> Iterator[str]:
-    """How the host feeds the device, as far as it is known."""
+    """How the CPU feeds the GPU, as far as it is known."""
     launches = profile.launches
     if launches.count > 0:
         number = three_digits(told.per_step(profile, launches.count))
@@ -128,26 +129,30 @@ def _queue(profile: Profile) -> Iterator[str]:
         yield f"nothing was queued for the GPU for {percent(launches.empty)} of the time"
 
 
-def _remedy(spot: Spot, kind: str | None) -> str:
-    """What to write instead, "" where the general advice says all."""
+def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
+    """What to write instead, also in a few words; nothing where the general advice says all."""
     if kind == _ZEROING:
         return (
             "`optimizer.zero_grad(set_to_none=True)`, the default since torch 2.0, launches nothing: it "
-            "drops the gradients in place of filling them"
+            "drops the gradients in place of filling them",
+            "`zero_grad(set_to_none=True)`",
         )
     if kind in _OPTIMIZERS.values():
         return (
             f"`torch.optim.{kind}(..., fused=True)` updates many parameters with one kernel; it computes the "
-            "same but for rounding"
+            "same but for rounding",
+            f"`torch.optim.{kind}(..., fused=True)`",
         )
     if kind is not None:
         return (
             "leave `foreach` at its default (many parameters with one kernel, where the optimizer can), or "
-            "compile the update: `step = torch.compile(optimizer.step)`"
+            "compile the update: `step = torch.compile(optimizer.step)`",
+            "leave the optimizer's `foreach` at its default",
         )
     if any(name in spot.words for name in _COMPILED):
         return (
             'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` makes one launch of '
-            "all its kernels, where shapes stay the same"
+            "all its kernels, where shapes stay the same",
+            '`torch.compile(mode="reduce-overhead")`',
         )
-    return ""
+    return ()

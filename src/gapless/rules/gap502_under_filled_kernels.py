@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.profile import KernelTime
 from gapless.model.wording import percent, three_digits
 from gapless.rules import _profile as told
@@ -20,7 +20,7 @@ _NAMED = 3
 _LONGEST_NAME = 60
 
 
-class UnderFilledKernels(Rule):
+class UnderFilledKernels(ProfileRule):
     """The GPU is busy with kernels that have fewer blocks than it has multiprocessors.
 
     ## What waits
@@ -55,8 +55,9 @@ class UnderFilledKernels(Rule):
         "raise the batch size, or put small operations of one kind together (`torch.bmm`, one wide layer in "
         "place of several narrow ones), so that a kernel has a block for each multiprocessor"
     )
+    change = "raise the batch size, or batch small operations"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         busy, filled = profile.utilization, profile.sm_efficiency
         if not (told.known(busy) and told.known(filled) and busy >= _BUSY and filled < _FILLED * busy):
             return

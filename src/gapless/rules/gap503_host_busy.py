@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
@@ -35,11 +35,11 @@ _OPERATOR = re.compile(r"^\w+::|Backward\d*$|^CompiledFunction|^Torch-Compiled")
 _SAVING = ("torch/serialization.py", "serialization.py: save", "save_checkpoint", "pickle.py: dump")
 
 
-class HostBusy(Rule):
-    """The host computes something else between launches, and the GPU is idle meanwhile.
+class HostBusy(ProfileRule):
+    """The CPU computes something else between launches, and the GPU is idle meanwhile.
 
     ## What waits
-    The GPU has done all that was launched, and the host is at work on something of its own: Python,
+    The GPU has done all that was launched, and the CPU is at work on something of its own: Python,
     operators on CPU tensors, logging, a checkpoint, preparing data. It waits for nobody, so no call shows it.
 
     ## Why it costs
@@ -77,51 +77,59 @@ class HostBusy(Rule):
         "move this into the dataset, where workers do it, or onto the GPU; or do it every N steps only, or "
         "where much work has just been launched"
     )
+    change = "move this work into the dataset's workers"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "host")
         if not told.matters(profile, found):
             return
         for spot in told.told(profile, found):
-            busy = f"{spot.idle_for(profile)}, while the host does something else and launches nothing"
-            yield spot.hit(profile, (busy, told.mostly(spot)), _remedy(profile, spot, self.advice))
+            busy = f"{spot.idle_for(profile)}, while the CPU does something else and launches nothing"
+            yield spot.hit(profile, (busy, told.mostly(spot)), *(_remedy(profile, spot) or (self.advice,)))
 
 
-def _remedy(profile: Profile, spot: Spot, advice: str) -> str:
+def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
+    """What to write instead, also in a few words; nothing where the general advice says all."""
     below = {frame.library for frame in spot.site.library_frames} if spot.site else set()
     if any(name in spot.words.lower() for name in told.COMPILING):
         return told.COMPILE_ONCE
     if any(name in spot.words for name in _SAVING):
         return (
-            "save less often, or write it from another thread after a copy to the host "
-            "(`torch.distributed.checkpoint.async_save`)"
+            "save less often, or write it from another thread after a copy to the CPU "
+            "(`torch.distributed.checkpoint.async_save`)",
+            "save less often, or with `async_save`",
         )
     if told.first_only(profile, spot):
         return (
             "it happens in the first step only: leave that out of the profile "
-            "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back"
+            "(`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and see whether it comes back",
+            "leave the first steps out: `schedule(wait=5)`",
         )
     if below & _LOGGING:
-        return f"log every N steps: {', '.join(sorted(below & _LOGGING))} is at work here"
+        libraries = ", ".join(sorted(below & _LOGGING))
+        return f"log every N steps: {libraries} is at work here", "log every N steps"
     if below & _DATA or any(name in spot.words for name in _DATA_FILES):
         return (
             "move this into the dataset, where workers do it beside the training, or do it on the GPU with "
-            "torch's own operators"
+            "torch's own operators",
+            "",
         )
     if "gc.collect" in spot.words:
         return (
             "leave `gc.collect()` out of the loop, or call it every N steps; `gc.freeze()` after the set-up "
-            "makes collections short"
+            "makes collections short",
+            "take `gc.collect()` out of the loop",
         )
     if _of_operators(spot):
         return (
-            "an operator that keeps the host so long computes on CPU tensors, is compiled, or runs for the "
-            "first time: move its tensors to the GPU, and record later steps"
+            "an operator that keeps the CPU so long computes on CPU tensors, is compiled, or runs for the "
+            "first time: move its tensors to the GPU, and record later steps",
+            "move its tensors to the GPU",
         )
-    return advice
+    return ()
 
 
 def _of_operators(spot: Spot) -> bool:
-    """Whether the host is mostly in operators of torch, not in Python between them."""
+    """Whether the CPU is mostly in operators of torch, not in Python between them."""
     inside = sum(cost.idle for cost in spot.costs if _OPERATOR.search(cost.site.operator))
     return 2 * inside > spot.idle

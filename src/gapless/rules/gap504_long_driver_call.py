@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
 
@@ -15,14 +15,31 @@ _KINDS = {
     "compiles": told.COMPILING,
 }
 """What is called, by parts of its name in lower case."""
+_REMEDIES = {
+    "loads": (
+        "the driver loads kernels when they are first used: run each shape once before it counts, or set "
+        "`CUDA_MODULE_LOADING=EAGER`",
+        "run each shape once first, or `CUDA_MODULE_LOADING=EAGER`",
+    ),
+    "compiles": told.COMPILE_ONCE,
+    "captures": (
+        "capture the graph once, before the loop, and copy new inputs into its static tensors",
+        "capture the graph once, before the loop",
+    ),
+    "launches": (
+        "the launch of the graph takes long itself: capture larger parts in fewer graphs, and launch the "
+        "next one before this one has run",
+        "capture larger parts in fewer graphs",
+    ),
+}
 
 
-class LongDriverCall(Rule):
-    """The host is in a long call of the driver or a compiler inside the step, and launches nothing.
+class LongDriverCall(ProfileRule):
+    """The CPU is in a long call of the driver or a compiler inside the step, and launches nothing.
 
     ## What waits
     A graph is captured, made ready or launched, the driver loads the code of a kernel that is used for the
-    first time, or `torch.compile` compiles again. The host is held up, and the GPU runs out of work.
+    first time, or `torch.compile` compiles again. The CPU stops there, and the GPU runs out of work.
 
     ## Why it costs
     Each of these belongs into the first steps. In a later step it means that something changed: a new
@@ -58,8 +75,9 @@ class LongDriverCall(Rule):
         "find what changes from step to step (a shape, a dtype, a branch): what is compiled, captured or "
         "loaded for it belongs into the first steps"
     )
+    change = "compile, capture and load in the first steps only"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = [
             spot
             for spot in told.spots(profile, "graph")
@@ -70,26 +88,13 @@ class LongDriverCall(Rule):
         if not told.matters(profile, found):
             return
         for spot in told.told(profile, found):
-            held = f"{spot.idle_for(profile)}, while the host is in a call of the driver or a compiler"
-            yield spot.hit(profile, (held, told.called(profile, spot)), _remedy(spot, self.advice))
+            held = f"{spot.idle_for(profile)}, while the CPU is in a call of the driver or a compiler"
+            yield spot.hit(
+                profile, (held, told.called(profile, spot)), *_REMEDIES.get(_kind(spot), (self.advice,))
+            )
 
 
 def _kind(spot: Spot) -> str:
     """What is called: ``loads``, ``compiles``, ``captures``, ``launches`` or ""."""
     text = spot.words.lower()
     return next((kind for kind, names in _KINDS.items() if any(name in text for name in names)), "")
-
-
-def _remedy(spot: Spot, advice: str) -> str:
-    return {
-        "loads": (
-            "the driver loads kernels when they are first used: run each shape once before it counts, or set "
-            "`CUDA_MODULE_LOADING=EAGER`"
-        ),
-        "compiles": told.COMPILE_ONCE,
-        "captures": "capture the graph once, before the loop, and copy new inputs into its static tensors",
-        "launches": (
-            "the launch of the graph takes long itself: capture larger parts in fewer graphs, and launch the "
-            "next one before this one has run"
-        ),
-    }.get(_kind(spot), advice)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, three_digits
 from gapless.rules import _profile as told
 
 
-class GapsBetweenKernels(Rule):
+class GapsBetweenKernels(ProfileRule):
     """The step has so many kernels that the pauses between them add up, though all were queued in time.
 
     ## What waits
@@ -18,7 +18,7 @@ class GapsBetweenKernels(Rule):
 
     ## Why it costs
     Beside kernels of a few microseconds these pauses are a large part of the step. Neither an earlier launch
-    nor the removal of waits makes them shorter: only fewer kernels do.
+    nor the removal of syncs makes them shorter: only fewer kernels do.
 
     ## Example
     ```python
@@ -44,8 +44,9 @@ class GapsBetweenKernels(Rule):
         "run fewer and longer kernels: `torch.compile`, an optimizer with `fused=True`, `torch._foreach_*` "
         "for lists of tensors, a larger batch"
     )
+    change = "fuse kernels: `torch.compile`, `fused=True`"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = [spot for spot in told.spots(profile, "graph") if told.between_kernels(spot)]
         if not told.matters(profile, found):
             return

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule, Site
-from gapless.model.profile import Cost
+from gapless.model import Hit, Profile, ProfileRule, Site
+from gapless.model.profile import SYNCHRONIZING, Cost
 from gapless.model.wording import duration, percent, three_digits
-from gapless.rules._meetings import SYNCHRONIZING
 from gapless.rules._profile import a_step, of_steps, part
 from gapless.rules._traffic import Traffic, traffic
 
@@ -55,7 +54,7 @@ _REMEDIES = {
 }
 
 
-class ExposedCommunication(Rule):
+class ExposedCommunication(ProfileRule):
     """The GPU only communicates: nothing is computed while collectives run.
 
     ## What waits
@@ -102,8 +101,9 @@ class ExposedCommunication(Rule):
         "overlap collectives with computation: gradient buckets during backward, parameters prefetched, and "
         "fewer exchanges with gradient accumulation"
     )
+    change = "overlap collectives with computation"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         costs = [cost for cost in profile.costs if cost.cause == "communication" and cost.idle > 0]
         idle = sum(cost.idle for cost in costs) or profile.split.communication
         idle = min(idle, profile.idle or idle)

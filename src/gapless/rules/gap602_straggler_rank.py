@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, Ranks, RanksRule, Straggler
 from gapless.model.wording import count, duration, percent
-from gapless.rules._meetings import meetings
-from gapless.rules._straggler import Straggler, straggler
 
 
-class StragglerRank(Rule):
+class StragglerRank(RanksRule):
     """One rank comes later to the collectives than its peers, and all of them wait for it.
 
     ## What waits
@@ -53,12 +51,13 @@ class StragglerRank(Rule):
         "make the slow rank as fast as its peers: move what only it does out of the step, balance the "
         "batches, and check its GPU's clocks and its loader"
     )
+    change = "make the slow rank as fast as its peers"
 
-    def across(self, profiles: Sequence[Profile]) -> Iterator[Hit]:
-        slow = straggler(profiles, meetings(profiles))
+    def of_ranks(self, ranks: Ranks) -> Iterator[Hit]:
+        slow = ranks.straggler
         if slow is None:
             return
-        profile = profiles[slow.position]
+        profile = ranks.profiles[slow.position]
         sites = (reason.site for reason in slow.reasons if reason.site is not None)
         site = next((one for one in sites if one.line is not None or one.operator), None)
         yield Hit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules._profile import a_step, part, per_step
 from gapless.rules._traffic import Traffic, traffic
@@ -22,14 +22,14 @@ SHORT = 20_000
 """Nanoseconds up to which a kernel counts as small where sizes were not recorded."""
 
 OVERHEAD = 50_000
-"""Nanoseconds that a collective takes at least, from the call on the host to the end of its kernel."""
+"""Nanoseconds that a collective takes at least, from the call on the CPU to the end of its kernel."""
 
 MATTERS = 0.01
 
 _NAMES = ("all_reduce", "all_gather", "broadcast", "reduce")
 
 
-class ManySmallCollectives(Rule):
+class ManySmallCollectives(ProfileRule):
     """Dozens of tiny collectives in a step, where one would carry the same data.
 
     ## What waits
@@ -38,7 +38,7 @@ class ManySmallCollectives(Rule):
     and the ranks wait for one another each time.
 
     ## Why it costs
-    Some 50 microseconds each on one machine and more between machines, of the host and of the device, and
+    Some 50 microseconds each on one machine and more between machines, of the CPU and of the GPU, and
     each is another moment at which all wait for the slowest rank.
 
     ## Example
@@ -66,8 +66,9 @@ class ManySmallCollectives(Rule):
         "send one tensor instead of many: DistributedDataParallel's buckets for gradients, one flat "
         "reduction for the states of all metrics"
     )
+    change = "send one tensor in place of many"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         for one in traffic(profile):
             small = _small(profile, one)
             if small is None or small.count < MANY:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration
 from gapless.rules import _profile as told
 
 _NAMED = 2
 
 
-class ProfilerOverhead(Rule):
+class ProfilerOverhead(ProfileRule):
     """The profiler took a good part of the steps for itself: without it they are shorter.
 
     ## What waits
-    The host, while the profiler writes down what happened, fetches its buffers from the driver or sets up the
+    The CPU, while the profiler writes down what happened, fetches its buffers from the driver or sets up the
     recording of kernels.
 
     ## Why it costs
@@ -47,8 +47,9 @@ class ProfilerOverhead(Rule):
         "give the profiler a warm-up (`torch.profiler.schedule(wait=5, warmup=2, active=3)`), and record "
         "stacks, memory and shapes only where they are needed"
     )
+    change = "give the profiler a warm-up: `schedule(warmup=2)`"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         overhead, found = profile.recording.overhead, told.spots(profile, "profiler")
         if not told.matters(profile, found) and told.part(profile, overhead) < told.MATTERS:
             return

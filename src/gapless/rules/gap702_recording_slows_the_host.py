@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 
 _HOST = 0.1
-"""The share of the steps that idleness made by the host must have before its length is in doubt."""
+"""The share of the steps that idleness made by the CPU must have before its length is in doubt."""
 _MOST = 0.5
 """And of all idleness: below it other causes come first."""
 
 
-class RecordingSlowsTheHost(Rule):
-    """The host looks slower than it is, because the profiler recorded each Python call or each allocation.
+class RecordingSlowsTheHost(ProfileRule):
+    """The CPU looks slower than it is, because the profiler recorded each Python call or each allocation.
 
     ## What waits
     Nothing of the program. With `with_stack=True` the profiler notes every call and return of Python, with
-    `profile_memory=True` every allocation, and the host launches later for it.
+    `profile_memory=True` every allocation, and the CPU launches later for it.
 
     ## Why it costs
     A training that keeps the GPU busy by itself can look launch-bound in such a profile. The lines are right,
-    the times on the host are too long, and those on the GPU are right again.
+    the times on the CPU are too long, and those on the GPU are right again.
 
     ## Example
     ```python
@@ -38,7 +38,7 @@ class RecordingSlowsTheHost(Rule):
     Take one profile with stacks, to see the lines, and one without, to see the times.
 
     ## When it is fine
-    Where the idleness has other causes: waits and a late input are as long as they look.
+    Where the idleness has other causes: syncs and a late input are as long as they look.
     """
 
     code = "GAP702"
@@ -47,8 +47,9 @@ class RecordingSlowsTheHost(Rule):
         "take a second profile without `with_stack` and `profile_memory`, and believe the times of that one "
         "and the lines of this one"
     )
+    change = "record again without `with_stack`, `profile_memory`"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         options = tuple(_options(profile))
         host = told.idle_of(told.spots(profile, "launch", "host"))
         if not options or told.part(profile, host) < _HOST or host < _MOST * profile.idle:
@@ -58,7 +59,7 @@ class RecordingSlowsTheHost(Rule):
         yield Hit(
             evidence=(
                 f"recorded with {' and '.join(options)}{many}",
-                f"the GPU waits for the host for {told.of_steps(profile, host)}, and for less without this",
+                f"the GPU waits for the CPU for {told.of_steps(profile, host)}, and for less without this",
             ),
             remedy=self.advice,
         )

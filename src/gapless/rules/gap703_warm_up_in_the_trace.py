@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent
 from gapless.rules import _profile as told
 from gapless.rules._profile import Spot
@@ -20,7 +20,7 @@ _STEPS = 3
 """With fewer steps nothing tells which of them is the usual one."""
 
 
-class WarmUpInTheTrace(Rule):
+class WarmUpInTheTrace(ProfileRule):
     """The beginning of the program is in the trace, and is counted in all numbers.
 
     ## What waits
@@ -54,8 +54,9 @@ class WarmUpInTheTrace(Rule):
         "leave the first steps out of the profile: `torch.profiler.schedule(wait=5, warmup=2, active=3)`, "
         "with `prof.step()` at the end of each step"
     )
+    change = "leave the first steps out: `schedule(wait=5)`"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         evidence = tuple(_longer(profile))
         found = list(_once(profile))
         if told.part(profile, min(told.idle_of(found), profile.idle)) >= _EXCESS:

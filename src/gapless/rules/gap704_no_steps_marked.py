@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration
 from gapless.rules import _profile as told
 
@@ -12,7 +12,7 @@ _IDLE = 0.1
 """Where the GPU is idle for less than this of the trace, no step could change the picture."""
 
 
-class NoStepsMarked(Rule):
+class NoStepsMarked(ProfileRule):
     """Nothing in the trace says where a step begins: all numbers are of the whole of it, set-up included.
 
     ## What waits
@@ -47,8 +47,9 @@ class NoStepsMarked(Rule):
         "call `prof.step()` at the end of each step, with a schedule: "
         "`torch.profiler.schedule(wait=5, warmup=2, active=3)`"
     )
+    change = "call `prof.step()` at the end of each step"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         works = profile.utilization > 0 or profile.launches.count > 0 or bool(profile.kernels)
         if profile.steps.source != "span" or not works or told.part(profile, profile.idle) < _IDLE:
             return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as told
 
 
-class NoStacksRecorded(Rule):
+class NoStacksRecorded(ProfileRule):
     """The trace has no Python stacks: findings name operators in place of lines.
 
     ## What waits
@@ -30,7 +30,7 @@ class NoStacksRecorded(Rule):
     with torch.profiler.profile(activities=activities, with_stack=True) as prof:
         train(steps=3)
     ```
-    The CPU must be among the activities. Stacks make the host slower (GAP702) and the file larger: a few
+    The CPU must be among the activities. Stacks make the CPU slower (GAP702) and the file larger: a few
     steps are enough. Inside what `torch.compile` compiled there are no Python frames to record.
     Where a few functions are in question, `gapless.annotate(loss_function)` names their lines in the trace
     without stacks, and without editing them.
@@ -42,8 +42,9 @@ class NoStacksRecorded(Rule):
     code = "GAP705"
     name = "no-stacks-recorded"
     advice = "record a few steps with `with_stack=True` (and the CPU among the activities) to see the lines"
+    change = "record a few steps with `with_stack=True`"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if profile.recording.stacks:
             return
         found = told.spots(profile, "wait", "launch", "host", "allocator", "graph")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, Rule
+from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import count
 
 
-class TraceCutOff(Rule):
+class TraceCutOff(ProfileRule):
     """The file ends in the middle: what the profiler wrote after it is missing.
 
     ## What waits
@@ -42,8 +42,9 @@ class TraceCutOff(Rule):
     advice = (
         "record again, and let the process live until the trace is written; fewer steps are written sooner"
     )
+    change = "record again, and let the trace be written"
 
-    def find(self, profile: Profile) -> Iterator[Hit]:
+    def of_profile(self, profile: Profile) -> Iterator[Hit]:
         if profile.recording.truncated:
             steps = profile.steps
             held = "no steps" if steps.source == "span" else count(steps.count, "step")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from gapless.analyze.profile.headline import by_cause, headline
 from tracing import Trace, training
 
 from gapless.analyze.profile.causes import by_cause
@@ -50,7 +51,7 @@ def test_a_wait_with_its_numbers():
     assert found.loss.idle == 20 * MS
     assert found.loss.share == pytest.approx(0.05)
     assert found.evidence[0] == "the GPU idles 5 ms of each 100 ms step because of it, 5.0 %"
-    assert found.evidence[1] == "the host is held up 10 ms a step, 4 waits in all"
+    assert found.evidence[1] == "the CPU stops for 10 ms per step, 4 syncs in all"
 
 
 def test_a_long_wait_that_costs_nothing_is_said_to():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gapless.analyze.ranks import remarks, runs, slow_rank, summaries
+from gapless.analyze.ranks import remarks, runs, side_by_side, slow_rank, summaries
 from gapless.model import Profile
 from gapless.rules import rule
 
@@ -60,7 +60,7 @@ def test_a_rank_that_is_a_second_late_in_every_step(public_profile: Get) -> None
     rows = summaries(profiles)
     assert 990e6 < rows[2].late < 1050e6
     assert all(row.late < 10e6 for row in rows if row.rank != 2)
-    (hit,) = rule("GAP602").across(profiles)
+    (hit,) = rule("GAP602").of_ranks(side_by_side(profiles))
     assert hit.rank == 2
     assert 2950e6 < hit.idle < 3050e6
     assert "running sparse arch" in " ".join(hit.evidence)
@@ -85,5 +85,5 @@ def test_one_step_with_small_differences_names_nobody(public_profile: Get) -> No
     ("name", "count"), [("df_index_resolver-9a5a", 259), ("nccl_data-5a2e", 0), ("pid24049-eeda", 0)]
 )
 def test_gradients_sent_one_by_one(public_profile: Get, name: str, count: int) -> None:
-    hits = list(rule("GAP603").find(public_profile(name)))
+    hits = list(rule("GAP603").of_profile(public_profile(name)))
     assert [hit.evidence[0].split()[0] for hit in hits] == ([str(count)] if count else [])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.profile.grouping import WaitGroup, wait_groups
-from gapless.model import Finding, Frequency, Hit, Loss, Profile, Rule, Site, When
+from gapless.analyze.ranks import side_by_side
+from gapless.model import Finding, Frequency, Hit, Loss, Profile, ProfileRule, RanksRule, Rule, Site, When
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, percent
-from gapless.rules import all_rules
+from gapless.rules import of_kind
 
 NOWHERE = 0.001
 """Idleness below this share of the steps is next to none."""
@@ -24,16 +26,15 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
         return ()
     one = profiles[0]
     found = [_of_waits(group, one) for group in wait_groups(one.costs)]
-    for rule in all_rules():
-        found += [_finding(rule, hit, one) for hit in rule.find(one)]
-        if len(profiles) > 1:
-            found += [_finding(rule, hit, one) for hit in rule.across(profiles)]
+    found += [_of_hit(rule, hit, one) for rule in of_kind(ProfileRule) for hit in rule.of_profile(one)]
+    if len(profiles) > 1:
+        ranks = side_by_side(profiles)
+        found += [_of_hit(rule, hit, one) for rule in of_kind(RanksRule) for hit in rule.of_ranks(ranks)]
     return order(found)
 
 
 def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
     costs = [profile.costs[position] for position in group.costs]
-    sites = tuple(cost.site for cost in costs)
     longest = max(costs, key=lambda cost: (cost.idle, cost.blocked))
     loss = Loss(
         idle=sum(cost.idle for cost in costs),
@@ -44,22 +45,16 @@ def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
         start=longest.start,
         end=longest.end,
     )
-    return Finding(
-        code=group.rule.code,
-        name=group.rule.name,
+    return finding(
+        group.rule,
+        Hit(evidence=_told(loss, profile), remedy=group.remedy, bytes=sum(cost.bytes for cost in costs)),
+        _frequency(loss.calls, max(cost.steps for cost in costs), profile),
+        sites=tuple(cost.site for cost in costs),
         line=group.line,
         place=group.place,
-        frequency=_frequency(loss.calls, max(cost.steps for cost in costs), profile),
-        remedy=group.remedy,
-        evidence=_told(loss, profile),
+        backward=group.backward,
         loss=loss,
         price=_price(group, profile),
-        operators=tuple(dict.fromkeys(site.operator for site in sites)),
-        library_stack=sites[0].library_frames,
-        backward=group.backward,
-        node=sites[0].node,
-        bytes=sum(cost.bytes for cost in costs),
-        sites=sites,
     )
 
 
@@ -79,45 +74,29 @@ def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:
     if loss.share >= NOWHERE:
         told.append(f"the GPU idles {duration(loss.idle / steps)} {per} because of it, {percent(loss.share)}")
     if loss.calls:
-        waits = count(loss.calls, "wait")
-        each = " a step" if steps > 1 else ""
-        blocked = f"the host is held up {duration(loss.blocked / steps)}{each}, {waits} in all"
+        each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
+        blocked = f"the CPU stops for {duration(loss.blocked / steps)}{each}, {syncs} in all"
         if loss.blocked > 20 * loss.idle and _share(loss.blocked, profile) >= 10 * NOWHERE:
             if loss.working >= NEARLY * loss.blocked:
-                blocked += ", nearly all of it while the GPU works: shortening the wait alone gains little"
+                blocked += ", nearly all of it while the GPU works: shortening the sync alone gains little"
             else:
                 blocked += ", for something that the profile does not show"
         told.append(blocked)
     return tuple(told)
 
 
-def _finding(rule: Rule, hit: Hit, profile: Profile) -> Finding:
-    site = hit.site
-    backward = bool(site and site.in_backward and site.forward)
-    return Finding(
-        code=rule.code,
-        name=rule.name,
-        line=site.line if site else None,
-        place=_place(site, profile) if site and not site.line else "",
-        frequency=_frequency(hit.calls, hit.steps, profile),
-        remedy=hit.remedy,
-        evidence=hit.evidence,
-        loss=Loss(
-            idle=hit.idle,
-            share=_share(hit.idle, profile),
-            blocked=hit.blocked,
-            calls=hit.calls,
-            start=hit.start,
-            end=hit.end,
-            rank=hit.rank,
-        ),
-        operators=(site.operator,) if site and site.operator else (),
-        library_stack=site.library_frames if site else (),
-        backward=backward,
-        node=site.node if site else "",
-        bytes=hit.bytes,
-        sites=(site,) if site else (),
+def _of_hit(rule: Rule, hit: Hit, profile: Profile) -> Finding:
+    loss = Loss(
+        idle=hit.idle,
+        share=_share(hit.idle, profile),
+        blocked=hit.blocked,
+        calls=hit.calls,
+        start=hit.start,
+        end=hit.end,
+        rank=hit.rank,
     )
+    frequency = _frequency(hit.calls, hit.steps, profile)
+    return finding(rule, hit, frequency, place=_place(hit.site, profile) if hit.site else "", loss=loss)
 
 
 def _place(site: Site, profile: Profile) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from gapless.model import Cost, Profile, Site
+from gapless.analyze.collectives.meetings import Meeting, Meetings, numbers
+from gapless.analyze.collectives.pairing import median
+from gapless.model import Cost, Profile, Reason, Site, Straggler
 from gapless.model.wording import duration, percent
-from gapless.rules._meetings import Meeting, Meetings, numbers
-from gapless.rules._pairing import median
 
 MATTERS = 0.03
 """The part of a step that peers have to lose before a rank is called slow; less is noise between GPUs."""
@@ -33,48 +31,16 @@ TOGETHER = 0.1
 _KERNELS = 3
 _REASONS = 3
 _WHY: dict[str, str] = {
-    "wait": "while the host waits for the device",
+    "wait": "while the CPU waits for the GPU",
     "input": "until the next batch is there",
-    "transfer": "while the host copies",
-    "launch": "because the host launches no faster",
-    "host": "while the host does something else",
+    "transfer": "while the CPU copies",
+    "launch": "because the CPU launches no faster",
+    "host": "while the CPU does something else",
     "allocator": "while memory is taken from the driver",
     "graph": "in a long call of the driver",
     "profiler": "while the profiler works",
     "unknown": "with nothing recorded",
 }
-
-
-class Reason(NamedTuple):
-    """Something of which the slow rank has more than its peers: `more` nanoseconds in each step."""
-
-    text: str
-    more: float
-    site: Site | None = None
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """The slow rank; times in nanoseconds per step.
-
-    `late` is how much longer its peers' kernels run in the collectives they share with it, in the median over
-    them. `lost` is the part of it in which they do nothing else, `share` that part of a step.
-    It is the last in `last` of `shared` collectives, which make up `blame` of the time that ranks wait in
-    these, and the slowest in `slowest` of `steps` steps.
-    """
-
-    position: int
-    rank: int
-    late: float
-    lost: float
-    share: float
-    blame: float
-    last: int
-    shared: int
-    slowest: int
-    steps: int
-    peers: int
-    reasons: tuple[Reason, ...] = ()
 
 
 def late(count: int, found: Meetings) -> list[float]:
@@ -253,7 +219,7 @@ def _lines(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
         return _per_step(profile, (((_place(line.site),), line.total) for line in profile.lines))
 
     return [
-        Reason(f"{duration(more)} more work for the device in each step from {key[0]}", more, sites[key])
+        Reason(f"{duration(more)} more work for the GPU in each step from {key[0]}", more, sites[key])
         for key, more in _more(slow, peers, amounts)
         if key[0]
     ]
@@ -262,13 +228,13 @@ def _lines(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
 def _phases(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
     """Phases that take longer, on the host or on the device."""
     found = []
-    for place in ("device", "host"):
+    for place, named in (("device", "GPU"), ("host", "CPU")):
 
         def amounts(profile: Profile, place: str = place) -> Amounts:
             return _per_step(profile, (((one.name,), getattr(one, place)) for one in profile.phases))
 
         for (name,), more in _more(slow, peers, amounts):
-            found.append(Reason(f"{duration(more)} longer in each step on the {place}, in {name}", more))
+            found.append(Reason(f"{duration(more)} longer in each step on the {named}, in {name}", more))
     return sorted(found, key=lambda reason: -reason.more)
 
 

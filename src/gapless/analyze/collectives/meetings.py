@@ -10,11 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gapless.analyze.collectives.pairing import Pairs, Sequences, match, series
 from gapless.model import Profile
-from gapless.rules._pairing import Pairs, Sequences, match, series
-
-SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""Collectives that no rank can finish before all have come: the root of a broadcast may."""
+from gapless.model.profile import SYNCHRONIZING
 
 ROUNDS = 16
 """How many sets of ranks that do not meet one another are told apart where groups were not recorded."""

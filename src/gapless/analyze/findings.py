@@ -1,0 +1,49 @@
+"""Where a rule was met, as a `Finding`: the one place that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gapless.model import Finding, Frequency, Hit, Loss, Rule, Site, SourceLine, WaitRule
+from gapless.model.profile import Price
+
+
+def finding(
+    rule: Rule,
+    hit: Hit,
+    frequency: Frequency,
+    *,
+    sites: Sequence[Site] = (),
+    line: SourceLine | None = None,
+    place: str = "",
+    backward: bool | None = None,
+    loss: Loss | None = None,
+    price: Price | None = None,
+) -> Finding:
+    """`hit` of `rule`, with what is known of it beside the rule.
+
+    `sites` are all that were gathered in it (else that of the hit), `line` the line to change (else that of
+    the first site) and `place` what is said in its stead. `backward` says that it happens in backward of the
+    line, which is otherwise read off the first site.
+    """
+    sites = tuple(sites) or ((hit.site,) if hit.site is not None else ())
+    first = sites[0] if sites else Site(operator="", mechanism="none")
+    line = line or first.line
+    return Finding(
+        code=rule.code,
+        name=rule.name,
+        line=line,
+        place="" if line is not None else place,
+        frequency=frequency,
+        remedy=hit.remedy,
+        change=hit.change or (rule.change_at(first) if isinstance(rule, WaitRule) else rule.change),
+        evidence=hit.evidence,
+        loss=loss,
+        price=price,
+        operators=tuple(dict.fromkeys(site.operator for site in sites if site.operator)),
+        library_stack=first.library_frames,
+        backward=first.in_backward and bool(first.forward) if backward is None else backward,
+        node=first.node,
+        bytes=hit.bytes,
+        sites=sites,
+    )

@@ -1,0 +1,142 @@
+"""Which syncs one change mends, and what stands in the list of things to do."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.analyze.findings import finding
+from gapless.model import Frequency, Hit, Site, SourceLine, WaitRule
+from gapless.rules import match, of_kind, rule
+
+NAMES = st.from_regex(r"[A-Za-z_]{1,6}", fullmatch=True)
+
+
+def site(code: str, line: int = 7, function: str = "main", *below: SourceLine, **more: object) -> Site:
+    found = {"operator": "aten::_local_scalar_dense", "mechanism": "read", **more}
+    return Site(stack=(*below, SourceLine("/home/me/train.py", line, function, code)), **found)  # type: ignore[arg-type]
+
+
+def mask(code: str, line: int = 7, function: str = "main", **more: object) -> Site:
+    return site(code, line, function, operator="aten::index", mechanism="size", **more)
+
+
+def index(code: str, line: int, function: str) -> Site:
+    return site(code, line, function, operator="aten::index", mechanism="h2d", detail="index")
+
+
+def mended(*sites: Site) -> int:
+    """By how many changes these are mended."""
+    return len({(match(one).code, match(one).mended_with(one)) for one in sites})
+
+
+def test_reads_of_one_function_are_one_change_whatever_they_read() -> None:
+    assert mended(site("a = loss.item()", 7), site("b = norm.item()", 8), site("total += acc.item()", 9)) == 1
+
+
+def test_reads_of_two_functions_are_two() -> None:
+    assert mended(site("loss.item()", 7, "train"), site("loss.item()", 70, "evaluate")) == 2
+
+
+def test_printing_and_reading_are_two() -> None:
+    assert mended(site("a = loss.item()", 7), site("print(loss)", 8, call="Tensor.__repr__")) == 2
+
+
+def test_three_selections_by_one_mask_are_as_many_as_their_remedies() -> None:
+    same = [mask("loss = F.mse_loss(x[m], y[m])", 7), mask("loss = F.mse_loss(x[m], y[m])", 9)]
+    assert mended(*same) == 1
+    assert mended(*same, mask("z = x[other].mean()", 11)) == 2
+
+
+def test_backward_of_a_line_is_mended_with_it() -> None:
+    line = SourceLine("/home/me/train.py", 7, "main", "loss = F.mse_loss(x[m], y[m])")
+    forward = Site(operator="aten::index", mechanism="size", stack=(line,))
+    behind = (
+        SourceLine("/site/torch/autograd/graph.py", 3, "_engine_run_backward", "", "torch"),
+        SourceLine("/home/me/train.py", 9, "main", "loss.backward()"),
+    )
+    backward = Site(
+        operator="aten::index",
+        mechanism="size",
+        stack=behind,
+        forward=(line,),
+        node="IndexBackward0",
+    )
+    assert match(forward).code == match(backward).code == "GAP112"
+    assert mended(forward, backward) == 1
+
+
+def test_index_copies_are_mended_over_the_whole_class() -> None:
+    copies = [
+        index(f"x[i{n}]", n, f"Matcher.{name}") for n, name in enumerate(("forward", "cost", "forward"))
+    ]
+    assert {match(one).code for one in copies} == {"GAP124"}
+    assert mended(*copies) == 1
+    assert mended(*copies, index("x[i]", 50, "Loss.forward")) == 2
+    assert (
+        mended(index("x[i]", 1, "forward"), index("x[i]", 2, "backward")) == 2
+    )  # a profile knows no classes
+
+
+@pytest.mark.parametrize(
+    ("function", "of_function", "of_class"),
+    [
+        ("main", "main", "main"),
+        ("Net.forward", "Net.forward", "Net"),
+        ("Net.forward.<locals>.<lambda>", "Net.forward", "Net"),
+        ("Net.forward.<locals>.<genexpr>.<locals>.<listcomp>", "Net.forward", "Net"),
+        ("main.<locals>.step", "main.<locals>.step", "main.<locals>.step"),
+        ("main.<locals>.Net.forward", "main.<locals>.Net.forward", "main.<locals>.Net"),
+        ("<module>", "<module>", "<module>"),
+        ("", "", ""),
+    ],
+)
+def test_functions_and_classes_by_their_names(function: str, of_function: str, of_class: str) -> None:
+    read, copy = site("x.item()", 1, function), index("x[i]", 1, function)
+    assert match(read).mended_with(read)[1] == of_function
+    assert match(copy).mended_with(copy)[1] == of_class
+
+
+@given(NAMES, NAMES, st.integers(1, 99), st.integers(1, 99))
+def test_two_files_are_never_mended_together(one: str, other: str, first: int, second: int) -> None:
+    for each in of_kind(WaitRule):
+        here, there = (
+            Site(operator="aten::x", mechanism="read", stack=(SourceLine(file, at, "f", "y = x"),))
+            for file, at in ((f"a/{one}.py", first), (f"b/{other}.py", second))
+        )
+        assert each.mended_with(here) != each.mended_with(there)
+
+
+def test_a_library_that_waits_is_not_told_to_change_its_code() -> None:
+    below = SourceLine("/site/somelib/core.py", 12, "check", "if torch.equal(a, b):", "somelib")
+    own = site("if torch.equal(a, b):", operator="aten::equal")
+    within = site("somelib.check(a, b)", 7, "main", below, operator="aten::equal")
+    assert match(own).code == match(within).code == "GAP104"
+    assert match(own).change_at(own) == rule("GAP104").change
+    assert (
+        match(within).change_at(within) == "find an option of somelib that avoids it, or call it less often"
+    )
+    assert mended(own, within) == 2
+
+
+def test_an_option_of_the_library_is_named_where_it_is_known() -> None:
+    lbfgs = SourceLine("/site/torch/optim/lbfgs.py", 1, "LBFGS.step", "float(loss)", "torch")
+    wait = site("optimizer.step(closure)", 7, "main", lbfgs)
+    assert match(wait).change_at(wait) == "fewer iterations of LBFGS: `max_iter`"
+    pinned = site(
+        "x = torch.randn(4).to(device)", operator="aten::_to_copy", mechanism="h2d", detail="pageable"
+    )
+    assert match(pinned).change_at(pinned) == "make the tensor on the GPU"
+
+
+def test_a_finding_has_the_change_of_its_hit_its_site_or_its_rule() -> None:
+    often = Frequency(when="every-step", waits=1.0)
+    hit = Hit(evidence=(), remedy="in many words")
+    starved = finding(rule("GAP301"), msgspec.structs.replace(hit, change="`num_workers=4`"), often)
+    assert starved.change == "`num_workers=4`"
+    assert finding(rule("GAP301"), hit, often).change == rule("GAP301").change
+    lbfgs = SourceLine("/site/torch/optim/lbfgs.py", 1, "LBFGS.step", "float(loss)", "torch")
+    wait = site("optimizer.step(closure)", 7, "main", lbfgs)
+    assert finding(match(wait), hit, often, sites=(wait,)).change == match(wait).change_at(wait)
