@@ -9,10 +9,10 @@ from typing import Literal
 
 from gapless.analyze.loop import Loop
 from gapless.analyze.steps import Steps
-from gapless.model import Event, Rule, Session, Site, SourceLine, user_line
+from gapless.model import Event, Session, Site, SourceLine, WaitRule, user_line
 from gapless.rules import match
 
-_Described = tuple[Rule, SourceLine, str, bool]
+_Described = tuple[WaitRule, SourceLine, str, bool]
 
 UNKNOWN = SourceLine("<unknown>", 0)
 """Stands where no Python frame was there: a thread of a library's own."""
@@ -31,7 +31,7 @@ class Group:
     are the groups that were made one.
     """
 
-    rule: Rule
+    rule: WaitRule
     line: SourceLine
     remedy: str
     backward: bool
