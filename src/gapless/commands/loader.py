@@ -17,24 +17,22 @@ from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
 from gapless.commands._diagnosed import diagnosis
 from gapless.commands._saved import kind_of
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError
 from gapless.model.loading import Demand, Diagnosis, save
 from gapless.render import _loader
 from gapless.rules._loader import MATTERS
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
-_DOING = {
-    "cores": "trying the cores",
-    "items": "making batches",
-    "lines": "looking where the time goes",
-    "workers": "trying a worker",
-    "loop": "running the loader as it is",
-    "advice": "running the setting advised",
-    "mistakes": "looking for mistakes",
-}
+_INTERRUPTED = 130
 _MISTAKES, _AT_LEAST = 0.5, 5.0
 """Part of the budget, and seconds at least, for looking for mistakes, besides."""
+
+
+class _Interrupted(GaplessError):
+    """Ctrl-C, before anything was found."""
+
+    exit_code = _INTERRUPTED
 
 
 @click.command("loader")
@@ -52,7 +50,11 @@ _MISTAKES, _AT_LEAST = 0.5, 5.0
     help="Part of a step in which the host computes: 1 where it launches kernels all the time.",
 )
 @click.option("--budget", metavar="TIME", default="20s", show_default=True, help="How long to measure.")
-@click.option("--verify", is_flag=True, help="Run the recommended setting, too, and compare.")
+@click.option(
+    "--verify/--no-verify",
+    default=None,
+    help="Run the recommended setting within the budget and compare; on by default.",
+)
 @click.option(
     "--mistakes/--no-mistakes",
     default=True,
@@ -87,7 +89,7 @@ def command(
     session: str | None,
     step_cpu: float,
     budget: str,
-    verify: bool,
+    verify: bool | None,
     mistakes: bool,
     ranks: int,
     fail_on: str,
@@ -106,13 +108,15 @@ def command(
     \b
     Examples:
       gapless loader train.py:make_loader --step-ms 120
-      gapless loader train.py:make_loader --profile trace.json.gz --verify
+      gapless loader train.py:make_loader --profile trace.json.gz
       gapless loader data.py:train_set --budget 60s -o loader.json
       gapless loader train.py:make_loader --ranks 2 --fail-on GAP31
       gapless loader loader.json --step-ms 60
       gapless loader loader.json -f html > loader.html    a page
 
-    Exit status: 0; 1 found what --fail-on names; 2 usage; 3 no batch can be made.
+    Ctrl-C ends the measurement and reports what was found until then.
+
+    Exit status: 0; 1 found what --fail-on names; 2 usage; 3 no batch can be made; 130 interrupted.
     """
     codes = _gate.parse_codes(fail_on)
     _output.refuse_terminal(form, sys.stdout, f"gapless loader -f html {target}")
@@ -126,7 +130,7 @@ def command(
         made = _again(target, demand)
     else:
         wanted = ranks if mistakes else 0
-        made = _measured(target, demand, seconds(budget), verify, wanted, quiet)
+        made = _measured(target, demand, seconds(budget), verify is not False, wanted, quiet)
     if output:
         save(made, output)
     style = _output.style_for(stream, color=not no_color, unfold=unfold, folder=os.getcwd())
@@ -141,15 +145,24 @@ def command(
 
 
 def _status(made: Diagnosis, codes: tuple[str, ...]) -> int:
-    """1 where something is found that a code in `codes` names; it is said."""
+    """1 where something is found that a code in `codes` names, which is said; 130 after Ctrl-C."""
+    if made.interrupted:
+        return _INTERRUPTED
     found = [*made.correctness.codes] if made.correctness is not None else []
-    now = made.now
-    if made.demand.step and now is not None and now.wait > MATTERS * now.step:
+    if _starved(made):
         found.append(STARVED)
     named = [code for code in found if codes and code.startswith(codes)]
     if named:
         _output.say(f"{', '.join(sorted(named))} (--fail-on)")
     return EXIT_FINDINGS if named else EXIT_OK
+
+
+def _starved(made: Diagnosis) -> bool:
+    """Whether the step that was named waits for its batch: as it was run, or as predicted; not in doubt."""
+    if not made.demand.step or made.doubt is not None:
+        return False
+    run = made.seen if made.seen is not None else made.now
+    return run is not None and run.wait > MATTERS * run.step
 
 
 def seconds(text: str) -> float:
@@ -176,7 +189,8 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
         raise UsageError("gapless loader runs your loader and so needs PyTorch: pip install torch") from None
     loader, remarks = find(target)
     with _progress(quiet) as progress:
-        made = diagnose(
+        made = _diagnosed(
+            diagnose,
             loader,
             budget,
             demand.step / 1e9 if demand.step else None,
@@ -185,20 +199,37 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
             verify=verify,
             progress=progress,
         )
-        if ranks:
+        if ranks and not made.interrupted:
             progress("mistakes", 0.0)
             seconds = max(_MISTAKES * budget, _AT_LEAST)
-            made = msgspec.structs.replace(made, **_correctness(target, loader, ranks, seconds))
+            made = _correct(made, target, loader, ranks, seconds)
     return msgspec.structs.replace(made, notes=(*remarks, *made.notes))
 
 
-def _correctness(target: str, loader: Any, ranks: int, seconds: float) -> dict[str, Any]:
-    """Whether it yields what it should, as fields of a diagnosis."""
+def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) -> Diagnosis:
+    """A diagnosis, with what was found until Ctrl-C.
+
+    Raises:
+        _Interrupted: nothing was.
+    """
+    try:
+        return diagnose(*words, **named)
+    except KeyboardInterrupt:
+        raise _Interrupted("interrupted before an item was made: nothing is known") from None
+
+
+def _correct(made: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
+    """`made` with whether the loader yields what it should."""
     from gapless.loading import verify
     from gapless.loading.factory import maker_of
+    from gapless.loading.sentence import DOING
 
-    found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
-    return {"correctness": found}
+    try:
+        found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
+    except KeyboardInterrupt:
+        notes = (*made.notes, f"interrupted while {DOING['mistakes']}")
+        return msgspec.structs.replace(made, interrupted="mistakes", notes=notes)
+    return msgspec.structs.replace(made, correctness=found)
 
 
 def _again(path: str, demand: Demand) -> Diagnosis:
@@ -259,5 +290,7 @@ def _of_session(path: str) -> float:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """A bar of the measurement going on, on a terminal; it leaves nothing behind."""
+    from gapless.loading.sentence import DOING
+
     with bar("measuring", quiet=quiet) as told:
-        yield lambda part, done: told(done, 1.0, _DOING.get(part, part))
+        yield lambda part, done: told(done, 1.0, DOING.get(part, part))
