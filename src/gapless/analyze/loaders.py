@@ -26,15 +26,35 @@ _FAR = 2.0
 
 def report(made: Diagnosis) -> Report:
     """The diagnosis of a loader as a document."""
-    use = LoaderUse(made=made.fetched, dataset=made.dataset, setting=made.setting, diagnosis=made)
-    wrong = made.correctness.mistakes if made.correctness is not None else ()
     return Report(
         verdict=verdict(made),
         kind="loader",
-        findings=order(dict.fromkeys(_mistaken(one, use) for one in wrong)),
+        findings=order(findings([_alone(made)])),
         tables=tables(made),
         notes=made.notes,
         loader=made,
+    )
+
+
+def _alone(made: Diagnosis) -> LoaderUse:
+    """The loader as a run would have used it that asks for one batch in each step."""
+
+    def exactly(nanoseconds: float) -> Range:
+        return Range(*[round(nanoseconds)] * 3)
+
+    told = made.demand.step > 0 and made.now is not None and made.advised is not None and made.doubt is None
+    return LoaderUse(
+        made=made.fetched,
+        dataset=made.dataset,
+        setting=made.setting,
+        length=made.length,
+        per_step=1.0,
+        step=exactly(made.demand.step),
+        late=exactly(made.now.wait) if told and made.now is not None else Range(),
+        left=exactly(made.advised.wait) if told and made.advised is not None else Range(),
+        fetch=made.fetch,
+        diagnosis=made if made.doubt is None else None,
+        mistakes=made.correctness.mistakes if made.correctness is not None else (),
     )
 
 
