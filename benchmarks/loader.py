@@ -33,7 +33,7 @@ from gapless.loading.cores import beside
 from gapless.loading.forked import Tell, measured
 from gapless.loading.measure import diagnose
 from gapless.loading.measure_items import ENOUGH, measure_items
-from gapless.loading.measure_workers import use
+from gapless.loading.measure_loop import use
 from gapless.loading.predict import Measured, predict
 from gapless.model.loading import Seen, Setting
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -74,7 +75,9 @@ def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
     one = found(document, "GAP301")
     assert document["findings"][0] == one  # what costs most comes first
     assert one["line"]["line"] == line_of("loader = DataLoader(")
-    assert "nearly all of it waiting for I/O" in one["evidence"][0]
+    assert re.search(
+        "nearly all of it (sleeping|waiting);", one["evidence"][0]
+    )  # by how often it was looked at
     assert "`time.sleep(float(sys.argv[1]))` (train.py:9)" in one["evidence"][0]
     assert "with num_workers=0" in one["evidence"][1]
     assert 15e6 < one["price"]["last"] < 60e6

@@ -47,7 +47,7 @@ def test_a_real_profile_and_a_measurement_like_it(capsys, starved, tmp_path):
     assert status == 0
     assert one["evidence"][: len(plain["evidence"])] == plain["evidence"]
     cost, predicted = one["evidence"][len(plain["evidence"]) :]
-    assert cost == "a batch takes 69 ms to make, 58 ms CPU time and 11 ms waiting for I/O"
+    assert cost == "a batch takes 69 ms to make, 58 ms CPU time and 11 ms waiting"
     assert predicted.startswith("predicted for this profile's step of 108 ms without its input: 69 ms")
     assert one["remedy"].startswith("`DataLoader(..., num_workers=1)`: a step is then predicted to take 1")
     assert one["remedy"].endswith("here it takes 178 ms")

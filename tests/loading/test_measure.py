@@ -16,12 +16,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from gapless.loading import diagnose, timed
-from gapless.loading.forked import LoaderError, available, measured, positions_kept
+from gapless.loading import diagnose, measure_loop, timed, trust
+from gapless.loading import measure as room
+from gapless.loading.forked import LoaderError, Stopped, available, measured, positions_kept
+from gapless.loading.inside import Inside, Made
 from gapless.loading.measure import unpicklable
 from gapless.loading.measure_items import hot_lines, measure_items
-from gapless.loading.measure_workers import Memory, _Sums, measure_transfer, memory_of, use
-from gapless.model.loading import Fetch, Seen, Setting, Transfer
+from gapless.loading.measure_loop import use
+from gapless.loading.measure_workers import Memory, _Sums, measure_transfer, memory_of
+from gapless.model.loading import Doubt, Fetch, Machine, Seen, Setting, Transfer
 from gapless.model.source import SourceLine
 
 pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
@@ -100,8 +103,16 @@ def _no_worker_left():
     assert children() <= before
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_else():
+    """As if this machine were always idle: who else uses it while tests run is no matter of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trust, "doubt", lambda of: Doubt(kind="interrupted") if of.interrupted else None)
+        yield
+
+
 @pytest.fixture(scope="module")
-def quick():
+def quick(_nobody_else):
     """One real measurement for several tests."""
     loader = DataLoader(Items(4000), batch_size=4, num_workers=1)
     return diagnose(loader, 1.2, 0.005, busy=0.2, verify=True)
@@ -262,6 +273,169 @@ def test_nothing_measured_changes_what_is_yielded(tmp_path):
         return [[part.tolist() for part in batch] for batch in seen]
 
     assert epoch(look=True) == epoch(look=False)
+
+
+class Given:
+    """In place of `measured`: what each part gives, in turn, without a process and without time."""
+
+    def __init__(self, monkeypatch, **parts) -> None:
+        self.parts, self.asked = parts, list[str]()
+        monkeypatch.setattr(room._Measurement, "_measure", self._measure)
+        monkeypatch.setattr(room, "machine", lambda start, seconds: self._given("cores", Machine(allowed=2)))
+
+    def _given(self, part, other):
+        self.asked.append(part)
+        given = self.parts.get(part, other)
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    def _measure(self, part, kind, work, look=None, patience=0.0):
+        return self._given(part, [] if part == "lines" else Seen())
+
+
+FETCH = Fetch(items=80, item=5 * MS, item_cpu=5 * MS, batch_size=8, batches=((40 * MS, 0),) * 9)
+MOVED = Transfer(batches=9, receive=MS)
+
+
+def ran(step: float, workers: int) -> Seen:
+    return Seen(setting=Setting(workers=workers), batches=40, step=step * MS, wait=(step - 20) * MS)
+
+
+def test_the_setting_advised_is_run_within_the_budget(monkeypatch):
+    given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(33, 2))
+    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert given.asked == ["cores", "items", "lines", "workers", "loop", "advice"]
+    assert found.verified.predicted == found.advised.step
+    assert (found.step_now, found.step_advised) == (60 * MS, 33 * MS)
+    given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0))
+    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02, verify=False)
+    assert "advice" not in given.asked
+    assert found.sentence.endswith("(predicted, not run)")
+
+
+def test_a_run_that_refutes_the_prediction_is_made_again(monkeypatch):
+    given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(45, 2))
+    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert given.asked[-2:] == ["advice", "advice"]
+    assert found.verified.again == 45 * MS
+
+
+def test_a_loader_that_has_what_is_advised_is_run_once(monkeypatch):
+    given = Given(monkeypatch, items=Fetch(items=80, batch_size=8, batches=((MS // 9, 0),)), loop=ran(20, 0))
+    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert given.asked[-1] == "loop"
+    assert found.verified == found.seen
+
+
+def test_an_item_slower_than_the_budget_has_an_answer(monkeypatch):
+    slow = Fetch(items=1, item=6e9, item_wait=6e9, batch_size=8, batches=((0, 48_000 * MS),))
+    given = Given(monkeypatch, items=slow)
+    found = diagnose(DataLoader(Items(800), batch_size=8), 2, 0.02)
+    assert given.asked == ["cores", "items"]
+    assert (found.transfer.assumed, found.seen, found.verified) == (True, None, None)
+    assert found.recommended["num_workers"] == 32
+    assert found.sentence.endswith("(predicted, not run)")
+    assert found.notes[0] == "no worker was tried: a batch takes 48 s, and --budget is 2 s"
+    assert found.notes[1].startswith("num_workers=0 was not run: some steps of it take 432 s")
+
+
+CTRL_C = KeyboardInterrupt()
+
+
+@pytest.mark.parametrize(
+    ("parts", "at", "begins"),
+    [
+        ({"items": Stopped(CTRL_C, FETCH)}, "items", "interrupted while making batches: a batch takes"),
+        ({"lines": Stopped(CTRL_C)}, "lines", "interrupted while looking where the time goes: a batch"),
+        ({"workers": Stopped(CTRL_C)}, "workers", "interrupted while trying a worker: a batch takes"),
+        ({"loop": CTRL_C}, "loop", "interrupted while running the loader as it is: a batch takes"),
+        ({"advice": Stopped(CTRL_C)}, "advice", "interrupted while running the setting advised: a batch"),
+    ],
+    ids=["items", "lines", "workers", "loop", "advice"],
+)
+def test_what_was_found_until_ctrl_c_is_told(monkeypatch, parts, at, begins):
+    # The real one sets the part and keeps what an interrupted measurement tells.
+    given = Given(monkeypatch, **{"items": FETCH, "workers": MOVED, "loop": ran(60, 0), **parts})
+
+    def measure(self, part, kind, work, look=None, patience=0.0):
+        self.part = part
+        return given._measure(part, kind, work)
+
+    monkeypatch.setattr(room._Measurement, "_measure", measure)
+    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
+    assert found.interrupted == at
+    assert found.sentence.startswith(begins)
+    assert found.fetch.items == 80
+    assert found.recommended == {}
+
+
+def test_ctrl_c_before_the_first_item_and_other_requests_are_raised(monkeypatch):
+    class Terminated(BaseException):
+        pass
+
+    loader = DataLoader(Items(800), batch_size=8)
+    for parts, kind in (
+        ({"cores": KeyboardInterrupt()}, KeyboardInterrupt),
+        ({"items": Stopped(CTRL_C)}, KeyboardInterrupt),
+        ({"items": FETCH, "workers": Stopped(Terminated())}, Terminated),
+    ):
+        Given(monkeypatch, **parts)
+        with pytest.raises(kind):
+            diagnose(loader, 20, 0.02)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_measurement_that_is_interrupted_tells_what_it_has(keep):
+    """Really: the process that measures is asked, and answers from the midst of its work."""
+
+    def interrupt(part: float) -> None:
+        raise KeyboardInterrupt
+
+    def work(tell):
+        batches = 0
+        while not tell(0.5):
+            batches += 1
+        return Fetch(items=batches or 1)
+
+    with pytest.raises(Stopped if keep else KeyboardInterrupt) as caught:
+        measured(work, Fetch, 60, interrupt, keep=keep)
+    if keep:
+        assert isinstance(caught.value.request, KeyboardInterrupt)
+        assert caught.value.result is None or caught.value.result.items >= 1  # None where it had no core
+
+
+def test_items_are_cut_short_when_the_end_is_asked_for():
+    clock = FakeClock()
+    made = Items(10_000, lambda index: clock.pass_by(wait=100))
+    fetch = measure_items(
+        DataLoader(made, batch_size=1000), 1e9, lambda part: clock.now >= 500 * MS, clock=clock
+    )
+    assert (fetch.items, fetch.batch_size) == (5, 1000)
+    assert fetch.wait == pytest.approx(100_000 * MS)
+
+
+def test_a_short_loader_is_run_again_and_again():
+    """Passes of three steps each: all of them count together."""
+    passes = [measure_loop._Pass(DataLoader(Items(3)), Setting(), Inside(0)) for _ in range(3)]
+    for one in passes:
+        one.marks, one.waits, one.counts = [0, 10, 20, 30, 40, 50], [4] * 6, [0] * 6
+        one.made, one.ran, one.first = Made(batches=4, wall=100, cpu=60, delay=20), (90, 10), 7
+    seen = measure_loop._seen(Setting(), passes)
+    assert (seen.batches, seen.step, seen.wait, seen.first) == (9, 10, 4, 7)
+    assert (seen.made, seen.made_cpu, seen.made_wait, seen.had) == (12, 15, 5, 0.9)
+
+
+def test_batches_are_counted_where_they_are_made():
+    loader = DataLoader(Items(12), batch_size=4)
+    inside = Inside(0)
+    with inside.counting():
+        assert len(list(loader)) == 3
+    assert len(list(loader)) == 3
+    made = inside.made
+    assert made.batches == 3
+    assert made.wall >= made.wait >= 0
+    assert made.since(made) == Made()
 
 
 def test_positions_of_files_are_put_back(tmp_path):

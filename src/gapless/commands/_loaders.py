@@ -17,6 +17,7 @@ from gapless.model.loader_use import LoaderUse
 BUDGET = 6.0
 """Seconds for all loaders of a script."""
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+_CUT = "the measurement of the loaders was interrupted"
 _ENDED_WELL = ("enough-steps", "finished", "exit")
 
 
@@ -36,10 +37,11 @@ class Loaders:
     def examined(self, session: Session, found: Report, steps: int) -> tuple[Session, Report]:
         """`session` and its report with what the loaders do; as they were where none was gone through.
 
-        A request to end the process is heeded: then the report comes without.
+        A request to end the process is heeded: then the report comes with what is known until then.
         """
         from gapless.analyze.loaders import with_loaders
         from gapless.capture.signals import Terminated, terminable
+        from gapless.loading.examine import Interrupted
 
         self._uses.stop()
         if not self._uses.uses or not _can_measure(session):
@@ -47,9 +49,12 @@ class Loaders:
         try:
             with terminable():
                 uses = self._examine(found, steps)
+        except Interrupted as cut:
+            self.status = TERMINATED if isinstance(cut.request, Terminated) else INTERRUPTED
+            uses, found = cut.found, _noted(found, _CUT)
         except (KeyboardInterrupt, Terminated) as request:
             self.status = INTERRUPTED if isinstance(request, KeyboardInterrupt) else TERMINATED
-            return session, _noted(found, "the measurement of the loaders was interrupted")
+            return session, _noted(found, _CUT)
         except Exception as error:  # what was seen of the waits is not to be lost for it
             why = f"{type(error).__name__}: {error}".split("\n")[0]
             return session, _noted(found, f"the loaders could not be measured: {why}")

@@ -24,15 +24,7 @@ from gapless.rules._loader import MATTERS
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
-_DOING = {
-    "cores": "trying the cores",
-    "items": "making batches",
-    "lines": "looking where the time goes",
-    "workers": "trying a worker",
-    "loop": "running the loader as it is",
-    "advice": "running the setting advised",
-    "mistakes": "looking for mistakes",
-}
+_INTERRUPTED = 130
 _MISTAKES, _AT_LEAST = 0.5, 5.0
 """Part of the budget, and seconds at least, for looking for mistakes, besides."""
 
@@ -52,7 +44,11 @@ _MISTAKES, _AT_LEAST = 0.5, 5.0
     help="Part of a step in which the host computes: 1 where it launches kernels all the time.",
 )
 @click.option("--budget", metavar="TIME", default="20s", show_default=True, help="How long to measure.")
-@click.option("--verify", is_flag=True, help="Run the recommended setting, too, and compare.")
+@click.option(
+    "--verify/--no-verify",
+    default=None,
+    help="Run the recommended setting within the budget and compare; on by default.",
+)
 @click.option(
     "--mistakes/--no-mistakes",
     default=True,
@@ -87,7 +83,7 @@ def command(
     session: str | None,
     step_cpu: float,
     budget: str,
-    verify: bool,
+    verify: bool | None,
     mistakes: bool,
     ranks: int,
     fail_on: str,
@@ -106,13 +102,15 @@ def command(
     \b
     Examples:
       gapless loader train.py:make_loader --step-ms 120
-      gapless loader train.py:make_loader --profile trace.json.gz --verify
+      gapless loader train.py:make_loader --profile trace.json.gz
       gapless loader data.py:train_set --budget 60s -o loader.json
       gapless loader train.py:make_loader --ranks 2 --fail-on GAP31
       gapless loader loader.json --step-ms 60
       gapless loader loader.json -f html > loader.html    a page
 
-    Exit status: 0; 1 found what --fail-on names; 2 usage; 3 no batch can be made.
+    Ctrl-C ends the measurement and reports what was found until then.
+
+    Exit status: 0; 1 found what --fail-on names; 2 usage; 3 no batch can be made; 130 interrupted.
     """
     codes = _gate.parse_codes(fail_on)
     _output.refuse_terminal(form, sys.stdout, f"gapless loader -f html {target}")
@@ -126,7 +124,7 @@ def command(
         made = _again(target, demand)
     else:
         wanted = ranks if mistakes else 0
-        made = _measured(target, demand, seconds(budget), verify, wanted, quiet)
+        made = _measured(target, demand, seconds(budget), verify is not False, wanted, quiet)
     if output:
         save(made, output)
     style = _output.style_for(stream, color=not no_color, unfold=unfold, folder=os.getcwd())
@@ -141,15 +139,24 @@ def command(
 
 
 def _status(made: Diagnosis, codes: tuple[str, ...]) -> int:
-    """1 where something is found that a code in `codes` names; it is said."""
+    """1 where something is found that a code in `codes` names, which is said; 130 after Ctrl-C."""
+    if made.interrupted:
+        return _INTERRUPTED
     found = [*made.correctness.codes] if made.correctness is not None else []
-    now = made.now
-    if made.demand.step and now is not None and now.wait > MATTERS * now.step:
+    if _starved(made):
         found.append(STARVED)
     named = [code for code in found if codes and code.startswith(codes)]
     if named:
         _output.say(f"{', '.join(sorted(named))} (--fail-on)")
     return EXIT_FINDINGS if named else EXIT_OK
+
+
+def _starved(made: Diagnosis) -> bool:
+    """Whether the step that was named waits for its batch: as it was run, or as predicted; not in doubt."""
+    if not made.demand.step or made.doubt is not None:
+        return False
+    run = made.seen if made.seen is not None else made.now
+    return run is not None and run.wait > MATTERS * run.step
 
 
 def seconds(text: str) -> float:
@@ -176,7 +183,8 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
         raise UsageError("gapless loader runs your loader and so needs PyTorch: pip install torch") from None
     loader, remarks = find(target)
     with _progress(quiet) as progress:
-        made = diagnose(
+        made = _diagnosed(
+            diagnose,
             loader,
             budget,
             demand.step / 1e9 if demand.step else None,
@@ -185,11 +193,24 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
             verify=verify,
             progress=progress,
         )
-        if ranks:
+        if ranks and not made.interrupted:
             progress("mistakes", 0.0)
             seconds = max(_MISTAKES * budget, _AT_LEAST)
             made = msgspec.structs.replace(made, **_correctness(target, loader, ranks, seconds))
     return msgspec.structs.replace(made, notes=(*remarks, *made.notes))
+
+
+def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) -> Diagnosis:
+    """A diagnosis, with what was found until Ctrl-C.
+
+    Raises:
+        KeyboardInterrupt: nothing was, which is said.
+    """
+    try:
+        return diagnose(*words, **named)
+    except KeyboardInterrupt:
+        _output.say("interrupted before an item was made: nothing is known")
+        raise
 
 
 def _correctness(target: str, loader: Any, ranks: int, seconds: float) -> dict[str, Any]:
@@ -197,7 +218,10 @@ def _correctness(target: str, loader: Any, ranks: int, seconds: float) -> dict[s
     from gapless.loading import verify
     from gapless.loading.factory import maker_of
 
-    found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
+    try:
+        found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
+    except KeyboardInterrupt:
+        return {"interrupted": "mistakes"}
     return {"correctness": found}
 
 
@@ -259,5 +283,7 @@ def _of_session(path: str) -> float:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """A bar of the measurement going on, on a terminal; it leaves nothing behind."""
+    from gapless.loading.sentence import DOING
+
     with bar("measuring", quiet=quiet) as told:
-        yield lambda part, done: told(done, 1.0, _DOING.get(part, part))
+        yield lambda part, done: told(done, 1.0, DOING.get(part, part))

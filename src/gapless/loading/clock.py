@@ -1,4 +1,4 @@
-"""Time by three clocks: on the wall, of the processor, and spent waiting for one."""
+"""Time by three clocks: on the wall, of the processor, and spent waiting for one; and other counters."""
 
 from __future__ import annotations
 
@@ -48,3 +48,35 @@ def processor_time(pid: int) -> int:
         return time.clock_gettime_ns((~pid << 3) | 2)  # the clock of a process: clock_getcpuclockid(3)
     except (OSError, AttributeError, OverflowError):
         return -1
+
+
+class Storage:
+    """Bytes that this process had to read from storage, the page cache left out."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        with suppress(OSError):
+            self._file = os.open("/proc/self/io", os.O_RDONLY)
+
+    def read(self) -> int:
+        """Until now; 0 where it is not told."""
+        if self._file < 0:
+            return 0
+        try:
+            return int(os.pread(self._file, 512, 0).partition(b"read_bytes:")[2].split(maxsplit=1)[0])
+        except (OSError, IndexError, ValueError):
+            return 0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def page_faults() -> int:
+    """Pages that this process touched for the first time; 0 where it is not told."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

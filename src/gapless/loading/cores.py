@@ -6,6 +6,7 @@ import math
 import os
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _MOST = 32
 _ROUNDS = 6
 _SLOWER = 0.75
 """Cores that are at least so fast together are taken to be as fast as alone: halves of one are slower."""
+_SHORT = 0.1
+"""Seconds in which the system's ticks say nothing yet."""
 _FULL, _NOBODY = 0.95, 0.03
 """Parts of the cores that are all of them, and none."""
 
@@ -104,17 +107,85 @@ def beside(count: int, seconds: float) -> float:
 
 def _busy(path: Path = _STATISTICS) -> float:
     """Seconds of processor time that were used on this process's cores since the start; -1 if untold."""
+    return _used(path)[0]
+
+
+def _used(path: Path = _STATISTICS) -> tuple[float, float]:
+    """The same, and seconds in which a hypervisor kept these cores for others; -1 if untold."""
     affinity = getattr(os, "sched_getaffinity", None)
     mine = affinity(0) if affinity else ()
-    total, seen = 0, False
+    total, stolen, seen = 0, 0, False
     with suppress(OSError, ValueError, IndexError):
         for row in path.read_text().splitlines():
             name, *values = row.split()
             if name[:3] == "cpu" and name[3:].isdigit() and int(name[3:]) in mine:
                 user, nice, system, _, _, hard, soft = (int(value) for value in values[:7])
+                stolen += int(values[7]) if len(values) > 7 else 0
                 total, seen = total + user + nice + system + hard + soft, True
-        return total / os.sysconf("SC_CLK_TCK") if seen else -1.0
-    return -1.0
+        tick = os.sysconf("SC_CLK_TCK")
+        return (total / tick, stolen / tick) if seen else (-1.0, -1.0)
+    return -1.0, -1.0
+
+
+_HEAT = Path("/sys/devices/system/cpu")
+
+
+def throttled(folder: Path = _HEAT) -> int:
+    """How often the cores slowed down for heat since the start; 0 where it is not told."""
+    total = 0
+    for file in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
+        with suppress(OSError, ValueError):
+            total += int(file.read_text())
+    return total
+
+
+class Others:
+    """What other programs used of this process's cores since it was made.
+
+    `own` gives the seconds of processor time of those who are no others: by default this process and those of
+    its children that have ended.
+    """
+
+    def __init__(self, own: Callable[[], float] | None = None) -> None:
+        self._own = own or _own
+        self._began = time.perf_counter()
+        self._used, self._kept = _used()
+        self._had, self._hot = self._own(), throttled()
+
+    def cores(self) -> float:
+        """Cores, in the mean; -1 where it is not told, or not yet."""
+        passed = time.perf_counter() - self._began
+        if self._used < 0 or passed < _SHORT:
+            return -1.0
+        return max((_used()[0] - self._used - (self._own() - self._had)) / passed, 0.0)
+
+    def stolen(self) -> float:
+        """Cores that the hypervisor kept, in the mean."""
+        passed = time.perf_counter() - self._began
+        return max(_used()[1] - self._kept, 0.0) / passed if self._used >= 0 and passed >= _SHORT else 0.0
+
+    def throttled(self) -> int:
+        """How often the cores slowed down for heat."""
+        return throttled() - self._hot
+
+
+def of_group(processes: Path = Path("/proc")) -> float:
+    """Seconds of processor time of this process's group: itself and all that it has led to, ended or not.
+
+    What an item starts (a decoder, a shell) is none of the others.
+    """
+    group, total = os.getpgrp(), 0
+    for folder in processes.glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                total += sum(int(field) for field in fields[11:15])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def _own() -> float:
+    user, system, ended_user, ended_system, _ = os.times()
+    return user + system + ended_user + ended_system
 
 
 def speed_together(count: int, seconds: float) -> float:

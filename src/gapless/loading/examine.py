@@ -8,20 +8,25 @@ from dataclasses import dataclass
 
 import msgspec
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from gapless.errors import GaplessError
 from gapless.loading import predict
 from gapless.loading.batches import length_of
+from gapless.loading.blocked import Blocked
+from gapless.loading.cores import Others
 from gapless.loading.correctness import verify_here
-from gapless.loading.forked import available, measured
+from gapless.loading.forked import Stopped, Tell, available, measured
+from gapless.loading.lines import maker
 from gapless.loading.measure import diagnose
 from gapless.loading.measure_items import measure_items
+from gapless.loading.sentence import cost
 from gapless.loading.uses import Use, Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, Prediction
 from gapless.model.loading_mistakes import Mistake
+from gapless.model.wording import count
 
 _MOST = 3
 """Loaders that are measured: those that the most time went to."""
@@ -54,11 +59,22 @@ class Step:
     waits: float = 1.0
 
 
+class Interrupted(BaseException):
+    """The user asked for the end, by `request`, while `found` was known."""
+
+    def __init__(self, request: BaseException, found: tuple[LoaderUse, ...]) -> None:
+        super().__init__(str(request))
+        self.request, self.found = request, found
+
+
 def examine(uses: Uses, step: Step, budget: float, progress: Progress) -> tuple[LoaderUse, ...]:
     """What there is to say of each loader that was gone through; `budget` is in seconds, for all together.
 
     Only loaders that feed the training steps are measured, in copies of this process. A loader that keeps up
     costs a fraction of a second.
+
+    Raises:
+        Interrupted: by Ctrl-C or another request to end; with what was found until then.
     """
     deadline = time.monotonic() + budget
     found = [_seen(use, step, uses.steps) for use in uses.uses]
@@ -68,8 +84,34 @@ def examine(uses: Uses, step: Step, budget: float, progress: Progress) -> tuple[
         left = max(deadline - time.monotonic(), 0.0) / (min(len(feeding), _MOST) - place)
         if left < 0.1 * budget:
             break
-        found[number] = _examined(uses.uses[number], found[number], step, left, progress)
+        try:
+            found[number] = _examined(uses.uses[number], found[number], step, left, progress)
+        except _Cut as cut:
+            found[number] = cut.seen
+            raise Interrupted(cut.request, _with_mistakes(found, uses)) from None
+        except BaseException as request:
+            if isinstance(request, Exception):
+                raise
+            raise Interrupted(request, _with_mistakes(found, uses)) from None
     return _with_mistakes(found, uses)
+
+
+class _Cut(Exception):
+    """A request to end, and what was seen of one loader until then."""
+
+    def __init__(self, request: BaseException, seen: LoaderUse) -> None:
+        super().__init__(str(request))
+        self.request, self.seen = request, seen
+
+
+def _cut(request: BaseException, use: Use, seen: LoaderUse, fetch: Fetch | None) -> _Cut:
+    """`seen` with what items were found to cost."""
+    if fetch is None or use.loader is None:
+        return _Cut(request, seen)
+    told = cost(Diagnosis(fetch=fetch, fetched=maker(use.loader.dataset)))
+    return _Cut(
+        request, msgspec.structs.replace(seen, fetch=fetch, notes=(*seen.notes, f"until then: {told}"))
+    )
 
 
 def _seen(use: Use, step: Step, marks: int) -> LoaderUse:
@@ -109,7 +151,9 @@ def _examined(use: Use, seen: LoaderUse, step: Step, budget: float, progress: Pr
         return seen  # of batches that a thread asks for in advance, or makes on the GPU, nothing follows here
     first = _FIRST * budget
     try:
-        fetch = measured(lambda tell: measure_items(loader, first, tell), Fetch, budget, lambda part: None)
+        fetch = _first_look(loader, first, budget)
+    except Stopped as stopped:
+        raise _cut(stopped.request, use, seen, stopped.result) from None
     except GaplessError as error:
         return msgspec.structs.replace(seen, notes=(f"it could not be measured: {error}",))
     seen = msgspec.structs.replace(seen, fetch=fetch)
@@ -121,8 +165,25 @@ def _examined(use: Use, seen: LoaderUse, step: Step, budget: float, progress: Pr
     progress(seen)
     try:
         return _measured(use, seen, step, max(left, 0.3 * budget))
+    except (KeyboardInterrupt, SystemExit) as request:
+        raise _cut(request, use, seen, fetch) from None
     except GaplessError as error:
         return msgspec.structs.replace(seen, notes=(*seen.notes, f"it could not be measured: {error}"))
+
+
+def _first_look(loader: DataLoader, seconds: float, patience: float) -> Fetch:
+    """What items cost, by some of them.
+
+    Raises:
+        Stopped: on a request to end, with what was measured until then.
+    """
+    blocked, beside = Blocked(), Others()
+
+    def work(tell: Tell) -> Fetch:
+        return measure_items(loader, seconds, tell)
+
+    found = measured(work, Fetch, patience, lambda part: None, blocked, keep=True)
+    return msgspec.structs.replace(found, waits=blocked.waits(), others=beside.cores())
 
 
 def keeps_up(seen: LoaderUse) -> bool:
@@ -145,6 +206,17 @@ def _measured(use: Use, seen: LoaderUse, step: Step, budget: float) -> LoaderUse
     assert step.length is not None
     demands = [Demand(step=length / seen.per_step, source="estimate") for length in _lengths(step.length)]
     made = diagnose(use.loader, budget, demands[1].step / 1e9, source="estimate")
+    if made.interrupted:
+        raise _cut(KeyboardInterrupt(), use, seen, made.fetch)
+    if made.doubt is not None and made.doubt.kind == "refuted":
+        why = f"no wait is told: {made.sentence} ({'; '.join(made.doubt.reasons)})"
+        return msgspec.structs.replace(seen, diagnosis=made, notes=(*seen.notes, why))
+    if made.doubt is not None:
+        # What items compute, and wait for, is known in spite of it; a loop with them was not tried.
+        had = f"{made.doubt.others:.1f} of {count(made.machine.allowed, 'core')}"
+        why = f"other programs used {had}: what is predicted was not checked by a run"
+        seen = msgspec.structs.replace(seen, notes=(*seen.notes, why))
+        made = predict.again(msgspec.structs.replace(made, doubt=None), demands[1])
     if made.machine.others or step.ranks > 1:
         made = predict.again(_shared(made, step.ranks), demands[1])
     each = [made if demand == demands[1] else predict.again(made, demand) for demand in demands]

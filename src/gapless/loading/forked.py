@@ -29,16 +29,30 @@ from gapless.loading.guard import guarded
 from gapless.loading.lines import is_user, shown, user_place
 
 T = TypeVar("T")
-Tell = Callable[[float], None]
-"""Called now and then with the part that is done, 0 to 1."""
+Tell = Callable[[float], object]
+"""Called now and then with the part that is done, 0 to 1; true if it is to come to its end now."""
+Look = Callable[[int], object]
+"""Called every few milliseconds with the number of the process that measures."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _GRACE = 5.0
 """Seconds beyond its budget after which a measurement is ended."""
+_LAST = 1.0
+"""Seconds in which a measurement that is interrupted may tell what it has."""
+_SELDOM, _LOOKS = 0.01, 0.004
+"""Seconds between two words of progress, and between two looks: each takes time of what is measured."""
 
 
 class LoaderError(GaplessError):
     """The dataset, the sampler or the collating function fails, and would fail in training."""
+
+
+class Stopped(BaseException):
+    """Somebody asked for the end, by `request` (Ctrl-C), when `result` was found; None: nothing was."""
+
+    def __init__(self, request: BaseException, result: Any = None) -> None:
+        super().__init__(str(request))
+        self.request, self.result = request, result
 
 
 def available() -> bool:
@@ -46,11 +60,22 @@ def available() -> bool:
     return hasattr(os, "fork")
 
 
-def measured(work: Callable[[Tell], T], kind: type[T], seconds: float, tell: Tell) -> T:
+def measured(
+    work: Callable[[Tell], T],
+    kind: type[T],
+    seconds: float,
+    tell: Tell,
+    look: Look | None = None,
+    *,
+    keep: bool = False,
+) -> T:
     """``work(tell)`` in a copy of this process, which ends with it; where there are none, here.
+
+    `look` is called while it lasts. With `keep` a request to end (Ctrl-C) leaves a second for what there is.
 
     Raises:
         LoaderError: the user's code fails in it, or it does not end within `seconds` and some more.
+        Stopped: with `keep`, the user asked for the end; with what was found until then.
     """
     if not available():
         with unchanged():
@@ -58,23 +83,50 @@ def measured(work: Callable[[Tell], T], kind: type[T], seconds: float, tell: Tel
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    reader, writer = os.pipe()
+    (reader, writer), (asked, ask) = os.pipe(), os.pipe()
     with positions_kept():
         with warnings.catch_warnings():  # of threads: the child starts none of theirs
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
             os.close(reader)
-            _child(work, writer)
+            os.close(ask)
+            _child(work, writer, asked)
         os.close(writer)
+        os.close(asked)
         with suppress(OSError):
             os.setpgid(pid, pid)  # as the child does itself: whoever comes first
+        request: BaseException | None = None
+        heard = _Heard(reader, tell, None if look is None else lambda: look(pid))
         try:
             with guarded(pid):
-                told = _listen(reader, seconds + _GRACE, tell)
+                try:
+                    told = heard.until(seconds + _GRACE)
+                except BaseException as error:  # Ctrl-C, or whatever else asks for the end
+                    if not keep or isinstance(error, Exception):
+                        raise
+                    request = error
+                    told = _at_last(heard, ask)
         finally:
             os.close(reader)
+            os.close(ask)
             _end(pid)
+    if request is not None:
+        result = msgspec.convert(told["result"], kind) if told and "result" in told else None
+        raise Stopped(request, result) from None
+    return _result(told, kind, seconds)
+
+
+def _at_last(heard: _Heard, ask: int) -> dict[str, Any] | None:
+    """What an interrupted measurement has found; None where it does not say so soon."""
+    heard.tell = lambda part: None
+    with suppress(OSError, msgspec.DecodeError):
+        os.write(ask, b".")
+        return heard.until(_LAST)
+    return None
+
+
+def _result(told: dict[str, Any] | None, kind: type[T], seconds: float) -> T:
     if told is None:
         raise LoaderError(
             f"no batch within {seconds + _GRACE:.0f} s: an item takes too long or never ends; "
@@ -87,23 +139,35 @@ def measured(work: Callable[[Tell], T], kind: type[T], seconds: float, tell: Tel
     return msgspec.convert(told["result"], kind)
 
 
-def _listen(reader: int, seconds: float, tell: Tell) -> dict[str, Any] | None:
-    """What the child says at its end; {} where it ends without a word, None where it does not end."""
-    deadline, data = time.monotonic() + seconds, b""
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([reader], [], [], left)[0]:
-            return None
-        piece = os.read(reader, 1 << 16)
-        if not piece:
-            return {}
-        data += piece
-        *rows, data = data.split(b"\n")
-        for row in rows:
-            told = msgspec.json.decode(row)
-            if "part" not in told:
-                return dict(told)
-            tell(told["part"])
+class _Heard:
+    """What the child says."""
+
+    def __init__(self, reader: int, tell: Tell, look: Callable[[], object] | None) -> None:
+        self.reader, self.tell, self.look = reader, tell, look
+        self.data = b""
+
+    def until(self, seconds: float) -> dict[str, Any] | None:
+        """Its last word; {} where it ends without one, None where it does not end."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            wait = left if self.look is None else min(left, _LOOKS)
+            if not select.select([self.reader], [], [], wait)[0]:
+                if self.look is not None:
+                    self.look()
+                continue
+            piece = os.read(self.reader, 1 << 16)
+            if not piece:
+                return {}
+            self.data += piece
+            *rows, self.data = self.data.split(b"\n")
+            for row in rows:
+                told = msgspec.json.decode(row)
+                if "part" not in told:
+                    return dict(told)
+                self.tell(told["part"])
 
 
 def _end(pid: int) -> None:
@@ -116,7 +180,7 @@ def _end(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _child(work: Callable[[Tell], Any], writer: int) -> NoReturn:
+def _child(work: Callable[[Tell], Any], writer: int, asked: int) -> NoReturn:
     try:
         gc.freeze()  # a loader's iterator that is collected here would send the parent's workers home
         # A group of its own, to be ended as one. Not a session: to those Linux gives equal parts of the cores
@@ -135,7 +199,7 @@ def _child(work: Callable[[Tell], Any], writer: int) -> NoReturn:
                 data = data[os.write(writer, data) :]
 
         try:
-            result = msgspec.to_builtins(work(lambda part: send({"part": part})))
+            result = msgspec.to_builtins(work(_Progress(send, asked)))
             # Semaphores that were made here have names until they are given back; those of the parent are
             # known by its number and stay. What would wait for somebody (below 0) is left out.
             multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
@@ -152,6 +216,22 @@ def _child(work: Callable[[Tell], Any], writer: int) -> NoReturn:
             with suppress(BaseException):
                 stream.flush()
         os._exit(0)
+
+
+class _Progress:
+    """In the child: says what part is done, and whether the end was asked for."""
+
+    def __init__(self, send: Callable[[dict[str, Any]], None], asked: int) -> None:
+        self._send, self._asked = send, asked
+        self._said = 0.0
+
+    def __call__(self, part: float) -> bool:
+        now = time.monotonic()
+        if now - self._said < _SELDOM and part < 1:
+            return False
+        self._said = now
+        self._send({"part": part})
+        return bool(select.select([self._asked], [], [], 0)[0])
 
 
 def failure(error: BaseException) -> str:

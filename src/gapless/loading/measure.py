@@ -14,13 +14,17 @@ from torch.utils.data import DataLoader
 
 from gapless.loading import forked, predict
 from gapless.loading.batches import is_iterable, length_of, setting_of, start_of
-from gapless.loading.cores import machine
-from gapless.loading.forked import LoaderError, measured
+from gapless.loading.blocked import Blocked
+from gapless.loading.cores import Others, machine
+from gapless.loading.forked import LoaderError, Stopped, measured
 from gapless.loading.lines import definition, maker
 from gapless.loading.measure_items import hot_lines, measure_items
-from gapless.loading.measure_workers import measure_transfer, use
+from gapless.loading.measure_loop import AT_LEAST, use
+from gapless.loading.measure_workers import measure_transfer
 from gapless.loading.sentence import notes, sentence
+from gapless.loading.trust import REFUTED, calibrated, off, settled
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Seen, Transfer
+from gapless.model.wording import duration, number, percent
 
 Progress = Callable[[str, float], None]
 """Called with what is being measured and the part of it that is done."""
@@ -28,6 +32,10 @@ Progress = Callable[[str, float], None]
 _PARTS = {"cores": 0.12, "items": 0.31, "lines": 0.07, "workers": 0.2, "loop": 0.15, "advice": 0.15}
 """What each measurement gets of the budget."""
 _CORES_AT_MOST = 3.0
+_PATIENT, _PATIENCE = 10, 60.0
+"""How many budgets, or how many seconds at least, the first item may take."""
+_RECEIVED = 0.3e6, 0.1e6, 0.2
+"""Nanoseconds to receive a batch from a worker where none was tried: of any, of a tensor, of a byte."""
 
 
 def diagnose(
@@ -37,14 +45,19 @@ def diagnose(
     *,
     busy: float = 1.0,
     source: str = "",
-    verify: bool = False,
+    verify: bool = True,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Measure `loader`, predict it under other settings, and recommend one.
 
     `budget` is in seconds; less is taken where less is enough. `step` is what a training step takes without
     its input, in seconds (None: unknown; then the recommendation is for the most batches per second), and
-    `busy` the part of it in which the host computes. With `verify` the recommended setting is run, too.
+    `busy` the part of it in which the host computes. The loader is run as it is and, with `verify`, under
+    the recommended setting, both within the budget: where a run and its prediction differ by more than a
+    quarter, or other programs have the cores, :attr:`Diagnosis.doubt` says so and why.
+
+    A request to end (Ctrl-C) ends the measurement: what was found until then comes back, with
+    :attr:`Diagnosis.interrupted`; it is raised where not one item was made.
 
     Everything is measured in copies of this process: the dataset, the sampler and all random states are
     afterwards what they were.
@@ -69,39 +82,66 @@ class _Measurement:
         self.setting = setting_of(loader)
         self.remarks: list[str] = []
         self.skip = 0
+        self.part = ""
+        self.interrupted = ""
+        self.machine = Machine(start=start_of(loader))
+        self.fetch: Fetch | None = None
+        self.hot: list[HotLine] = []
+        self.transfer: Transfer | None = None
+        self.workers = True
+        self.seen: Seen | None = None
+        self.verified: Seen | None = None
 
     def run(self) -> Diagnosis:
-        at = self._cores()
-        fetch = self._fetch()
-        hot = self._measure("lines", list[HotLine], self._hot)
+        made: Diagnosis | None = None
+        try:
+            self._costs()
+            made = self._predicted()
+            self._runs(made)
+        except Stopped as stopped:
+            if self.fetch is None or not isinstance(stopped.request, KeyboardInterrupt):
+                raise stopped.request from None
+            self.interrupted = self.part
+        except KeyboardInterrupt:
+            if self.fetch is None:
+                raise
+            self.interrupted = self.part
+        try:
+            return self._concluded(made or self._predicted())
+        except KeyboardInterrupt:
+            self.interrupted = self.part
+            return self._concluded(made or self._predicted())
+
+    def _costs(self) -> None:
+        """The machine, items and a worker."""
+        self.machine = self._cores()
+        self.fetch = self._items()
+        if self.fetch.item / 1e9 < self._seconds("lines"):
+            self.hot = self._measure("lines", list[HotLine], self._hot)
         problem = unpicklable(self.loader)
         if problem:
             self.remarks.append(problem)
-            transfer = Transfer()
+            self.workers = False
         else:
-            transfer = self._transfer(fetch)
+            self.transfer = self._transfer(self.fetch)
+
+    def _predicted(self) -> Diagnosis:
+        """What follows from what was measured until now."""
+        fetch = self.fetch
+        assert fetch is not None
         of = predict.Measured(
-            machine=at,
+            machine=calibrated(self.machine, fetch),
             fetch=fetch,
-            transfer=transfer,
+            transfer=self.transfer or assumed(fetch),
             demand=self.demand,
             length=length_of(self.loader),
             pins=torch.cuda.is_available(),
-            workers=not problem and transfer.batches > 0,
+            workers=self.workers,
         )
-        return self._conclude(of, hot)
-
-    def _conclude(self, of: predict.Measured, hot: list[HotLine]) -> Diagnosis:
         predictions = predict.predict_all(of)
         best, advised = predict.choose(of, predictions)
-        now = predict.predict(of, self.setting)
-        seen = verified = None
-        if of.workers or not self.setting.workers:
-            seen = self._use("loop", now)
-        if self.verify:
-            verified = self._use("advice", advised)
         loader = self.loader
-        made = Diagnosis(
+        return Diagnosis(
             dataset=type(loader.dataset).__qualname__,
             fetched=maker(loader.dataset),
             collated=definition(loader.collate_fn),
@@ -110,52 +150,113 @@ class _Measurement:
             setting=self.setting,
             demand=self.demand,
             machine=of.machine,
-            fetch=of.fetch,
+            fetch=fetch,
             transfer=of.transfer,
-            hot=tuple(hot),
+            hot=tuple(self.hot),
             bounds=predict.bounds(of),
             predictions=tuple(predictions),
-            now=now,
+            now=predict.predict(of, self.setting),
             best=best,
             advised=advised,
-            recommended=advised.setting.arguments,
-            seen=seen,
-            verified=verified,
+        )
+
+    def _runs(self, made: Diagnosis) -> None:
+        """The loader as it is, and under the setting that is advised; once more where that is refuted."""
+        now, advised = made.now, made.advised
+        assert now is not None
+        assert advised is not None
+        if self.workers or not self.setting.workers:
+            self.seen = self._use("loop", now)
+        if not self.verify:
+            return
+        if (now.setting.workers, now.setting.prefetch) == (advised.setting.workers, advised.setting.prefetch):
+            self.verified = self.seen
+        else:
+            self.verified = self._use("advice", advised)
+        if (
+            self.verified is not None
+            and off(self.verified) > REFUTED
+            and self._left() > self._seconds("advice")
+        ):
+            again = self._use("advice", advised)
+            step = again.step if again is not None else 0.0
+            self.verified = msgspec.structs.replace(self.verified, again=step)
+
+    def _concluded(self, made: Diagnosis) -> Diagnosis:
+        made = msgspec.structs.replace(
+            made,
+            seen=self.seen,
+            verified=self.verified,
+            interrupted=self.interrupted,
             duration=time.monotonic() - self.began,
         )
-        told = (*self.remarks, *notes(made), *_open_files(loader.dataset))
+        made = settled(made)
+        told = (*self.remarks, *notes(made), *_open_files(self.loader.dataset))
         return msgspec.structs.replace(made, sentence=sentence(made), notes=told)
 
     def _seconds(self, part: str) -> float:
         return self.budget * _PARTS[part]
 
-    def _measure(self, part: str, kind: Any, work: Callable[[forked.Tell], Any]) -> Any:
-        seconds = self._seconds(part)
+    def _left(self) -> float:
+        return self.budget - (time.monotonic() - self.began)
+
+    def _measure(
+        self,
+        part: str,
+        kind: Any,
+        work: Callable[[forked.Tell], Any],
+        look: Blocked | None = None,
+        patience: float = 0.0,
+    ) -> Any:
+        self.part = part
+        seconds = max(self._seconds(part), self.budget, patience)
         try:
-            return measured(work, kind, max(seconds, self.budget), lambda done: self.progress(part, done))
+            return measured(work, kind, seconds, lambda done: self.progress(part, done), look, keep=True)
         finally:
             self.progress(part, 1.0)
 
     def _cores(self) -> Machine:
+        self.part = "cores"
         self.progress("cores", 0.0)
         found = machine(start_of(self.loader), min(self._seconds("cores"), _CORES_AT_MOST))
         self.progress("cores", 1.0)
         return found
 
-    def _fetch(self) -> Fetch:
-        seconds = self._seconds("items")
-        found: Fetch = self._measure("items", Fetch, lambda tell: measure_items(self.loader, seconds, tell))
+    def _items(self) -> Fetch:
+        """What items cost; one that takes longer than all the budget is waited for."""
+        seconds, blocked, beside = self._seconds("items"), Blocked(), Others()
+
+        def work(tell: forked.Tell) -> Fetch:
+            return measure_items(self.loader, seconds, tell)
+
+        try:
+            found = self._measure("items", Fetch, work, blocked, max(_PATIENT * self.budget, _PATIENCE))
+        except Stopped as stopped:
+            if stopped.result is not None:
+                self.fetch = self._looked(stopped.result, blocked, beside)
+            raise
         self.skip = len(found.batches)  # other batches next: these are in the system's cache now
         length = length_of(self.loader)
         if 0 <= length < 4 * self.skip:
             self.skip = 0
-        return found
+        return self._looked(found, blocked, beside)
+
+    @staticmethod
+    def _looked(found: Fetch, blocked: Blocked, beside: Others) -> Fetch:
+        return msgspec.structs.replace(found, waits=blocked.waits(), others=beside.cores())
 
     def _hot(self, tell: forked.Tell) -> list[HotLine]:
         return hot_lines(self.loader, self._seconds("lines"), tell, skip=self.skip)
 
-    def _transfer(self, fetch: Fetch) -> Transfer:
+    def _transfer(self, fetch: Fetch) -> Transfer | None:
+        """What a worker adds; None where there is no time to try one."""
         seconds = self._seconds("workers")
+        if fetch.wall / 1e9 > max(seconds, AT_LEAST) / 2:
+            self.remarks.append(
+                f"no worker was tried: a batch takes {duration(fetch.wall)}, and --budget is "
+                f"{number(self.budget)} s"
+            )
+            return None
         try:
             found: Transfer = self._measure(
                 "workers",
@@ -164,14 +265,24 @@ class _Measurement:
             )
         except LoaderError as error:
             self.remarks.append(f"in a worker {error}")
+            self.workers = False
             return Transfer()
         if not found.batches:
             self.remarks.append("no batch came from a worker within the time given: raise --budget")
+            return None
         return found
 
     def _use(self, part: str, prediction: Prediction) -> Seen | None:
         """The loop under the setting of `prediction`, for real; None where it does not come far enough."""
         seconds, demand = self._seconds(part), self.demand
+        workers = prediction.setting.workers
+        needed = (prediction.first + (2 * workers + 8) * prediction.step) / 1e9
+        if needed > max(2 * seconds, AT_LEAST):
+            self.remarks.append(
+                f"num_workers={workers} was not run: some steps of it take {duration(1e9 * needed)}; a run "
+                f"gets {percent(_PARTS[part])} of --budget"
+            )
+            return None
         try:
             found: Seen = self._measure(
                 part,
@@ -181,11 +292,18 @@ class _Measurement:
                 ),
             )
         except LoaderError as error:
-            self.remarks.append(f"under num_workers={prediction.setting.workers} {error}")
+            self.remarks.append(f"under num_workers={workers} {error}")
             return None
         if not found.batches:
+            self.remarks.append(f"num_workers={workers} did not come far enough in the time it was given")
             return None
         return msgspec.structs.replace(found, predicted=prediction.step)
+
+
+def assumed(fetch: Fetch) -> Transfer:
+    """A worker that was not tried, on the safe side."""
+    some, each, byte = _RECEIVED
+    return Transfer(receive=some + each * fetch.tensors + byte * fetch.batch_bytes, assumed=True)
 
 
 def unpicklable(loader: DataLoader) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gapless.loading.batches import Maker, bytes_of, indices_of, tensors_of
-from gapless.loading.clock import Clock
+from gapless.loading.clock import Clock, Storage, page_faults
 from gapless.loading.forked import LoaderError, Tell, available
 from gapless.loading.lines import source_line, user_frame
 from gapless.model.loading import Fetch, HotLine
@@ -36,6 +36,12 @@ class _Sums:
         self.index = 0
         self.bytes = self.most = self.tensors = self.item_bytes = 0
         self.rows: list[tuple[int, int]] = []
+        self.storage = Storage()
+        self.counted = self.counts()
+
+    def counts(self) -> tuple[int, int]:
+        """Bytes from storage and pages touched, until now."""
+        return self.storage.read(), page_faults()
 
 
 def measure_items(
@@ -56,28 +62,28 @@ def measure_items(
         if asked is indices:
             break
         sums.index += clock.wall() - before
-        if not _batch(maker, asked, sums, clock, begin + int(seconds * 1e9)):
+        if not _batch(maker, asked, sums, clock, begin + int(seconds * 1e9), tell):
             break
         passed = (clock.wall() - begin) / 1e9
-        tell(min(1.0, max(passed / seconds, sums.batches / ENOUGH)))
-        if passed >= seconds:
+        if tell(min(1.0, max(passed / seconds, sums.batches / ENOUGH))) or passed >= seconds:
             break
     if not sums.batches:
         raise LoaderError("the loader yields no batch: the dataset or the sampler is empty")
     return _fetch(sums, maker)
 
 
-def _batch(maker: Maker, asked: Any, sums: _Sums, clock: Clock, deadline: int) -> bool:
+def _batch(maker: Maker, asked: Any, sums: _Sums, clock: Clock, deadline: int, tell: Tell) -> bool:
     """Make one; False where the dataset has come to its end.
 
-    A first batch that is not there at the `deadline` is cut short, and what it took is scaled up.
+    A first batch that is not there at the `deadline`, or when the end is asked for, is cut short, and what it
+    took is scaled up.
     """
     items: list[Any] = []
     begin, cpu, delay = clock.wall(), clock.cpu(), clock.delayed()
     try:
         for step in maker.steps(asked):
             items.append(step())
-            if not sums.batches and clock.wall() > deadline:
+            if not sums.batches and (clock.wall() > deadline or tell(0.0)):
                 break
     except StopIteration:
         if not items or maker.stream is None:
@@ -112,6 +118,8 @@ def _fetch(sums: _Sums, maker: Maker) -> Fetch:
     # The first batch opens files and fills caches: it is no measure of the others, where there are others.
     rows = sums.rows[1:] if len(sums.rows) > 4 else sums.rows
     items, batches = max(sums.items, 1), sums.batches
+    read, faults = (now - then for now, then in zip(sums.counts(), sums.counted, strict=True))
+    sums.storage.close()
     return Fetch(
         items=sums.items,
         item=sums.item / items,
@@ -126,6 +134,8 @@ def _fetch(sums: _Sums, maker: Maker) -> Fetch:
         tensors=sums.tensors,
         at_once=maker.at_once,
         batches=tuple(rows),
+        read=read / batches,
+        faults=faults / batches,
     )
 
 
@@ -138,13 +148,18 @@ def hot_lines(loader: DataLoader, seconds: float, tell: Tell, *, skip: int = 0) 
     maker = Maker(loader)
     with _looking_on(counter):
         for asked in islice(indices_of(loader), skip, None):
+            items = []
             try:
-                maker.collate([step() for step in maker.steps(asked)])
+                for step in maker.steps(asked):
+                    items.append(step())
+                    passed = (clock.wall() - begin) / 1e9
+                    if passed >= seconds:
+                        break
+                maker.collate(items)
             except (StopIteration, RuntimeError):
                 break
             passed = (clock.wall() - begin) / 1e9
-            tell(min(1.0, passed / seconds))
-            if passed >= seconds:
+            if tell(min(1.0, passed / seconds)) or passed >= seconds:
                 break
     total = sum(counter.values())
     return [

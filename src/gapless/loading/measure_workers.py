@@ -1,8 +1,7 @@
-"""Loaders with workers, run for real: what a worker adds, and how a loop fares under a setting."""
+"""What a worker adds to making a batch, and to receiving it: one is run for real."""
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,11 +14,11 @@ import msgspec
 import torch
 from torch.utils.data import DataLoader
 
-from gapless.loading.batches import alike, is_iterable
+from gapless.loading.batches import alike
 from gapless.loading.clock import Clock, processor_time
 from gapless.loading.forked import Tell
 from gapless.loading.measure_items import pin_and_copy
-from gapless.model.loading import Fetch, Seen, Setting, Transfer
+from gapless.model.loading import Fetch, Setting, Transfer
 
 _MOST, _AHEAD = 48, 16
 """Batches after which no more are received, and those asked of the worker in advance."""
@@ -54,7 +53,7 @@ def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tel
         latest = max(deadline, begin + int(_AT_LEAST * 1e9))  # to start a worker takes what it takes
         while sums.batches < _MOST:
             until = deadline if sums.batches >= _FEW else latest
-            if not _there(iterator, until):
+            if not _there(iterator, until, tell):
                 break
             # Some are received while the worker is in the midst of the next one, some when it is idle.
             if sums.worked >= ahead:
@@ -67,8 +66,7 @@ def measure_transfer(loader: DataLoader, fetch: Fetch, seconds: float, tell: Tel
             if batch is None:
                 break
             sums.received(clock, before, iterator, begin, idle)
-            tell(min(1.0, (clock.wall() - begin) / 1e9 / seconds))
-            if clock.wall() > until:
+            if tell(min(1.0, (clock.wall() - begin) / 1e9 / seconds)) or clock.wall() > until:
                 break
     pin, copy = pin_and_copy(batch) if batch is not None and not _broken() else (-1.0, -1.0)
     return msgspec.structs.replace(sums.transfer(fetch, started), pin=pin, copy=copy)
@@ -217,13 +215,13 @@ def _middle(values: list[int]) -> float:
     return float(sorted(values)[len(values) // 2])
 
 
-def _there(iterator: Any, deadline: int) -> bool:
+def _there(iterator: Any, deadline: int, tell: Tell) -> bool:
     """Wait until a batch can be received, so that what receiving takes can be told from waiting for it."""
     reader = getattr(iterator._worker_result_queue, "_reader", None)
     while reader is not None and not reader.poll(0.2):
         if not all(worker.is_alive() for worker in iterator._workers):
             return True  # let the iterator say it
-        if time.perf_counter_ns() > deadline:
+        if tell(0.0) or time.perf_counter_ns() > deadline:
             return False
     return True
 
@@ -272,95 +270,3 @@ def memory_of(pid: int) -> Memory:
         return Memory(own, told["Anonymous:"])
     except (OSError, ValueError, KeyError):
         return Memory()
-
-
-def use(
-    loader: DataLoader,
-    setting: Setting,
-    step: float,
-    busy: float,
-    seconds: float,
-    tell: Tell,
-    *,
-    skip: int = 0,
-) -> Seen:
-    """Run a loop under `setting` whose steps take `step` nanoseconds, of which the host computes `busy`."""
-    clock = Clock()
-    setting = msgspec.structs.replace(setting, pin=False)  # without a GPU nothing is pinned
-    warm = setting.workers * max(setting.prefetch, 1) + 2
-    begin, first, ready = clock.wall(), 0, 0
-    marks: list[int] = []
-    waits: list[int] = []
-    counts: list[int] = []
-    before = (0, 0)
-    with (
-        warned_off(),
-        running(alike(loader, setting, skip=skip, most=None if is_iterable(loader) else 1 << 30)) as iterator,
-    ):
-        asked = clock.wall()
-        pids = [os.getpid(), *(worker.pid for worker in getattr(iterator, "_workers", ()))]
-        while True:
-            ready = _queued(iterator)
-            if next(iterator, begin) is begin:
-                break
-            got = clock.wall()
-            first = first or got - begin
-            _pretend(step, busy)
-            waits.append(got - asked)
-            counts.append(ready)
-            asked = clock.wall()
-            marks.append(asked)
-            if len(marks) == warm:
-                before = _ran(pids)
-            passed = (asked - begin) / 1e9
-            tell(min(1.0, passed / seconds))
-            if (passed >= seconds and len(marks) > warm + 4) or passed >= max(2 * seconds, _AT_LEAST):
-                break
-        after = _ran(pids)
-    cpu, delay = after[0] - before[0], after[1] - before[1]
-    had = cpu / (cpu + delay) if len(marks) > warm and cpu + delay > 0 else -1.0
-    found = _seen(setting, marks, waits, counts, first, warm if len(marks) > 2 * warm else len(marks) // 2)
-    return msgspec.structs.replace(found, had=had)
-
-
-def _ran(pids: list[int]) -> tuple[int, int]:
-    """Processor time of processes, and time in which they waited for a core."""
-    return sum(max(processor_time(pid), 0) for pid in pids), sum(waiting_for_core(pid) for pid in pids)
-
-
-def _seen(
-    setting: Setting, marks: list[int], waits: list[int], counts: list[int], first: int, warm: int
-) -> Seen:
-    turn = max(setting.workers, 1)
-    steady = max((len(marks) - warm - 1) // turn * turn, 0)
-    if not steady:
-        return Seen(setting=setting, batches=0, first=float(first))
-    return Seen(
-        setting=setting,
-        batches=steady,
-        step=(marks[-1] - marks[-steady - 1]) / steady,
-        wait=sum(waits[-steady:]) / steady,
-        first=float(first),
-        ready=sum(counts[-steady:]) / steady if setting.workers else -1.0,
-    )
-
-
-def _queued(iterator: Any) -> int:
-    """Batches that are ready: in the queue, and received out of order."""
-    queue = getattr(iterator, "_data_queue", None)
-    if queue is None:
-        return 0
-    try:
-        received = sum(len(one) == 2 for one in iterator._task_info.values())
-        return int(queue.qsize()) + received
-    except (NotImplementedError, AttributeError):
-        return 0
-
-
-def _pretend(step: float, busy: float) -> None:
-    """A training step: compute for the part `busy` of it, and sleep for the rest."""
-    end = time.thread_time_ns() + int(step * busy)
-    while time.thread_time_ns() < end:
-        pass
-    if busy < 1 and step > 0:
-        time.sleep(step * (1 - busy) / 1e9)

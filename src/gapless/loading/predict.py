@@ -168,7 +168,7 @@ def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
         demand=demand,
         length=saved.length,
         pins=saved.transfer.pin >= 0,
-        workers=saved.transfer.batches > 0,
+        workers=saved.transfer.batches > 0 or saved.transfer.assumed,
     )
     predictions = predict_all(of)
     best, advised = choose(of, predictions)
@@ -180,7 +180,7 @@ def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
         now=predict(of, saved.setting),
         best=best,
         advised=advised,
-        recommended=advised.setting.arguments,
+        recommended={} if saved.doubt is not None else advised.setting.arguments,
         seen=None,
         verified=None,
     )

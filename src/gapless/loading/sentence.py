@@ -3,21 +3,65 @@
 from __future__ import annotations
 
 from gapless.loading.lines import shown
-from gapless.model.loading import Diagnosis, Prediction
-from gapless.model.wording import count, duration, percent, size
+from gapless.model.loading import Diagnosis, Doubt, Prediction
+from gapless.model.wording import count, duration, number, percent, size
 
 _SHARE = 0.05
 """A wait that is less of a step is none to speak of."""
+DOING = {
+    "cores": "trying the cores",
+    "items": "making batches",
+    "lines": "looking where the time goes",
+    "workers": "trying a worker",
+    "loop": "running the loader as it is",
+    "advice": "running the setting advised",
+    "mistakes": "looking for mistakes",
+}
+"""The parts of a measurement, in words."""
 _MUCH = 100e6
 """Bytes by which a worker may grow in an epoch."""
 
 
 def sentence(of: Diagnosis) -> str:
-    """What a batch costs, what the step leaves for it, and what to take."""
-    return f"{_cost(of)}; {_verdict(of)}"
+    """What a batch costs, what the step leaves for it, and what to take; or why that cannot be told."""
+    if of.doubt is None:
+        return f"{cost(of)}; {_verdict(of)}{_unchecked(of)}"
+    if of.doubt.kind == "busy":
+        return _cannot(of, of.doubt)
+    if of.doubt.kind == "refuted":
+        return _refuted(of)
+    return f"interrupted while {DOING.get(of.interrupted, of.interrupted)}: {cost(of)}; no setting was run"
 
 
-def _cost(of: Diagnosis) -> str:
+def _cannot(of: Diagnosis, doubt: Doubt) -> str:
+    cores = count(of.machine.allowed, "core")
+    if doubt.reasons:
+        return f"cannot be measured now: {doubt.reasons[0]}"
+    return (
+        f"cannot be measured now: other programs use {number(doubt.others)} of {cores}. "
+        f"(Under this load a batch took {duration(of.fetch.wall)}.)"
+    )
+
+
+def _refuted(of: Diagnosis) -> str:
+    advised, now = of.advised, of.now
+    assert advised is not None
+    assert now is not None
+    text = "no step time can be told: what was predicted did not come true when it was run"
+    if of.seen is None or of.verified is None or _same(now, advised):
+        return text
+    if of.recommended:
+        return f"{text}; {_setting(advised)} was faster than {_setting(now)}"
+    return f"{text}; {_setting(advised)} was not clearly faster than {_setting(now)}"
+
+
+def _unchecked(of: Diagnosis) -> str:
+    """What has to be said of a prediction that was not run."""
+    return "" if of.verified is not None else " (predicted, not run)"
+
+
+def cost(of: Diagnosis) -> str:
+    """What making a batch takes, and where."""
     fetch = of.fetch
     total = fetch.cpu + fetch.wait
     text = f"a batch takes {duration(total)} to make"
@@ -27,13 +71,13 @@ def _cost(of: Diagnosis) -> str:
         where = f" in {name} ({shown(of.fetched.file)}:{of.fetched.line})"
     collate = min(fetch.collate_cpu, fetch.cpu)
     if fetch.cpu < 0.1 * total:
-        return f"{text}, {percent(fetch.wait / total)} of it waiting for I/O{where}"
+        return f"{text}, {percent(fetch.wait / total)} of it {fetch.waiting}{where}"
     if collate > 0.5 * total:
         return f"{text}, {duration(collate)} of it collating"
     computing = max(fetch.cpu - collate, 0.0)
     if fetch.wait < 0.1 * total:
         return f"{text}, {duration(computing)} of it CPU time{where}"
-    return f"{text}, {duration(computing)} CPU time and {duration(fetch.wait)} waiting for I/O{where}"
+    return f"{text}, {duration(computing)} CPU time and {duration(fetch.wait)} {fetch.waiting}{where}"
 
 
 def _verdict(of: Diagnosis) -> str:
@@ -43,14 +87,13 @@ def _verdict(of: Diagnosis) -> str:
     if not of.demand.step:
         return _throughput(of, now, advised)
     step = f"your step takes {duration(of.demand.step)}"
-    if advised.wait > 2 * _SHARE * advised.step:
-        return (
-            f"{step}: nothing keeps up here; {_setting(advised)} is as good as any, "
-            f"and leaves {duration(advised.wait)} of waiting per step"
-        )
+    taken, wait = of.step_advised, of.verified.wait if of.verified is not None else advised.wait
+    if wait > 2 * _SHARE * taken:
+        leaves = f"and leaves {duration(wait)} of waiting per step"
+        return f"{step}: nothing keeps up here; {_setting(advised)} is as good as any, {leaves}"
     if _same(now, advised):
         return f"{step}: {_setting(now)} keeps up, leave it"
-    gain = _gain(now, advised)
+    gain = _gain(of, now, advised)
     keeps = (
         f"{step}: {_workers(advised)} keeps up"
         if advised.setting.workers == 1
@@ -64,16 +107,18 @@ def _verdict(of: Diagnosis) -> str:
 
 
 def _throughput(of: Diagnosis, now: Prediction, advised: Prediction) -> str:
-    rate = f"{1e9 / advised.step:.3g} batches a second" if advised.step else "as fast as can be measured"
+    rate = (
+        f"{1e9 / of.step_advised:.3g} batches a second" if of.step_advised else "as fast as can be measured"
+    )
     if _same(now, advised):
         return f"{_setting(now)} gives {rate}, within 5 % of the best here"
-    now_rate = f"{1e9 / now.step:.3g} with {_setting(now)}" if now.step else ""
+    now_rate = f"{1e9 / of.step_now:.3g} with {_setting(now)}" if of.step_now else ""
     return f"take {_setting(advised)}: {rate}, now {now_rate}"
 
 
-def _gain(now: Prediction, advised: Prediction) -> str:
-    if now.step > advised.step * (1 + _SHARE):
-        return f", a step then takes {duration(advised.step)} in place of {duration(now.step)}"
+def _gain(of: Diagnosis, now: Prediction, advised: Prediction) -> str:
+    if of.step_now > of.step_advised * (1 + _SHARE):
+        return f", a step then takes {duration(of.step_advised)} in place of {duration(of.step_now)}"
     if now.setting.workers > advised.setting.workers:
         return f": as fast as the {now.setting.workers} you have"
     return ""
@@ -97,6 +142,8 @@ def notes(of: Diagnosis) -> list[str]:
     if of.length < 0 and of.iterable:
         found.append("the length of an epoch is unknown: what starting workers costs is not spread over it")
     found += _machine_notes(of)
+    if of.interrupted:
+        found.append(f"interrupted while {DOING.get(of.interrupted, of.interrupted)}")
     transfer = of.transfer
     if of.length > 0 and transfer.grown(of.length) > _MUCH:
         found.append(_growth(of))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gapless.loading.batches import setting_of
-from gapless.loading.measure_workers import _queued
+from gapless.loading.measure_loop import queued
 from gapless.model.loading import Demand, Seen
 
 _SKIP = 2
@@ -42,7 +42,7 @@ class Timed:
         asked, number = clock(), 0
         iterator = iter(self._loader)
         while True:
-            ready = _queued(iterator)
+            ready = queued(iterator)
             try:
                 batch = next(iterator)
             except StopIteration:

@@ -14,6 +14,16 @@ from gapless.model.source import SourceLine
 FORMAT = "gapless-loader"
 VERSION = 1
 
+_CLEARLY, _LOOKS = 0.8, 5
+"""Part of the looks that must agree on what is waited for, and how many there must be."""
+_WAITING = {
+    "io": "waiting for I/O",
+    "sleep": "sleeping",
+    "lock": "waiting for a lock",
+    "process": "waiting for another process",
+    "": "waiting",
+}
+
 
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the machine has for this process.
@@ -66,7 +76,10 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `item` is the wall time of one item, of which `item_cpu` is computing and `item_wait` waiting for a disk,
     a network or a sleep; the rest is waiting for a core. `collate` and `collate_cpu` are per batch. `index`
     is what the sampler takes per batch. `batches` are the processor time and the waiting of each batch made,
-    collating included. `at_once` says that the items were fetched together (``__getitems__``).
+    collating included. `at_once` says that the items were fetched together (``__getitems__``). `read` are
+    the bytes that the storage delivered for a batch, `faults` the pages that were touched for the first time.
+    `waits` counts the looks at which it waited, by what for (``io``, ``sleep``, ``lock``, ``process``, or "":
+    not told). `others` are the cores that other programs used meanwhile (-1: not told).
     """
 
     items: int = 0
@@ -82,6 +95,28 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tensors: int = 0
     at_once: bool = False
     batches: tuple[tuple[int, int], ...] = ()
+    read: float = 0.0
+    faults: float = 0.0
+    waits: dict[str, int] = {}
+    others: float = -1.0
+
+    @property
+    def wall(self) -> float:
+        """Time that passed per batch, the waiting for a core included."""
+        return self.item * self.batch_size + self.collate
+
+    @property
+    def had(self) -> float:
+        """The part of the time in which items could be made that they had a core."""
+        delayed = max(self.item - self.item_cpu - self.item_wait, 0.0)
+        return self.item_cpu / (self.item_cpu + delayed) if self.item_cpu > 0 else 1.0
+
+    @property
+    def waiting(self) -> str:
+        """``waiting for I/O``, as far as it was seen what for; ``waiting`` where it was not."""
+        looks = sum(self.waits.values())
+        named = [kind for kind, number in self.waits.items() if number >= _CLEARLY * looks]
+        return _WAITING[named[0]] if named and looks >= _LOOKS else _WAITING[""]
 
     @property
     def cpu(self) -> float:
@@ -105,7 +140,8 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     after its first batch, `growth` by how much it grows with every batch: `copied` of that are pages of the
     training process that the worker had to copy, of `shared` bytes that it could have to (-1: not told); the
     rest is what it keeps. `pin` and `copy` are copying a batch to pinned memory and from there to the GPU
-    (-1: no GPU).
+    (-1: no GPU). `assumed` says that no worker was tried, for want of time, and sending and receiving are
+    reckoned by the size of a batch.
     """
 
     batches: int = 0
@@ -121,6 +157,7 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     shared: int = -1
     pin: float = -1.0
     copy: float = -1.0
+    assumed: bool = False
 
     def grown(self, batches: int) -> int:
         """Bytes by which a worker grows that makes so many batches: it copies no page twice."""
@@ -188,6 +225,12 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `rest_cpu` is the processor time of the loop's own thread outside of ``next``, per step. `had` is the part
     of the time in which the loop and its workers could run that they had a core (-1: not told): less than
     the prediction took for granted where the load of the machine has changed.
+
+    What the run itself shows of it: `made` batches of which each took so much processor time, waiting, and
+    waiting for a core (`made_cpu`, `made_wait`, `made_delay`), bytes `read` from storage and `faults` (pages
+    touched for the first time); `others` are the cores that other programs used (-1: not told), `stolen` what
+    the hypervisor kept from this machine, `throttled` how often the processor slowed down for heat. `again`
+    is the step of a second run, where there was one.
     """
 
     setting: Setting = Setting()
@@ -199,6 +242,16 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ready: float = -1.0
     had: float = -1.0
     predicted: float = -1.0
+    made: int = 0
+    made_cpu: float = 0.0
+    made_wait: float = 0.0
+    made_delay: float = 0.0
+    read: float = 0.0
+    faults: float = 0.0
+    others: float = -1.0
+    stolen: float = 0.0
+    throttled: int = 0
+    again: float = 0.0
 
     @property
     def share(self) -> float:
@@ -216,13 +269,26 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     source: str = ""
 
 
+class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Why no number is headlined.
+
+    `kind` is ``busy`` (other programs use `others` of the cores), ``refuted`` (a run did not bear the
+    prediction out) or ``interrupted``. `reasons` are what was measured of why, in words.
+    """
+
+    kind: str
+    others: float = 0.0
+    reasons: tuple[str, ...] = ()
+
+
 class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """An input pipeline, measured, and what follows from it.
 
     `now` is the prediction for the loader's own setting, `best` the shortest of all, `advised` the cheapest
     within 5 % of it; `predictions` are all that were tried, by workers. `seen` is the loader run under its
     own setting, `verified` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
-    `correctness` is whether it yields what it should, where that was looked at.
+    `correctness` is whether it yields what it should, where that was looked at. With a `doubt` no prediction
+    is to be relied on. `interrupted` is the part of the measurement that was cut short, "" where none was.
     """
 
     sentence: str = ""
@@ -246,8 +312,24 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seen: Seen | None = None
     verified: Seen | None = None
     correctness: Verification | None = None
+    doubt: Doubt | None = None
+    interrupted: str = ""
     duration: float = 0.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def step_now(self) -> float:
+        """A step under the loader's own setting: as it was run, or else as predicted; 0 where neither is."""
+        return _run(self.seen) or (self.now.step if self.now is not None else 0.0)
+
+    @property
+    def step_advised(self) -> float:
+        """A step under the setting advised: as it was run, or else as predicted; 0 where neither is."""
+        return _run(self.verified) or (self.advised.step if self.advised is not None else 0.0)
+
+
+def _run(seen: Seen | None) -> float:
+    return seen.step if seen is not None else 0.0
 
 
 class _Document(msgspec.Struct, kw_only=True):

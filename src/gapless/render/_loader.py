@@ -21,8 +21,11 @@ def as_text(made: Diagnosis, style: Style) -> str:
     """`made` as text: the sentence, what to write, what a batch costs, what each setting gives."""
     canvas = Canvas(style)
     text = made.sentence
-    canvas.wrapped(Text(text[:1].upper() + text[1:] + ".", style="bold"))
-    if made.advised is not None:
+    end = "" if text.endswith((".", ")")) and ". (" in text else "."
+    canvas.wrapped(Text(text[:1].upper() + text[1:] + end, style="bold"))
+    for reason in why(made):
+        canvas.hanging(Text("  why   ", style="dim"), Text(reason))
+    if made.recommended:
         canvas.wrapped(Text(f"  DataLoader(..., {arguments(made)})", style="green"))
     canvas.wrapped(Text(what(made), style="dim"))
     _costs(canvas, made)
@@ -37,6 +40,11 @@ def as_text(made: Diagnosis, style: Style) -> str:
         for note in made.notes:
             canvas.hanging(Text("  note  ", style="dim"), Text(note))
     return canvas.text()
+
+
+def why(made: Diagnosis) -> tuple[str, ...]:
+    """Reasons of a doubt, where the sentence does not tell them."""
+    return made.doubt.reasons if made.doubt is not None and made.doubt.kind == "refuted" else ()
 
 
 def arguments(made: Diagnosis) -> str:

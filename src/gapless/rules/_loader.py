@@ -41,9 +41,9 @@ def cost(made: Diagnosis) -> str:
     if fetch.wait < _PART * total:
         told += ", nearly all of it CPU time"
     elif fetch.cpu < _PART * total:
-        told += ", nearly all of it waiting for I/O"
+        told += f", nearly all of it {fetch.waiting}"
     else:
-        told += f", {duration(fetch.cpu)} CPU time and {duration(fetch.wait)} waiting for I/O"
+        told += f", {duration(fetch.cpu)} CPU time and {duration(fetch.wait)} {fetch.waiting}"
     collate = min(fetch.collate_cpu, fetch.cpu)
     return f"{told}, {duration(collate)} of it collating" if collate > 0.5 * total else told
 

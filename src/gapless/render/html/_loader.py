@@ -29,13 +29,13 @@ def shown(made: Diagnosis, clean: Clean, sources: Sources) -> dict[str, Any]:
         ("settings", "Settings", made.predictions),
         ("runs", "Measured", runs),
         ("mistakes", "Mistakes", made.correctness),
-        ("notes", "Notes", made.notes),
+        ("notes", "Notes", (*told.why(made), *made.notes)),
     ]
     return {
         "title": sentence,
         "nav": [(name, title) for name, title, there in parts if there],
         "facts": told.what(made).split(" · "),
-        "advice": told.arguments(made) if made.advised is not None else "",
+        "advice": told.arguments(made) if made.recommended else "",
         "tiles": _tiles(made),
         "making": _breakdown(making),
         "taking": _breakdown(taking),
@@ -47,7 +47,7 @@ def shown(made: Diagnosis, clean: Clean, sources: Sources) -> dict[str, Any]:
         "bounds": told.bounds(made),
         "runs": runs,
         "correctness": _correctness(made, clean, sources) if made.correctness is not None else None,
-        "notes": made.notes,
+        "notes": (*told.why(made), *made.notes),
     }
 
 
@@ -57,7 +57,7 @@ def _tiles(made: Diagnosis) -> list[tuple[str, str, str]]:
     found = [("a batch takes", duration(fetch.cpu + fetch.wait), f"{items}, {duration(fetch.item)} each")]
     if made.demand.step:
         found.append(("your step takes", duration(made.demand.step), made.demand.source))
-    if made.advised is not None and made.now is not None:
+    if made.advised is not None and made.now is not None and made.doubt is None:
         now = duration(made.now.step)
         found.append(("a step with this loader", now, f"{percent(told.part(made.now))} of it waiting"))
         best = duration(made.advised.step)
@@ -75,7 +75,7 @@ def _making(made: Diagnosis) -> list[Part]:
     fetch, items = made.fetch, max(made.fetch.batch_size, 1)
     found = [
         ("c-host", "items, computing", fetch.item_cpu * items),
-        ("c-input", "items, waiting for I/O", fetch.item_wait * items),
+        ("c-input", f"items, {fetch.waiting}", fetch.item_wait * items),
         ("c-launch", "collating", fetch.collate_cpu),
     ]
     if made.transfer.batches:

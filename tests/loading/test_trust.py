@@ -1,0 +1,234 @@
+"""When a prediction is told, and why not: on measurements made by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.loading import predict
+from gapless.loading.sentence import sentence
+from gapless.loading.trust import REFUTED, calibrated, doubt, faster, off, reasons, settled
+from gapless.model.loading import (
+    Demand,
+    Diagnosis,
+    Doubt,
+    Fetch,
+    Machine,
+    Prediction,
+    Seen,
+    Setting,
+    Transfer,
+    decode,
+    encode,
+)
+
+MS = 1_000_000
+
+
+def fetch(cpu: float = 40, wait: float = 0, delay: float = 0, **more: object) -> Fetch:
+    """Batches of eight items that take so many milliseconds together."""
+    of = {"item": cpu + wait + delay, "item_cpu": cpu, "item_wait": wait}
+    each = {name: value * MS / 8 for name, value in of.items()}
+    batches = ((int(cpu * MS), int(wait * MS)),) * 9
+    return Fetch(items=80, batch_size=8, batches=batches, **each, **more)  # type: ignore[arg-type]
+
+
+def run(workers: int, step: float, predicted: float, **more: object) -> Seen:
+    setting = Setting(workers=workers, prefetch=2 if workers else 0)
+    return Seen(setting=setting, batches=50, step=step * MS, predicted=predicted * MS, **more)  # type: ignore[arg-type]
+
+
+def at(workers: int, step: float, wait: float = 0) -> Prediction:
+    setting = Setting(workers=workers, prefetch=2 if workers else 0)
+    return Prediction(setting=setting, step=step * MS, wait=wait * MS)
+
+
+def made(**more: object) -> Diagnosis:
+    """Two cores, a step of 20 ms; as it is 60 ms, with two workers 20, and both came true."""
+    known: dict[str, object] = {
+        "machine": Machine(allowed=2, start="fork"),
+        "demand": Demand(step=20 * MS, busy=0.2, source="given"),
+        "fetch": fetch(others=0.0),
+        "transfer": Transfer(batches=9, receive=0.5 * MS),
+        "now": at(0, 60, 40),
+        "advised": at(2, 20.5),
+        "seen": run(0, 61, 60, others=0.1, had=0.99),
+        "verified": run(2, 21, 20.5, others=0.1, had=0.97),
+    }
+    return Diagnosis(**{**known, **more})  # type: ignore[arg-type]
+
+
+def said(of: Diagnosis) -> str:
+    return sentence(settled(of))
+
+
+def test_what_came_true_is_told_as_it_was_run():
+    told = said(made())
+    assert told.endswith("take num_workers=2, a step then takes 21 ms in place of 61 ms")
+    assert settled(made()).recommended["num_workers"] == 2
+
+
+def test_what_was_not_run_is_told_as_that():
+    assert said(made(verified=None, seen=None)).endswith("20.5 ms in place of 60 ms (predicted, not run)")
+
+
+@given(factor=st.floats(0.2, 5), own=st.booleans())
+def test_no_number_is_told_that_its_own_run_refutes(factor, own):
+    runs = (
+        {"seen": run(0, 60 * factor, 60, others=0.0)}
+        if own
+        else {"verified": run(2, 20 * factor, 20, others=0.0)}
+    )
+    found = settled(made(**runs))
+    wrong = max(factor, 1 / factor) > REFUTED
+    assert (found.doubt is not None) == wrong
+    if found.doubt is not None:
+        assert found.doubt.kind == "refuted"
+        assert found.doubt.reasons
+        assert " ms" not in sentence(found)
+
+
+def test_a_refuted_setting_is_advised_only_if_it_was_faster():
+    found = settled(made(verified=run(2, 35, 20)))
+    assert faster(found)
+    assert found.recommended["num_workers"] == 2
+    assert sentence(found).endswith("num_workers=2 was faster than num_workers=0")
+    found = settled(made(verified=run(2, 58, 20)))
+    assert found.recommended == {}
+    assert sentence(found).endswith("was not clearly faster than num_workers=0")
+
+
+def test_a_setting_that_gains_nothing_when_it_is_run_is_not_advised():
+    found = settled(made(seen=run(0, 61, 55), verified=run(2, 60, 50)))
+    assert found.doubt is None
+    assert found.recommended["num_workers"] == 0
+
+
+def test_a_run_of_a_few_steps_says_nothing():
+    assert off(msgspec.structs.replace(run(2, 90, 20), batches=3)) == 1.0
+    assert off(run(2, 0, 20)) == off(run(2, 20, -1)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("others", "busy"),
+    [(0.0, False), (0.3, False), (1.0, True), (1.8, True), (-1.0, False)],
+)
+def test_who_has_the_cores_is_the_first_word(others, busy):
+    found = settled(made(fetch=fetch(delay=5, others=others)))
+    assert (found.doubt is not None and found.doubt.kind == "busy") is busy
+    if busy:
+        assert sentence(found) == (
+            f"cannot be measured now: other programs use {others:g} of 2 cores. "
+            "(Under this load a batch took 45 ms.)"
+        )
+        assert found.recommended == {}
+
+
+def test_others_that_came_during_a_run_count_as_well():
+    found = doubt(made(verified=run(2, 40, 20, others=1.4)))
+    assert (found.kind, found.others) == ("busy", 1.4)
+
+
+def test_others_on_cores_that_nobody_needs_do_not_count():
+    large = Machine(allowed=64, start="fork", others=20.0)
+    assert doubt(made(machine=large, fetch=fetch(others=20.0))) is None
+    idle = fetch(cpu=0.1, wait=200, others=0.9)  # it sleeps, and so does the step
+    of = made(fetch=idle, demand=Demand(step=20 * MS, busy=0.0), seen=None, verified=None)
+    assert doubt(of) is None
+
+
+def test_who_gets_no_core_cannot_measure_whoever_has_it():
+    found = doubt(made(fetch=fetch(delay=30, others=0.0)))
+    assert found.kind == "busy"
+    assert found.reasons == ("it had a core 57 % of the time in which it could compute",)
+    limited = Machine(allowed=2, quota=0.6)  # a control group's limit is no other program
+    assert doubt(made(machine=limited, fetch=fetch(delay=30, others=0.0))) is None
+
+
+def test_what_was_interrupted_is_told_until_there():
+    found = settled(made(interrupted="workers", seen=None, verified=None))
+    assert found.recommended == {}
+    assert sentence(found) == (
+        "interrupted while trying a worker: a batch takes 40 ms to make, 40 ms of it CPU time; no setting "
+        "was run"
+    )
+    assert settled(made(interrupted="mistakes")).doubt is None
+
+
+@pytest.mark.parametrize(
+    ("run_as", "why"),
+    [
+        ({"others": 0.6}, "other programs used 0.6 of 2 cores in it, and 0 when this was predicted"),
+        ({"stolen": 0.4}, "the hypervisor kept 0.4 of 2 cores for others"),
+        ({"throttled": 3}, "the processor slowed down for heat 3 times"),
+        ({"made": 9, "made_cpu": 60.0 * MS}, "a batch took 60 ms of CPU time in it and 40 ms alone"),
+        (
+            {"made": 9, "made_cpu": 60.0 * MS, "faults": 4000.0},
+            "a batch took 60 ms of CPU time in it and 40 ms alone, touching 4,000 pages for the first time "
+            "and 10 alone",
+        ),
+        (
+            {"made": 9, "made_cpu": 40.0 * MS, "made_wait": 50.0 * MS},
+            "a batch waited 50 ms in it and 0 µs alone: 2 workers wait for the same thing, or for each other",
+        ),
+        (
+            {"made": 9, "made_cpu": 40.0 * MS, "read": 3e6},
+            "storage delivered 3 MB for a batch in it and 0 B when it was made alone: the rest was in the "
+            "page cache",
+        ),
+        (
+            {"made": 9, "made_cpu": 41.0 * MS},
+            "no reason was found: the batches took what they took alone, and the cores were there",
+        ),
+        (
+            {},
+            "no reason was found: what its batches took is not known, and the cores were there",
+        ),
+        ({"again": 20.0 * MS}, "two runs of it took 40 ms and 20 ms per step"),
+    ],
+)
+def test_only_reasons_that_were_measured(run_as, why):
+    of = made(fetch=fetch(others=0.0, faults=10.0))
+    assert list(reasons(of, run(2, 40, 20, **run_as))) == [why]
+
+
+def test_the_share_of_a_core_is_told_where_a_core_for_each_was_there():
+    of = made(machine=Machine(allowed=8))
+    assert list(reasons(of, run(2, 40, 20, had=0.5))) == [
+        "its processes had a core 50 % of the time in which they could compute"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "delay", "others", "calibrates"),
+    [
+        (40, 0, 0.0, 0.0),
+        (40, 0, 2.0, 1.0),  # programs of little importance: they give way
+        (40, 20, 2.0, 2.0),  # two thirds of a core: equal parts of two cores among three
+        (40, 40, 1.0, 3.0),  # others get more than an equal part
+        (0, 0, 2.0, 2.0),
+    ],
+)
+def test_the_share_that_was_really_got_is_reckoned_with(cpu, delay, others, calibrates):
+    found = calibrated(Machine(allowed=2, others=others), fetch(cpu=cpu, wait=1, delay=delay))
+    assert found.others == pytest.approx(calibrates)
+    limited = Machine(allowed=2, others=others, quota=0.5)
+    assert calibrated(limited, fetch(cpu=cpu, wait=1, delay=delay)) == limited
+
+
+@given(delay=st.floats(1, 400), allowed=st.integers(1, 16))
+def test_the_simulated_machine_gives_one_process_what_it_got(delay, allowed):
+    of = fetch(cpu=40, delay=delay)
+    found = calibrated(Machine(allowed=allowed), of)
+    if of.had < 0.98:
+        assert found.share(1) == pytest.approx(of.had, rel=0.02)
+
+
+def test_a_doubt_comes_back_from_disk_and_stays_for_another_step():
+    found = settled(made(fetch=fetch(others=1.8)))
+    assert decode(encode(found)).doubt == Doubt(kind="busy", others=1.8)
+    again = predict.again(found, Demand(step=50 * MS))
+    assert again.sentence.startswith("cannot be measured now")
+    assert again.recommended == {}
