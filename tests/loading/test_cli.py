@@ -8,11 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from gapless import loading
 from gapless.commands import main
 from gapless.commands.loader import seconds
 from gapless.errors import UsageError
+from gapless.loading import correctness, measure  # noqa: F401 - before a script has its own sys.modules
 from gapless.loading.forked import available
-from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Transfer, load, save
+from gapless.model.loading import (
+    Demand,
+    Diagnosis,
+    Doubt,
+    Fetch,
+    Machine,
+    Prediction,
+    Setting,
+    Transfer,
+    load,
+    save,
+)
 
 pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
 MS = 1_000_000
@@ -160,6 +173,55 @@ def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
     # What was saved is found again, and the gate closes for it, too.
     assert main(["loader", "kept.json", "--fail-on", "GAP31", "-f", "json"]) == 1
     assert json.loads(capfd.readouterr().out)["diagnosis"]["correctness"]["ranks"] == 2
+
+
+@pytest.mark.parametrize("part", ["items", "mistakes"])
+def test_ctrl_c_tells_what_was_found(capfd, monkeypatch, script, part):
+    def diagnose(*words, **named):
+        found = "" if part == "mistakes" else part
+        return Diagnosis(sentence="a batch takes 25 ms to make", interrupted=found, doubt=None)
+
+    def verify(*words, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "diagnose", diagnose)
+    monkeypatch.setattr(loading, "verify", verify)
+    assert main(["loader", "photos_script.py:make_loader", "--budget", "500ms", "-f", "json"]) == 130
+    found = json.loads(capfd.readouterr().out)["diagnosis"]
+    assert (found["sentence"], found["interrupted"]) == ("a batch takes 25 ms to make", part)
+
+
+def test_ctrl_c_before_anything_was_found_is_said(capfd, monkeypatch, script):
+    def diagnose(*words, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "diagnose", diagnose)
+    assert main(["loader", "photos_script.py:make_loader"]) == 130
+    assert capfd.readouterr().err == "gapless: interrupted before an item was made: nothing is known\n"
+
+
+def test_a_busy_machine_is_the_first_line_and_fails_no_gate(capsys, tmp_path):
+    path, told = tmp_path / "busy.json", "cannot be measured now: other programs use 1.8 of 2 cores. (Under.)"
+    starved = Prediction(setting=Setting(), step=60 * MS, wait=40 * MS)
+    doubt = Doubt(kind="busy", others=1.8)
+    demand = Demand(step=20 * MS)
+    save(Diagnosis(sentence=told, doubt=doubt, now=starved, advised=starved, demand=demand), path)
+    status, out, _ = run(capsys, path, "--fail-on", "GAP301")
+    assert status == 0
+    rows = out.splitlines()
+    assert rows[0] == "Cannot be measured now: other programs use 1.8 of 2 cores. (Under.)"
+    assert "DataLoader(" not in out
+
+
+def test_reasons_stand_below_the_first_line(capsys, tmp_path):
+    path = tmp_path / "refuted.json"
+    doubt = Doubt(kind="refuted", reasons=("the processor slowed down for heat 3 times",))
+    save(Diagnosis(sentence="no step time can be told", doubt=doubt), path)
+    _, out, _ = run(capsys, path)
+    assert out.splitlines()[:2] == [
+        "No step time can be told.",
+        "  why   the processor slowed down for heat 3 times",
+    ]
 
 
 def test_mistakes_need_not_be_looked_for(capfd, script):

@@ -9,12 +9,12 @@ from loading import datasets as d
 from torch.utils.data import DataLoader, TensorDataset
 
 from gapless.loading import examine as room
-from gapless.loading.examine import Step, examine, keeps_up
-from gapless.loading.forked import LoaderError, available
+from gapless.loading.examine import Interrupted, Step, examine, keeps_up
+from gapless.loading.forked import LoaderError, Stopped, available
 from gapless.loading.uses import Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading import Diagnosis, Fetch, Machine, Prediction, Setting
+from gapless.model.loading import Diagnosis, Doubt, Fetch, Machine, Prediction, Setting
 
 pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
 MS = 1_000_000
@@ -146,6 +146,57 @@ def test_a_failure_of_the_measurement_is_a_note(monkeypatch):
     monkeypatch.setattr(room, "diagnose", fails)
     (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.001, 0.001))
     assert seen.notes == ("it could not be measured: no batch",)
+
+
+def test_what_was_known_when_the_end_was_asked_for(monkeypatch):
+    """In the first look, or in the whole measurement, whoever asked."""
+
+    class Terminated(BaseException):
+        pass
+
+    request = Terminated()
+
+    def interrupted(work, kind, seconds, tell, look=None, *, keep=False):
+        raise Stopped(request, fetched(30))
+
+    uses = run(DataLoader(d.Table(40)))
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "measured", interrupted)
+        with pytest.raises(Interrupted) as caught:
+            examined(uses, step(1, 2, 3))
+    (seen,) = caught.value.found
+    assert caught.value.request is request
+    assert (seen.per_step, seen.fetch) == (1.0, fetched(30))
+    assert seen.notes[0].startswith(
+        "until then: a batch takes 30 ms to make, 30 ms of it CPU time in __getitem__"
+    )
+    made = Diagnosis(fetch=fetched(30), interrupted="loop")
+    monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
+    with pytest.raises(Interrupted) as caught:
+        examined(uses, step(0.001, 0.002, 0.003))
+    assert isinstance(caught.value.request, KeyboardInterrupt)
+    assert caught.value.found[0].fetch == fetched(30)
+
+
+@pytest.mark.parametrize("kind", ["busy", "refuted"])
+def test_a_prediction_in_doubt(monkeypatch, kind):
+    """Items are known in spite of a load; what a run has refuted is not told."""
+    doubt = Doubt(kind=kind, others=1.8, reasons=("two runs of it took 4 ms and 9 ms per step",))
+    machine = Machine(allowed=2, others=1.8, start="fork")
+    prediction = predicted(25 * MS, 2 * MS, 0)
+    made = Diagnosis(
+        machine=machine, fetch=fetched(30), doubt=doubt, now=prediction, advised=prediction, sentence="no"
+    )
+    monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
+    (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
+    if kind == "busy":
+        assert seen.notes == (
+            "other programs used 1.8 of 2 cores: what is predicted was not checked by a run",
+        )
+        assert seen.late.least > 0
+    else:
+        assert seen.notes == ("no wait is told: no (two runs of it took 4 ms and 9 ms per step)",)
+        assert seen.late == Range()
 
 
 def test_a_loop_that_begins_anew_for_each_batch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import msgspec
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
-from gapless.loading import predict
-from gapless.loading.cores import _busy, beside, quota
+from gapless.loading import cores, predict
+from gapless.loading.cores import _busy, beside, of_group, quota, throttled
 from gapless.loading.predict import Measured
 from gapless.loading.sentence import notes
 from gapless.loading.simulate import Pipeline, simulate
@@ -20,7 +21,7 @@ from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Setting, Tr
 MS = 1_000_000
 
 
-def cores(most: float) -> Machine:
+def having(most: float) -> Machine:
     """A machine of so many cores and nothing else on it; a part of one is what a control group allows."""
     return Machine(allowed=math.ceil(most), quota=most if most % 1 else -1.0)
 
@@ -55,44 +56,44 @@ def waiting(each: float, step: float = 0.0, **more: float) -> Pipeline:
     ],
 )
 def test_by_hand(pipe, most, workers, step, wait):
-    run = simulate(pipe, cores(most), workers, 2)
+    run = simulate(pipe, having(most), workers, 2)
     assert run.step == pytest.approx(step, rel=1e-3)
     if pipe.busy < 1:
         assert run.wait == pytest.approx(wait, abs=0.05)
 
 
 def test_the_first_batch_waits_for_its_worker():
-    run = simulate(computing(40, 20, start=7, boot=5, receive=1), cores(8), 2, 2)
+    run = simulate(computing(40, 20, start=7, boot=5, receive=1), having(8), 2, 2)
     assert run.first == pytest.approx(7 + 7 + 40 + 1, abs=5.01)  # the first boots while the second starts
-    assert simulate(computing(40, 20, start=7, boot=5), cores(8), 0, 0).first == 40
+    assert simulate(computing(40, 20, start=7, boot=5), having(8), 0, 0).first == 40
 
 
 def test_a_slow_batch_holds_back_those_behind_it():
     """Batches are handed over in order: with one of four ten times as long, more ahead helps."""
     uneven = Pipeline(batches=[(100.0, 0.0), (10.0, 0.0), (10.0, 0.0), (10.0, 0.0)], step=40.0, busy=0.0)
-    few, many = (simulate(uneven, cores(8), 2, prefetch, 200) for prefetch in (1, 8))
+    few, many = (simulate(uneven, having(8), 2, prefetch, 200) for prefetch in (1, 8))
     assert many.step < few.step
     assert many.step >= 40
 
 
 def test_ready_batches_are_those_asked_ahead():
-    run = simulate(computing(1, 20), cores(8), 2, 3)
+    run = simulate(computing(1, 20), having(8), 2, 3)
     assert run.ready == pytest.approx(6)
 
 
 def test_a_pinning_thread_works_beside_the_loop():
-    run = simulate(computing(5, 20, pin=10), cores(8), 1, 2)
+    run = simulate(computing(5, 20, pin=10), having(8), 1, 2)
     assert run.step == pytest.approx(20)
-    alone = simulate(computing(5, 20, pin=30), cores(8), 1, 2)
+    alone = simulate(computing(5, 20, pin=30), having(8), 1, 2)
     assert alone.step == pytest.approx(30)
 
 
 def test_receiving_waits_for_a_worker_that_computes():
-    run = simulate(computing(40, 0, latency=3, receive=1), cores(8), 1, 2)
+    run = simulate(computing(40, 0, latency=3, receive=1), having(8), 1, 2)
     assert run.step == pytest.approx(40, rel=1e-3)  # the worker does not wait for the loop
-    behind = simulate(computing(10, 30, latency=3), cores(8), 2, 2)
+    behind = simulate(computing(10, 30, latency=3), having(8), 2, 2)
     assert behind.step == pytest.approx(30, rel=1e-3)  # its queue is full, and so it is idle
-    longer = simulate(computing(60, 20, latency=20, receive=1), cores(8), 3, 4)
+    longer = simulate(computing(60, 20, latency=20, receive=1), having(8), 3, 4)
     assert 20 < longer.step <= 41  # at most until a worker has nothing more to do
 
 
@@ -111,7 +112,7 @@ pipes = st.builds(
 @given(pipes, st.integers(0, 6), st.integers(1, 4), st.floats(0.3, 8))
 @settings(max_examples=60, deadline=None)
 def test_no_step_is_shorter_than_any_stage(pipe, workers, prefetch, most):
-    run = simulate(pipe, cores(most), workers, prefetch, 240)
+    run = simulate(pipe, having(most), workers, prefetch, 240)
     made = [pipe.batches[n % len(pipe.batches)] for n in range(240)]
     cpu, wait = (sum(one[which] for one in made) / len(made) for which in (0, 1))
     slack = 1.25  # the steps looked at are not whole turns of uneven batches
@@ -129,7 +130,7 @@ def test_no_step_is_shorter_than_any_stage(pipe, workers, prefetch, most):
 @settings(max_examples=40, deadline=None)
 def test_more_workers_are_never_slower_where_each_has_a_core(pipe, workers, prefetch):
     one = Pipeline(batches=pipe.batches[:1], step=pipe.step, busy=pipe.busy, send=pipe.send)
-    few, many = (simulate(one, cores(64), count, prefetch) for count in (workers, workers + 1))
+    few, many = (simulate(one, having(64), count, prefetch) for count in (workers, workers + 1))
     assert many.step <= few.step * 1.001
 
 
@@ -144,7 +145,7 @@ def test_time_has_no_unit_where_each_has_a_core(pipe, workers, factor):
         send=pipe.send * factor,
         receive=pipe.receive * factor,
     )
-    one, other = (simulate(each, cores(8), workers, 2) for each in (pipe, scaled))
+    one, other = (simulate(each, having(8), workers, 2) for each in (pipe, scaled))
     assert other.step == pytest.approx(one.step * factor, rel=0.02, abs=0.02)
 
 
@@ -164,7 +165,7 @@ def test_beside_one_that_computes(pipe, workers, step):
 
 def test_a_queue_that_runs_dry_slowly_is_not_taken_for_a_full_one():
     """Forty-one for each two steps of twenty: the batches made ahead last long, but not for ever."""
-    run = simulate(computing(41 * MS, 20 * MS), cores(8), 2, 8)
+    run = simulate(computing(41 * MS, 20 * MS), having(8), 2, 8)
     assert run.step == pytest.approx(20.5 * MS, rel=0.01)
     assert run.wait == pytest.approx(0.5 * MS, abs=0.2 * MS)
 
@@ -316,6 +317,51 @@ def test_who_computes_is_told_by_the_cores_that_may_be_used(tmp_path):
     told.write_text("\n".join(["cpu  1 1 1 1 1 1 1", *rows, "intr 5"]))
     assert _busy(told) == 4.0 * len(mine)  # neither idle time nor waiting for disks, nor the cores of others
     assert _busy(tmp_path / "none") == -1
+
+
+STAT = "cpu  9 9 9 9 9 9 9 9\ncpu0 {} 0 10 500 7 0 0 {} 0 0\ncpu999 900 0 0 0 0 0 0 900 0 0\n"
+
+
+def test_others_are_what_is_used_and_not_our_own(monkeypatch, tmp_path):
+    """Two seconds of one core, of which half is ours; and what a hypervisor kept of it."""
+    told, now = tmp_path / "stat", [0.0]
+    monkeypatch.setattr(cores, "_STATISTICS", told)
+    monkeypatch.setattr(cores._used, "__defaults__", (told,))
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    monkeypatch.setattr(cores.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(cores.time, "perf_counter", lambda: now[0])
+    own = [5.0]
+    told.write_text(STAT.format(100, 20))
+    others = cores.Others(lambda: own[0])
+    now[0] = 0.05
+    assert (others.cores(), others.stolen()) == (-1.0, 0.0)  # too soon to say
+    now[0], own[0] = 2.0, 6.0
+    told.write_text(STAT.format(300, 60))
+    assert (others.cores(), others.stolen()) == (pytest.approx(0.5), pytest.approx(0.2))
+    own[0] = 60.0
+    assert others.cores() == 0.0
+    told.unlink()
+    assert cores.Others(lambda: 0.0).cores() == -1.0
+
+
+def test_what_a_group_of_processes_used(tmp_path):
+    """Theirs, and of those that they have seen end; nobody else's."""
+    group = os.getpgrp()
+    for number, of in ((11, group), (12, group), (13, group + 1)):
+        (tmp_path / str(number)).mkdir()
+        row = f"{number} (a b) S 1 {of} 1 0 -1 0 0 0 0 0 100 20 3 4 20 0 1"
+        (tmp_path / str(number) / "stat").write_text(row)
+    (tmp_path / "14").mkdir()  # it has just ended
+    assert of_group(tmp_path) == pytest.approx(2 * 127 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_how_often_the_cores_slowed_down_for_heat(tmp_path):
+    for number, count in ((0, "3\n"), (1, "4\n"), (2, "no number")):
+        folder = tmp_path / f"cpu{number}" / "thermal_throttle"
+        folder.mkdir(parents=True)
+        (folder / "core_throttle_count").write_text(count)
+    assert throttled(tmp_path) == 7
+    assert throttled(tmp_path / "nowhere") == 0
 
 
 def test_a_machine_that_tells_nothing_has_nobody_beside(monkeypatch):

@@ -17,7 +17,7 @@ from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
 from gapless.commands._diagnosed import diagnosis
 from gapless.commands._saved import kind_of
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError
 from gapless.model.loading import Demand, Diagnosis, save
 from gapless.render import _loader
 from gapless.rules._loader import MATTERS
@@ -27,6 +27,12 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
 _INTERRUPTED = 130
 _MISTAKES, _AT_LEAST = 0.5, 5.0
 """Part of the budget, and seconds at least, for looking for mistakes, besides."""
+
+
+class _Interrupted(GaplessError):
+    """Ctrl-C, before anything was found."""
+
+    exit_code = _INTERRUPTED
 
 
 @click.command("loader")
@@ -196,7 +202,7 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
         if ranks and not made.interrupted:
             progress("mistakes", 0.0)
             seconds = max(_MISTAKES * budget, _AT_LEAST)
-            made = msgspec.structs.replace(made, **_correctness(target, loader, ranks, seconds))
+            made = _correct(made, target, loader, ranks, seconds)
     return msgspec.structs.replace(made, notes=(*remarks, *made.notes))
 
 
@@ -204,25 +210,26 @@ def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) ->
     """A diagnosis, with what was found until Ctrl-C.
 
     Raises:
-        KeyboardInterrupt: nothing was, which is said.
+        _Interrupted: nothing was.
     """
     try:
         return diagnose(*words, **named)
     except KeyboardInterrupt:
-        _output.say("interrupted before an item was made: nothing is known")
-        raise
+        raise _Interrupted("interrupted before an item was made: nothing is known") from None
 
 
-def _correctness(target: str, loader: Any, ranks: int, seconds: float) -> dict[str, Any]:
-    """Whether it yields what it should, as fields of a diagnosis."""
+def _correct(made: Diagnosis, target: str, loader: Any, ranks: int, seconds: float) -> Diagnosis:
+    """`made` with whether the loader yields what it should."""
     from gapless.loading import verify
     from gapless.loading.factory import maker_of
+    from gapless.loading.sentence import DOING
 
     try:
         found = verify(maker_of(target) if ranks > 1 else loader, ranks=ranks, seconds=seconds)
     except KeyboardInterrupt:
-        return {"interrupted": "mistakes"}
-    return {"correctness": found}
+        notes = (*made.notes, f"interrupted while {DOING['mistakes']}")
+        return msgspec.structs.replace(made, interrupted="mistakes", notes=notes)
+    return msgspec.structs.replace(made, correctness=found)
 
 
 def _again(path: str, demand: Demand) -> Diagnosis:

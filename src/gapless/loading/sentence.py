@@ -142,7 +142,7 @@ def notes(of: Diagnosis) -> list[str]:
     if of.length < 0 and of.iterable:
         found.append("the length of an epoch is unknown: what starting workers costs is not spread over it")
     found += _machine_notes(of)
-    if of.interrupted:
+    if of.interrupted and (of.doubt is None or of.doubt.kind != "interrupted"):
         found.append(f"interrupted while {DOING.get(of.interrupted, of.interrupted)}")
     transfer = of.transfer
     if of.length > 0 and transfer.grown(of.length) > _MUCH:
