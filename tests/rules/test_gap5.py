@@ -125,7 +125,7 @@ class TestUnderFilledKernels:
         )
         hit = only("GAP502", profile(utilization=0.9, sm_efficiency=0.4, kernels=kernels))
         assert hit.evidence == (
-            "the GPU is busy for 90 % of the time, and 40 % of its multiprocessors' time is used at most",
+            "kernels run for 90 % of the time, and 40 % of the multiprocessors' time is used at most",
             "gemv of aten::addmm: 0.25 blocks per multiprocessor, 50 ms of each 100 ms step, 50 %",
             "softmax of aten::softmax: 0.5 blocks per multiprocessor, 20 ms of each 100 ms step, 20 %",
         )

@@ -191,7 +191,7 @@ class TestTraceCutOff:
     )
     def test_what_it_holds(self, marked: Steps, held: str) -> None:
         hit = only("GAP706", profile(marked=marked, recording=Recording(truncated=True)))
-        assert hit.evidence == (f"the file ends in the middle: what it holds has {held}",)
+        assert hit.evidence == (f"the file ends in the middle: it holds {held}",)
 
     def test_a_whole_file(self) -> None:
         assert not found("GAP706", profile(recording=Recording()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -84,6 +85,13 @@ class TestRule:
         assert 10 <= len(found.change) <= 60
         assert found.change.count("`") % 2 == 0
         assert not found.change.endswith(".")
+
+    def test_says_cpu_and_gpu(self, found: Rule) -> None:
+        """Host and device are words of CUDA's, for copies between them."""
+        texts = [inspect.cleandoc(type(found).__doc__ or ""), found.advice, found.change]
+        for text in texts:
+            prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+            assert not re.search(r"(?<!-to-)\b(host|device)s?\b(?!-to-|-side)", prose, re.IGNORECASE)
 
     def test_looks_at_something(self, found: Rule) -> None:
         kinds = [kind for kind in KINDS if isinstance(found, kind)]

@@ -68,7 +68,7 @@ class UnderFilledKernels(ProfileRule):
             return
         yield Hit(
             evidence=(
-                f"the GPU is busy for {percent(busy)} of the time, and {percent(filled)} of its "
+                f"kernels run for {percent(busy)} of the time, and {percent(filled)} of the "
                 "multiprocessors' time is used at most",
                 *(_evidence(profile, kernel) for kernel in empty[:_NAMED]),
             ),

@@ -48,6 +48,4 @@ class TraceCutOff(ProfileRule):
         if profile.recording.truncated:
             steps = profile.steps
             held = "no steps" if steps.source == "span" else count(steps.count, "step")
-            yield Hit(
-                evidence=(f"the file ends in the middle: what it holds has {held}",), remedy=self.advice
-            )
+            yield Hit(evidence=(f"the file ends in the middle: it holds {held}",), remedy=self.advice)
