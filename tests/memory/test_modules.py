@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.memory.frames import MODULE, Places, library_of
+from gapless.memory.frames import Places, library_of
 from gapless.memory.modules import chain_of, folded, one_of, part_of, with_classes
 from gapless.memory.recorder import Recorder
+from gapless.model.memory import MODULE
 from gapless.model.source import SourceLine
 
 SITE = "/opt/lib/python3.11/site-packages"

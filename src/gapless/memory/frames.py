@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gapless.memory.modules import chain_of
-from gapless.model.memory import Kind, Place
+from gapless.model.memory import MODULE, Kind, Place
 from gapless.model.source import SourceLine
 
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
@@ -18,8 +18,6 @@ _NODE = re.compile(r"torch::autograd::generated::(\w+Backward\d*)::apply")
 _COMMUNICATION = re.compile(r"\bc10d::|\bnccl", re.IGNORECASE)
 _WORKSPACE = re.compile(r"getNew\w*Workspace|blas\w*workspace", re.IGNORECASE)
 _TORCH = re.compile(r"[/\\]torch[/\\]")
-MODULE = "gapless.module="
-"""How metadata of a request begins that names the module which makes it."""
 
 
 class Places:

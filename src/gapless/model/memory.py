@@ -26,6 +26,9 @@ ALLOC, FREE, DEFER, DONE, EMPTY, STEP, FAILED, RETIRE = range(8)
 - ``RETIRE``: the last graph of a private pool is gone, so that its cached memory may be given back.
 """
 
+MODULE = "gapless.module="
+"""How metadata of a request begins that names the module which makes it."""
+
 Kind = Literal[
     "parameter",
     "gradient",

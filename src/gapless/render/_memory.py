@@ -105,18 +105,16 @@ def _peak(canvas: Canvas, made: MemoryReport) -> None:
         canvas.hanging(Text("  by module  ", style="dim"), Text(", ".join(parts)))
     shown = peak.owners if canvas.style.unfold else peak.owners[:_ROWS]
     for one in shown:
-        canvas.clipped(_owner(one, total, canvas.style))
+        canvas.hanging(_numbers(one, total), Text(words.place(one, canvas.style.path)))
     rest = sum(peak.kinds.values()) - sum(one.bytes for one in shown)
     if rest > 0:
         canvas.clipped(Text(f"  {size(rest):>9}{words.share(rest / total):>8}{'':>20}elsewhere", style="dim"))
 
 
-def _owner(one: Owner, total: int, style: Style) -> Text:
+def _numbers(one: Owner, total: int) -> Text:
     kind = words.KINDS[one.kind] if one.kind != "unknown" else ""
     numbers = f"  {size(one.bytes):>9}{words.share(one.bytes / total):>8}"
-    return Text.assemble(
-        numbers, (f"{'×' + str(one.tensors):>7}  {kind:<12}", "dim"), words.place(one, style.path)
-    )
+    return Text.assemble(numbers, (f"{'×' + str(one.tensors):>7}  {kind:<12}", "dim"))
 
 
 def _kept(canvas: Canvas, made: MemoryReport) -> None:

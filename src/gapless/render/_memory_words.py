@@ -58,11 +58,12 @@ def place(one: Owner, path: Naming) -> str:
         return module(one) or one.operator or ("from before the recording" if one.before else nobody)
     at = f"{short(line.file, path)}:{line.line}"
     told = module(one, f"{line.file.replace(chr(92), '/').rpartition('/')[2]}:{line.line}")
-    told = f"{told}  {at}" if told else f"{at} {line.function}"
     what = one.operator.removeprefix("aten::")
-    if what and (one.module or not line.is_user):
-        told += f" ({what})" if one.operators < 2 else f" ({what}, …)"
-    return told
+    of = f" ({what})" if one.operators < 2 else f" ({what}, …)"
+    of = of if what and (one.module or not line.is_user) else ""
+    if not told or CHAIN in told or ":" in told:  # calls, of which the line is the last
+        return f"{at} {line.function}{of}" + (f"  in {told}" if told else "")
+    return f"{told}  {at}{of}"
 
 
 def module(one: Owner, at: str = "") -> str:
