@@ -19,18 +19,24 @@ OWNERS = 50
 
 
 def moment(
-    run: MemoryRun, event: int, *, capacity: int = -1, total: int = -1, begin: Begin = "recorded"
+    run: MemoryRun,
+    event: int,
+    *,
+    capacity: int = -1,
+    total: int = -1,
+    begin: Begin = "recorded",
+    most: int = OWNERS,
 ) -> Moment:
     """The memory after `event` of `run`, replayed under its own settings (-1: when it begins)."""
     replay = Simulation(run, capacity=capacity, total=total, begin=begin, stop=event + 1).go(points=1)
-    return of_simulation(run, replay, event)
+    return of_simulation(run, replay, event, most)
 
 
-def of_simulation(run: MemoryRun, replay: Simulation, event: int) -> Moment:
+def of_simulation(run: MemoryRun, replay: Simulation, event: int, most: int = OWNERS) -> Moment:
     """The memory where `replay` stands, which is after `event`."""
     allocator, live = replay.allocator, replay.live.blocks
     requested = {ident: block.requested for ident, block in live.items()}
-    who, kinds = owners(run, requested, event)
+    who, kinds = owners(run, requested, event, most)
     free = _free(allocator)
     small = sum(block.size for block in free if block.pool.small)
     total = sum(block.size for block in free)
@@ -88,7 +94,9 @@ class _Key(NamedTuple):
     threaded: bool
 
 
-def owners(run: MemoryRun, live: Mapping[int, int], event: int) -> tuple[tuple[Owner, ...], dict[str, int]]:
+def owners(
+    run: MemoryRun, live: Mapping[int, int], event: int, most: int = OWNERS
+) -> tuple[tuple[Owner, ...], dict[str, int]]:
     """The bytes of the allocations `live` at `event` by kind, module and line; and by kind alone."""
     places = places_of(run, live)
     roles = kinds_of(run, places, event)
@@ -106,7 +114,7 @@ def owners(run: MemoryRun, live: Mapping[int, int], event: int) -> tuple[tuple[O
         kinds[kind] += held
     found = [_owner(key, one) for key, one in sums.items()]
     found.sort(key=lambda one: (-one.bytes, one.line.where if one.line else "", one.module, one.operator))
-    return tuple(found[:OWNERS]), dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    return tuple(found[:most]), dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _key(run: MemoryRun, at: int, kind: Kind, early: bool, traced: bool) -> _Key:

@@ -21,6 +21,7 @@ from gapless.model.comparison import (
     scale,
 )
 from gapless.model.wording import count, duration, number, rate, size
+from gapless.render import _memory_comparison
 from gapless.render import _table as table
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
@@ -57,6 +58,9 @@ def as_text(made: Comparison, style: Style) -> str:
         _lines(canvas, made)
         _places(canvas, made)
     _findings(canvas, made)
+    if made.memory is not None:
+        canvas.blank()
+        _memory_comparison.draw(canvas, made.memory)
     _closing(canvas, made)
     return canvas.text()
 

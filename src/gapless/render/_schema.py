@@ -13,8 +13,9 @@ from gapless.errors import UsageError
 from gapless.model import Report, loading, memory, profile, session
 from gapless.model.comparison import Comparison
 from gapless.model.memory import MemoryReport
+from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.proof import Proof
-from gapless.render import _comparison, _memory, _proof, json
+from gapless.render import _comparison, _memory, _memory_comparison, _proof, json
 from gapless.render._canvas import Canvas
 from gapless.render._style import Style
 
@@ -42,6 +43,13 @@ KINDS = {
     ),
     "proof": Kind(_proof.FORMAT, _proof.VERSION, Proof, True, "gapless compare A.py:f B.py:g -f json"),
     "memory-report": Kind(_memory.FORMAT, _memory.VERSION, MemoryReport, True, "gapless memory -f json"),
+    "memory-comparison": Kind(
+        _memory_comparison.FORMAT,
+        _memory_comparison.VERSION,
+        MemoryComparison,
+        True,
+        "gapless compare A.pickle B.pickle -f json",
+    ),
     "loader": Kind(
         loading.FORMAT, loading.VERSION, loading._Document, False, "gapless loader -o FILE|-f json"
     ),
