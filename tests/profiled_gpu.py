@@ -9,7 +9,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,8 +73,23 @@ def _device(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def machine() -> profiling.Machine:
-    return profiling.Machine(DEVICE, (torch.profiler.ProfilerActivity.CPU,), PaperProfiler)
+class PaperHistory:
+    """Writes a snapshot of no requests."""
+
+    def __init__(self, path: Path, ranked: bool = True) -> None:
+        self.path, self.saved, self.out_of_memory = path, False, False
+
+    def start(self) -> PaperHistory:
+        return self
+
+    def stop(self, save: bool = True) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
+        self.saved = True
+
+
+def machine(instead: str = "") -> profiling.Machine:
+    return profiling.Machine(DEVICE, (torch.profiler.ProfilerActivity.CPU,), PaperProfiler, PaperHistory)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gapless.analyze import report as report
+    from gapless.capture.memory_history import memory_snapshot as memory_snapshot
     from gapless.integrations.profiling import profile as profile
     from gapless.model.session import Session as Session
     from gapless.model.session import load as load
@@ -23,6 +24,7 @@ _HOMES = {
     "annotate": "gapless.capture.annotate",
     "compare": "gapless.prove",
     "load": "gapless.model.session",
+    "memory_snapshot": "gapless.capture.memory_history",
     "load_ipython_extension": "gapless.integrations.notebook",
     "save": "gapless.model.session",
     "profile": "gapless.integrations.profiling",
@@ -40,6 +42,7 @@ __all__ = [
     "emulate",
     "load",
     "loading",
+    "memory_snapshot",
     "metrics",
     "no_waits",
     "ops",

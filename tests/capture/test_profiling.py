@@ -16,7 +16,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity
 import gapless
 import gapless.capture.profiling as profiling
 from gapless.analyze.boundary import StepEnds
-from gapless.capture.profiling import Machine, Profiling, Recipe, Schedule
+from gapless.capture.profiling import PASSES, Machine, Profiling, Recipe, Schedule
 from gapless.capture.stopping import EnoughSteps, Stopper
 from gapless.errors import UsageError
 from gapless.model import Ending, Mark
@@ -64,7 +64,7 @@ def capture(tmp_path):
     started = []
 
     def make(schedule: Schedule, on_mark: Any = lambda mark: None, **recipe: Any) -> Profiling:
-        machine = Machine("NVIDIA Nothing", CPU, FakeProfiler)
+        machine = Machine("NVIDIA Nothing", CPU, FakeProfiler, FakeHistory)
         made = Profiling(Recipe(tmp_path, schedule=schedule, **recipe), machine, StepEnds(), on_mark)
         started.append(made)
         return made.start()
@@ -127,11 +127,58 @@ def test_without_stacks_there_is_one_pass(capture, tmp_path):
     assert files(tmp_path) == ["times/rank0.pt.trace.json.gz"]
 
 
+class FakeHistory:
+    """Writes that it was there; a request may have failed in it."""
+
+    fails: ClassVar[bool] = False
+
+    def __init__(self, path: Path, ranked: bool) -> None:
+        self.path, self.saved, self.out_of_memory = path, self.fails, self.fails
+
+    def start(self) -> FakeHistory:
+        return self
+
+    def stop(self, save: bool) -> None:
+        if save:
+            self.path.parent.mkdir(parents=True)
+            self.path.write_text("whole")
+            self.saved = True
+
+
+@pytest.mark.parametrize(
+    ("passes", "recorded"), [(PASSES, [False, True]), (("times",), [True]), (("stacks",), [True])]
+)
 @pytest.mark.parametrize("wanted", [False, True])
-def test_memory_and_shapes_only_when_asked(capture, wanted):
-    capture(Schedule(wait=0), memory=wanted, shapes=wanted)
-    options = FakeProfiler.made[0].options
-    assert options["profile_memory"] is options["record_shapes"] is wanted
+def test_memory_and_shapes_are_recorded_where_no_times_are_taken_from(capture, wanted, passes, recorded):
+    made, one = capture(Schedule(0, 1, 1), passes=passes, memory=wanted, shapes=wanted), optimizer()
+    for _ in range(made.recipe.steps):
+        one.step()
+    assert made.done
+    for option in ("profile_memory", "record_shapes"):
+        assert [one.options[option] for one in FakeProfiler.made] == [wanted and each for each in recorded]
+
+
+def test_the_history_of_memory_comes_first_and_ends_before_any_profiler(capture, tmp_path):
+    made, one = capture(Schedule(wait=1, warmup=1, active=2), memory=True), optimizer()
+    seen = []
+    for _ in range(made.recipe.steps):
+        one.step()
+        seen.append((len(FakeProfiler.made), (tmp_path / "memory" / "rank0.pickle").exists()))
+    assert made.done
+    assert seen[:5] == [(0, False), (0, False), (0, True), (1, True), (1, True)]
+    assert len(seen) == 3 + 1 + 2 * 3
+    assert any("gapless memory" in note for note in made.session().notes)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_script_that_ends_early_leaves_what_it_has(capture, tmp_path, monkeypatch, fails):
+    monkeypatch.setattr(FakeHistory, "fails", fails)
+    made, one = capture(Schedule(), memory=True), optimizer()
+    one.step()
+    made.stop()
+    # What a failed request wrote is not written over by what is left after it.
+    assert (tmp_path / "memory" / "rank0.pickle").exists() is not fails
+    assert made._history is None
 
 
 def test_synchronization_events_are_on_where_torch_has_them(capture, monkeypatch):

@@ -15,6 +15,7 @@ from gapless.errors import UsageError
 from gapless.memory.export import export
 from gapless.memory.recorder import Recorder
 from gapless.memory.sizes import MIB
+from gapless.model.memory import save
 from gapless.model.source import SourceLine
 from gapless.render._memory import sparkline
 from tests.tracing import Trace
@@ -237,3 +238,47 @@ def test_a_packed_snapshot(capsys, snapshot, tmp_path):
     packed = tmp_path / "s.zst"
     packed.write_bytes(zstandard.compress(snapshot.read_bytes()))
     assert run(capsys, packed)[1].splitlines()[0] == plain.splitlines()[0]
+
+
+def recording(folder, name, mib):
+    recorder = Recorder()
+    recorder.alloc("x", mib << 20, stack=[SourceLine("/me/model.py", 3, "make")], kind="parameter")
+    save([recorder.run()], folder / name)
+    return str(folder / name)
+
+
+def test_two_recordings_are_compared(tmp_path, capsys):
+    before, after = recording(tmp_path, "a.json", 40), recording(tmp_path, "b.json", 60)
+    assert main(["compare", before, after]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("21 MB more at the peak: 41.9 MB → 62.9 MB allocated, 50 %")
+    assert "+21 MB ×1 weights me/model.py:3 make" in text
+    assert main(["compare", "-f", "json", before, after]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["format"] == "gapless-memory-comparison"
+    assert document["owners"][0]["after"] == 60 << 20
+
+
+@pytest.mark.parametrize(("bound", "status"), [("0", 1), ("49", 1), ("60", 0)])
+def test_a_gate_on_memory(tmp_path, capsys, bound, status):
+    before, after = recording(tmp_path, "a.json", 40), recording(tmp_path, "b.json", 60)
+    assert main(["compare", "--fail-on-regression", bound, before, after]) == status
+    assert ("memory reserved at the peak, over the bound" in capsys.readouterr().err) is bool(status)
+    assert main(["compare", "--fail-on-regression", "0", after, before]) == 0
+
+
+def test_memory_is_compared_with_memory_alone(tmp_path, capsys):
+    before = recording(tmp_path, "a.json", 40)
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    assert main(["compare", before, str(tmp_path / "trace.json")]) == 2
+    assert "is no recording of memory" in capsys.readouterr().err
+    assert main(["compare", "-f", "html", before, before]) == 2
+    assert "text or json" in capsys.readouterr().err
+
+
+def test_snapshots_are_recordings_of_memory(tmp_path, capsys, monkeypatch):
+    name = str(tmp_path / "a.pickle")
+    assert main(["memory", "--export", name, recording(tmp_path, "a.json", 40)]) == 0
+    capsys.readouterr()
+    assert main(["compare", name, recording(tmp_path, "b.json", 60)]) == 0
+    assert "more at the peak" in capsys.readouterr().out

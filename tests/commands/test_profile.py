@@ -77,6 +77,12 @@ def test_recorded_stopped_and_explained(profile, python, tmp_path):
         "stacks/rank0.pt.trace.json.gz",
         "times/rank0.pt.trace.json.gz",
     ]
+    folder = python("-m", "gapless", "trace", "-q", "-f", "json", str(FOLDER))
+    assert folder.returncode == 0
+    (found,) = [json.loads(line) for line in folder.stdout.splitlines()]
+    assert "train.py" in json.dumps(found["findings"])
+    assert any("recorded without Python stacks" in note for note in found["notes"])
+    assert not any("left out" in note for note in found["notes"])
     again = python("-m", "gapless", "show", "--all", str(FOLDER / "profile.gapless.json"))
     assert words(again.stdout).partition("note:")[0] == text.partition("note:")[0]
 

@@ -21,6 +21,7 @@ from gapless.commands import cli
 PREAMBLES = Path(__file__).parent / "preambles"
 NOT_RUN = {
     "gapless.profile(": "needs a GPU",
+    "gapless.memory_snapshot(": "needs a GPU",
     "WandB(run)": "needs the trackers' packages",
     "GaplessCallback(": "needs a trainer, and a GPU",
     "trackers.log(report": "needs a tracker",

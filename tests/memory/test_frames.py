@@ -53,6 +53,16 @@ def test_libraries_by_their_paths(file, library):
         ([line(f"{SITE}/torch/utils/data/_utils/pin_memory.py"), USER], "batch"),
         ([line(f"{SITE}/torch/nn/functional.py", "softmax"), USER], "unknown"),
         ([line("/home/me/torch_optim.py", "step"), USER], "unknown"),
+        ([line("/home/me/model.py", "forward"), USER], "activation"),
+        ([line("/home/me/model.py", "Net.forward"), USER], "activation"),
+        ([line(f"{SITE}/torch/distributed/fsdp/_flat_param.py", "unshard"), USER], "communication"),
+        (
+            [
+                line("/home/me/model.py", "forward"),
+                line(f"{SITE}/torch/distributed/fsdp/fully_sharded_data_parallel.py", "forward"),
+            ],
+            "activation",
+        ),
         ([], "unknown"),
     ],
 )
@@ -70,6 +80,7 @@ def test_kinds_by_native_frames():
     assert kind_of([USER], ["at::cuda::getNewWorkspace()"]) == "workspace"
     assert kind_of([USER], ["at::cuda::getCUDABlasLtWorkspace()"]) == "workspace"
     assert kind_of([USER], ["at::_ops::addmm::call(x)"]) == "unknown"
+    assert kind_of([USER], ["c10d::Reducer::initialize_buckets(x)"]) == "communication"
 
 
 def test_operators():
@@ -89,5 +100,5 @@ def test_the_same_frames_are_one_place():
     ]
     assert places.of_frames(frames) == places.of_frames(list(frames)) == places.of_frames(frames)
     assert places.of_frames(None) == places.of_frames([]) != places.of_frames(frames)
-    assert places.places[places.of_frames(frames)] == Place((0,), "aten::mm")
+    assert places.places[places.of_frames(frames)] == Place((0,), "aten::mm", "activation", "model.py:3")
     assert places.lines == [SourceLine("/home/me/model.py", 3, "forward")]

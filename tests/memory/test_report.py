@@ -55,10 +55,10 @@ def test_the_peak_and_its_owners():
     assert made.peak.allocated == made.baseline.peak_allocated == 190 * MIB
     assert [(one.line, one.bytes // MIB, one.tensors, one.kind) for one in made.peak.owners] == [
         (TRAIN, 100, 1, "parameter"),
-        (MODEL, 60, 1, "activation"),
-        (HEAD, 30, 1, "activation"),
+        (MODEL, 60, 1, "temporary"),
+        (HEAD, 30, 1, "temporary"),
     ]
-    assert made.peak.kinds == {"parameter": 100 * MIB, "activation": 90 * MIB}
+    assert made.peak.kinds == {"parameter": 100 * MIB, "temporary": 90 * MIB}
     assert (made.steps, made.allocations, made.events) == (3, 7, len(training()))
 
 

@@ -61,7 +61,7 @@ def test_every_event_is_there(steps):
     assert found.windows[0].event == tuple(range(-1, len(run)))
     assert len(found.steps) == steps
     assert [one.kind for one in found.layers if one.kind] == (
-        ["parameter", "batch", "activation", "unknown"] if steps else ["parameter", "unknown"]
+        ["parameter", "batch", "temporary", "unknown"] if steps else ["parameter", "unknown"]
     )
 
 

@@ -94,7 +94,7 @@ def test_who_lets_memory_go_is_not_who_asked_for_it(context):
     (found,) = of_value({"segments": [home], "device_traces": [trace]}, "it")
     owners = {one.bytes: one for one in report(found).peak.owners}
     if context == "alloc":
-        assert [one.line.line for one in owners.values()] == [12]
+        assert {one.line.line for one in owners.values()} == {12}
     else:
         assert (owners[8 * MIB].line, owners[8 * MIB].before) == (None, True)
         assert owners[4 * MIB].line.line == 12

@@ -288,7 +288,7 @@ def test_memory_is_told_where_the_pointer_is(visit, memory):
     told = page.locator(".tip").inner_text()
     assert f"{size(memory.peak.allocated)} allocated of" in told
     assert f"event {at + 1:,}" in told
-    assert "forward" in told
+    assert "temporaries" in told
 
 
 def test_lines_of_other_settings_come_and_go(visit, memory):

@@ -235,7 +235,12 @@ def _with_frames(times: Timeline, stacks: Timeline, moved: Sequence[Host]) -> Ti
 
 
 def of_passes(
-    times: str, stacks: str, progress: Callable[[int], None] | None = None, priced: bool = False
+    times: str,
+    stacks: str,
+    progress: Callable[[int], None] | None = None,
+    priced: bool = False,
+    asked: Sequence[str] = (),
+    drawn: int = 0,
 ) -> Profile:
     """The profile of two files of one script; "" for one that there is not. `times` is the one to believe.
 
@@ -244,14 +249,14 @@ def of_passes(
     """
     if not times or not stacks:
         alone = read(times or stacks, progress)
-        return profile(_noted(alone, _ALONE[bool(times)]), priced)
+        return profile(_noted(alone, _ALONE[bool(times)]), priced, asked, drawn)
     light, heavy = read(times, progress), read(stacks)
     joined = join(light, heavy)
     longer = _longer(light, heavy)
     if joined.coverage < ENOUGH:
-        return profile(_noted(heavy, _UNLIKE.format(longer=longer)), priced)
+        return profile(_noted(heavy, _UNLIKE.format(longer=longer)), priced, asked, drawn)
     note = _JOINED.format(coverage=_percent(joined.coverage), longer=longer)
-    return profile(_noted(joined.timeline, note), priced)
+    return profile(_noted(joined.timeline, note), priced, asked, drawn)
 
 
 _ALONE = {

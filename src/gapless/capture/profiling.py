@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import torch
 import torch.profiler
 
+from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import StillOthers
 from gapless.capture.profiling_steps import StepMarks
 from gapless.errors import UsageError
@@ -54,10 +56,11 @@ class Machine:
     device: str
     activities: tuple[torch.profiler.ProfilerActivity, ...]
     profiler: Callable[..., Any] = torch.profiler.profile
+    history: Callable[..., Any] = memory_snapshot
 
 
-def machine() -> Machine:
-    """This machine's GPU.
+def machine(instead: str = "gapless check SCRIPT") -> Machine:
+    """This machine's GPU; without one, `instead` is what is to be run.
 
     Raises:
         UsageError: there is none, or this torch cannot record what it does.
@@ -65,21 +68,25 @@ def machine() -> Machine:
     if not torch.cuda.is_available():
         raise UsageError(
             "a profile needs an NVIDIA or AMD GPU and a build of PyTorch for it, and here is none;\n"
-            "gapless check finds the lines that wait without one, and estimates what they cost"
+            f"without one, {instead} finds the lines that wait and estimates what they cost"
         )
     device = torch.profiler.ProfilerActivity.CUDA
     supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch's own
     if device not in supported:
         raise UsageError(
             "this build of PyTorch cannot record what the GPU does: it lacks CUPTI (or roctracer);\n"
-            "install one of PyTorch's own builds, or look at the script with gapless check"
+            f"install one of PyTorch's own builds, or run {instead}"
         )
     return Machine(torch.cuda.get_device_name(), (torch.profiler.ProfilerActivity.CPU, device))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is recorded, and where the files go: ``folder/times/name.pt.trace.json.gz`` and beside it."""
+    """What is recorded, and where the files go: ``folder/times/name.pt.trace.json.gz`` and beside it.
+
+    With `memory` the first steps are recorded by the allocator and by no profiler, in ``folder/memory``.
+    Shapes and memory are not recorded in the pass that times are taken from, where there is another.
+    """
 
     folder: Path
     name: str = "rank0"
@@ -87,6 +94,21 @@ class Recipe:
     passes: tuple[Pass, ...] = PASSES
     memory: bool = False
     shapes: bool = False
+
+    @property
+    def first(self) -> int:
+        """Steps that the memory's history takes, before all else."""
+        return self.schedule.warmup + self.schedule.active if self.memory else 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps all of it takes."""
+        return self.first + self.schedule.steps(len(self.passes))
+
+    @property
+    def snapshot(self) -> Path:
+        """Where the memory's history goes."""
+        return self.folder / "memory" / f"{self.name}.pickle"
 
     def path(self, which: Pass, window: int) -> Path:
         """Where the file of a pass of a window goes; the windows are numbered where there are several."""
@@ -99,7 +121,7 @@ class _Phase:
     """A stretch of steps: `which` is recorded in it, or nothing. `left` steps are to come."""
 
     left: int
-    which: Pass | None = None
+    which: Pass | Literal["memory"] | None = None
     window: int = 0
 
 
@@ -127,6 +149,7 @@ class Profiling:
         self._others = StillOthers(lambda: self._marks.mark("profiler", "profiler.step"))
         self._phases = _phases(recipe)
         self._profiler: Any = None
+        self._history: Any = None
         self._pid = os.getpid()
         self._on = False
         self._keep = True
@@ -152,6 +175,7 @@ class Profiling:
             for path in (self.recipe.folder / which).glob(f"{self.recipe.name}.*"):
                 if path.name.endswith(ENDING):  # of an earlier run, which would be taken for this one's
                     path.unlink()
+        self.recipe.snapshot.unlink(missing_ok=True)
         self._others.__enter__()
         self._marks.start()
         self._on = True
@@ -164,6 +188,7 @@ class Profiling:
             return
         self._on = False
         self._marks.stop()
+        self._end_history()
         if self._profiler is not None:
             self._break_off(self._phases[0])
         self._others.__exit__(None, None, None)
@@ -206,7 +231,7 @@ class Profiling:
                 "nothing was recorded: no step was seen. Where no optimizer steps, call gapless.step() at "
                 "the end of each step"
             )
-        first = self.recipe.schedule.wait + self.recipe.schedule.warmup
+        first = self.recipe.first + self.recipe.schedule.wait + self.recipe.schedule.warmup
         return (
             f"nothing was recorded: the script ended after {count(self.steps, 'step')}, and recording begins "
             f"after {first} (wait and warmup)"
@@ -229,6 +254,7 @@ class Profiling:
         self._phases[0].left -= 1
         if self._phases[0].left <= 0:
             self._end()
+            self._end_history()
             self._phases.pop(0)
             self._begin()
 
@@ -236,18 +262,25 @@ class Profiling:
         """Start the profiler where the phase that begins is a pass."""
         while self._phases and self._phases[0].left <= 0:
             self._phases.pop(0)
-        if not self._phases or self._phases[0].which is None:
+        if not self._phases:
             return
         phase, schedule = self._phases[0], self.recipe.schedule
+        which = phase.which
+        if which == "memory":
+            self._history = self.machine.history(self.recipe.snapshot, ranked=False).start()
+            return
+        if which is None:
+            return
         self._profiler = self.machine.profiler(
             activities=list(self.machine.activities),
             schedule=torch.profiler.schedule(
                 wait=0, warmup=schedule.warmup, active=schedule.active, repeat=1
             ),
-            on_trace_ready=partial(self._save, phase),
-            with_stack=phase.which == "stacks",
-            record_shapes=self.recipe.shapes,
-            profile_memory=self.recipe.memory,
+            on_trace_ready=partial(self._save, which, phase.window),
+            with_stack=which == "stacks",
+            # The pass that times are taken from records nothing that costs the host more.
+            record_shapes=self.recipe.shapes and which == self.recipe.passes[-1],
+            profile_memory=self.recipe.memory and which == self.recipe.passes[-1],
             **_more(),
         )
         self._others.ours.append(self._profiler)
@@ -262,11 +295,21 @@ class Profiling:
             profiler.stop()
         self._others.ours.remove(profiler)
 
-    def _save(self, phase: _Phase, profiler: Any) -> None:
+    def _end_history(self) -> None:
+        """Write what was asked of the memory; what a request that failed has written stays."""
+        if self._history is None:
+            return
+        history, self._history = self._history, None
+        history.stop(save=not history.out_of_memory)
+        if history.saved:
+            shown = os.path.relpath(self.recipe.snapshot)
+            self.notes.append(f"who holds the GPU's memory: gapless memory {shlex.quote(shown)}")
+
+    def _save(self, which: Pass, window: int, profiler: Any) -> None:
         """Write a pass to its file, whole or not at all; the script does not fail for a full disk."""
         if not self._keep:
             return
-        path = self.recipe.path(phase.which or "times", phase.window)
+        path = self.recipe.path(which, window)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
@@ -282,7 +325,8 @@ class Profiling:
 
 def _phases(recipe: Recipe) -> list[_Phase]:
     schedule = recipe.schedule
-    return [
+    first = [_Phase(recipe.first, "memory")] if recipe.memory else []
+    return first + [
         phase
         for window in range(schedule.repeat)
         for phase in (

@@ -43,6 +43,14 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     return of_bytes(_unpacked(path), path) if packed == _ZSTD else read_snapshot(path)
 
 
+def is_snapshot(path: str) -> bool:
+    """Whether the file begins as a snapshot of memory does: a pickle, JSON of one, or the viewer's page."""
+    head, _ = _beginning(path)
+    if head.startswith(b"\x80"):
+        return True
+    return not _is_profile(head) and (b'"device_traces"' in head or b"MemoryViz" in head)
+
+
 def _beginning(path: str) -> tuple[bytes, bytes]:
     """How the file begins, unpacked, and by what it is packed (b"": it is not)."""
     with open(path, "rb") as file:

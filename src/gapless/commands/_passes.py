@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -78,16 +79,40 @@ def of_pair(
     ranks: int,
     path: str,
     progress: Callable[[int], None] | None = None,
-    priced: bool = False,
+    **wishes: Any,
 ) -> Profile:
-    """The profile of the files that `path` names."""
+    """The profile of the files that `path` names: a pair, or a trace for itself; `wishes` as for these."""
     from gapless.analyze.join import of_passes
+    from gapless.analyze.profile.profile import of_file
 
-    found = of_passes(*pairs[path], progress, priced)
+    if path not in pairs:
+        return of_file(path, progress, **wishes)
+    found = of_passes(*pairs[path], progress, **wishes)
     if ranks == 1 or found.rank >= 0:
         return found
     number = os.path.basename(path).partition(".")[0].removeprefix("rank")
+    if not number.isdigit():
+        return found
     return msgspec.structs.replace(found, rank=int(number), world_size=ranks)
+
+
+def joined(paths: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, str]], int]:
+    """`paths` of which those that are the passes of one capture are one: what is left, the pairs by their
+    first file, and how many ranks these are of.
+
+    `gapless profile` keeps them as ``times/NAME`` and ``stacks/NAME`` of one folder.
+    """
+    known = set(paths)
+    pairs: dict[str, tuple[str, str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        home, which = os.path.split(folder)
+        other = os.path.join(home, "stacks", name)
+        if which == "times" and other in known:
+            pairs[path] = (path, other)
+    seconds = {stacks for _, stacks in pairs.values()}
+    ranks = {os.path.basename(path).partition(".")[0] for path in pairs}
+    return [path for path in paths if path not in seconds], pairs, max(len(ranks), 1)
 
 
 def find_pairs(folder: Path, passes: Sequence[str], ranks: int, ending: str) -> tuple[tuple[str, str], ...]:

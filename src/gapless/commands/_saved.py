@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tokenize
 
@@ -31,6 +32,8 @@ def kind_of(path: str) -> str:
 
 def nearby(file: str) -> str:
     """The text of a source file of the user's, from the working directory; "" where it is not there."""
+    if not os.path.isfile(file):  # a pipe would never end
+        return ""
     try:
         with tokenize.open(file) as source:
             return source.read()

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
 from gapless.analyze import report
-from gapless.commands import _output, _proof
+from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
@@ -27,7 +28,7 @@ Kind = Literal["trace", "session", "profile", "script", "callable"]
 
 _ACCEPTED = (
     "compare takes two traces (or folders or patterns of the ranks of a run), two saved profiles, "
-    "two sessions of `gapless check -o`, two scripts, or two callables"
+    "two sessions of `gapless check -o`, two snapshots of memory, two scripts, or two callables"
 )
 _STEPS = "10"
 
@@ -63,6 +64,9 @@ def command(
     findings. A folder or a pattern in quotes stands for the ranks of one run, of which the slowest is
     compared. Two scripts are checked first (in quotes with their arguments).
 
+    Two snapshots of the GPU's memory (or sessions of `gapless check --memory`): what the peak has more of, by
+    owner.
+
     Two callables (losses.py:fixed, package.module:Loss(10)): whether they compute the same on --inputs and on
     edge cases made from them, gradients included, how often a call waits, and which one is faster.
 
@@ -73,6 +77,7 @@ def command(
       gapless compare -f html old.json.gz new.json.gz > report.html
       gapless compare --fail-on-regression 5 main.json.gz branch.json.gz
       gapless compare before.gapless.json after.gapless.json
+      gapless compare before.pickle after.pickle
       gapless compare 'old.py --epochs 1' 'new.py --epochs 1'
       gapless compare losses.py:old losses.py:fixed --inputs losses.py:batches
 
@@ -91,13 +96,28 @@ def command(
         _output.show([report(made)], form, unfold, verbose, no_color)
         return _proof.status(made, wishes)
     _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
-    compared = compare(before, after, quiet, wishes.gpu)
+    memory = _both_memory(before, after)
+    compared = _memory_compare.compared(before, after) if memory else compare(before, after, quiet, wishes.gpu)
     _output.show([report(compared)], form, unfold, verbose, no_color)
     naming = Style(folder=os.getcwd()).path
     reasons = regression(compared, bound, naming) if bound is not None else []
     for reason in reasons:
         _output.say(reason)
     return EXIT_FINDINGS if reasons else EXIT_OK
+
+
+def _both_memory(before: str, after: str) -> bool:
+    """Whether both are recordings of memory.
+
+    Raises:
+        UsageError: one is, and the other holds none.
+    """
+    sides = {name: _memory_compare.is_memory(name) for name in (before, after)}
+    if any(sides.values()):
+        for name, is_memory in sides.items():
+            if not (is_memory or (os.path.isfile(name) and kind_of(name) == "session")):
+                raise UsageError(f"{name} is no recording of memory, and the other is: {_ACCEPTED}")
+    return any(sides.values())
 
 
 def _advice(name: str) -> str:
@@ -144,6 +164,9 @@ def regression(made: Comparison, bound: float, path: Callable[[str], str] = str)
     """
     from gapless.analyze.compare import grown, worse
 
+    if made.of == "memory":
+        reason = _memory_compare.regression(made, bound)
+        return [f"{reason} (--fail-on-regression)"] if reason else []
     rows = worse(made, bound)
     reasons = [_worse(row, path) for row in rows]
     if grown(made, bound):
@@ -197,7 +220,12 @@ def _sessions(before: str, after: str) -> Comparison:
     from gapless.analyze.compare import compare_reports
     from gapless.model.session import load
 
-    return compare_reports((before, report(load(before))), (after, report(load(after))))
+    sessions = load(before), load(after)
+    made = compare_reports((before, report(sessions[0])), (after, report(sessions[1])))
+    if not all(one.memory for one in sessions):
+        return made
+    memory = _memory_compare.compare(sessions[0].memory, sessions[1].memory, before, after)
+    return msgspec.structs.replace(made, memory=memory)
 
 
 def _subject(name: str, kind: Kind, quiet: bool) -> Subject:

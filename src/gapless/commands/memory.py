@@ -110,6 +110,7 @@ def _wishes(
     room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
 ) -> Wishes:
     from gapless.commands._many import cores
+    from gapless.commands._saved import nearby
     from gapless.memory.report import Wishes
 
     name, capacity, total = room
@@ -121,6 +122,7 @@ def _wishes(
         search=search,
         begin="fresh" if fresh else "recorded",
         jobs=jobs or cores(),
+        source=nearby,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -74,8 +75,12 @@ def _number(
     default=True,
     help="Record steps with Python stacks, too, to tell lines; or do not.",
 )
-@click.option("--memory", is_flag=True, help="Record allocations, too (slower).")
-@click.option("--shapes", is_flag=True, help="Record the shapes of operators' inputs, too (slower).")
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Record who asks for memory, too: first, for gapless memory, and with the stacks.",
+)
+@click.option("--shapes", is_flag=True, help="Record the shapes of operators' inputs, too, with the stacks.")
 @click.option(
     "-o",
     "--output",
@@ -114,7 +119,8 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
 
 def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, explain what was recorded, and return the exit status."""
-    profiling_of, recipe = _prepared(wishes)
+    named = shlex.join(words) if module is None else shlex.join(("-m", module, *words))
+    profiling_of, recipe = _prepared(wishes, f"gapless check {named}")
     from gapless.capture.run import run
     from gapless.capture.stopping import Stopper
     from gapless.capture.target import Target
@@ -123,7 +129,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     target.check()
     told = Told(
         _output.own_copy(sys.stderr),
-        recipe.schedule.steps(len(recipe.passes)),
+        recipe.steps,
         quiet=wishes.quiet or _ranks.rank() > 0,
         color=not wishes.no_color,
     )
@@ -152,8 +158,8 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     return conclusion.status
 
 
-def _prepared(wishes: Wishes) -> tuple[Callable[..., Profiling], Recipe]:
-    """What makes the capture, and what it is to record.
+def _prepared(wishes: Wishes, instead: str) -> tuple[Callable[..., Profiling], Recipe]:
+    """What makes the capture, and what it is to record; without a GPU, `instead` is advised.
 
     Raises:
         UsageError: there is no GPU, no torch, or no folder that could be written to.
@@ -164,7 +170,7 @@ def _prepared(wishes: Wishes) -> tuple[Callable[..., Profiling], Recipe]:
         if error.name != "torch":
             raise
         raise UsageError("gapless profile runs your script and so needs PyTorch: pip install torch") from None
-    found = profiling.machine()
+    found = profiling.machine(instead)
     folder = Path(os.path.abspath(wishes.output))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +191,7 @@ class Told(Progress):
     """What is said on standard error while a profile is taken."""
 
     def starting(self, name: str, profiling: Profiling) -> None:
-        steps = count(profiling.recipe.schedule.steps(len(profiling.recipe.passes)), "step")
+        steps = count(profiling.recipe.steps, "step")
         self._say(f"profiling {name} on {profiling.machine.device} for {steps}")
 
     def waiting(self, missing: int) -> None:

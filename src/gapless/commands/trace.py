@@ -16,7 +16,7 @@ from gapless.analyze import report
 from gapless.commands import _gate, _output
 from gapless.commands._diagnosed import diagnosis, explained
 from gapless.commands._reading import read_profiles
-from gapless.commands._saved import nearby
+from gapless.commands._saved import kind_of, nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
 from gapless.model import Profile, Report
 from gapless.render import Style, _perfetto
@@ -109,7 +109,8 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
     """Explain profiles of the PyTorch profiler: what the GPU waited for, by the line that made it wait.
 
     TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://..., with fsspec) or - (standard
-    input). Files of ranks of one run are told to be that and explained together. Called in the folder of the
+    input). Files of ranks of one run are told to be that and explained together; so are the two passes in a
+    folder of `gapless profile`. Called in the folder of the
     script, it shows its lines exactly. No GPU is needed, nor PyTorch.
 
     \b
@@ -171,11 +172,13 @@ def _profiles(
     traces: Sequence[str], wishes: Wishes
 ) -> tuple[list[Profile], list[UnreadableInput], list[str]]:
     """The profiles that could be made, the errors of the others, and remarks on files left out."""
-    from gapless.analyze.profile.profile import of_file
+    from gapless.commands._passes import joined, of_pair
     from gapless.trace.find import find
 
     skipped: list[str] = []
-    paths = find(traces, skipped)
+    paths, pairs, ranks = joined(find(traces, skipped))
+    # What `gapless profile` itself has made of them is not worth a word.
+    skipped = [one for one in skipped if not (os.path.isfile(one) and kind_of(one) == "profile")]
     notes = [f"left out of the folder, being no traces: {', '.join(skipped)}"] if skipped else []
     asked = (*wishes.without, *(f"@{what}" for what in wishes.what_if))
     if asked and len(paths) > 1:
@@ -183,7 +186,9 @@ def _profiles(
     if wishes.perfetto and len(paths) > 1:
         raise UsageError(f"--perfetto writes one trace again, and these are {len(paths)}")
     one = partial(
-        of_file,
+        of_pair,
+        pairs,
+        ranks,
         priced=wishes.prices and len(paths) <= MOST_PRICED,
         asked=asked,
         drawn=_boxes(wishes, len(paths)),

@@ -90,6 +90,8 @@ class _Fused(torch.autograd.Function):
             found = [next(made) if one.requires_grad else None for one in ctx.inner]
         finally:
             ctx.memory.muted -= 1
+        if not _graph_stays():
+            ctx.inner = ctx.out = None  # as saved tensors go, whoever still holds the result
         gradients = [None if one is None else _recorded(one) for one in found]
         if query.dtype in _HALVES:
             batch, heads, length, width = query.shape
@@ -98,6 +100,12 @@ class _Fused(torch.autograd.Function):
             wide = _asked(query, (batch, rows, heads, -(-width // _ROWS) * _ROWS), torch.float32)
             del sums, wide
         return (None, None, None, *gradients)
+
+
+def _graph_stays() -> bool:
+    """Whether the backward pass that is under way was asked to retain the graph."""
+    ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return ask is None or bool(ask())
 
 
 def _recorded(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -174,7 +175,9 @@ class Core:
         if made is None or made.core is not self:
             made = local.made = Made(self)
             self._made.append(made)
-        made.add(begin, stacks.capture(depth + 1) + local.above)
+        memory = self.placement.memory
+        module = memory.modules.at(sys._getframe(depth + 1)) if memory is not None else ""
+        made.add(begin, stacks.capture(depth + 1) + local.above, module)
 
     def _forward_of(self, sequence_number: int) -> stacks.RawStack:
         """The stack of the forward call that made the node with that number, or ``()``.
@@ -182,8 +185,12 @@ class Core:
         Numbers count per thread, and a node does not say which thread made it: where two threads have
         made one of that number, no line is better than perhaps the wrong one.
         """
-        found = [stack for made in self._made if (stack := made.stack_of(sequence_number))]
-        return found[0] if len(found) == 1 else ()
+        return self._forward_call(sequence_number)[0]
+
+    def _forward_call(self, sequence_number: int) -> tuple[stacks.RawStack, str]:
+        """The stack of that call, and the module that it came from ("" where that was not asked for)."""
+        found = [call for made in self._made if (call := made.call_of(sequence_number))[0]]
+        return found[0] if len(found) == 1 else ((), "")
 
 
 class Made:
@@ -193,28 +200,28 @@ class Made:
         self.core = core
         self._begins: list[int] = []
         self._ends: list[int] = []
-        self._stacks: list[stacks.RawStack] = []
+        self._calls: list[tuple[stacks.RawStack, str]] = []
 
-    def add(self, begin: int, stack: stacks.RawStack) -> None:
+    def add(self, begin: int, stack: stacks.RawStack, module: str = "") -> None:
         """A call with that stack has just ended, which made the nodes from number `begin` on."""
         if len(self._ends) > _MANY_NODES:
             half = _MANY_NODES // 2
-            del self._begins[:half], self._ends[:half], self._stacks[:half]
+            del self._begins[:half], self._ends[:half], self._calls[:half]
         self._begins.append(begin)
         self._ends.append(torch._C._autograd._get_sequence_nr())
-        self._stacks.append(stack)
+        self._calls.append((stack, module))
 
-    def stack_of(self, number: int) -> stacks.RawStack:
-        """The stack of the innermost call that made the node with that number, or ``()``.
+    def call_of(self, number: int) -> tuple[stacks.RawStack, str]:
+        """The stack and the module of the innermost call that made the node with that number, or nothing.
 
         A call inside another one ends before it, and so stands before it.
         """
         for position in range(bisect.bisect_right(self._ends, number), len(self._ends)):
             if self._begins[position] <= number:
-                return self._stacks[position]
+                return self._calls[position]
             if self._ends[position] - number > _FAR:
                 break
-        return ()
+        return (), ""
 
 
 def invalid_ordinal() -> Exception:

@@ -94,7 +94,7 @@ class Emulator:
         if not memory_supported():
             raise UsageError(f"torch {torch.__version__} does not tell when memory is given back")
         recorder = MemoryRecorder(self.gpu)
-        recorder.forward_of = self.core._forward_of
+        recorder.forward_of = self.core._forward_call
         self.recorder.memory = self.core.placement.memory = recorder
 
     # -- on and off --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from gapless.emulate import stacks
 from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
 from gapless.emulate.memory_run import Rows, as_run
+from gapless.emulate.module_paths import ModulePaths
 from gapless.emulate.placement import HOST
 from gapless.model.memory import CONTEXT, MemoryRun
 
@@ -71,6 +73,7 @@ class MemoryRecorder:
         self.muted = 0  # what a GPU does not ask for is under way
         self.moving = 0  # modules that are on their way to the device
         self.forward_of: Any = None
+        self.modules = ModulePaths()
         self._rows: dict[int, Rows] = {}
         self._live: dict[int, tuple[Rows, int]] = {}
         self._watches: dict[int, _Watch] = {}
@@ -123,14 +126,14 @@ class MemoryRecorder:
             live[0].free(live[1])
 
     def _place(self) -> tuple[Any, ...]:
-        """Where this is asked for: in backward at the forward line, where that is known."""
+        """Where this is asked for, and its module: in backward the forward call's, where that is known."""
         if local.backward != HOST and not self.optimizing:
             node = torch._C._current_autograd_node()
             if node is not None:
-                forward = self.forward_of(node._sequence_nr()) if self.forward_of is not None else ()
+                forward, module = self.forward_of(node._sequence_nr()) if self.forward_of else ((), "")
                 if forward:
-                    return (node.name(), forward)
-        return (self.operator, self._stack())
+                    return (node.name(), forward, module)
+        return (self.operator, self._stack(), self.modules.at(sys._getframe(3)))
 
     def _stack(self) -> stacks.RawStack:
         frame = sys._getframe(3)
@@ -155,11 +158,25 @@ class MemoryRecorder:
 
     # -- what else is known ----------------------------------------------------------------------------
 
+    def uses(self, args: Any, kwargs: Any = MappingProxyType({})) -> None:
+        """An operator reads or writes these."""
+        live = self._live
+        for one in (*args, *kwargs.values()):
+            for tensor in one if type(one) in (list, tuple) else (one,):
+                if isinstance(tensor, torch.Tensor):
+                    try:
+                        found = live.get(tensor.untyped_storage()._cdata)
+                    except (NotImplementedError, RuntimeError):
+                        continue
+                    if found is not None:
+                        found[0].used[found[1]] = len(found[0].order)
+
     def ran(self, name: str, index: int, args: Any = ()) -> None:
         """An operator has run on device `index`: cuBLAS takes its workspace once for a handle and stream.
 
         A thread has its own handle, and on a GPU backward runs in a thread of its own.
         """
+        self.uses(args)  # while it ran, they were needed beside its results
         if name not in MULTIPLIES or self.muted:
             if name == "aten::bernoulli_":
                 self.masks(args[0])
@@ -178,7 +195,7 @@ class MemoryRecorder:
         chosen = _chosen_workspace()
         size = size if chosen is None else chosen
         if size:
-            rows.alloc(size, ("cuBLAS workspace", ()), "workspace", self.stream)
+            rows.alloc(size, ("cuBLAS workspace", (), ""), "workspace", self.stream)
 
     def accumulates(self, before: Any) -> None:
         """Gradients of one tensor are added: in place, where nobody else has the sum so far.
@@ -219,8 +236,8 @@ class MemoryRecorder:
 
     # -- who holds what ----------------------------------------------------------------------------------
 
-    def holds(self, kind: str, tensors: Any) -> None:
-        """`tensors` are of that kind."""
+    def holds(self, kind: str, tensors: Any, owner: Any = None) -> None:
+        """`tensors` are of that kind, and belong to the module of `owner` or their own."""
         live = self._live
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
@@ -230,9 +247,13 @@ class MemoryRecorder:
                     continue
                 if found is not None:
                     found[0].kinds[found[1]] = kind
+                    module = self.modules.of(tensor if owner is None else owner)
+                    if module:
+                        found[0].modules[found[1]] = module
 
     def moved(self, module: torch.nn.Module) -> None:
         """A module has been moved."""
+        self.modules.learn(module)
         self.holds("parameter", [*module.parameters(), *module.buffers()])
         if any(isinstance(one, torch.nn.RNNBase) for one in module.modules()):
             self.notes.setdefault(
@@ -245,14 +266,15 @@ class MemoryRecorder:
         self.optimizing = True
         for group in optimizer.param_groups:
             self.holds("parameter", group["params"])
-            self.holds("gradient", [one.grad for one in group["params"]])
+            for one in group["params"]:
+                self.holds("gradient", (one.grad,), one)
 
     def stepped(self, optimizer: Any) -> None:
         """It has stepped: its state is there."""
         self.optimizing = False
-        for state in list(optimizer.state.values()):
+        for owner, state in list(optimizer.state.items()):
             if isinstance(state, dict):
-                self.holds("optimizer-state", state.values())
+                self.holds("optimizer-state", state.values(), owner)
 
     # -- reading -------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from gapless.emulate import stacks
+from gapless.emulate.module_paths import shown
 from gapless.model.memory import ALLOC, EMPTY, FREE, STEP, Kind, MemoryRun, Place
 from gapless.model.source import SourceLine
 
@@ -27,7 +28,10 @@ NOT_MODELLED = (
 
 
 class Rows:
-    """The requests of one device. In `order` stand an ident, ``-1 - ident`` for its end, or `_EMPTY`."""
+    """The requests of one device. In `order` stand an ident, ``-1 - ident`` for its end, or `_EMPTY`.
+
+    `used` is the position in `order` before which an allocation was last used.
+    """
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -39,6 +43,8 @@ class Rows:
         self.masks: list[tuple[int, int]] = []
         self.batches: list[tuple[int, tuple[int, ...]]] = []
         self.marks: list[tuple[int, str, str]] = []
+        self.modules: dict[int, str] = {}
+        self.used: dict[int, int] = {}
         self.known: dict[tuple[Any, ...], int] = {}
         self.sums: dict[int, int] = {}
 
@@ -94,7 +100,9 @@ def as_run(rows: Rows, *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
     coming = next(pending)
     batches = dict(rows.batches)
     shapes: list[tuple[int, tuple[int, ...]]] = []
+    rows_at: list[int] = []
     for at, entry in enumerate([*order, None]):
+        rows_at.append(len(action))
         while coming == at:
             action.append(STEP)
             ident.append(-1)
@@ -126,6 +134,7 @@ def as_run(rows: Rows, *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
         places=tuple(table.places),
         lines=tuple(table.lines),
         batches=tuple(shapes),
+        used=tuple(rows_at[rows.used[one]] if one in rows.used else -1 for one in asked),
         notes=(*notes, NOT_MODELLED),
         **fields,
     )
@@ -154,7 +163,7 @@ def _masked(rows: Rows) -> list[int]:
     sizes = list(rows.sizes)
     raws = {number: place for place, number in rows.known.items()}
     for ident, elements in rows.masks:
-        _, raw = raws[rows.places[ident]]
+        raw = raws[rows.places[ident]][1]
         if any(line.function == "dropout" and line.library == "torch" for line in stacks.resolve(raw)):
             sizes[ident] = elements
     return sizes
@@ -179,10 +188,12 @@ class _Table:
         self.at: list[int] = []
         self._line: dict[SourceLine, int] = {}
         raws = {number: place for place, number in rows.known.items()}
-        stacked = {number: self._stack(raw) for number, (_, raw) in raws.items()}
-        known: dict[tuple[tuple[int, ...], str, Kind], int] = {}
-        for number, kind in zip(rows.places, kinds, strict=True):
-            key = (stacked[number], raws[number][0], kind)
+        stacked = {number: self._stack(raw) for number, (_, raw, _) in raws.items()}
+        names = shown({module for _, _, module in raws.values()} | set(rows.modules.values()))
+        known: dict[tuple[tuple[int, ...], str, Kind, str], int] = {}
+        for ident, (number, kind) in enumerate(zip(rows.places, kinds, strict=True)):
+            operator, _, module = raws[number]
+            key = (stacked[number], operator, kind, names[rows.modules.get(ident, module)])
             at = known.get(key)
             if at is None:
                 at = known[key] = len(self.places)

@@ -126,6 +126,7 @@ class OperatorMode(TorchDispatchMode):
         memory = self.core.placement.memory
         if memory is not None:
             memory.operator = plan.name
+            memory.uses(args, kwargs)
         if plan.handler is not None:
             return plan.handler(self, func, args, kwargs)
         if plan.parts is not None and not (args and getattr(args[0], "is_nested", False)):

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gapless.model.memory import Kind, Place
+from gapless.memory.modules import chain_of
+from gapless.model.memory import MODULE, Kind, Place
 from gapless.model.source import SourceLine
 
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
@@ -14,6 +15,7 @@ _STANDARD = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\]|^<frozen ")
 _INDUCTOR = re.compile(r"torchinductor_|[/\\]torch_compile_debug[/\\]")
 _OPERATOR = re.compile(r"^at::_ops::(\w+?)::(?:call|redispatch)\b")
 _NODE = re.compile(r"torch::autograd::generated::(\w+Backward\d*)::apply")
+_COMMUNICATION = re.compile(r"\bc10d::|\bnccl", re.IGNORECASE)
 _WORKSPACE = re.compile(r"getNew\w*Workspace|blas\w*workspace", re.IGNORECASE)
 _TORCH = re.compile(r"[/\\]torch[/\\]")
 
@@ -27,9 +29,23 @@ class Places:
         self._place: dict[Place, int] = {}
         self._line: dict[SourceLine, int] = {}
         self._known: dict[tuple[int, ...], int] = {}
+        self._inside: dict[tuple[int, str], int] = {}
         self._whole: dict[int, int] = {}
         self._kept: list[object] = []
         self._frame: dict[tuple[str, int, str], int] = {}
+
+    def of_entry(self, entry: dict[str, Any]) -> int:
+        """The position of the place of an entry of a trace."""
+        place = self.of_frames(entry.get("frames"))
+        told = entry.get("user_metadata")
+        if not (isinstance(told, str) and told.startswith(MODULE)):
+            return place
+        at = self._inside.get((place, told))
+        if at is None:
+            known = self.places[place]
+            at = self._add(Place(known.lines, known.operator, known.kind, told.removeprefix(MODULE)))
+            self._inside[place, told] = at
+        return at
 
     def of_frames(self, frames: object) -> int:
         """The position of the place of `frames`, a list of dictionaries as a snapshot has them."""
@@ -81,7 +97,9 @@ class Places:
             else:
                 native.append(name)
         stack = [self.lines[line] for line in lines]
-        return self._add(Place(tuple(lines), operator_of(native), kind_of(stack, native)))
+        kind = kind_of(stack, native)
+        module = chain_of(stack) if kind in ("activation", "backward", "unknown") else ""
+        return self._add(Place(tuple(lines), operator_of(native), kind, module))
 
     def _frame_line(self, file: str, number: int, name: str) -> int:
         key = (file, number, name)
@@ -122,16 +140,20 @@ def operator_of(native: Sequence[str]) -> str:
 def kind_of(stack: Sequence[SourceLine], native: Sequence[str] = ()) -> Kind:
     """What memory asked for by these calls is: as much as they show, else ``unknown``.
 
-    A line of an optimizer that makes its state; a module that is built or moved; a loader; the engine of
-    autograd; a module's forward. A tensor's later life is not looked at.
+    A line of an optimizer; a module that is built or moved; a loader; what sends to other GPUs; the engine of
+    autograd; a module's forward. What becomes of it is looked at in `gapless.memory.kinds`.
     """
     if any(_WORKSPACE.search(name) for name in native):
         return "workspace"
+    if any(_COMMUNICATION.search(name) for name in native):
+        return "communication"
     kind: Kind = "unknown"
     for line in stack:
         found = _kind_of_line(line)
         if found == "activation":
             kind = found  # an optimizer's or a loader's line may still come further out
+        elif found == "communication" and kind == "activation":
+            continue  # a module that is wrapped to be spread over GPUs
         elif found is not None:
             return found
     if any("torch::autograd::Engine::" in name for name in native):
@@ -142,11 +164,13 @@ def kind_of(stack: Sequence[SourceLine], native: Sequence[str] = ()) -> Kind:
 def _kind_of_line(line: SourceLine) -> Kind | None:
     file = line.file.replace("\\", "/")
     if not _TORCH.search(line.file):
-        return None
+        return "activation" if line.function.rpartition(".")[2] == "forward" else None
     if "/torch/optim/" in file:
         return "optimizer"
     if "/torch/utils/data/" in file:
         return "batch"
+    if "/torch/distributed/" in file or file.endswith("/torch/nn/parallel/distributed.py"):
+        return "communication"
     if file.endswith(("/torch/autograd/graph.py", "/torch/autograd/__init__.py")):
         return "backward"
     if file.endswith("/torch/nn/modules/module.py"):

@@ -146,7 +146,7 @@ class History:
             self._complete()
         ident = self._live[entry["addr"]] = self._new()
         pool = self.pool_number(pool_of(entry) or self._private.at(entry["addr"]))
-        self._row(ALLOC, ident, entry, entry["size"], self._places.of_frames(entry.get("frames")), pool)
+        self._row(ALLOC, ident, entry, entry["size"], self._places.of_entry(entry), pool)
         self._complete()
         self._calls.settle()
 
@@ -249,7 +249,7 @@ class History:
         self._calls.map(entry)
 
     def _oom(self, at: int, entry: Any) -> None:
-        place = self._places.of_frames(entry.get("frames"))
+        place = self._places.of_entry(entry)
         self._row(FAILED, -1, entry, entry["size"], place, self.pool_number(pool_of(entry)))
         self._complete()
         asked = -1

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
+from typing import NamedTuple
 
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import Block
+from gapless.memory.kinds import kinds_of
+from gapless.memory.modules import folded, one_of, part_of
 from gapless.memory.simulate import Begin, Simulation
-from gapless.model.memory import ALLOC, STEP, Kind, MemoryRun, Moment, Owner
+from gapless.model.memory import ALLOC, STEP, Kind, MemoryRun, ModuleShare, Moment, Owner, Place
 from gapless.model.source import SourceLine
 
 OWNERS = 50
@@ -16,17 +19,24 @@ OWNERS = 50
 
 
 def moment(
-    run: MemoryRun, event: int, *, capacity: int = -1, total: int = -1, begin: Begin = "recorded"
+    run: MemoryRun,
+    event: int,
+    *,
+    capacity: int = -1,
+    total: int = -1,
+    begin: Begin = "recorded",
+    most: int = OWNERS,
 ) -> Moment:
     """The memory after `event` of `run`, replayed under its own settings (-1: when it begins)."""
     replay = Simulation(run, capacity=capacity, total=total, begin=begin, stop=event + 1).go(points=1)
-    return of_simulation(run, replay, event)
+    return of_simulation(run, replay, event, most)
 
 
-def of_simulation(run: MemoryRun, replay: Simulation, event: int) -> Moment:
+def of_simulation(run: MemoryRun, replay: Simulation, event: int, most: int = OWNERS) -> Moment:
     """The memory where `replay` stands, which is after `event`."""
     allocator, live = replay.allocator, replay.live.blocks
-    who, kinds = owners(run, {ident: block.requested for ident, block in live.items()})
+    requested = {ident: block.requested for ident, block in live.items()}
+    who, kinds = owners(run, requested, event, most)
     free = _free(allocator)
     small = sum(block.size for block in free if block.pool.small)
     total = sum(block.size for block in free)
@@ -47,6 +57,7 @@ def of_simulation(run: MemoryRun, replay: Simulation, event: int) -> Moment:
         large=total - small,
         owners=who,
         kinds=kinds,
+        modules=shares(run, requested),
     )
 
 
@@ -57,34 +68,99 @@ def _free(allocator: Allocator) -> list[Block]:
     return [block for pool in pools for block in pool.blocks()]
 
 
-def owners(run: MemoryRun, live: Mapping[int, int]) -> tuple[tuple[Owner, ...], dict[str, int]]:
-    """The bytes of the allocations `live` by line, operator and kind; and by kind alone."""
+class _Sum:
+    """What one owner holds, by operator and module."""
+
+    def __init__(self) -> None:
+        self.bytes = self.tensors = 0
+        self.operators: Counter[str] = Counter()
+        self.modules: set[str] = set()
+
+    def add(self, held: int, place: Place | None) -> None:
+        self.bytes += held
+        self.tensors += 1
+        if place is not None:
+            self.operators[place.operator] += held
+            if place.module:
+                self.modules.add(place.module)
+
+
+class _Key(NamedTuple):
+    kind: Kind
+    module: str
+    line: SourceLine | None
+    operator: str
+    before: bool
+    threaded: bool
+
+
+def owners(
+    run: MemoryRun, live: Mapping[int, int], event: int, most: int = OWNERS
+) -> tuple[tuple[Owner, ...], dict[str, int]]:
+    """The bytes of the allocations `live` at `event` by kind, module and line; and by kind alone."""
     places = places_of(run, live)
-    size: defaultdict[int, int] = defaultdict(int)
-    count: defaultdict[int, int] = defaultdict(int)
-    for ident, held in live.items():
-        size[places[ident]] += held
-        count[places[ident]] += 1
-    merged: dict[tuple[SourceLine | None, str, Kind, bool], list[int]] = {}
+    roles = kinds_of(run, places, event)
     early = {b.place for segment in run.start for b in segment.blocks if not run.stack(b.place)}
-    kinds: dict[str, int] = {}
-    for place, taken in size.items():
-        known = run.places[place] if 0 <= place < len(run.places) else None
-        kind: Kind = known.kind if known else "unknown"
-        line = run.line(place)
-        # Where a line is known, what it calls need not be told apart.
-        operator = "" if known is None or (line and line.is_user) else known.operator
-        key = (line, operator, kind, line is None and not operator and place in early)
-        sums = merged.setdefault(key, [0, 0])
-        sums[0] += taken
-        sums[1] += count[place]
-        kinds[kind] = kinds.get(kind, 0) + taken
-    found = [
-        Owner(line=line, operator=operator, kind=kind, before=before, bytes=taken, tensors=tensors)
-        for (line, operator, kind, before), (taken, tensors) in merged.items()
-    ]
-    found.sort(key=lambda one: (-one.bytes, one.line.where if one.line else "", one.operator, one.kind))
-    return tuple(found[:OWNERS]), dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    traced = any(place.lines for place in run.places)
+    sums: defaultdict[_Key, _Sum] = defaultdict(_Sum)
+    keys: dict[tuple[int, Kind], _Key] = {}
+    kinds: Counter[str] = Counter()
+    for ident, held in live.items():
+        place, kind = places[ident], roles[ident]
+        key = keys.get((place, kind))
+        if key is None:
+            key = keys[place, kind] = _key(run, place, kind, place in early, traced)
+        sums[key].add(held, run.places[place] if 0 <= place < len(run.places) else None)
+        kinds[kind] += held
+    found = [_owner(key, one) for key, one in sums.items()]
+    found.sort(key=lambda one: (-one.bytes, one.line.where if one.line else "", one.module, one.operator))
+    return tuple(found[:most]), dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _key(run: MemoryRun, at: int, kind: Kind, early: bool, traced: bool) -> _Key:
+    """What is one owner: a module's tensors of a kind from a line; of gradients, its part of the model's."""
+    known = run.places[at] if 0 <= at < len(run.places) else Place()
+    line = run.line(at)
+    module = folded(known.module)
+    if known.module and kind in ("parameter", "gradient", "optimizer"):
+        module, line = part_of(known.module), line if kind != "gradient" else None
+    operator = "" if module or (line and line.is_user) else known.operator
+    nowhere = line is None and not operator and not module
+    return _Key(kind, module, line, operator, nowhere and early, traced and nowhere and not early)
+
+
+def _owner(key: _Key, one: _Sum) -> Owner:
+    named = Counter({name: held for name, held in one.operators.items() if name})
+    return Owner(
+        line=key.line,
+        operator=key.operator or next((name for name, _ in named.most_common(1)), ""),
+        kind=key.kind,
+        before=key.before,
+        threaded=key.threaded,
+        bytes=one.bytes,
+        tensors=one.tensors,
+        module=key.module,
+        modules=len({one_of(module) if "*" in key.module else module for module in one.modules}),
+        operators=len(named),
+    )
+
+
+def shares(run: MemoryRun, live: Mapping[int, int]) -> tuple[ModuleShare, ...]:
+    """The bytes of the allocations `live` by the part of the model that they belong to."""
+    held: Counter[str] = Counter()
+    tensors: Counter[str] = Counter()
+    ones: defaultdict[str, set[str]] = defaultdict(set)
+    for ident, at in places_of(run, live).items():
+        module = run.places[at].module if 0 <= at < len(run.places) else ""
+        if module:
+            part = part_of(module)
+            held[part] += live[ident]
+            tensors[part] += 1
+            ones[part].add(one_of(module))
+    return tuple(
+        ModuleShare(module=part, modules=len(ones[part]), bytes=taken, tensors=tensors[part])
+        for part, taken in held.most_common(OWNERS)
+    )
 
 
 def asking(run: MemoryRun, event: int) -> tuple[SourceLine | None, str]:

@@ -6,7 +6,7 @@ asked for anew beside what was in use then, reserves as much as was recorded, ot
 
 from __future__ import annotations
 
-from gapless.memory.moment import asking, owners
+from gapless.memory.moment import OWNERS, asking, owners, shares
 from gapless.memory.simulate import POINTS, Simulation
 from gapless.model.memory import (
     ALLOC,
@@ -135,10 +135,11 @@ def ends(run: MemoryRun) -> tuple[StepEnd, ...]:
     return tuple(found)
 
 
-def peak(run: MemoryRun, column: tuple[int, ...]) -> Moment:
+def peak(run: MemoryRun, column: tuple[int, ...], most: int = OWNERS) -> Moment:
     """The moment when `column` (allocated or reserved) is highest, and who holds memory then."""
     event = column.index(max(column))
-    who, kinds = owners(run, _alive(run, event))
+    live = _alive(run, event)
+    who, kinds = owners(run, live, event, most)
     line, operator = asking(run, event)
     return Moment(
         event=event,
@@ -151,6 +152,7 @@ def peak(run: MemoryRun, column: tuple[int, ...]) -> Moment:
         free=run.reserved[event] - run.allocated[event],
         owners=who,
         kinds=kinds,
+        modules=shares(run, live),
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gapless.memory import observed
 from gapless.memory.growth import growth
+from gapless.memory.kept import kept
+from gapless.memory.modules import with_classes
 from gapless.memory.moment import moment
 from gapless.memory.remedies import remedies, winner
 from gapless.memory.sentence import advice, sentence
@@ -45,9 +47,10 @@ _APART = 0.1
 class Wishes(NamedTuple):
     """What a report is to answer.
 
-    `capacity` is what the process may reserve and `total` what the device has (bytes, -1: as in the run),
-    `gpu` the device's name. `tried` are settings to try; `search` tries all that make sense, on `jobs`
-    processes.
+    `source` gives the text of a file that the run speaks of, "" where it is not there; classes and variables
+    are looked up in it. `capacity` is what the process may reserve and `total` what the device has (bytes,
+    -1: as in the run), `gpu` the device's name. `tried` are settings to try; `search` tries all that make
+    sense, on `jobs` processes.
     """
 
     capacity: int = -1
@@ -57,6 +60,7 @@ class Wishes(NamedTuple):
     search: bool = False
     begin: Begin = "recorded"
     jobs: int = 1
+    source: Callable[[str], str] = lambda file: ""
 
 
 def _device(run: MemoryRun, wishes: Wishes) -> dict[str, Any]:
@@ -96,6 +100,7 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
     where = Where(wishes.capacity, wishes.total, wishes.begin)
     for one in wishes.tried:
         parse(one)  # what is wrong is said before the first replay
+    run = with_classes(run, wishes.source)
     make = _observed if observed.is_observed(run) else _replayed if len(run) else _still
     base = make(run, wishes, where)
     trials, best = _trials(run, wishes, where, base.measure, progress)
@@ -122,6 +127,7 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         times=run.times,
         ends=base.ends,
         growth=growth(run),
+        kept=kept(run, wishes.source),
         expandable=_expandable(run, where, base.measure, trials),
         trials=tuple(trials),
         searched=wishes.search,

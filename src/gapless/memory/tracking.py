@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gapless.memory.kinds import told_apart
 from gapless.memory.simulate import Simulation
 from gapless.memory.trials import Where
 from gapless.model.memory import ALLOC, DEFER, FREE, STEP, Curve, MemoryReport, MemoryRun, Moment
@@ -42,6 +43,7 @@ def track(run: MemoryRun, made: MemoryReport, where: Where | None = None) -> Tra
     """What a page draws of `run`, of which `made` is the report: one more replay, and one for each setting
     that is drawn beside it."""
     where = where or Where()
+    run = told_apart(run)
     layers, group = _layers(run, made.peak)
     as_recorded = run.allocated and not (made.replayed and (made.trials or where.capacity >= 0))
     seen = _Recorded(run) if as_recorded else _Watched(run, where)
@@ -177,13 +179,25 @@ def _layers(run: MemoryRun, peak: Moment) -> tuple[tuple[Layer, ...], list[int]]
     return (*layers, Layer()), group
 
 
-_ORDER = ("parameter", "optimizer", "gradient", "workspace", "batch", "activation", "backward")
+_ORDER = (
+    "parameter",
+    "optimizer",
+    "gradient",
+    "workspace",
+    "communication",
+    "batch",
+    "activation",
+    "forward",
+    "backward",
+    "temporary",
+)
 """Kinds from the bottom of the picture to its top: what stays before what comes and goes."""
 
 
 def _kinds(run: MemoryRun, early: set[int]) -> tuple[tuple[Layer, ...], list[int]]:
     """One layer for what is older than the recording, one for each kind, one for the rest."""
-    there = {place.kind for place in run.places}
+    asked = {*run.place, *(block.place for segment in run.start for block in segment.blocks)}
+    there = {run.places[at].kind for at in asked if 0 <= at < len(run.places)}
     kinds = [kind for kind in _ORDER if kind in there]
     layers = [Layer(before=True), *(Layer(kind=kind) for kind in kinds), Layer(kind="unknown")]
     last = len(layers) - 1

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from gapless.model.finding import Finding
+from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.source import SourceLine
 
 State = Literal["gone", "less", "same", "more", "new"]
@@ -139,14 +140,15 @@ class FindingChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Two runs side by side; what changed most comes first in each list.
 
-    `of` says what was compared: ``profiles`` (times in nanoseconds) or ``sessions`` (waits). All numbers are
-    means `per` step, or of the whole ``trace`` or ``run`` where a side has no steps. `length` is the number
-    the comparison is about: the time of a step, or its waits. `within_spread` says that the steps of one side
-    differ among themselves as much as the two sides do. `notes` say what makes the sides hard to compare.
+    `of` says what was compared: ``profiles`` (times in nanoseconds), ``sessions`` (waits) or ``memory``
+    (bytes). All numbers are means `per` step, or of the whole ``trace`` or ``run`` where a side has no steps. `length` is the
+    number the comparison is about: the time of a step, or its waits. `within_spread` says that the steps of
+    one side differ among themselves as much as the two sides do. `memory` is there where both recorded it.
+    `notes` say what makes the sides hard to compare.
     """
 
     sentence: str
-    of: Literal["profiles", "sessions"]
+    of: Literal["profiles", "sessions", "memory"]
     per: Literal["step", "trace", "run"]
     before: Side
     after: Side
@@ -161,6 +163,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     operators: tuple[WorkChange, ...] = ()
     lines: tuple[LineChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()
+    memory: MemoryComparison | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -26,10 +26,31 @@ ALLOC, FREE, DEFER, DONE, EMPTY, STEP, FAILED, RETIRE = range(8)
 - ``RETIRE``: the last graph of a private pool is gone, so that its cached memory may be given back.
 """
 
+MODULE = "gapless.module="
+"""How metadata of a request begins that names the module which makes it."""
+
 Kind = Literal[
-    "parameter", "gradient", "optimizer", "activation", "backward", "batch", "workspace", "unknown"
+    "parameter",
+    "gradient",
+    "optimizer",
+    "activation",
+    "kept",
+    "temporary",
+    "forward",
+    "backward",
+    "batch",
+    "workspace",
+    "communication",
+    "unknown",
 ]
-"""What a tensor is to the training. ``backward`` is what a backward pass asks for: gradients and its work."""
+"""What a tensor is to the training.
+
+A `Place` knows what asks for memory: there ``activation`` is whatever a forward pass asks for, ``backward``
+whatever a backward pass does, ``optimizer`` whatever an optimizer does. What became of it tells the rest, in
+an `Owner`: an ``activation`` waits for its backward pass, what is ``kept`` is held over from an earlier
+step's forward pass, a ``temporary`` does not outlive the pass that made it; ``forward`` and ``backward``
+stand where the recording ends too early to tell.
+"""
 
 
 CONTEXT = 512 << 20
@@ -37,11 +58,17 @@ CONTEXT = 512 << 20
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where memory is asked for: positions in `MemoryRun.lines`, innermost first; the operator; the kind."""
+    """Where memory is asked for: positions in `MemoryRun.lines`, innermost first; the operator; the kind.
+
+    `module` is the ``nn.Module`` that asks or, of weights, gradients and optimizer state, that owns them: its
+    path in the model (``encoder.layer[3].attention``), or the chain of forward calls that leads to it
+    (``Encoder > Layer > Attention``); "" where there is none or it is unknown.
+    """
 
     lines: tuple[int, ...] = ()
     operator: str = ""
     kind: Kind = "unknown"
+    module: str = ""
 
 
 class StartBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,7 +145,8 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `size` is in bytes, as it was asked for. `place` is a position in `places`. `pool` is a position in
     `pools` (0: none, the default). `time` (nanoseconds since the first), `address` and `pool` are empty
     where they are unknown or all zero. `batches` are the rows of tensors that came from the host, with their
-    shapes, where they are known.
+    shapes, where they are known. `used` is for each allocation the row from which on nothing uses it
+    any more (-1: nothing ever did), empty where that is unknown.
 
     `start` is what was reserved when recording began. `settings` are those of the recorded run,
     `total_memory` and `limit` what the device has and what of it this process could get (-1: unknown).
@@ -146,6 +174,7 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     places: tuple[Place, ...] = ()
     lines: tuple[SourceLine, ...] = ()
     batches: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    used: tuple[int, ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded: Recorded | None = None
     times: CallTimes = CallTimes()
@@ -217,9 +246,12 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Who holds memory at a moment: `line` and `operator` ("" where unknown), with `bytes` in `tensors`.
+    """Who holds memory at a moment, with `bytes` in `tensors`.
 
-    `before` says that it was asked for before recording began, by nobody knows whom.
+    `module` stands for all modules that differ in their numbers only (``layers[*].mlp``), of which there are
+    `modules`. `operator` is the one that asked for most of it ("" where unknown), of `operators`. `before`
+    says that it was asked for before recording began, by nobody knows whom; `threaded` that it comes from a
+    thread without Python, where others have lines.
     """
 
     line: SourceLine | None = None
@@ -228,6 +260,46 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     before: bool = False
     bytes: int = 0
     tensors: int = 0
+    module: str = ""
+    modules: int = 0
+    operators: int = 0
+    threaded: bool = False
+
+
+class ModuleShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What one part of the model holds at a moment: weights, gradients, activations and all.
+
+    `module` is as in an `Owner`, cut at the first number: ``transformer.h[*]``.
+    """
+
+    module: str
+    modules: int = 0
+    bytes: int = 0
+    tensors: int = 0
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Memory that a step leaves behind because a name still holds it until the next step assigns it anew.
+
+    In each of `steps` steps `bytes` in `tensors` from `line` outlived the step. `name` is the variable, where
+    the source tells it. Without them the most that is ever asked for at once would be `after` bytes, not
+    `before`.
+    """
+
+    line: SourceLine | None = None
+    operator: str = ""
+    name: str = ""
+    bytes: int = 0
+    tensors: int = 0
+    steps: int = 0
+    before: int = 0
+    after: int = 0
+    sure: bool = False
+
+    @property
+    def saves(self) -> int:
+        """Bytes less at the peak."""
+        return self.before - self.after
 
 
 class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -235,7 +307,8 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `line` and `operator` are those of the event itself, where they are known.
     `free` is the reserved memory that nobody uses, `free_blocks` in how many pieces, `largest` the largest,
-    `small` and `large` in which pool it is. `slack` is what rounding takes, within `allocated`.
+    `small` and `large` in which pool it is. `slack` is what rounding takes, within `allocated`. `modules` are
+    the parts of the model, where they are known.
     """
 
     event: int = 0
@@ -253,6 +326,7 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     large: int = 0
     owners: tuple[Owner, ...] = ()
     kinds: dict[str, int] = {}
+    modules: tuple[ModuleShare, ...] = ()
 
 
 class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -347,7 +421,8 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     device that the limit is taken from. `peak` is the moment when most is allocated, `height` when most is
     reserved. `trials` are the other settings, the best first where they were `searched`; `best` is the
     position of the one to take, -1 where none is better. `ends` are the steps' ends, `growth` what grows from
-    step to step. `expandable` is the run with expandable segments, where that was worth a look. `remedies`
+    step to step, `kept` what nothing but a name holds at the peak. `expandable` is the run with expandable
+    segments, where that was worth a look. `remedies`
     are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what
     the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
     for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
@@ -373,6 +448,7 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     times: CallTimes = CallTimes()
     ends: tuple[StepEnd, ...] = ()
     growth: tuple[Growth, ...] = ()
+    kept: tuple[Kept, ...] = ()
     trials: tuple[Trial, ...] = ()
     searched: bool = False
     best: int = -1
@@ -443,7 +519,7 @@ def check(run: MemoryRun) -> str:
     for name in ("ident", "size", "stream", "place"):
         if len(getattr(run, name)) != rows:
             return f"{len(getattr(run, name))} entries in {name} for {rows} events"
-    for name in ("time", "address", "pool", "allocated", "reserved"):
+    for name in ("time", "address", "pool", "used", "allocated", "reserved"):
         if len(getattr(run, name)) not in (0, rows):
             return f"{len(getattr(run, name))} entries in {name} for {rows} events"
     if any(not 0 <= action <= RETIRE for action in run.action):

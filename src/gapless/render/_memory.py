@@ -47,6 +47,7 @@ def as_text(made: MemoryReport, style: Style) -> str:
     canvas.wrapped(Text(words.what(made, style.path), style="dim"))
     _curve(canvas, made)
     _peak(canvas, made)
+    _kept(canvas, made)
     _idle(canvas, made)
     _calls(canvas, made)
     if made.largest is not None:
@@ -99,21 +100,28 @@ def _peak(canvas: Canvas, made: MemoryReport) -> None:
     total = sum(peak.kinds.values()) or 1
     if set(peak.kinds) != {"unknown"}:
         told = [f"{words.KINDS.get(kind, kind)} {percent(held / total)}" for kind, held in peak.kinds.items()]
-        canvas.hanging(Text("  by kind  ", style="dim"), Text(", ".join(told)))
+        canvas.hanging(Text("  by kind    ", style="dim"), Text(", ".join(told)))
+    if parts := words.parts(peak):
+        canvas.hanging(Text("  by module  ", style="dim"), Text(", ".join(parts)))
     shown = peak.owners if canvas.style.unfold else peak.owners[:_ROWS]
     for one in shown:
-        canvas.clipped(_owner(one, total, canvas.style))
+        canvas.hanging(_numbers(one, total), Text(words.place(one, canvas.style.path)))
     rest = sum(peak.kinds.values()) - sum(one.bytes for one in shown)
     if rest > 0:
         canvas.clipped(Text(f"  {size(rest):>9}{words.share(rest / total):>8}{'':>20}elsewhere", style="dim"))
 
 
-def _owner(one: Owner, total: int, style: Style) -> Text:
+def _numbers(one: Owner, total: int) -> Text:
     kind = words.KINDS[one.kind] if one.kind != "unknown" else ""
     numbers = f"  {size(one.bytes):>9}{words.share(one.bytes / total):>8}"
-    return Text.assemble(
-        numbers, (f"{'×' + str(one.tensors):>7}  {kind:<11}", "dim"), words.place(one, style.path)
-    )
+    return Text.assemble(numbers, (f"{'×' + str(one.tensors):>7}  {kind:<12}", "dim"))
+
+
+def _kept(canvas: Canvas, made: MemoryReport) -> None:
+    """What only a name keeps alive."""
+    for one in made.kept:
+        canvas.blank()
+        canvas.hanging(Text(f"  {'kept':<11}", style="bold"), Text(words.kept(one, canvas.style.path)))
 
 
 def _idle(canvas: Canvas, made: MemoryReport) -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from gapless.model.memory import LargestBatch, MemoryReport, Moment, Outcome, Owner
+from gapless.model.memory import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
 from gapless.model.wording import count, duration, percent, size
 
 KINDS = {
-    "parameter": "parameters",
+    "parameter": "weights",
     "gradient": "gradients",
     "optimizer": "optimizer",
-    "activation": "forward",
+    "activation": "activations",
+    "kept": "kept over",
+    "temporary": "temporaries",
+    "forward": "forward",
     "backward": "backward",
     "batch": "batches",
     "workspace": "workspaces",
+    "communication": "NCCL",
     "unknown": "unknown",
 }
+CHAIN = " > "
+"""Between the calls that lead to a module, where its path is not known."""
+_LINKS = 3
 Naming = Callable[[str], str]
 """A file's path as it is shown."""
 
@@ -44,11 +51,70 @@ def when(moment: Moment, made: MemoryReport) -> str:
 
 
 def place(one: Owner, path: Naming) -> str:
-    """Who holds memory: the line, else the operator."""
-    if one.line is not None:
-        told = f"{short(one.line.file, path)}:{one.line.line} {one.line.function}"
-        return told + (f" ({one.operator})" if one.operator and not one.line.is_user else "")
-    return one.operator or ("from before the recording" if one.before else "no stack recorded")
+    """Who holds memory: the module and the line, else the operator."""
+    line = one.line
+    if line is None:
+        nobody = "no Python stack, as in backward" if one.threaded else "no stack recorded"
+        return module(one) or one.operator or ("from before the recording" if one.before else nobody)
+    at = f"{short(line.file, path)}:{line.line}"
+    told = module(one, f"{line.file.replace(chr(92), '/').rpartition('/')[2]}:{line.line}")
+    what = one.operator.removeprefix("aten::")
+    of = f" ({what})" if one.operators < 2 else f" ({what}, …)"
+    of = of if what and (one.module or not line.is_user) else ""
+    if not told or CHAIN in told or ":" in told:  # calls, of which the line is the last
+        return f"{at} {line.function}{of}" + (f"  in {told}" if told else "")
+    return f"{told}  {at}{of}"
+
+
+def module(one: Owner, at: str = "") -> str:
+    """The module, with how many there are; of a chain the last links, without the line `at` itself."""
+    links = one.module.split(CHAIN)
+    if links[-1] == at:
+        links.pop()
+    told = chain(links[-_LINKS:])
+    return f"{told} ×{one.modules}" if one.modules > 1 and "*" in told else told
+
+
+def chain(links: Sequence[str]) -> str:
+    """Links of a chain, each file named once: ``model.py:244 > 200``."""
+    told: list[str] = []
+    before = ""
+    for link in links:
+        file, _, line = link.rpartition(":")
+        told.append(line if file and file == before else link)
+        before = file
+    return CHAIN.join(told)
+
+
+def parts(moment: Moment, most: int = 5) -> list[str]:
+    """The parts of the model that hold most, each with its share; none where all is one part."""
+    total = sum(moment.kinds.values())
+    told = [
+        f"{chain(one.module.split(CHAIN))}{f' ×{one.modules}' if '*' in one.module else ''} "
+        f"{share(one.bytes / total)}"
+        for one in moment.modules[:most]
+        if total
+    ]
+    rest = total - sum(one.bytes for one in moment.modules)
+    if len(moment.modules) < 2:
+        return []
+    more = sum(one.bytes for one in moment.modules[most:])
+    told += [f"{len(moment.modules) - most} more {share(more / total)}"] if more else []
+    return [*told, f"outside of modules {share(rest / total)}"] if rest > 0 else told
+
+
+def kept(one: Kept, path: Naming) -> str:
+    """What a name keeps, and what to do."""
+    at = f"{short(one.line.file, path)}:{one.line.line}" if one.line else one.operator
+    what = f"{one.name} ({at})" if one.name else f"the result of {at}"
+    gain = f"saves {size(one.saves)} at the peak ({size(one.before)} → {size(one.after)})"
+    act = f"del {one.name}" if one.name else "letting go of it"
+    if one.sure:
+        return f"nothing uses {what} any more when the peak comes: {act} after the last use {gain}"
+    return (
+        f"{what} outlives its step until the next one assigns it anew: if that does not use it, {act} at the "
+        f"end of the step {gain}"
+    )
 
 
 def short(file: str, path: Naming) -> str:

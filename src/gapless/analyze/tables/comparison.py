@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gapless.analyze.tables.memory import KINDS, owner
 from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, row, sided
 from gapless.model import Table
 from gapless.model.comparison import Comparison, FindingChange, LineChange, Side, WorkChange, scale
 from gapless.model.table import Column, Row
-from gapless.model.wording import CAUSES, WHEN, count, duration, rate
+from gapless.model.wording import CAUSES, WHEN, binary_size, count, duration, rate
 
 
 def tables(made: Comparison) -> tuple[Table, ...]:
@@ -24,7 +25,49 @@ def tables(made: Comparison) -> tuple[Table, ...]:
         found.append(_work("Kernels by main operator", made.operators))
         found.append(_work("Kernels", made.kernels))
         found.append(_lines(made))
+    if made.memory is not None:
+        found += [_peaks(made.memory), _kinds(made.memory), _owners(made.memory)]
     return tuple(one for one in found if one.rows)
+
+
+def _peaks(made: MemoryComparison) -> Table:
+    before, after = made.before, made.after
+    rows = [
+        measured(Measure(name=name, before=getattr(before, field), after=getattr(after, field), unit=unit))
+        for name, field, unit in _PEAKS
+        if getattr(before, field) or getattr(after, field)
+    ]
+    return msgspec.structs.replace(sided("Memory", rows), where="before")
+
+
+_PEAKS: tuple[tuple[str, str, Unit], ...] = (
+    ("allocated at the peak", "allocated", "bytes"),
+    ("reserved at the peak", "reserved", "bytes"),
+    ("requests that failed", "failures", "count"),
+    ("requests that found the GPU full", "retries", "count"),
+    ("calls to the driver", "calls", "count"),
+)
+
+
+def _kinds(made: MemoryComparison) -> Table:
+    rows = [
+        measured(Measure(name=KINDS.get(kind, kind), before=was, after=now, unit="bytes"))
+        for kind, was, now in made.kinds
+        if was != now
+    ]
+    return sided("At the peak, by kind", rows)
+
+
+def _owners(made: MemoryComparison) -> Table:
+    columns = (Column("", "text"), Column("at", "text"), Column("", "text"), Column("before"), Column("after"))
+    rows = tuple(
+        Row((*owner(one.owner), *_held(one)), "bad" if one.change > 0 else "good") for one in made.owners
+    )
+    return Table(title="At the peak, by owner", columns=columns, rows=rows, shown=SHOWN, rest="more that changed")
+
+
+def _held(one: OwnerChange) -> tuple[str, str]:
+    return tuple(binary_size(held) if held else "-" for held in (one.before, one.after))  # type: ignore[return-value]
 
 
 def _sides(made: Comparison) -> Table:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gapless.model import SourceLine, Table
-from gapless.model.memory import LargestBatch, MemoryReport, Moment, Outcome, Owner
+from gapless.model.memory import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
 from gapless.model.table import Cell, Column, Row, Tone, table
-from gapless.model.wording import binary_size, count, duration, percent
+from gapless.model.wording import binary_size, change, count, duration, percent
 
 SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
@@ -16,11 +16,18 @@ KINDS = {
     "gradient": "gradients",
     "optimizer": "optimizer",
     "activation": "activations",
+    "kept": "kept over",
+    "temporary": "temporaries",
+    "forward": "forward",
     "backward": "backward",
     "batch": "batches",
     "workspace": "workspaces",
+    "communication": "NCCL",
     "unknown": "unknown",
 }
+CHAIN = " > "
+"""Between the calls that lead to a module, where its path is not known."""
+_LINKS, _PARTS = 3, 5
 
 
 def tables(made: MemoryReport) -> tuple[Table, ...]:
@@ -54,40 +61,99 @@ def _owners(made: MemoryReport) -> Table | None:
         return None
     total = sum(peak.kinds.values()) or 1
     rows = [
-        Row(
-            (
-                place(one),
-                KINDS.get(one.kind, one.kind),
-                str(one.tensors),
-                binary_size(one.bytes),
-                percent(one.bytes / total),
-            )
-        )
-        for one in peak.owners
+        Row((*owner(one), str(one.tensors), binary_size(one.bytes), share(one.bytes / total))) for one in peak.owners
     ]
     rest = total - sum(one.bytes for one in peak.owners)
-    rows += [Row(("elsewhere", "", "", binary_size(rest), percent(rest / total)), "dim")] if rest > 0 else []
-    columns = (Column("", "text"), Column("", "text"), Column("tensors"), Column("bytes"), Column("share"))
+    rows += [Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim")] if rest > 0 else []
+    names = (Column("at", "text"), Column("", "text"), Column("tensors"), Column("bytes"), Column("share"))
     title = "At the peak" if made.failing is None else "When the request failed"
-    kinds = ", ".join(f"{KINDS.get(kind, kind)} {percent(held / total)}" for kind, held in peak.kinds.items())
-    notes = (f"by kind: {kinds}",) if set(peak.kinds) != {"unknown"} else ()
     told = f"{title}, {when(peak, made)}: {binary_size(peak.allocated)} allocated"
     return Table(
-        title=told, columns=columns, rows=tuple(rows), shown=SHOWN, rest="owners", notes=notes, where="before"
+        title=told,
+        columns=(Column("", "text"), *names),
+        rows=tuple(rows),
+        shown=SHOWN,
+        rest="owners",
+        notes=tuple(_held(made, peak, total)),
+        where="before",
     )
 
 
-def place(one: Owner) -> Cell:
-    """The line that asked for it, else the operator."""
-    if one.line is None:
-        return one.operator or ("from before the recording" if one.before else "no stack recorded")
+def _held(made: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
+    """The peak by kind and by module, and what only a name keeps."""
+    if set(peak.kinds) != {"unknown"}:
+        kinds = (f"{KINDS.get(kind, kind)} {share(held / total)}" for kind, held in peak.kinds.items())
+        yield f"by kind: {', '.join(kinds)}"
+    if len(peak.modules) > 1:
+        yield f"by module: {', '.join(_parts(peak, total))}"
+    yield from map(kept, made.kept)
+
+
+def owner(one: Owner) -> tuple[str, Cell, str]:
+    """Who it is: the module (or operator), the line, the kind."""
+    line = one.line
+    what = one.operator.removeprefix("aten::") + (", …" if one.operators > 1 else "")
+    kind = KINDS.get(one.kind, one.kind)
+    if line is None:
+        nobody = "no Python stack, as in backward" if one.threaded else "no stack recorded"
+        return module(one) or what or ("from before the recording" if one.before else nobody), "", kind
+    at = line if line.is_user else SourceLine(_tail(line.file), line.line)
+    return module(one, f"{_tail(line.file, 1)}:{line.line}") or what or line.function, at, kind
+
+
+def module(one: Owner, at: str = "") -> str:
+    """The module, with how many there are; of a chain the last links, without the line `at` itself."""
+    links = one.module.split(CHAIN)
+    if links[-1] == at:
+        links.pop()
+    told = chain(links[-_LINKS:])
+    return f"{told} ×{one.modules}" if one.modules > 1 and "*" in told else told
+
+
+def chain(links: Sequence[str]) -> str:
+    """Links of a chain, each file named once: ``model.py:244 > 200``."""
+    told: list[str] = []
+    before = ""
+    for link in links:
+        file, _, line = link.rpartition(":")
+        told.append(line if file and file == before else link)
+        before = file
+    return CHAIN.join(told)
+
+
+def _parts(moment: Moment, total: int) -> Iterator[str]:
+    """The parts of the model that hold most, each with its share."""
+    for one in moment.modules[:_PARTS]:
+        many = f" ×{one.modules}" if "*" in one.module else ""
+        yield f"{chain(one.module.split(CHAIN))}{many} {share(one.bytes / total)}"
+    more = sum(one.bytes for one in moment.modules[_PARTS:])
+    if more:
+        yield f"{len(moment.modules) - _PARTS} more {share(more / total)}"
+    rest = total - sum(one.bytes for one in moment.modules)
+    if rest > 0:
+        yield f"outside of modules {share(rest / total)}"
+
+
+def kept(one: Kept) -> str:
+    """What a name keeps, and what to do."""
+    at = f"{_tail(one.line.file, 1)}:{one.line.line}" if one.line else one.operator
+    what = f"`{one.name}` ({at})" if one.name else f"the result of {at}"
+    gain = f"saves {binary_size(one.saves)} at the peak ({change(one.before, one.after, 'bytes')})"
+    act = f"`del {one.name}`" if one.name else "letting go of it"
+    if one.sure:
+        return f"nothing uses {what} any more when the peak comes: {act} after the last use {gain}"
     return (
-        one.line if one.line.is_user else SourceLine(_tail(one.line.file), one.line.line, one.line.function)
+        f"{what} outlives its step until the next one assigns it anew: if that does not use it, {act} at the "
+        f"end of the step {gain}"
     )
 
 
-def _tail(file: str) -> str:
-    return "/".join(file.replace("\\", "/").split("/")[-2:])
+def share(part: float) -> str:
+    return "<0.1 %" if part < 0.0005 else percent(part)
+
+
+def _tail(file: str, parts: int = 2) -> str:
+    return "/".join(file.replace("\\", "/").split("/")[-parts:])
 
 
 def when(moment: Moment, made: MemoryReport) -> str:
@@ -232,11 +298,11 @@ def _row(name: str, outcome: Outcome, made: MemoryReport, last: str, best: bool 
     if why:
         return Row((name, why, "", "", "", ""), "bad")
     base = made.baseline
-    change = ""
+    more = ""
     if outcome is not base and base.peak_reserved and not failed(base):
         part = (outcome.peak_reserved - base.peak_reserved) / base.peak_reserved
-        change = "0 %" if abs(part) < 0.0005 else f"{100 * part:+.1f} %"
-    numbers = (binary_size(outcome.peak_reserved), change, str(outcome.retries), str(outcome.calls), last)
+        more = "0 %" if abs(part) < 0.0005 else f"{100 * part:+.1f} %"
+    numbers = (binary_size(outcome.peak_reserved), more, str(outcome.retries), str(outcome.calls), last)
     return Row((name, *numbers), "good" if best else "")
 
 
@@ -251,14 +317,9 @@ def _growth(made: MemoryReport) -> Table:
     """What is asked for in step after step and never given back."""
     rows = []
     for one in made.growth:
-        owner = Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes)
-        cells = (
-            place(owner),
-            KINDS.get(one.kind, one.kind),
-            binary_size(one.bytes),
-            f"{one.tensors:g}",
-            str(one.steps),
-        )
+        name, at, kind = owner(Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes))
+        cells = (name, at, kind, binary_size(one.bytes), f"{one.tensors:g}", str(one.steps))
         rows.append(Row(cells))
-    columns = (Column("", "text"), Column("", "text"), Column("per step"), Column("tensors"), Column("steps"))
+    texts = (Column("", "text"), Column("at", "text"), Column("", "text"))
+    columns = (*texts, Column("per step"), Column("tensors"), Column("steps"))
     return Table(title="What grows from step to step", columns=columns, rows=tuple(rows), shown=SHOWN)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gapless.model import Table
 from gapless.model.comparison import Measure, Scale, State, percents, scale
 from gapless.model.table import Cell, Row, Tone, table
-from gapless.model.wording import number, size
+from gapless.model.wording import binary_size, number
 
 COLUMNS = "before | after | change"
 TONES: dict[State, Tone] = {"gone": "good", "less": "good", "same": "dim", "more": "bad", "new": "bad"}
@@ -40,7 +40,7 @@ def _amount(one: Measure, value: float, unit: Scale | None) -> str:
     if one.unit in ("share", "percent"):
         return f"{(100 if one.unit == 'share' else 1) * value:.1f} %"
     if one.unit == "bytes":
-        return size(int(value))
+        return binary_size(int(value))
     return f"{value:,.0f}" if value >= 10 else number(round(value, 2))
 
 

@@ -10,9 +10,16 @@ from gapless.model.proof import Proof
 from gapless.model.verdict import Level
 
 
+_SENTENCES = {
+    "profiles": profile_sentence,
+    "sessions": session_sentence,
+    "memory": lambda made: made.sentence,
+}
+
+
 def of_runs(made: Comparison, new: tuple[Finding, ...]) -> Verdict:
     """The first lines of a comparison; `new` are the findings that the second run alone has."""
-    sentence = profile_sentence(made) if made.of == "profiles" else session_sentence(made)
+    sentence = _SENTENCES[made.of](made)
     worse = bool(new) or (made.length.change > 0 and not made.within_spread)
     waits = [(position, one.frequency.per_step) for position, one in enumerate(new) if one.frequency.per_step]
     return Verdict(

@@ -153,7 +153,10 @@ def _owner(one: Owner, total: int, most: int, clean: Clean, sources: Sources) ->
 
 def _rows(made: MemoryReport, clean: Clean) -> list[tuple[str, str]]:
     """Labels and sentences: what lies idle, what was asked of the driver, how exact the replay is."""
-    found = [("idle", words.idle(made.height))] if made.height.reserved else []
+    parts = words.parts(made.peak)
+    found = [("by module", ", ".join(parts))] if parts else []
+    found += [("kept", words.kept(one, clean.path)) for one in made.kept]
+    found += [("idle", words.idle(made.height))] if made.height.reserved else []
     found.append(("calls", words.calls(made)))
     told = words.fidelity(made)
     return [*found, ("replay", told)] if told else found

@@ -17,9 +17,13 @@ _COLORS = {
     "gradient": "c-launch",
     "optimizer": "c-graph",
     "activation": "busy",
+    "forward": "busy",
+    "kept": "c-profiler",
+    "temporary": "c-input",
     "backward": "c-communication",
     "batch": "c-input",
     "workspace": "c-allocator",
+    "communication": "c-communication",
     "unknown": "c-unknown",
 }
 _LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")

@@ -1,0 +1,58 @@
+"""``gapless compare`` of two recordings of memory: snapshots, saved runs, sessions that hold both."""
+
+from __future__ import annotations
+
+import os
+
+from gapless.commands._memory_input import choose, is_snapshot, read
+from gapless.commands._saved import kind_of, nearby
+from gapless.model.comparison import Comparison, Measure, Side
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_comparison import MemoryComparison
+from gapless.model.wording import percent
+
+
+def is_memory(name: str) -> bool:
+    """Whether `name` is a file of requests for memory and nothing else.
+
+    Raises:
+        UnreadableInput: it is a file that cannot be read.
+    """
+    return os.path.isfile(name) and (kind_of(name) == "memory" or is_snapshot(name))
+
+
+def compared(before: str, after: str) -> Comparison:
+    """Two recordings of memory, named by their files, side by side.
+
+    Raises:
+        UsageError: one of them holds no memory.
+    """
+    made = compare(read(before), read(after), before, after)
+    sides = [Side(name=one.name, path=one.name, device=one.gpu, steps=one.steps) for one in (made.before, made.after)]
+    peak = Measure(name="reserved", before=made.before.reserved, after=made.after.reserved, unit="bytes")
+    return Comparison(
+        sentence=made.sentence, of="memory", per="run", before=sides[0], after=sides[1], length=peak, memory=made
+    )
+
+
+def compare(
+    before: tuple[MemoryRun, ...], after: tuple[MemoryRun, ...], was: str, now: str
+) -> MemoryComparison:
+    """The memory of one device in both: the busiest before, and the same after if it is there."""
+    from gapless.memory.compare import compare_runs
+
+    one = choose(before, None)
+    same = next((run for run in after if run.device == one.device), None)
+    return compare_runs((was, one), (now, same or choose(after, None)), nearby)
+
+
+def regression(made: Comparison, bound: float) -> str:
+    """Why more memory is a regression over `bound` percent: requests that fail now, or more reserved; "" where
+    it is none."""
+    memory, peak = made.memory, made.length
+    if memory is not None and memory.after.failures > memory.before.failures:
+        return "requests for memory fail that did not before"
+    if peak.change <= 0 or (peak.percent is not None and peak.percent <= bound):
+        return ""
+    share = f"{percent(peak.change / peak.before)} more" if peak.before else "more"
+    return f"{share} memory reserved at the peak, over the bound of {bound:g} %"
