@@ -181,7 +181,9 @@ class TestHostBusy:
         ],
     )
     def test_the_remedy_fits_what_the_host_does(self, where: Site, remedy: str) -> None:
-        assert remedy in only("GAP503", profile(cost("host", 60, where, steps=6))).remedy
+        hit = only("GAP503", profile(cost("host", 60, where, steps=6)))
+        assert remedy in hit.remedy
+        assert hit.change not in ("", rule("GAP503").change)
 
     def test_the_first_step_only(self) -> None:
         once = cost("host", 60, site("", 9), steps=1, start=50 * MS)

@@ -181,6 +181,8 @@ class TestLaws:
     def test_no_profile_breaks_a_rule_and_no_hit_claims_more_than_there_is(self, one: Profile) -> None:
         for each in OURS:
             for hit in each.of_profile(one):
+                assert len(hit.change) <= 60
+                assert hit.change.count("`") % 2 == 0
                 self.check(each, hit, one)
 
     @given(sound_profiles())

@@ -169,6 +169,7 @@ def test_any_line_gets_some_advice(
         text = rule.remedy(site)
         assert text
         assert "\n" not in text
+        assert 10 <= len(rule.change_at(site)) <= 80
     assert match(site).code
 
 

@@ -55,7 +55,7 @@ class PageableCopy(WaitRule):
         "batches in its own thread; `gapless.ops.to_device(batch, device)` pins what is not), or create the "
         "tensor on the GPU"
     )
-    change = "pin the batch and copy with `non_blocking=True`"
+    change = "pin it and copy with `non_blocking=True`"
 
     def matches(self, site: Site) -> bool:
         return site.mechanism == "h2d" and (site.detail == "pageable" or operator(site) in _COPIES)

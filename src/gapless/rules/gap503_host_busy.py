@@ -77,7 +77,7 @@ class HostBusy(ProfileRule):
         "move this into the dataset, where workers do it, or onto the GPU; or do it every N steps only, or "
         "where much work has just been launched"
     )
-    change = "move this work into the dataset's workers"
+    change = "take this CPU work out of the step"
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         found = told.spots(profile, "host")
@@ -112,7 +112,7 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
         return (
             "move this into the dataset, where workers do it beside the training, or do it on the GPU with "
             "torch's own operators",
-            "",
+            "move this work into the dataset's workers",
         )
     if "gc.collect" in spot.words:
         return (
@@ -124,7 +124,7 @@ def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
         return (
             "an operator that keeps the CPU so long computes on CPU tensors, is compiled, or runs for the "
             "first time: move its tensors to the GPU, and record later steps",
-            "move its tensors to the GPU",
+            "move its tensors to the GPU, or record later steps",
         )
     return ()
 
