@@ -28,10 +28,19 @@ def compared(before: str, after: str) -> Comparison:
         UsageError: one of them holds no memory.
     """
     made = compare(read(before), read(after), before, after)
-    sides = [Side(name=one.name, path=one.name, device=one.gpu, steps=one.steps) for one in (made.before, made.after)]
+    sides = [
+        Side(name=one.name, path=one.name, device=one.gpu, steps=one.steps)
+        for one in (made.before, made.after)
+    ]
     peak = Measure(name="reserved", before=made.before.reserved, after=made.after.reserved, unit="bytes")
     return Comparison(
-        sentence=made.sentence, of="memory", per="run", before=sides[0], after=sides[1], length=peak, memory=made
+        sentence=made.sentence,
+        of="memory",
+        per="run",
+        before=sides[0],
+        after=sides[1],
+        length=peak,
+        memory=made,
     )
 
 

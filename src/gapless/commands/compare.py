@@ -97,7 +97,9 @@ def command(
         return _proof.status(made, wishes)
     _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
     memory = _both_memory(before, after)
-    compared = _memory_compare.compared(before, after) if memory else compare(before, after, quiet, wishes.gpu)
+    compared = (
+        _memory_compare.compared(before, after) if memory else compare(before, after, quiet, wishes.gpu)
+    )
     _output.show([report(compared)], form, unfold, verbose, no_color)
     naming = Style(folder=os.getcwd()).path
     reasons = regression(compared, bound, naming) if bound is not None else []

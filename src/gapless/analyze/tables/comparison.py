@@ -10,7 +10,17 @@ import msgspec
 from gapless.analyze.tables.memory import KINDS, owner
 from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, row, sided
 from gapless.model import Table
-from gapless.model.comparison import Comparison, FindingChange, LineChange, Side, WorkChange, scale
+from gapless.model.comparison import (
+    Comparison,
+    FindingChange,
+    LineChange,
+    Measure,
+    Side,
+    Unit,
+    WorkChange,
+    scale,
+)
+from gapless.model.memory_comparison import MemoryComparison, OwnerChange
 from gapless.model.table import Column, Row
 from gapless.model.wording import CAUSES, WHEN, binary_size, count, duration, rate
 
@@ -59,11 +69,19 @@ def _kinds(made: MemoryComparison) -> Table:
 
 
 def _owners(made: MemoryComparison) -> Table:
-    columns = (Column("", "text"), Column("at", "text"), Column("", "text"), Column("before"), Column("after"))
+    columns = (
+        Column("", "text"),
+        Column("at", "text"),
+        Column("", "text"),
+        Column("before"),
+        Column("after"),
+    )
     rows = tuple(
         Row((*owner(one.owner), *_held(one)), "bad" if one.change > 0 else "good") for one in made.owners
     )
-    return Table(title="At the peak, by owner", columns=columns, rows=rows, shown=SHOWN, rest="more that changed")
+    return Table(
+        title="At the peak, by owner", columns=columns, rows=rows, shown=SHOWN, rest="more that changed"
+    )
 
 
 def _held(one: OwnerChange) -> tuple[str, str]:

@@ -61,10 +61,13 @@ def _owners(made: MemoryReport) -> Table | None:
         return None
     total = sum(peak.kinds.values()) or 1
     rows = [
-        Row((*owner(one), str(one.tensors), binary_size(one.bytes), share(one.bytes / total))) for one in peak.owners
+        Row((*owner(one), str(one.tensors), binary_size(one.bytes), share(one.bytes / total)))
+        for one in peak.owners
     ]
     rest = total - sum(one.bytes for one in peak.owners)
-    rows += [Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim")] if rest > 0 else []
+    rows += (
+        [Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim")] if rest > 0 else []
+    )
     names = (Column("at", "text"), Column("", "text"), Column("tensors"), Column("bytes"), Column("share"))
     title = "At the peak" if made.failing is None else "When the request failed"
     told = f"{title}, {when(peak, made)}: {binary_size(peak.allocated)} allocated"

@@ -9,7 +9,6 @@ from gapless.model.comparison import Comparison
 from gapless.model.proof import Proof
 from gapless.model.verdict import Level
 
-
 _SENTENCES = {
     "profiles": profile_sentence,
     "sessions": session_sentence,
