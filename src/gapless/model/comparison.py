@@ -141,8 +141,9 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Two runs side by side; what changed most comes first in each list.
 
     `of` says what was compared: ``profiles`` (times in nanoseconds), ``sessions`` (waits) or ``memory``
-    (bytes). All numbers are means `per` step, or of the whole ``trace`` or ``run`` where a side has no steps. `length` is the
-    number the comparison is about: the time of a step, or its waits. `within_spread` says that the steps of
+    (bytes). All numbers are means `per` step, or of the whole ``trace`` or ``run`` where a side has no steps.
+    `length` is the number the comparison is about: the time of a step, its waits, or bytes reserved.
+    `within_spread` says that the steps of
     one side differ among themselves as much as the two sides do. `memory` is there where both recorded it.
     `notes` say what makes the sides hard to compare.
     """

@@ -100,12 +100,24 @@ def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) ->
         if isinstance(cell, tuple):
             return Text(sparkline(cell, width, canvas.style.unicode), style=style or "green")
         return Text(canvas.style.bar(cell, width), style=style or "yellow")
-    text = _plain(canvas, cell)
+    text = _line(canvas, cell, width) if isinstance(cell, SourceLine) else _plain(canvas, cell)
     if len(text) > width:
         cut = Text(text)
         cut.truncate(width, overflow="ellipsis" if canvas.style.unicode else "crop")
         text = cut.plain
     return Text(text.rjust(width) if column.kind == "number" else text.ljust(width), style=style)
+
+
+def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
+    """A line as far as there is room: first without its function, then without folders, never its number."""
+    text = _plain(canvas, line)
+    if len(text) <= width:
+        return text
+    text = _plain(canvas, SourceLine(line.file, line.line))
+    while len(text) > width and "/" in text.removeprefix("…/"):
+        text = "…/" + text.removeprefix("…/").split("/", 1)[1]
+    name, _, number = text.rpartition(":")
+    return text if len(text) <= width else f"{name[: max(width - len(number) - 2, 1)]}…:{number}"
 
 
 def _plain(canvas: Canvas, cell: Cell) -> str:
