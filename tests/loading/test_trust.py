@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.loading import predict
-from gapless.loading.sentence import sentence
+from gapless.loading.sentence import notes, sentence
 from gapless.loading.trust import REFUTED, calibrated, doubt, faster, off, reasons, settled
 from gapless.model.loading import (
     Demand,
@@ -216,6 +216,31 @@ def test_the_share_that_was_really_got_is_reckoned_with(cpu, delay, others, cali
     assert found.others == pytest.approx(calibrates)
     limited = Machine(allowed=2, others=others, quota=0.5)
     assert calibrated(limited, fetch(cpu=cpu, wait=1, delay=delay)) == limited
+
+
+@pytest.mark.parametrize(("seen", "calibrates"), [(0.0, 0.0), (0.4, 0.4), (1.7, 1.0), (-1.0, 1.0)])
+def test_others_are_those_of_the_time_in_which_items_were_made(seen, calibrates):
+    found = calibrated(Machine(allowed=2, others=1.5), fetch(others=seen))
+    assert found.others == pytest.approx(calibrates)
+
+
+@pytest.mark.parametrize(
+    ("machine", "note"),
+    [
+        (
+            Machine(allowed=2, others=2.0),
+            "other programs are using this machine (this process gets 1.0 of 2 cores): measure again when it "
+            "is idle",
+        ),
+        (
+            Machine(allowed=2, together=0.6),
+            "the cores are halves of one: together they do the work of 1.2 of 2 cores",
+        ),
+        (Machine(allowed=2, quota=0.5), "the control group allows 0.5 of 2 cores"),
+    ],
+)
+def test_cores_that_are_not_there_are_a_note(machine, note):
+    assert note in notes(made(machine=machine))
 
 
 @given(delay=st.floats(1, 400), allowed=st.integers(1, 16))

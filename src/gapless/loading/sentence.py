@@ -181,8 +181,9 @@ def _machine_notes(of: Diagnosis) -> list[str]:
     if at.quota >= 0 and at.quota < at.allowed:
         return [f"the control group allows {at.quota:.1f} of {count(at.allowed, 'core')}"]
     if at.cores < 0.8 * at.allowed:
-        return [
-            f"of {count(at.allowed, 'core')} this process gets {at.cores:.1f}: others use the machine too "
-            "(or its cores are halves of one); the prediction is for this load"
-        ]
+        had = f"{at.cores:.1f} of {count(at.allowed, 'core')}"
+        if at.others:
+            used = "other programs are using this machine"
+            return [f"{used} (this process gets {had}): measure again when it is idle"]
+        return [f"the cores are halves of one: together they do the work of {had}"]
     return []

@@ -20,6 +20,8 @@ _STARVED = 0.8
 """Part of the time in which items could be made that they must have had a core."""
 _ALONE = 0.98
 """The same, as nobody else were there."""
+_NOBODY = 0.03
+"""Cores that others use so little of that there is nobody."""
 _STOLEN = 0.1
 _MORE, _LESS = 1.15, 0.85
 """Factors by which what a batch takes in a run differs from what it took alone."""
@@ -38,8 +40,10 @@ def calibrated(at: Machine, fetch: Fetch) -> Machine:
     had = fetch.had
     if (0 <= at.quota < at.allowed) or not fetch.item_cpu:
         return at
-    if had >= _ALONE:
-        return msgspec.structs.replace(at, others=min(at.others, max(at.allowed - 1.0, 0.0)))
+    if had >= _ALONE:  # whoever was there left it a core; those of before may have gone
+        others = fetch.others if fetch.others >= 0 else at.others
+        others = round(min(others, at.allowed - 1.0), 2)
+        return msgspec.structs.replace(at, others=others if others > _NOBODY else 0.0)
     return msgspec.structs.replace(at, others=round(max(at.allowed / had - 1.0, 0.0), 2))
 
 
