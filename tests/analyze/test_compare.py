@@ -425,7 +425,8 @@ class TestWhatIsNew:
         before = [place(number) for number in numbers]
         after = [place(number + by) for number in numbers]
         assert all(i is not None and j is not None for i, j in match_places(before, after, edited=False))
-        added = place(max(numbers, default=1) + by + DRIFT + 1)
+        # Further off than the lines are from one another: else another shift fits as well.
+        added = place(max(numbers, default=1) + by + 300 + DRIFT)
         pairs = match_places(before, [*after[:at], added, *after[at:]], edited=False)
         (new,) = (j for i, j in pairs if i is None) if len(numbers) > 1 else (at,)
         assert new == min(at, len(after)) or len(numbers) < 2

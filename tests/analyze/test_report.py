@@ -101,7 +101,9 @@ def test_evaluation():
             run.phase = "train"
 
     run = train(12, body=body)
-    assert findings(run) == [(50, "every-step", 1, 1), (150, "evaluation", 7, 0), (50, "evaluation", 1, 0)]
+    assert findings(run) == [(50, "every-step", 1, 1), (150, "evaluation", 8, 0)]
+    spots = report(run.session(), read).findings[1].spots
+    assert [(one.line.line, one.waits) for one in spots] == [(50, 1), (150, 7)]
     steps = report(run.session(), read).steps
     assert (steps.waits_per_step, steps.least, steps.most) == (1, 1, 1)
 
@@ -160,7 +162,9 @@ def test_five_critic_steps_are_one_step():
         run.mark("backward", 90)
         run.step(95, "Adam.step#1")
         run.wait(97)
-    assert findings(run) == [(41, "every-step", 5, 1), (97, "every-step", 1, 1)]
+    assert findings(run) == [(41, "every-step", 6, 1)]
+    (one,) = report(run.session(), read).findings
+    assert [(spot.line.line, spot.waits) for spot in one.spots] == [(41, 5), (97, 1)]
     assert report(run.session(), read).steps.waits_per_step == 6
 
 
@@ -211,8 +215,8 @@ def test_a_wait_in_a_library_stands_at_the_users_line():
 
 def test_the_worst_first():
     def body(run, step):
-        run.wait(20)
-        run.wait(30, times=5)
+        run.wait(20, operator="aten::nonzero", mechanism="size", call="")
+        run.wait(30, times=5, operator="aten::_unique2", mechanism="size", call="")
         if step % 2:
             run.wait(40, times=9)
 

@@ -27,6 +27,12 @@ def unreadable(file: str) -> str:
     raise OSError
 
 
+PARTS = {
+    "set-up": "in set-up",
+    "first step": "in the first step",
+    "after": "after the last step",
+    "whole run": "in the whole run",
+}
 WAITS = st.tuples(LINES, st.integers(1, 300), st.sampled_from(["train", "train", "eval"]))
 RUNS = st.lists(st.lists(WAITS, max_size=4), max_size=16)
 """For each step what waits in it, and behind the last one."""
@@ -65,10 +71,10 @@ def test_what_is_shown_is_all_there_was_in_each_part_of_the_run(steps):
     steps = [[(line, times, "train") for line, times, _ in waits] for waits in steps]
     made = report(run_of(steps), read)
     shown = text.render(made, Style(width=200, unfold=True))
-    told = {
-        what: sum(int(n) for n in re.findall(rf"  {what}, (\d+)×", shown))
-        for what in ("set-up", "first step", "after", "whole run")
-    }
+    told = {}
+    for what, words in PARTS.items():
+        often = re.findall(rf" (once|\d+×) {words}$", shown, re.MULTILINE)
+        told[what] = sum(1 if one == "once" else int(one[:-1]) for one in often)
     inside = sum(
         one.frequency.total for one in made.findings if one.frequency.when in ("every-step", "some-steps")
     )
@@ -78,8 +84,8 @@ def test_what_is_shown_is_all_there_was_in_each_part_of_the_run(steps):
         assert told["set-up"] == sum(times for line, times, _ in steps[0] if line not in LOOP)
         folded = text.render(made, Style(width=200))
         for what in ("set-up", "first step", "after"):
-            (lines,) = re.findall(rf"^{what} +(\d+) waits? at ", folded, re.MULTILINE) or ["0"]
-            assert int(lines) == told[what]
+            (waits,) = re.findall(rf"^  {PARTS[what]} +(\d+) ", folded, re.MULTILINE) or ["0"]
+            assert int(waits) == told[what]
 
 
 def test_a_line_that_waits_in_steps_and_in_set_up_is_told_of_for_both():
@@ -95,7 +101,9 @@ def test_a_line_that_waits_in_steps_and_in_set_up_is_told_of_for_both():
         (one.line.line, one.frequency.when, one.frequency.waits, one.frequency.every)
         for one in report(run.session(), read).findings
     ]
-    assert found == [(8, "some-steps", 256, 16), (5, "set-up", 532, 0), (8, "set-up", 256, 0)]
+    assert found == [(8, "some-steps", 256, 16), (5, "set-up", 532 + 256, 0)]
+    (_, before) = report(run.session(), read).findings
+    assert [(one.line.line, one.waits) for one in before.spots] == [(5, 532), (8, 256)]
 
 
 def test_what_the_first_steps_have_more_of_is_told():

@@ -110,13 +110,26 @@ def expectations(source: str, variant: str = "") -> dict[int, list[Clause]]:
     return found
 
 
+def by_line(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The findings of a report, those of several lines once for each line, with its own waits."""
+    found = []
+    for one in findings:
+        for spot in one["spots"] or [{"line": one["line"], "backward": one["backward"], "waits": None}]:
+            often = one["frequency"]
+            if spot["waits"] is not None:
+                part = spot["waits"] / often["waits"] if often["waits"] else 0.0
+                often = {**often, "waits": spot["waits"], "per_step": often["per_step"] * part}
+            found.append({**one, "line": spot["line"], "backward": spot["backward"], "frequency": often})
+    return found
+
+
 def differences(report: dict[str, Any], path: str, source: str, variant: str = "") -> list[str]:
     """Where `report` and the comments in `source`, the script at `path`, disagree; empty where they agree."""
     wanted = expectations(source, variant)
     lines = source.splitlines()
     here: dict[int, list[dict[str, Any]]] = {}
     wrong = []
-    for finding in report["findings"]:
+    for finding in by_line(report["findings"]):
         if finding["line"]["file"] == path:
             here.setdefault(finding["line"]["line"], []).append(finding)
         else:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from field.expectations import by_line
 from field.running import Outcome, check
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -22,7 +23,7 @@ SEGMENTATION = "segmentation"
 def waits(outcome: Outcome, when: str = "every-step") -> dict[str, float]:
     """Waits by the code of the line, backward added to the forward line that made it."""
     found: dict[str, float] = {}
-    for finding in outcome.report["findings"]:
+    for finding in by_line(outcome.report["findings"]):
         if finding["frequency"]["when"] == when:
             code = finding["line"]["code"]
             found[code] = found.get(code, 0) + finding["frequency"]["waits"]

@@ -15,6 +15,8 @@ from gapless.rules._places import deciding_frame, short_path
 
 LABEL = 10
 _BAR = "│ "
+_SPOTS = 4
+"""Lines of one finding that are shown with their code, unless everything is unfolded."""
 
 
 def finding(canvas: Canvas, one: Finding, report: Report, advised: Finding) -> None:
@@ -22,8 +24,13 @@ def finding(canvas: Canvas, one: Finding, report: Report, advised: Finding) -> N
     title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
     weight = words.weight(one, report)
     canvas.spread(title, Text(weight, style="yellow" if words.matters(one) else "dim"))
-    for spot in one.spots or (one,):
+    spots = one.spots or (one,)
+    shown = spots if canvas.style.unfold else spots[:_SPOTS]
+    for spot in shown:
         _place(canvas, one, spot)
+    rest = [spot.line for spot in spots[len(shown) :] if spot.line is not None]
+    if rest:
+        canvas.hanging(Text("  and at "), Text(words.places(rest, canvas.style.path)))
     for label, rows in _details(canvas, one, advised, report):
         for position, row in enumerate(rows):
             lead = Text(f"  {label if not position else '':<{LABEL - 2}}", style="dim")
