@@ -129,6 +129,7 @@ class TestEpochs:
             begun(length=100_000),  # long epochs
             begun(length=-1),
             begun(setting=Setting()),
+            begun(around=Around(name="Pipe")),  # what has no DataLoader in it
             begun(setting=Setting(workers=4, persistent=True)),
         ],
     )

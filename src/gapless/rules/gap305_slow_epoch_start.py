@@ -95,7 +95,7 @@ class _Stall(NamedTuple):
 def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
     """By the measurement of the loader, for the setting it has."""
     now, begin, transfer, setting = made.now, made.begin, made.transfer, made.setting
-    if now is None:
+    if now is None or (made.around is not None and made.around.foreign):
         return None
     parts: dict[str, float] = {}
     remedies: list[str] = []
