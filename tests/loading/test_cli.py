@@ -240,7 +240,7 @@ def test_a_step_that_waits_can_fail_it(capsys, tmp_path, step, status):
 @pytest.mark.parametrize(
     ("target", "note"),
     [
-        ("photos_script.py:photos", "gives a dataset: it is looked at in batches of 32"),
+        ("photos_script.py:photos", "a dataset is given (Photos): it is looked at in batches of 32"),
         ("photos_script:make_both", "gives 2 things: this is number 1"),
     ],
 )

@@ -291,6 +291,8 @@ class Given:
         return given
 
     def _measure(self, part, kind, work, look=None, patience=0.0):
+        if part == "begin":  # it leads to nothing that is run
+            return kind()
         return self._given(part, [] if part == "lines" else Seen())
 
 

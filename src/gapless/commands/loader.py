@@ -21,6 +21,7 @@ from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput
 from gapless.model.loading import Demand, Diagnosis, save
 from gapless.render import _loader
 from gapless.rules._loader import MATTERS
+from gapless.rules._of_loader import findings
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
@@ -72,7 +73,8 @@ class _Interrupted(GaplessError):
     "--fail-on",
     metavar="CODES",
     default="",
-    help="Exit with 1 if these are found: GAP31 (mistakes), GAP301 (a step waits for its batch).",
+    help="Exit with 1 if these are found: GAP31 (mistakes), GAP301 (a step waits for its batch), GAP304 "
+    "(padding), GAP305 (epochs begin slowly), GAP306 (batches are larger than their values).",
 )
 @click.option(
     "-f", "--format", "form", type=click.Choice(("html", "json", "text")), default="text", show_default=True
@@ -149,6 +151,7 @@ def _status(made: Diagnosis, codes: tuple[str, ...]) -> int:
     if made.interrupted:
         return _INTERRUPTED
     found = [*made.correctness.codes] if made.correctness is not None else []
+    found += [rule.code for rule, _ in findings(made)]
     if _starved(made):
         found.append(STARVED)
     named = [code for code in found if codes and code.startswith(codes)]
@@ -187,11 +190,11 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
         if error.name != "torch":
             raise
         raise UsageError("gapless loader runs your loader and so needs PyTorch: pip install torch") from None
-    loader, remarks = find(target)
+    feed = find(target)
     with _progress(quiet) as progress:
         made = _diagnosed(
             diagnose,
-            loader,
+            feed,
             budget,
             demand.step / 1e9 if demand.step else None,
             busy=demand.busy,
@@ -199,11 +202,11 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
             verify=verify,
             progress=progress,
         )
-        if ranks and not made.interrupted:
+        if ranks and feed.loader is not None and not made.interrupted:
             progress("mistakes", 0.0)
             seconds = max(_MISTAKES * budget, _AT_LEAST)
-            made = _correct(made, target, loader, ranks, seconds)
-    return msgspec.structs.replace(made, notes=(*remarks, *made.notes))
+            made = _correct(made, target, feed.loader, ranks, seconds)
+    return made
 
 
 def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) -> Diagnosis:

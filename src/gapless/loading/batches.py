@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gapless.loading.forked import LoaderError, failure
 from gapless.loading.lines import maker, shown
+from gapless.loading.nested import tensors_of
 from gapless.model.loading import Setting
 
 
@@ -47,6 +48,18 @@ def start_of(loader: DataLoader) -> str:
 def indices_of(loader: DataLoader) -> Iterator[Any]:
     """What is asked of the dataset for one batch after another: indices, or how many items."""
     return iter(loader._index_sampler)
+
+
+def is_bare(kind: type) -> bool:
+    """Whether torch's own code goes through loaders of that class (or torchdata's, which is as good)."""
+    owners = [getattr(getattr(kind, name, None), "__module__", "") for name in ("__iter__", "_get_iterator")]
+    return all(one.startswith(("torch.utils.data.", "torchdata.stateful_dataloader")) for one in owners)
+
+
+def bare(loader: DataLoader) -> DataLoader:
+    """`loader`, a copy that may be changed, without what a derived class does with its batches."""
+    loader.__class__ = next(kind for kind in type(loader).__mro__ if is_bare(kind))
+    return loader
 
 
 class _Listed:
@@ -157,22 +170,6 @@ def shapes_of(item: Any) -> Any:
         return [shapes_of(value) for value in item]
     shape = getattr(item, "shape", None)
     return list(shape) if isinstance(shape, tuple) else type(item).__name__
-
-
-def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """All tensors in a batch, however nested."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors_of(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from tensors_of(value)
-    elif hasattr(batch, "__dict__") and not isinstance(batch, type):
-        for value in vars(batch).values():
-            if isinstance(value, torch.Tensor):
-                yield value
 
 
 def bytes_of(batch: Any) -> int:

@@ -21,6 +21,7 @@ from gapless.loading.lines import maker
 from gapless.loading.measure import diagnose
 from gapless.loading.measure_items import measure_items
 from gapless.loading.sentence import cost
+from gapless.loading.untouched import untouched
 from gapless.loading.uses import Use, Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
@@ -156,7 +157,8 @@ def _examined(use: Use, seen: LoaderUse, step: Step, budget: float, progress: Pr
         raise _cut(stopped.request, use, seen, stopped.result) from None
     except GaplessError as error:
         return msgspec.structs.replace(seen, notes=(f"it could not be measured: {error}",))
-    seen = msgspec.structs.replace(seen, fetch=fetch)
+    unused = untouched(use.asked, [one.name for one in fetch.columns])
+    seen = msgspec.structs.replace(seen, fetch=fetch, untouched=unused)
     began = time.monotonic()
     seen = msgspec.structs.replace(seen, **_verified(use, fetch, _VERIFIED * budget))
     left = budget - first - (time.monotonic() - began)

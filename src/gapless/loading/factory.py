@@ -3,41 +3,65 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gapless.errors import UsageError
+from gapless.loading.feed import Feed, understood
 from gapless.loading.forked import LoaderError, failure
 
-BATCH = 32
-"""Items in a batch where only a dataset is given."""
+_ITEMS = (str, bytes, list, tuple, dict, torch.Tensor, numpy.ndarray, torch.nn.Module)
+"""What can be gone through and is an item, or many, or something else: never what feeds a loop."""
 
 
-def find(target: str) -> tuple[DataLoader, tuple[str, ...]]:
-    """The DataLoader that `target` names, and remarks on how it was come by.
+def find(target: str) -> Feed:
+    """What `target` names, and what it is taken for.
 
-    `target` is ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``. NAME is a DataLoader or a dataset, or a function
-    without arguments that returns one; of several that it returns the first is taken. The file is imported:
-    what stands under ``if __name__ == "__main__"`` does not run.
+    `target` is ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``. NAME is a DataLoader, a dataset or anything else
+    that yields batches, or a function without arguments that returns one; of several that it returns the
+    first is taken, and of what has ``train_dataloader()`` that. The file is imported: what stands under
+    ``if __name__ == "__main__"`` does not run.
 
     Raises:
         UsageError: there is no such thing.
         LoaderError: the user's code fails.
     """
-    return _loader(_thing(target), target)
+    before = _threads()
+    thing, remarks = _feeding(_thing(target), target)
+    feed = understood(thing, lambda: _feeding(_thing(target), target)[0], anew=_threads() > before)
+    return replace(feed, remarks=(*remarks, *feed.remarks))
 
 
 def maker_of(target: str) -> Callable[[], DataLoader]:
     """What makes that loader anew, with all that its file does on the way: as each rank would."""
-    return lambda: find(target)[0]
+
+    def make() -> DataLoader:
+        loader = find(target).loader
+        if loader is None:
+            raise UsageError(f"{target} has no DataLoader in it, and nothing is known of its ranks")
+        return loader
+
+    return make
+
+
+def _threads() -> int:
+    """Threads of this process, those of libraries included; 0 where the system does not tell."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
 
 
 def _thing(target: str) -> Any:
@@ -50,7 +74,10 @@ def _thing(target: str) -> Any:
         if not hasattr(thing, part):
             raise UsageError(f"{place} has no {name}{_close(part, thing)}")
         thing = getattr(thing, part)
-    if not isinstance(thing, DataLoader | Dataset):
+    makes = inspect.isroutine(thing) or isinstance(thing, type | functools.partial)
+    feeds = isinstance(thing, DataLoader | Dataset | list | tuple | dict) or hasattr(thing, "__iter__")
+    feeds &= not isinstance(thing, str | bytes)
+    if makes or not (feeds or hasattr(thing, "train_dataloader")):
         return _called(thing, target)
     return thing
 
@@ -117,18 +144,28 @@ def _called(thing: Any, target: str) -> Any:
         raise LoaderError(failure(error).replace("making a batch fails", f"{target} fails")) from error
 
 
-def _loader(thing: Any, target: str) -> tuple[DataLoader, tuple[str, ...]]:
-    if isinstance(thing, DataLoader):
-        return thing, ()
+def _feeding(thing: Any, target: str) -> tuple[Any, tuple[str, ...]]:
+    """What batches come from, of all that `target` gives."""
+    loaders = getattr(thing, "train_dataloader", None)
+    if callable(loaders):
+        return _feeding(_of_module(thing, target), f"{target}.train_dataloader()")
     if isinstance(thing, dict):
         thing = list(thing.values())
     if isinstance(thing, list | tuple):
-        for number, one in enumerate(thing, 1):
-            if isinstance(one, DataLoader):
-                return one, (f"{target} gives {len(thing)} things: this is number {number}",)
-    if isinstance(thing, Dataset):
-        return (
-            DataLoader(thing, batch_size=BATCH),
-            (f"{target} gives a dataset: it is looked at in batches of {BATCH}",),
-        )
-    raise UsageError(f"{target} gives a {type(thing).__name__}: a DataLoader or a dataset is needed")
+        for kinds in ((DataLoader,), (Dataset, Iterable)):
+            for number, one in enumerate(thing, 1):
+                if isinstance(one, kinds) and not isinstance(one, _ITEMS):
+                    several = (f"{target} gives {len(thing)} things: this is number {number}",)
+                    return one, several if len(thing) > 1 else ()
+    return thing, ()
+
+
+def _of_module(module: Any, target: str) -> Any:
+    """The training loader of a Lightning module, set up as a trainer does."""
+    try:
+        for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
+            getattr(module, name, lambda *_: None)(*arguments)
+        return module.train_dataloader()
+    except Exception as error:
+        told = failure(error).replace("making a batch fails", f"{target} fails without a trainer")
+        raise LoaderError(told) from error

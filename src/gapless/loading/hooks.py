@@ -22,8 +22,8 @@ class Listener(Protocol):
     def begun(self, loader: DataLoader, iterator: Any) -> None:
         """A pass through `loader` is about to begin: nothing of it has been drawn yet."""
 
-    def came(self, iterator: Any, batch: Any, asked: int, got: int) -> None:
-        """`batch` was asked for and came at these times."""
+    def came(self, iterator: Any, batch: Any, asked: Any, got: Any) -> None:
+        """`batch` was asked for and came at these readings of the clock."""
 
     def ended(self, iterator: Any) -> None:
         """There are no more: the pass has come to its end."""
@@ -36,7 +36,7 @@ class Hooks:
     library derives as well, whenever they are imported.
     """
 
-    def __init__(self, listener: Listener, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, listener: Listener, clock: Callable[[], Any] = time.perf_counter_ns) -> None:
         self._listener, self.clock = listener, clock
         self._pid = os.getpid()
         self._on = False

@@ -12,24 +12,35 @@ import msgspec
 import torch
 from torch.utils.data import DataLoader
 
-from gapless.loading import forked, predict
+from gapless.loading import foreign, forked, predict
 from gapless.loading.batches import is_iterable, length_of, setting_of, start_of
 from gapless.loading.blocked import Blocked
 from gapless.loading.cores import Others, machine
+from gapless.loading.feed import Feed, understood
 from gapless.loading.forked import LoaderError, Stopped, measured
 from gapless.loading.lines import definition, maker
+from gapless.loading.measure_begin import forked_start, measure_begin
 from gapless.loading.measure_items import hot_lines, measure_items
-from gapless.loading.measure_loop import AT_LEAST, use
+from gapless.loading.measure_loop import AT_LEAST, loop, use
 from gapless.loading.measure_workers import measure_transfer
 from gapless.loading.sentence import notes, sentence
 from gapless.loading.trust import REFUTED, calibrated, off, settled
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Seen, Transfer
+from gapless.model.loading_feed import Begin
 from gapless.model.wording import duration, number, percent
 
 Progress = Callable[[str, float], None]
 """Called with what is being measured and the part of it that is done."""
 
-_PARTS = {"cores": 0.12, "items": 0.31, "lines": 0.07, "workers": 0.2, "loop": 0.15, "advice": 0.15}
+_PARTS = {
+    "cores": 0.12,
+    "items": 0.31,
+    "lines": 0.07,
+    "begin": 0.03,
+    "workers": 0.2,
+    "loop": 0.15,
+    "advice": 0.15,
+}
 """What each measurement gets of the budget."""
 _CORES_AT_MOST = 3.0
 _PATIENT, _PATIENCE = 10, 60.0
@@ -39,7 +50,7 @@ _RECEIVED = 0.3e6, 0.1e6, 0.2
 
 
 def diagnose(
-    loader: DataLoader,
+    loader: Any,
     budget: float = 20.0,
     step: float | None = None,
     *,
@@ -49,6 +60,9 @@ def diagnose(
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Measure `loader`, predict it under other settings, and recommend one.
+
+    `loader` is a DataLoader, or anything else that yields batches: steps around a DataLoader are measured
+    with it, and what has none in it as it is. A dataset is put into a DataLoader.
 
     `budget` is in seconds; less is taken where less is enough. `step` is what a training step takes without
     its input, in seconds (None: unknown; then the recommendation is for the most batches per second), and
@@ -69,24 +83,37 @@ def diagnose(
     if budget <= 0 or (step is not None and step < 0) or not 0 <= busy <= 1:
         raise ValueError("budget must be positive, step not negative, and busy between 0 and 1")
     demand = Demand(step=(step or 0.0) * 1e9, busy=busy, source=source or ("given" if step else ""))
-    return _Measurement(loader, budget, demand, verify, progress or (lambda name, part: None)).run()
+    progress = progress or (lambda name, part: None)
+    feed = loader if isinstance(loader, Feed) else understood(loader)
+    if feed.loader is None:
+        at = machine(torch.multiprocessing.get_start_method(), min(_PARTS["cores"] * budget, _CORES_AT_MOST))
+        return foreign.as_it_is(feed, at, budget, demand, progress)
+    return _Measurement(feed, feed.loader, budget, demand, verify, progress).run()
 
 
 class _Measurement:
     def __init__(
-        self, loader: DataLoader, budget: float, demand: Demand, verify: bool, progress: Progress
+        self,
+        feed: Feed,
+        loader: DataLoader,
+        budget: float,
+        demand: Demand,
+        verify: bool,
+        progress: Progress,
     ) -> None:
-        self.loader, self.budget, self.demand, self.verify = loader, budget, demand, verify
+        self.feed, self.loader = feed, loader
+        self.budget, self.demand, self.verify = budget, demand, verify
         self.progress = progress
         self.began = time.monotonic()
         self.setting = setting_of(loader)
-        self.remarks: list[str] = []
+        self.remarks: list[str] = list(feed.remarks)
         self.skip = 0
         self.part = ""
         self.interrupted = ""
         self.machine = Machine(start=start_of(loader))
         self.fetch: Fetch | None = None
         self.hot: list[HotLine] = []
+        self.begin = Begin()
         self.transfer: Transfer | None = None
         self.workers = True
         self.seen: Seen | None = None
@@ -118,6 +145,7 @@ class _Measurement:
         self.fetch = self._items()
         if self.fetch.item / 1e9 < self._seconds("lines"):
             self.hot = self._measure("lines", list[HotLine], self._hot)
+        self.begin = self._begin(self.fetch)
         problem = unpicklable(self.loader)
         if problem:
             self.remarks.append(problem)
@@ -137,6 +165,7 @@ class _Measurement:
             length=length_of(self.loader),
             pins=torch.cuda.is_available(),
             workers=self.workers,
+            around=self.feed.around,
         )
         predictions = predict.predict_all(of)
         best, advised = predict.choose(of, predictions)
@@ -148,10 +177,12 @@ class _Measurement:
             iterable=is_iterable(loader),
             length=of.length,
             setting=self.setting,
+            around=of.around,
             demand=self.demand,
             machine=of.machine,
             fetch=fetch,
             transfer=of.transfer,
+            begin=self.begin,
             hot=tuple(self.hot),
             bounds=predict.bounds(of),
             predictions=tuple(predictions),
@@ -248,6 +279,20 @@ class _Measurement:
     def _hot(self, tell: forked.Tell) -> list[HotLine]:
         return hot_lines(self.loader, self._seconds("lines"), tell, skip=self.skip)
 
+    def _begin(self, fetch: Fetch) -> Begin:
+        """What an epoch begins with; nothing where that would take long, or fails as the rest would say."""
+        seconds = self._seconds("lines")
+        if 8 * fetch.wall > seconds * 1e9:
+            return Begin()
+        try:
+            found: Begin = self._measure("begin", Begin, lambda tell: measure_begin(self.loader))
+            if self.machine.start != "fork" and forked.available():
+                start = self._measure("begin", float, lambda tell: forked_start(self.loader, fetch, found))
+                found = msgspec.structs.replace(found, forked=start)
+        except LoaderError:
+            return Begin()
+        return found
+
     def _transfer(self, fetch: Fetch) -> Transfer | None:
         """What a worker adds; None where there is no time to try one."""
         seconds = self._seconds("workers")
@@ -283,14 +328,16 @@ class _Measurement:
                 f"gets {percent(_PARTS[part])} of --budget"
             )
             return None
+        setting = prediction.setting
+
+        def work(tell: forked.Tell) -> Seen:
+            if self.feed.around is None:
+                return use(self.loader, setting, demand.step, demand.busy, seconds, tell, skip=self.skip)
+            with self.feed.under(setting) as make:
+                return loop(make, setting, demand.step, demand.busy, seconds, tell)
+
         try:
-            found: Seen = self._measure(
-                part,
-                Seen,
-                lambda tell: use(
-                    self.loader, prediction.setting, demand.step, demand.busy, seconds, tell, skip=self.skip
-                ),
-            )
+            found: Seen = self._measure(part, Seen, work)
         except LoaderError as error:
             self.remarks.append(f"under num_workers={workers} {error}")
             return None

@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from gapless.loading.batches import Maker, bytes_of, indices_of, tensors_of
+from gapless.loading.batches import Maker, bytes_of, indices_of
 from gapless.loading.clock import Clock, Storage, page_faults
+from gapless.loading.columns import columns
 from gapless.loading.forked import LoaderError, Tell, available
 from gapless.loading.lines import source_line, user_frame
+from gapless.loading.nested import batched_as, tensors_of
+from gapless.loading.padded import Lengths
 from gapless.model.loading import Fetch, HotLine
+from gapless.model.loading_feed import Column
 
 ENOUGH = 64
 """Batches after which no more are made."""
@@ -33,9 +37,11 @@ class _Sums:
         self.items = self.asked = self.batches = 0
         self.item = self.item_cpu = self.item_delay = 0
         self.collate = self.collate_cpu = 0
-        self.index = 0
+        self.index = self.inside = 0
         self.bytes = self.most = self.tensors = self.item_bytes = 0
         self.rows: list[tuple[int, int]] = []
+        self.lengths = Lengths()
+        self.columns: tuple[Column, ...] = ()
         self.storage = Storage()
         self.counted = self.counts()
 
@@ -110,7 +116,12 @@ def _batch(maker: Maker, asked: Any, sums: _Sums, clock: Clock, deadline: int, t
     size = int(bytes_of(batch) * scale)
     if size > sums.most:
         sums.most, sums.tensors = size, sum(1 for _ in tensors_of(batch))
+        if scale == 1 and not sums.columns:
+            sums.columns = columns(batch)
     sums.bytes += size
+    sums.lengths.look(items[0] if maker.at_once or not maker.collated else items, batch)
+    if not maker.collated and not sums.inside:
+        sums.inside = batched_as(batch)
     return True
 
 
@@ -133,6 +144,9 @@ def _fetch(sums: _Sums, maker: Maker) -> Fetch:
         batch_bytes=sums.most,
         tensors=sums.tensors,
         at_once=maker.at_once,
+        inside=sums.inside,
+        padding=sums.lengths.padding,
+        columns=sums.columns,
         batches=tuple(rows),
         read=read / batches,
         faults=faults / batches,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -43,19 +45,37 @@ def use(
     batches of each pass do not count.
     """
     setting = msgspec.structs.replace(setting, pin=False)  # without a GPU nothing is pinned
+    most = None if is_iterable(loader) else 1 << 30
+    return loop(
+        lambda: alike(loader, setting, skip=skip, most=most), setting, step, busy, seconds, tell, queue=True
+    )
+
+
+def loop(
+    make: Callable[[], Any],
+    setting: Setting,
+    step: float,
+    busy: float,
+    seconds: float,
+    tell: Tell,
+    *,
+    queue: bool = False,
+) -> Seen:
+    """Run a loop over what `make` gives, as :func:`use` does; with a `queue` it can tell what is ready."""
     inside, begin, passes = Inside(setting.workers), time.perf_counter_ns(), list[_Pass]()
     beside = Others(of_group)
     with warned_off(), inside.counting():
         while True:
-            most = None if is_iterable(loader) else 1 << 30
-            one = _Pass(alike(loader, setting, skip=skip, most=most), setting, inside)
+            one = _Pass(make(), setting, inside)
             passes.append(one)
             ended = one.run(step, busy, seconds, begin, tell)
             passed = (time.perf_counter_ns() - begin) / 1e9
             if not ended or not one.marks or passed >= seconds or len(passes) >= _PASSES:
                 break
+    found = _seen(setting, passes)
     return msgspec.structs.replace(
-        _seen(setting, passes),
+        found,
+        ready=found.ready if queue else -1.0,
         others=beside.cores(),
         stolen=beside.stolen(),
         throttled=beside.throttled(),
@@ -65,7 +85,7 @@ def use(
 class _Pass:
     """One time through a loader, in a loop."""
 
-    def __init__(self, loader: DataLoader, setting: Setting, inside: Inside) -> None:
+    def __init__(self, loader: Any, setting: Setting, inside: Inside) -> None:
         self.loader, self.inside = loader, inside
         self.warm = setting.workers * max(setting.prefetch, 1) + 2
         self.turn = max(setting.workers, 1)
@@ -81,7 +101,7 @@ class _Pass:
         begin = time.perf_counter_ns()
         with running(self.loader) as iterator:
             asked = time.perf_counter_ns()
-            pids = [os.getpid(), *(worker.pid for worker in getattr(iterator, "_workers", ()))]
+            pids = _processes()
             before, made = _ran(pids), self.inside.made
             looked = begin
             while True:
@@ -96,6 +116,7 @@ class _Pass:
                 asked = time.perf_counter_ns()
                 self.marks.append(asked)
                 if len(self.marks) == self.warm:
+                    pids = _processes()  # workers of a loader inside of it start with the first batch
                     before, made = _ran(pids), self.inside.made
                 if asked - looked > _EVERY and len(self.marks) > self.warm:
                     looked = asked
@@ -120,6 +141,11 @@ class _Pass:
         """Steps that count: whole turns of the workers, after those that warm up."""
         warm = self.warm if len(self.marks) > 2 * self.warm else len(self.marks) // 2
         return max((len(self.marks) - warm - 1) // self.turn * self.turn, 0)
+
+
+def _processes() -> list[int]:
+    """This one and its workers."""
+    return [os.getpid(), *(worker.pid for worker in multiprocessing.active_children() if worker.pid)]
 
 
 def _ran(pids: list[int]) -> tuple[int, int]:

@@ -235,7 +235,7 @@ def warned_off() -> Iterator[None]:
 
 
 @contextmanager
-def running(loader: DataLoader) -> Iterator[Any]:
+def running(loader: Any) -> Iterator[Any]:
     """An iterator over `loader`, whose workers end with the block, whatever happens in it."""
     iterator = iter(loader)
     try:

@@ -49,6 +49,15 @@ def each_tensor(value: Any) -> Iterator[Tensor]:
     return _tensors(value, 0, set())
 
 
+def tensors_of(batch: Any) -> Iterator[Tensor]:
+    """Every tensor in a batch, whatever object holds it, and each only once."""
+    seen: set[int] = set()
+    for tensor in _tensors(batch, 1, set()):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield tensor
+
+
 def _tensors(value: Any, inside: int, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
@@ -66,6 +75,38 @@ def _tensors(value: Any, inside: int, seen: set[int]) -> Iterator[Tensor]:
         return
     for part in parts:
         yield from _tensors(part, inside, seen)
+
+
+def batched_as(batch: Any) -> int:
+    """How many items `batch` has, where its parts have that in common as only a batch's do; otherwise 0.
+
+    There is a number for each item (a label, a name), and besides something of more dimensions; or all are
+    tables of whole numbers.
+    """
+    if isinstance(batch, Mapping):
+        parts = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        parts = list(batch)
+    else:
+        parts = [batch]
+    shapes = [shape for shape in map(_shape, parts) if shape is not None]
+    counts = {shape[0] for shape in shapes if shape}
+    if len(counts) != 1 or not all(shapes) or len(shapes) < len(parts):
+        return 0
+    deep = {len(shape) for shape in shapes}
+    whole = all(
+        isinstance(part, Tensor) and not part.is_floating_point() and part.dtype != torch.uint8
+        for part in parts
+    )
+    return counts.pop() if (1 in deep and max(deep) > 1) or (whole and deep == {2}) else 0
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor, an array or a list with one entry for each item; None of anything else."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return tuple(shape)
+    return (len(value),) if isinstance(value, list) else None
 
 
 def keep_for(value: Any, stream: torch.cuda.Stream) -> None:

@@ -15,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from gapless.errors import UsageError
 from gapless.loading import digests
+from gapless.loading.batches import bare
 from gapless.loading.lines import definition, maker
 from gapless.loading.observed import Draws, Epoch, Observed
 from gapless.loading.sharding import Shard
@@ -201,6 +202,7 @@ def _witnessed(loader: DataLoader, witness: Witness) -> dict[str, Any]:
 def _epochs(
     loader: DataLoader, witness: Witness, most: int, until: float, again: Callable[[int], None]
 ) -> tuple[tuple[Epoch, ...], tuple[Draws, ...], bool]:
+    loader = bare(loader)  # what a library counts in its batches is not to be found in digests of items
     epochs: list[Epoch] = []
     draws: list[Draws] = []
     fine = True

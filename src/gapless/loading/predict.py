@@ -11,6 +11,7 @@ import msgspec
 from gapless.loading.sentence import sentence
 from gapless.loading.simulate import Pipeline, Run, simulate
 from gapless.model.loading import Bound, Demand, Diagnosis, Fetch, Machine, Prediction, Setting, Transfer
+from gapless.model.loading_feed import Around
 
 WITHIN = 0.05
 """What a cheaper setting may be slower than the best."""
@@ -31,6 +32,27 @@ class Measured:
     length: int = -1
     pins: bool = False
     workers: bool = True
+    around: Around | None = None
+
+    @property
+    def each(self) -> float:
+        """Batches of the DataLoader for one of the loop's."""
+        return self.around.batches if self.around is not None else 1.0
+
+    @property
+    def outside(self) -> float:
+        """Nanoseconds per step of the training process that are neither the step's nor the DataLoader's."""
+        return self.around.wall if self.around is not None else 0.0
+
+    @property
+    def own(self) -> Demand:
+        """What a batch of the DataLoader's feeds: its part of the step, and of what is done around it."""
+        if self.around is None:
+            return self.demand
+        step = self.demand.step + self.around.wall
+        computing = self.demand.step * self.demand.busy + self.around.cpu
+        busy = min(computing / step, 1.0) if step else 1.0
+        return msgspec.structs.replace(self.demand, step=step / self.each, busy=busy)
 
 
 def pipeline(of: Measured, pin: bool) -> Pipeline:
@@ -39,8 +61,8 @@ def pipeline(of: Measured, pin: bool) -> Pipeline:
     return Pipeline(
         batches=of.fetch.batches,
         items=1 if of.fetch.at_once else round(of.fetch.batch_size),
-        step=of.demand.step,
-        busy=of.demand.busy,
+        step=of.own.step,
+        busy=of.own.busy,
         index=of.fetch.index,
         send=of.transfer.send,
         receive=of.transfer.receive,
@@ -64,9 +86,9 @@ def _prediction(of: Measured, setting: Setting, run: Run) -> Prediction:
     begin = run.first if not setting.persistent else max(run.wait, 0.0)
     return Prediction(
         setting=setting,
-        step=step,
-        wait=run.wait,
-        first=run.first,
+        step=of.each * step,
+        wait=of.each * run.wait + of.outside,
+        first=run.first + of.outside,
         epoch=begin + of.length * step - run.wait if of.length > 0 else -1.0,
         memory=memory(of, setting),
         ready=run.ready,
@@ -108,7 +130,7 @@ def settings(of: Measured) -> Iterator[Setting]:
 def _workers(of: Measured) -> list[int]:
     """As many as there are cores; more where items wait, as many as keep up with the step."""
     batch = of.fetch.cpu + of.fetch.wait + of.transfer.send
-    least = max(of.demand.step, of.transfer.receive + of.fetch.index, batch / _MOST_WORKERS, 1.0)
+    least = max(of.own.step, of.transfer.receive + of.fetch.index, batch / _MOST_WORKERS, 1.0)
     wanted = math.ceil(batch / least) + 1
     most = min(_MOST_WORKERS, max(of.machine.allowed, wanted, 4))
     if of.fetch.cpu > 4 * of.fetch.wait:  # beyond two for each core there is nothing to gain
@@ -125,14 +147,17 @@ def predict_all(of: Measured) -> list[Prediction]:
 def bounds(of: Measured) -> tuple[Bound, ...]:
     """What each stage alone takes of a step, whatever the setting; the longest first."""
     most = max(of.machine.share(count) for count in range(1, _MOST_WORKERS + 2))
-    busy = of.demand.step * of.demand.busy
+    busy = of.own.step * of.own.busy
     computing = of.fetch.cpu + busy
+    received = of.transfer.receive + of.fetch.index + busy
     found = [
         Bound(stage="the step", least=of.demand.step),
-        Bound(stage="making batches on all cores", least=computing / most if most > 0 else 0.0),
-        Bound(stage=f"waiting in {_MOST_WORKERS} workers", least=of.fetch.wait / _MOST_WORKERS),
-        Bound(stage="receiving batches from workers", least=of.transfer.receive + of.fetch.index + busy),
+        Bound(stage="making batches on all cores", least=of.each * computing / most if most > 0 else 0.0),
+        Bound(stage=f"waiting in {_MOST_WORKERS} workers", least=of.each * of.fetch.wait / _MOST_WORKERS),
+        Bound(stage="receiving batches from workers", least=of.each * received),
     ]
+    if of.around is not None:
+        found.append(Bound(stage="the step and what is around the DataLoader", least=of.each * of.own.step))
     if of.transfer.copy >= 0:
         found.append(Bound(stage="copying to the GPU", least=of.transfer.copy))
     return tuple(sorted(found, key=lambda one: -one.least))
@@ -149,9 +174,9 @@ def choose(of: Measured, predictions: Sequence[Prediction]) -> tuple[Prediction,
 
 def _kept(of: Measured, one: Prediction) -> Prediction:
     """Workers stay from epoch to epoch where starting them is more than a hundredth of an epoch."""
-    if not one.setting.workers or of.length <= 0:
+    if not one.setting.workers or of.length <= 0 or (of.around is not None and of.around.anew):
         return one
-    if one.first - one.wait < _EPOCH_MATTERS * of.length * one.step:
+    if one.first - one.wait < _EPOCH_MATTERS * of.length / of.each * one.step:
         return one
     setting = Setting(
         workers=one.setting.workers, prefetch=one.setting.prefetch, persistent=True, pin=one.setting.pin
@@ -161,6 +186,9 @@ def _kept(of: Measured, one: Prediction) -> Prediction:
 
 def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
     """What follows from a saved measurement when a step takes as long as `demand` says."""
+    if saved.around is not None and saved.around.foreign:
+        made = msgspec.structs.replace(saved, demand=demand, seen=None, now=None)
+        return msgspec.structs.replace(made, sentence=sentence(made))
     of = Measured(
         machine=saved.machine,
         fetch=saved.fetch,
@@ -169,6 +197,7 @@ def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
         length=saved.length,
         pins=saved.transfer.pin >= 0,
         workers=saved.transfer.batches > 0 or saved.transfer.assumed,
+        around=saved.around,
     )
     predictions = predict_all(of)
     best, advised = choose(of, predictions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gapless.loading.lines import shown
 from gapless.model.loading import Diagnosis, Doubt, Prediction
+from gapless.model.loading_feed import Around
 from gapless.model.wording import count, duration, number, percent, size
 
 _SHARE = 0.05
@@ -12,6 +13,7 @@ DOING = {
     "cores": "trying the cores",
     "items": "making batches",
     "lines": "looking where the time goes",
+    "begin": "beginning an epoch",
     "workers": "trying a worker",
     "loop": "running the loader as it is",
     "advice": "running the setting advised",
@@ -24,6 +26,9 @@ _MUCH = 100e6
 
 def sentence(of: Diagnosis) -> str:
     """What a batch costs, what the step leaves for it, and what to take; or why that cannot be told."""
+    if of.around is not None and of.around.foreign:
+        coming = _coming(of, of.around)
+        return f"{coming}; {_as_it_is(of)}" if of.doubt is None else f"{_cannot(of, of.doubt)} {coming}"
     if of.doubt is None:
         return f"{cost(of)}; {_verdict(of)}{_unchecked(of)}"
     if of.doubt.kind == "busy":
@@ -37,6 +42,8 @@ def _cannot(of: Diagnosis, doubt: Doubt) -> str:
     cores = count(of.machine.allowed, "core")
     if doubt.reasons:
         return f"cannot be measured now: {doubt.reasons[0]}"
+    if not of.fetch.wall:
+        return f"cannot be measured now: other programs use {number(doubt.others)} of {cores}."
     return (
         f"cannot be measured now: other programs use {number(doubt.others)} of {cores}. "
         f"(Under this load a batch took {duration(of.fetch.wall)}.)"
@@ -65,6 +72,8 @@ def cost(of: Diagnosis) -> str:
     fetch = of.fetch
     total = fetch.cpu + fetch.wait
     text = f"a batch takes {duration(total)} to make"
+    if of.around is not None and (of.around.batches != 1 or of.around.wall > _SHARE * total):
+        text = f"{_wrapped(of, of.around)}; each of these takes {duration(total)} to make"
     where = ""
     if of.fetched is not None:
         name = of.fetched.function.split(".")[-1]
@@ -78,6 +87,40 @@ def cost(of: Diagnosis) -> str:
     if fetch.wait < 0.1 * total:
         return f"{text}, {duration(computing)} of it CPU time{where}"
     return f"{text}, {duration(computing)} CPU time and {duration(fetch.wait)} {fetch.waiting}{where}"
+
+
+def _wrapped(of: Diagnosis, around: Around) -> str:
+    """What makes a batch of the loop's out of those of the DataLoader."""
+    made_of = "1 batch" if around.batches == 1 else f"{number(round(around.batches, 2))} batches"
+    told = f"a batch of {around.name} is made of {made_of} of its DataLoader"
+    if around.wall > _SHARE * (of.fetch.cpu + of.fetch.wait) * around.batches:
+        told += f" and takes {duration(around.wall)} more in the training process"
+    return told
+
+
+def _coming(of: Diagnosis, around: Around) -> str:
+    """How fast batches come from what is no DataLoader."""
+    total = of.fetch.cpu + of.fetch.wait
+    told = f"{around.name} gives a batch every {duration(total)}, as fast as it can"
+    if of.fetch.cpu > 0.9 * total:
+        return f"{told}, nearly all of it CPU time of the training process"
+    return f"{told}; {duration(of.fetch.cpu)} of it is CPU time of the training process"
+
+
+def _as_it_is(of: Diagnosis) -> str:
+    total, step = of.fetch.cpu + of.fetch.wait, of.demand.step
+    if not step:
+        return f"{1e9 / total:.3g} batches a second" if total else "as fast as can be measured"
+    if of.now is None:
+        least, most = duration(max(step, total)), duration(step + total)
+        return (
+            f"with your step of {duration(step)} a step takes {least} where batches are made ahead, or {most}"
+        )
+    if of.now.wait <= _SHARE * of.now.step:
+        return f"your step of {duration(step)} does not wait for it"
+    waiting = percent(of.now.wait / of.now.step)
+    wait = duration(of.now.wait)
+    return f"your step of {duration(step)} then waits {wait} for its batch, {waiting} of the time"
 
 
 def _verdict(of: Diagnosis) -> str:

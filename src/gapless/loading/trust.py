@@ -107,10 +107,11 @@ def _needed(of: Diagnosis) -> float:
         demand=of.demand,
         length=of.length,
         workers=of.transfer.batches > 0 or of.transfer.assumed,
+        around=of.around,
     )
     _, advised = predict.choose(free, predict.predict_all(free))
     now = predict.predict(free, of.setting)
-    each = of.fetch.cpu + of.transfer.send + of.transfer.receive + of.demand.step * of.demand.busy
+    each = free.each * (of.fetch.cpu + of.transfer.send + of.transfer.receive + free.own.step * free.own.busy)
     return max(each / one.step for one in (now, advised) if one.step > 0)
 
 

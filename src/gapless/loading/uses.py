@@ -8,9 +8,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from gapless.loading.batches import setting_of, tensors_of
+from gapless.loading.batches import setting_of
 from gapless.loading.hooks import Hooks
 from gapless.loading.lines import calling_library, calling_line, source_line
+from gapless.loading.nested import tensors_of
 from gapless.loading.watching import Watched
 from gapless.model.loading import Setting
 from gapless.model.source import SourceLine

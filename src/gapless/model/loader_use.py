@@ -22,7 +22,8 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `fetch` is a first measurement and `diagnosis` the whole one, where it was needed. `step` is what a
     training step takes without its input (nanoseconds); `late` is how long it then waits for its batches, and
     `left` how long under the setting that is advised. They are longest where the step is shortest. `mistakes`
-    are what it yields wrongly; `notes` what could not be told.
+    are what it yields wrongly; `untouched` are columns of its batches that the loop never uses; `notes` what
+    could not be told.
     """
 
     made: SourceLine | None = None
@@ -43,6 +44,7 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     fetch: Fetch | None = None
     diagnosis: Diagnosis | None = None
     mistakes: tuple[Mistake, ...] = ()
+    untouched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ import msgspec
 
 from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
+from gapless.model.loading_feed import Around, Begin, Column, Padding
 from gapless.model.loading_mistakes import Verification
 from gapless.model.source import SourceLine
 
@@ -76,7 +77,10 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `item` is the wall time of one item, of which `item_cpu` is computing and `item_wait` waiting for a disk,
     a network or a sleep; the rest is waiting for a core. `collate` and `collate_cpu` are per batch. `index`
     is what the sampler takes per batch. `batches` are the processor time and the waiting of each batch made,
-    collating included. `at_once` says that the items were fetched together (``__getitems__``). `read` are
+    collating included. `at_once` says that the items were fetched together (``__getitems__``), and `inside`
+    how many items one has that the dataset makes as a batch (0: it does not, or its shapes do not tell).
+    `padding` is how much of the batches is none of the items' values (None: it cannot be told), and `columns`
+    are the tensors of a batch. `read` are
     the bytes that the storage delivered for a batch, `faults` the pages that were touched for the first time.
     `waits` counts the looks at which it waited, by what for (``io``, ``sleep``, ``lock``, ``process``, or "":
     not told). `others` are the cores that other programs used meanwhile (-1: not told).
@@ -94,6 +98,9 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     batch_bytes: int = 0
     tensors: int = 0
     at_once: bool = False
+    inside: int = 0
+    padding: Padding | None = None
+    columns: tuple[Column, ...] = ()
     batches: tuple[tuple[int, int], ...] = ()
     read: float = 0.0
     faults: float = 0.0
@@ -289,6 +296,9 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     own setting, `verified` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
     `correctness` is whether it yields what it should, where that was looked at. With a `doubt` no prediction
     is to be relied on. `interrupted` is the part of the measurement that was cut short, "" where none was.
+
+    With something `around` the DataLoader, `fetch`, `transfer` and `length` are of the DataLoader's own
+    batches, and everything per step is of the batches that the loop gets.
     """
 
     sentence: str = ""
@@ -298,10 +308,12 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     iterable: bool = False
     length: int = -1
     setting: Setting = Setting()
+    around: Around | None = None
     demand: Demand = Demand()
     machine: Machine = Machine()
     fetch: Fetch = Fetch()
     transfer: Transfer = Transfer()
+    begin: Begin = Begin()
     hot: tuple[HotLine, ...] = ()
     bounds: tuple[Bound, ...] = ()
     predictions: tuple[Prediction, ...] = ()

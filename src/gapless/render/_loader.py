@@ -10,11 +10,16 @@ from gapless.render._canvas import Canvas
 from gapless.render._mistakes import mistakes
 from gapless.render._style import Style
 from gapless.render.json import document, plain
+from gapless.rules._of_loader import findings
 
 
 def as_json(made: Diagnosis, style: Style) -> str:
-    """`made` as a JSON object in one line, every field in it."""
-    return document(FORMAT, VERSION, {"diagnosis": plain(made)}, style)
+    """`made` as a JSON object in one line, every field in it, and what the rules find."""
+    found = [
+        {"code": rule.code, "name": rule.name, "evidence": list(hit.evidence), "remedy": hit.remedy}
+        for rule, hit in findings(made)
+    ]
+    return document(FORMAT, VERSION, {"diagnosis": plain(made), "findings": found}, style)
 
 
 def as_text(made: Diagnosis, style: Style) -> str:
@@ -33,6 +38,7 @@ def as_text(made: Diagnosis, style: Style) -> str:
     _settings(canvas, made)
     _bounds(canvas, made)
     _runs(canvas, made)
+    _found(canvas, made)
     if made.correctness is not None:
         mistakes(canvas, made.correctness)
     if made.notes:
@@ -45,6 +51,19 @@ def as_text(made: Diagnosis, style: Style) -> str:
 def why(made: Diagnosis) -> tuple[str, ...]:
     """Reasons of a doubt, where the sentence does not tell them."""
     return made.doubt.reasons if made.doubt is not None and made.doubt.kind == "refuted" else ()
+
+
+def _found(canvas: Canvas, made: Diagnosis) -> None:
+    """What the rules find in it, each with its evidence and what to write instead."""
+    found = findings(made)
+    if found:
+        canvas.blank()
+        canvas.clipped(Text("  What else it costs", style="bold"))
+    for rule, hit in found:
+        canvas.clipped(Text.assemble("  ", (rule.code, "bold cyan"), " ", (rule.name, "bold")))
+        for number, one in enumerate(hit.evidence):
+            canvas.hanging(Text("            " if number else "    seen    ", style="dim"), Text(one))
+        canvas.hanging(Text("    instead ", style="dim"), Text(hit.remedy, style="green"))
 
 
 def arguments(made: Diagnosis) -> str:
@@ -60,16 +79,28 @@ def arguments(made: Diagnosis) -> str:
 
 def what(made: Diagnosis) -> str:
     """What was measured."""
-    kind = "iterable" if made.iterable else "map-style"
-    length = f"{made.length} batches an epoch" if made.length >= 0 else "unknown length"
-    size_of = f"{made.fetch.batch_size:.4g} items a batch"
-    return f"{made.dataset} · {kind} · {length} · {size_of} · measured for {made.duration:.1f} s"
+    parts = [made.dataset]
+    if made.around is None or not made.around.foreign:
+        parts.append("iterable" if made.iterable else "map-style")
+    if made.around is not None and not made.around.foreign:
+        parts.append(f"in a DataLoader in {made.around.name}")
+    parts.append(f"{made.length} batches an epoch" if made.length >= 0 else "unknown length")
+    if made.fetch.inside:
+        parts.append(f"{made.fetch.inside} items a batch, made by the dataset")
+    elif made.fetch.batch_size:
+        parts.append(f"{made.fetch.batch_size:.4g} items a batch")
+    return " · ".join((*parts, f"measured for {made.duration:.1f} s"))
 
 
 def _costs(canvas: Canvas, made: Diagnosis) -> None:
     fetch, transfer = made.fetch, made.transfer
     canvas.blank()
     canvas.clipped(Text("  What a batch costs        CPU time    waiting", style="bold"))
+    around = made.around
+    if around is not None and around.foreign:
+        _cost(canvas, "the next batch", around.cpu, around.wall - around.cpu)
+        canvas.clipped(Text(f"  {size(fetch.batch_bytes)} in {count(fetch.tensors, 'tensor')} a batch"))
+        return
     items = "items, fetched at once" if fetch.at_once else f"items ({duration(fetch.item)} each)"
     size_of = max(fetch.batch_size, 1)
     _cost(canvas, items, fetch.item_cpu * size_of, fetch.item_wait * size_of)
@@ -77,6 +108,8 @@ def _costs(canvas: Canvas, made: Diagnosis) -> None:
     if transfer.batches:
         _cost(canvas, "sending, in a worker", transfer.send, 0)
         _cost(canvas, "receiving", transfer.receive, transfer.latency)
+    if around is not None and around.wall:
+        _cost(canvas, f"{around.name}, around it", around.cpu, around.wall - around.cpu)
     if transfer.pin >= 0:
         _cost(canvas, "pinning", transfer.pin, 0)
     if transfer.copy >= 0:
@@ -167,16 +200,15 @@ def _bounds(canvas: Canvas, made: Diagnosis) -> None:
 
 
 def _runs(canvas: Canvas, made: Diagnosis) -> None:
+    foreign = made.around is not None and made.around.foreign
     for name, seen in (("as it is", made.seen), ("as advised", made.verified)):
         if seen is not None:
-            canvas.hanging(Text(f"  run {name:<10}  ", style="dim"), Text(_run(seen)))
+            canvas.hanging(Text(f"  run {name:<10}  ", style="dim"), Text(_run(seen, foreign)))
 
 
-def _run(seen: Seen) -> str:
-    told = (
-        f"num_workers={seen.setting.workers}: {duration(seen.step)} a step, "
-        f"{percent(seen.share)} of it waiting"
-    )
+def _run(seen: Seen, foreign: bool) -> str:
+    told = "" if foreign else f"num_workers={seen.setting.workers}: "
+    told += f"{duration(seen.step)} a step, {percent(seen.share)} of it waiting"
     if seen.ready >= 0:
         told += f", {seen.ready:.1f} batches ready"
     if seen.predicted >= 0:

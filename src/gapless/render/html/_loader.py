@@ -10,6 +10,7 @@ from gapless.render import _loader as told
 from gapless.render._mistakes import looked
 from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
+from gapless.rules._of_loader import findings
 
 _LABELS = 12
 """Of more columns not every one has its number above it."""
@@ -24,10 +25,15 @@ def shown(made: Diagnosis, clean: Clean, sources: Sources) -> dict[str, Any]:
     making, taking = _making(made), _taking(made)
     chart = _chart(made)
     runs = _runs(made)
+    found = [
+        {"code": rule.code, "name": rule.name, "evidence": hit.evidence, "remedy": hit.remedy}
+        for rule, hit in findings(made)
+    ]
     parts = [
         ("batch", "A batch", True),
         ("settings", "Settings", made.predictions),
         ("runs", "Measured", runs),
+        ("found", "Findings", found),
         ("mistakes", "Mistakes", made.correctness),
         ("notes", "Notes", (*told.why(made), *made.notes)),
     ]
@@ -46,6 +52,7 @@ def shown(made: Diagnosis, clean: Clean, sources: Sources) -> dict[str, Any]:
         "rows": [_row(one, made) for one in made.predictions],
         "bounds": told.bounds(made),
         "runs": runs,
+        "found": found,
         "correctness": _correctness(made, clean, sources) if made.correctness is not None else None,
         "notes": (*told.why(made), *made.notes),
     }
@@ -53,8 +60,8 @@ def shown(made: Diagnosis, clean: Clean, sources: Sources) -> dict[str, Any]:
 
 def _tiles(made: Diagnosis) -> list[tuple[str, str, str]]:
     fetch, transfer = made.fetch, made.transfer
-    items = f"{fetch.batch_size:.4g} items"
-    found = [("a batch takes", duration(fetch.cpu + fetch.wait), f"{items}, {duration(fetch.item)} each")]
+    items = f"{fetch.batch_size:.4g} items, {duration(fetch.item)} each" if fetch.item else ""
+    found = [("a batch takes", duration(fetch.cpu + fetch.wait), items)]
     if made.demand.step:
         found.append(("your step takes", duration(made.demand.step), made.demand.source))
     if made.advised is not None and made.now is not None and made.doubt is None:
@@ -72,7 +79,10 @@ def _tiles(made: Diagnosis) -> list[tuple[str, str, str]]:
 
 def _making(made: Diagnosis) -> list[Part]:
     """What making a batch takes, in a worker or in the loop: colour, name, nanoseconds."""
-    fetch, items = made.fetch, max(made.fetch.batch_size, 1)
+    fetch, items, around = made.fetch, max(made.fetch.batch_size, 1), made.around
+    if around is not None and around.foreign:
+        waiting = around.wall - around.cpu
+        return [("c-host", "the next batch, computing", around.cpu), ("c-input", "waiting for it", waiting)]
     found = [
         ("c-host", "items, computing", fetch.item_cpu * items),
         ("c-input", f"items, {fetch.waiting}", fetch.item_wait * items),
@@ -90,6 +100,8 @@ def _taking(made: Diagnosis) -> list[Part]:
     if transfer.batches:
         found.append(("c-communication", "receiving", transfer.receive))
         found.append(("c-unknown", "waiting for a worker that is busy", transfer.latency))
+    if made.around is not None and not made.around.foreign:
+        found.append(("c-host", f"{made.around.name}, around it", made.around.wall))
     if transfer.pin >= 0:
         found.append(("c-allocator", "pinning", transfer.pin))
     if transfer.copy >= 0:

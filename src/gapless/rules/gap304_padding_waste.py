@@ -1,0 +1,94 @@
+"""GAP304."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Rule
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading_feed import Padding
+from gapless.model.wording import duration, number, percent
+
+_MUCH, _GAIN = 0.2, 0.15
+"""Part of a batch that is padding, and part of a batch that is saved, below which nothing is said."""
+
+
+class PaddingWaste(Rule):
+    """Much of each batch is padding, which the GPU computes as if it were data.
+
+    ## What waits
+    Nothing waits: the GPU is busy with values that nobody needs. All sequences of a batch are as long as its
+    longest one, or as a fixed maximum.
+
+    ## Why it costs
+    Copying, linear layers and losses take time by the number of places, padded or not; attention takes more
+    than that. Where 90 % are padding, a step takes up to ten times as long as its data need.
+
+    ## Example
+    ```python
+    tokens = tokenizer(texts, padding="max_length", max_length=512)
+    loader = DataLoader(dataset, batch_size=16, shuffle=True)
+    ```
+
+    ## Use instead
+    ```python
+    tokens = tokenizer(texts, truncation=True, max_length=512)  # as long as each text is
+    sampler = gapless.loading.BucketBatchSampler(lengths, batch_size=16, pad_to=8)
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=gapless.loading.pad_collate(8))
+    ```
+    Items of like length come together, and each batch is padded to its own longest item. With
+    `max_tokens=` in place of `batch_size=`, batches of short items have more of them. Where shapes must be
+    few (CUDA graphs, `torch.compile`), pad to a few fixed lengths. Packing several sequences into a row
+    leaves none.
+
+    ## When it is fine
+    Where the model skips padding (nested tensors, attention of variable length), or where one fixed shape
+    gains more than the padding costs.
+    """
+
+    code = "GAP304"
+    name = "padding-waste"
+    advice = (
+        "batches of like length, each padded to its own longest item: "
+        "`gapless.loading.BucketBatchSampler(lengths, batch_size=..., pad_to=8)`"
+    )
+
+    def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
+        padding = use.fetch.padding if use.fetch is not None else None
+        if padding is None or padding.share < _MUCH or 1 - padding.left < _GAIN:
+            return
+        yield Hit(evidence=tuple(_evidence(use, padding)), remedy=_remedy(padding), steps=1)
+
+
+def _evidence(use: LoaderUse, padding: Padding) -> Iterator[str]:
+    name = f"`{padding.field}`" if padding.field else "the batch"
+    middle = sorted(padding.lengths)[len(padding.lengths) // 2]
+    by = "items come padded" if padding.inside else "collating pads them"
+    yield (
+        f"{percent(padding.share)} of {name} is padding: items are {number(round(padding.mean))} long in the "
+        f"mean (half are at most {middle}), and batches {number(round(padding.size))}; {by}"
+    )
+    yield (
+        f"padded to the longest of each batch: {percent(padding.dynamic)}; with items of like length in a "
+        f"batch: {percent(padding.sorted)}; so {number(round(1 / max(padding.left, 1e-3), 1))} times fewer "
+        f"values ({len(padding.lengths):,} items looked at)"
+    )
+    if use.step.likely:
+        estimated = " (estimated)" if use.step.least < use.step.most else ""
+        saved = round(use.step.likely * (1 - padding.left))
+        yield (
+            f"saves up to {duration(saved)} of a step of {duration(use.step.likely)}{estimated}, if its time "
+            "follows the number of values"
+        )
+
+
+def _remedy(padding: Padding) -> str:
+    first = "leave the items as long as they are, and " if padding.inside else ""
+    told = (
+        f"{first}`DataLoader(..., batch_sampler=gapless.loading.BucketBatchSampler(lengths, "
+        f"batch_size={padding.batch}, pad_to=8), collate_fn=gapless.loading.pad_collate(8))`"
+    )
+    if padding.fixed >= 0 and padding.fixed < padding.share:
+        edges = ", ".join(map(str, padding.edges))
+        told += f"; where shapes must be few, pad to {edges}: {percent(padding.fixed)} is then padding"
+    return told

@@ -1,0 +1,140 @@
+"""GAP305."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gapless.model import Hit, Rule
+from gapless.model.loader_use import LoaderUse
+from gapless.model.loading import Diagnosis
+from gapless.model.wording import count, duration, percent
+from gapless.rules import _loader as loader
+
+_LEAST = 20e6
+"""Nanoseconds at the beginning of an epoch below which nothing is said."""
+_NAMED = 0.05
+"""A part of the whole below which it is not named."""
+
+
+class SlowEpochStart(Rule):
+    """Each epoch begins with a stall: workers start, files are opened, the order is drawn.
+
+    ## What waits
+    The first batch of an epoch. Nothing was made ahead: workers of the last epoch have ended, and new ones
+    start, import what they need and open their files; a stream opens its shards again and fills its shuffle
+    buffer; a sampler draws an order of all positions.
+
+    ## Why it costs
+    The GPU is idle for all of it, in every epoch. Where epochs are short (small datasets, many evaluations)
+    it can be most of the time. Starting a worker takes some hundredths of a second by fork, one or two
+    seconds by forkserver (the default from Python 3.14 on) or spawn.
+
+    ## Example
+    ```python
+    loader = DataLoader(dataset, batch_size=64, num_workers=8)
+    for epoch in range(100):
+        for batch in loader:
+            train_step(batch)
+    ```
+
+    ## Use instead
+    ```python
+    loader = DataLoader(dataset, batch_size=64, num_workers=8, persistent_workers=True)
+    ```
+    Kept workers hold their dataset, and what it has opened, from one epoch to the next. A stream begins anew
+    even so: let one pass go through several epochs. Where workers do not start by fork,
+    `multiprocessing_context="fork"` is faster if nothing else runs in the process then (no CUDA, no threads);
+    otherwise `multiprocessing.set_forkserver_preload([...])` imports once what each worker imports now.
+    `prefetch_factor` is no help: it is what workers make ahead once they run.
+
+    ## When it is fine
+    Where epochs are long, or there is only one.
+    """
+
+    code = "GAP305"
+    name = "slow-epoch-start"
+    advice = (
+        "`DataLoader(..., persistent_workers=True)` keeps workers, and the files they have opened, from one "
+        "epoch to the next"
+    )
+
+    def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
+        if use.restarted or use.length <= 0:
+            return
+        found = _measured(use, use.diagnosis) if use.diagnosis is not None else _seen(use)
+        if found is None:
+            return
+        epoch = found.step * found.steps
+        stall = sum(found.parts.values())
+        if stall < max(_LEAST, loader.MATTERS * (epoch + stall)):
+            return
+        told = [f"{duration(took)} {name}" for name, took in found.parts.items() if took >= _NAMED * stall]
+        whole = (
+            f"each epoch begins with {duration(stall)} of waiting besides its first batch: {', '.join(told)}"
+        )
+        of_all = f"an epoch of {count(round(found.steps), 'step')} takes {duration(epoch)} without it"
+        share = f"{of_all}: {percent(stall / (epoch + stall))} is its beginning"
+        yield Hit(
+            evidence=(whole, share),
+            remedy="; ".join(found.remedies) or self.advice,
+            idle=round(stall / found.steps),
+            steps=1,
+        )
+
+
+class _Stall(NamedTuple):
+    """What an epoch of `steps` begins with, by part, in nanoseconds; what helps, and by how much."""
+
+    steps: float
+    step: float
+    parts: dict[str, float]
+    remedies: list[str]
+
+
+def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
+    """By the measurement of the loader, for the setting it has."""
+    now, begin, transfer, setting = made.now, made.begin, made.transfer, made.setting
+    if now is None or (made.around is not None and made.around.foreign):
+        return None
+    parts: dict[str, float] = {}
+    remedies: list[str] = []
+    anew = setting.workers > 0 and not setting.persistent
+    opened = begin.opened if anew else 0.0
+    if anew and transfer.batches:
+        starting = setting.workers * transfer.start + max(transfer.boot - begin.opened - begin.again, 0.0)
+        workers = count(setting.workers, "worker")
+        parts[f"starting {workers} ({made.machine.start or 'fork'})"] = starting
+        if made.around is not None and made.around.anew:
+            remedies.append("make the DataLoader once, not in each pass, with `persistent_workers=True`")
+        else:
+            saved = duration(starting + opened)
+            remedies.append(f"`persistent_workers=True` saves {saved} of it from the second epoch on")
+        if 0 <= begin.forked < starting / 2:
+            remedies.append(
+                f'`multiprocessing_context="fork"` starts a worker in {duration(begin.forked)} in place of '
+                f"{duration(transfer.start + transfer.boot)}, if no threads and no CUDA run by then"
+            )
+    parts["opening what the dataset reads from"] = opened
+    parts["the stream that begins anew (opens its files, fills its buffer)"] = begin.again
+    parts["drawing the order"] = begin.shuffle
+    if begin.again > max(_LEAST, opened):
+        remedies.append(
+            f"the stream begins anew in every pass ({duration(begin.again)}): let one pass go through "
+            "several epochs, or fill a smaller buffer"
+        )
+    each = made.around.batches if made.around is not None else 1.0
+    return _Stall(made.length / each, now.step, parts, remedies)
+
+
+def _seen(use: LoaderUse) -> _Stall | None:
+    """By the run itself, of a loader that keeps up and was not measured further."""
+    batch = use.fetch.cpu + use.fetch.wait if use.fetch is not None else 0.0
+    if use.ended < 1 or not use.setting.workers or use.setting.persistent or not use.step.likely:
+        return None
+    stall = max(use.first - max(use.wait, batch), 0.0)
+    workers = count(use.setting.workers, "worker")
+    name = f"until {workers} {'has' if use.setting.workers == 1 else 'have'} started, as seen in this run"
+    saves = "`persistent_workers=True` saves it from the second epoch on"
+    steps = use.length / use.per_step if use.per_step else 0.0
+    return _Stall(steps, float(use.step.likely), {name: stall}, [saves]) if steps else None

@@ -1,0 +1,70 @@
+"""GAP307."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Hit, Rule
+from gapless.model.loader_use import LoaderUse
+from gapless.model.wording import percent, size
+
+_PART, _LEAST = 0.1, 100_000
+"""Part of a batch, and bytes, that are not used."""
+
+
+class UnusedColumns(Rule):
+    """Batches hold tensors that the loop never uses.
+
+    ## What waits
+    Nothing by itself. Whatever is in an item is read or decoded, collated, sent by the worker, received,
+    pinned, and often copied to the GPU with the rest.
+
+    ## Why it costs
+    Each of these takes time by the byte, and memory for every batch that is ready. Where batches are late,
+    the time of making what nobody uses is part of it.
+
+    ## Example
+    ```python
+    for image, depth, label in loader:
+        loss = criterion(model(image.to(device)), label.to(device))
+    ```
+
+    ## Use instead
+    ```python
+    class Photos(Dataset):
+        def __getitem__(self, at):
+            return self.image(at), self.label(at)  # no depth
+
+
+    for image, label in loader:
+        loss = criterion(model(image.to(device)), label.to(device))
+    ```
+    Hugging Face datasets leave columns out with `remove_columns`, or `set_format(columns=[...])`.
+
+    ## When it is fine
+    Where another loop over the same loader uses them.
+    """
+
+    code = "GAP307"
+    name = "unused-columns"
+    advice = "leave out of the items, or in `collate_fn`, what the loop does not use"
+
+    def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
+        columns = use.fetch.columns if use.fetch is not None else ()
+        whole = sum(one.bytes for one in columns)
+        unused = [one for one in columns if one.name in use.untouched]
+        saved = sum(one.bytes for one in unused)
+        if saved < max(_LEAST, _PART * whole):
+            return
+        named = ", ".join(f"`{one.name}` ({one.kind}, {size(one.bytes)})" for one in unused)
+        where = f" at line {use.asked.line}" if use.asked is not None else ""
+        less = f"{size(whole - saved)}: {percent(saved / whole)} less"
+        yield Hit(
+            evidence=(
+                f"the loop{where} never uses {named}",
+                f"a batch takes {size(whole)}, without it {less}",
+            ),
+            remedy=self.advice,
+            bytes=whole,
+            steps=1,
+        )
