@@ -44,7 +44,6 @@ def _alone(made: Diagnosis) -> LoaderUse:
 
     told = made.demand.step > 0 and made.now is not None and made.advised is not None and made.doubt is None
     return LoaderUse(
-        made=made.fetched,
         dataset=made.dataset,
         setting=made.setting,
         length=made.length,

@@ -86,10 +86,18 @@ def write(stream: TextIO | None, text: str) -> None:
         raise GaplessError(f"the report could not be written: {error.strerror}") from None
 
 
-def show(reports: Sequence[Report], form: str, unfold: bool, verbose: bool, no_color: bool) -> None:
-    """Write `reports` to standard output, as the options of :func:`report_options` say."""
-    style = style_for(sys.stdout, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd())
-    write(sys.stdout, together(form, reports, style))
+def show(
+    reports: Sequence[Report],
+    form: str,
+    unfold: bool,
+    verbose: bool,
+    no_color: bool,
+    stream: TextIO | None = None,
+) -> None:
+    """Write `reports` to `stream` (else standard output), as the options of :func:`report_options` say."""
+    stream = stream or sys.stdout
+    style = style_for(stream, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd())
+    write(stream, together(form, reports, style))
 
 
 def _turn_away(stream: TextIO) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -12,16 +11,17 @@ from typing import Any
 import click
 import msgspec
 
+from gapless.analyze import report
 from gapless.analyze.loaders import STARVED, own_step
 from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
 from gapless.commands._diagnosed import diagnosis
 from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError
+from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, save
-from gapless.render import _loader
+from gapless.render import ALONE
 from gapless.rules._loader import MATTERS
-from gapless.rules._of_loader import findings
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
@@ -76,12 +76,8 @@ class _Interrupted(GaplessError):
     help="Exit with 1 if these are found: GAP31 (mistakes), GAP301 (a step waits for its batch), GAP304 "
     "(padding), GAP305 (epochs begin slowly), GAP306 (batches are larger than their values).",
 )
-@click.option(
-    "-f", "--format", "form", type=click.Choice(("html", "json", "text")), default="text", show_default=True
-)
+@_output.report_options
 @click.option("-o", "--output", metavar="FILE", help="Save it; `gapless loader FILE` reports it again.")
-@click.option("--all", "unfold", is_flag=True, help="Every setting that was predicted.")
-@click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("target", metavar="FILE:NAME")
 def command(
@@ -96,9 +92,10 @@ def command(
     ranks: int,
     fail_on: str,
     form: str,
-    output: str | None,
     unfold: bool,
+    verbose: bool,
     no_color: bool,
+    output: str | None,
     quiet: bool,
 ) -> int:
     """Measure a DataLoader: what a batch costs, computing or waiting, and how many workers keep up.
@@ -123,7 +120,7 @@ def command(
     codes = _gate.parse_codes(fail_on)
     _output.refuse_terminal(form, sys.stdout, f"gapless loader -f html {target}")
     stream = _output.own_copy(sys.stdout)
-    if form == "html":
+    if form in ALONE:
         _output.give_way()  # the user's code may print, and the page stands alone
     demand = _demand(step_ms, profile, session, step_cpu)
     if target.endswith(".json"):
@@ -135,28 +132,17 @@ def command(
         made = _measured(target, demand, seconds(budget), verify is not False, wanted, quiet)
     if output:
         save(made, output)
-    style = _output.style_for(stream, color=not no_color, unfold=unfold, folder=os.getcwd())
-    if form == "html":
-        from gapless.render.html import diagnosis as as_page
-
-        text = as_page(made, style)
-    else:
-        text = _loader.as_json(made, style) if form == "json" else _loader.as_text(made, style)
-    _output.write(stream, text)
-    return _status(made, codes)
+    found = report(made)
+    _output.show([found], form, unfold, verbose, no_color, stream)
+    return _INTERRUPTED if made.interrupted else _status(found, made, codes)
 
 
-def _status(made: Diagnosis, codes: tuple[str, ...]) -> int:
-    """1 where something is found that a code in `codes` names, which is said; 130 after Ctrl-C."""
-    if made.interrupted:
-        return _INTERRUPTED
-    found = [*made.correctness.codes] if made.correctness is not None else []
-    found += [rule.code for rule, _ in findings(made)]
-    if _starved(made):
-        found.append(STARVED)
-    named = [code for code in found if codes and code.startswith(codes)]
+def _status(found: Report, made: Diagnosis, codes: tuple[str, ...]) -> int:
+    """1 where something is found that a code in `codes` names, which is said."""
+    every = {one.code for one in found.findings} | ({STARVED} if _starved(made) else set())
+    named = sorted(code for code in every if codes and code.startswith(codes))
     if named:
-        _output.say(f"{', '.join(sorted(named))} (--fail-on)")
+        _output.say(f"{', '.join(named)} (--fail-on)")
     return EXIT_FINDINGS if named else EXIT_OK
 
 

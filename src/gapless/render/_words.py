@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gapless.model import Finding, Frequency, Report, SourceLine
+from gapless.model import Finding, Frequency, Profile, Report, SourceLine
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Caller
+from gapless.model.loading import Diagnosis
+from gapless.model.memory import MemoryReport
 from gapless.model.profile import Price
-from gapless.model.wording import WHEN, count, duration, number, percent, reach, size
+from gapless.model.wording import WHEN, count, duration, number, percent, reach
 
 _WIDE, _NOTHING = 3.0, 1_000
 """A price whose range spans more than this factor is told as an upper limit; nanoseconds that are nothing."""
@@ -142,37 +144,54 @@ def places(lines: Sequence[SourceLine], name: Naming) -> str:
 
 def about(report: Report, path: Naming) -> str:
     """What was looked at, in one line."""
-    parts: list[str] = []
     if report.profile is not None:
-        profile = report.profile
-        if profile.rank >= 0:
-            parts.append(f"rank {profile.rank}" + (f" of {profile.world_size}" if profile.world_size else ""))
-        parts += [f"one of {profile.devices} GPUs"] if profile.devices > 1 else []
-        parts.append(path(profile.path))
-        return " · ".join(part for part in parts if part)
-    name = (
-        report.script[1]
-        if report.script[:1] == ("-m",) and len(report.script) > 1
-        else "".join(report.script[:1])
-    )
-    parts.append(path(name))
-    if report.environment.device:
-        parts.append(("emulated " if report.environment.emulated else "") + report.environment.device)
-    if report.steps.seen:
-        parts.append(f"{count(report.steps.steady, 'steady step')}, each ending with {report.steps.source}")
+        parts = _about_profile(report.profile, path)
+    elif report.loader is not None:
+        parts = _about_loader(report.loader)
+    elif report.kind == "memory":
+        parts = [part for one in report.memory for part in _about_memory(one, path)]
+    else:
+        parts = _about_run(report, path)
     return " · ".join(part for part in parts if part)
 
 
-def operators(finding: Finding) -> str:
-    """What waits: the Python call where it says more, the operators, and the node in backward."""
-    calls = list(dict.fromkeys(site.call for site in finding.sites if site.call))
-    names = ", ".join(finding.operators)
-    text = f"{', '.join(calls)} ({names})" if calls else names
-    details = list(dict.fromkeys(site.detail for site in finding.sites if site.detail))
-    if details:
-        text += f", {' and '.join(details)}"
-    if finding.node:
-        text += f", in {finding.node}"
-    if finding.bytes:
-        text += f", {size(finding.bytes)} in all"
-    return text
+def _about_profile(profile: Profile, path: Naming) -> list[str]:
+    parts = []
+    if profile.rank >= 0:
+        parts.append(f"rank {profile.rank}" + (f" of {profile.world_size}" if profile.world_size else ""))
+    parts += [f"one of {profile.devices} GPUs"] if profile.devices > 1 else []
+    return [*parts, path(profile.path)]
+
+
+def _about_loader(made: Diagnosis) -> list[str]:
+    parts, around = [made.dataset], made.around
+    if around is None or not around.foreign:
+        parts.append("iterable" if made.iterable else "map-style")
+    if around is not None and not around.foreign:
+        parts.append(f"in a DataLoader in {around.name}")
+    parts.append(f"{made.length} batches an epoch" if made.length >= 0 else "unknown length")
+    if made.fetch.inside:
+        parts.append(f"{made.fetch.inside} items a batch, made by the dataset")
+    elif made.fetch.batch_size:
+        parts.append(f"{made.fetch.batch_size:.4g} items a batch")
+    return parts
+
+
+def _about_memory(made: MemoryReport, path: Naming) -> list[str]:
+    parts = [count(made.allocations, "allocation")]
+    parts += [count(made.steps, "step")] if made.steps else []
+    parts += [duration(made.span)] if made.span >= 0 else []
+    parts += [f"GPU {made.device}", made.settings or "default settings"]
+    return [*parts, path(made.path)] if made.path else parts
+
+
+def _about_run(report: Report, path: Naming) -> list[str]:
+    script, environment = report.script, report.environment
+    name = script[1] if script[:1] == ("-m",) and len(script) > 1 else "".join(script[:1])
+    parts = [path(name)]
+    if environment.device:
+        parts.append(("emulated " if environment.emulated else "") + environment.device)
+    if report.steps.seen:
+        steady = count(report.steps.steady, "steady step")
+        parts.append(f"{steady}, each ending with {report.steps.source}")
+    return parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis, Setting
 from gapless.model.wording import count, duration, percent
@@ -117,17 +116,3 @@ def same(one: Setting, made: Diagnosis) -> bool:
     """Whether the loader already has what is recommended, as far as it matters here."""
     advised = made.advised.setting if made.advised is not None else one
     return one.workers == advised.workers
-
-
-def alone(made: Diagnosis) -> LoaderUse:
-    """A loader that was measured by itself, as one that feeds a step of its demand: for rules to look at."""
-    step = round(made.demand.step)
-    return LoaderUse(
-        dataset=made.dataset,
-        setting=made.setting,
-        length=made.length,
-        per_step=1.0,
-        step=Range(step, step, step),
-        fetch=made.fetch,
-        diagnosis=made,
-    )

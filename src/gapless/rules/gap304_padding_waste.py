@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading_feed import Padding
 from gapless.model.wording import duration, number, percent
@@ -13,7 +13,7 @@ _MUCH, _GAIN = 0.2, 0.15
 """Part of a batch that is padding, and part of a batch that is saved, below which nothing is said."""
 
 
-class PaddingWaste(Rule):
+class PaddingWaste(LoaderRule):
     """Much of each batch is padding, which the GPU computes as if it were data.
 
     ## What waits
@@ -52,6 +52,7 @@ class PaddingWaste(Rule):
         "batches of like length, each padded to its own longest item: "
         "`gapless.loading.BucketBatchSampler(lengths, batch_size=..., pad_to=8)`"
     )
+    change = "batch by length: `BucketBatchSampler`"
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         padding = use.fetch.padding if use.fetch is not None else None

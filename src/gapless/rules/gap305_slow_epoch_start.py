@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.wording import count, duration, percent
@@ -17,7 +17,7 @@ _NAMED = 0.05
 """A part of the whole below which it is not named."""
 
 
-class SlowEpochStart(Rule):
+class SlowEpochStart(LoaderRule):
     """Each epoch begins with a stall: workers start, files are opened, the order is drawn.
 
     ## What waits
@@ -58,6 +58,7 @@ class SlowEpochStart(Rule):
         "`DataLoader(..., persistent_workers=True)` keeps workers, and the files they have opened, from one "
         "epoch to the next"
     )
+    change = "`persistent_workers=True`"
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         if use.restarted or use.length <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading_feed import Column
 from gapless.model.wording import duration, percent, size
@@ -19,7 +19,7 @@ _STEP = 0.01
 """Part of a step, where its length is known, that the copy must get shorter by."""
 
 
-class WideBatch(Rule):
+class WideBatch(LoaderRule):
     """Batches take more bytes than the same values need: doubles, images as floats, masks as whole numbers.
 
     ## What waits
@@ -54,6 +54,7 @@ class WideBatch(Rule):
         "send what the values need: `float32` in place of `float64`, images as `uint8` that are scaled on "
         "the GPU, masks as `bool`"
     )
+    change = "send narrower dtypes, and widen them on the GPU"
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         columns = use.fetch.columns if use.fetch is not None else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Rule
+from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
 from gapless.model.wording import percent, size
 
@@ -12,7 +12,7 @@ _PART, _LEAST = 0.1, 100_000
 """Part of a batch, and bytes, that are not used."""
 
 
-class UnusedColumns(Rule):
+class UnusedColumns(LoaderRule):
     """Batches hold tensors that the loop never uses.
 
     ## What waits
@@ -48,6 +48,7 @@ class UnusedColumns(Rule):
     code = "GAP307"
     name = "unused-columns"
     advice = "leave out of the items, or in `collate_fn`, what the loop does not use"
+    change = "leave the columns out that the loop does not use"
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         columns = use.fetch.columns if use.fetch is not None else ()

@@ -23,7 +23,11 @@ def tables(made: Diagnosis) -> tuple[Table, ...]:
 
 
 def _costs(made: Diagnosis) -> Table:
-    fetch, transfer = made.fetch, made.transfer
+    fetch, transfer, around = made.fetch, made.transfer, made.around
+    if around is not None and around.foreign:
+        rows = [_cost("the next batch", around.cpu, around.wall - around.cpu)]
+        held = f"{size(fetch.batch_bytes)} in {count(fetch.tensors, 'tensor')} per batch"
+        return table("What a batch costs", "CPU time | waiting", rows, notes=(held,), where="before")
     items = "items, fetched at once" if fetch.at_once else f"items ({duration(fetch.item)} each)"
     size_of = max(fetch.batch_size, 1)
     rows = [_cost(items, fetch.item_cpu * size_of, fetch.item_wait * size_of)]
@@ -31,6 +35,8 @@ def _costs(made: Diagnosis) -> Table:
     if transfer.batches:
         rows.append(_cost("sending, in a worker", transfer.send, 0))
         rows.append(_cost("receiving", transfer.receive, transfer.latency))
+    if around is not None and around.wall:
+        rows.append(_cost(f"{around.name}, around it", around.cpu, around.wall - around.cpu))
     rows += [_cost("pinning", transfer.pin, 0)] if transfer.pin >= 0 else []
     rows += [_cost("copying to the GPU", 0, transfer.copy)] if transfer.copy >= 0 else []
     return table("What a batch costs", "CPU time | waiting", rows, notes=tuple(_facts(made)), where="before")
