@@ -56,8 +56,7 @@ def compare(
 
 
 def regression(made: Comparison, bound: float) -> str:
-    """Why more memory is a regression over `bound` percent: requests that fail now, or more reserved; "" where
-    it is none."""
+    """Why `made` is a regression over `bound` percent: requests fail now, or more is reserved; "": it is none."""
     memory, peak = made.memory, made.length
     if memory is not None and memory.after.failures > memory.before.failures:
         return "requests for memory fail that did not before"

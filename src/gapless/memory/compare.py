@@ -112,8 +112,8 @@ def _sentence(before: MemorySide, after: MemorySide, changes: tuple[OwnerChange,
     else:
         part = f", {percent(abs(change) / before.allocated)}" if before.allocated else ""
         told = (
-            f"{binary_size(abs(change))} {'more' if change > 0 else 'less'} at the peak: {binary_size(before.allocated)} → "
-            f"{binary_size(after.allocated)} allocated{part}"
+            f"{binary_size(abs(change))} {'more' if change > 0 else 'less'} at the peak: "
+            f"{binary_size(before.allocated)} → {binary_size(after.allocated)} allocated{part}"
         )
     held = after.reserved - before.reserved
     if abs(held) > _NOTABLE * max(before.reserved, after.reserved):

@@ -55,3 +55,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     confidence: str = ""
     not_seen: tuple[str, ...] = ()
     per: str = "per step"
+
+    @property
+    def headline(self) -> str:
+        """The sentence with its full stop."""
+        return self.sentence if self.sentence.endswith((".", ".)")) else f"{self.sentence}."

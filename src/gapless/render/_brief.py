@@ -74,7 +74,7 @@ def verdict(report: Report, style: Style) -> list[str]:
     """The first lines, a sentence each: the verdict, why, and what to do first."""
     one = report.verdict
     sure = f" ({one.confidence})" if one.confidence else ""
-    told = [f"{one.sentence}.{sure}", *(f"{reason}." for reason in one.why)]
+    told = [f"{one.headline}{sure}", *(f"{reason}." for reason in one.why)]
     for number, each in enumerate(one.do_first, 1):
         where, brought = changed(each, style), effect(each)
         told.append(

@@ -14,7 +14,7 @@ _NARROW = 60
 
 def verdict(canvas: Canvas, one: Verdict) -> None:
     """Everything of it but what was not seen, which closes a report."""
-    told = Text(f"{one.sentence}.", style=_TONES[one.level])
+    told = Text(one.headline, style=_TONES[one.level])
     if one.confidence:
         told.append(f" ({one.confidence})", style="not bold dim")
     canvas.wrapped(told)

@@ -27,7 +27,7 @@ _SPECIAL = re.compile(
 
 def render(report: Report, style: Style) -> str:
     """`report` as the sentence, a table of the findings, and their details folded away."""
-    parts = [f"### {text(report.sentence)}.\n", *_first(report, style)]
+    parts = [f"### {text(report.verdict.headline)}\n", *_first(report, style)]
     about = _about(report, style)
     if about:
         parts.append(about + "\n")

@@ -78,12 +78,13 @@ def _settings(made: Diagnosis) -> Table:
     columns = (Column("", "text"), *map(Column, names), Column("", "text"))
     bounds = ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
     notes = (f"no step is shorter than: {bounds}",) if bounds else ()
-    return Table(title="num_workers", columns=columns, rows=rows, shown=shown, rest="settings", notes=notes)
+    title = "num_workers" if made.doubt is None else "num_workers, not reliable"
+    return Table(title=title, columns=columns, rows=rows, shown=shown, rest="settings", notes=notes)
 
 
 def _setting(one: Prediction, made: Diagnosis) -> Row:
     """One setting and what it would give."""
-    take = made.advised is not None and alike(one, made.advised)
+    take = made.doubt is None and made.advised is not None and alike(one, made.advised)
     now = made.now is not None and alike(one, made.now)
     remark = one.excluded or ", ".join(word for word, so in (("take", take), ("now", now)) if so)
     tone: Tone = "good" if take else "dim" if one.excluded else ""
