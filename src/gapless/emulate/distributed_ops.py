@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 
 from gapless.emulate.distributed_nccl import backends, no_backend
 from gapless.emulate.operators import OperatorMode, handles
-from gapless.emulate.placement import ORPHAN
+from gapless.emulate.places import ORPHAN
 
 Tensor = torch.Tensor
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gapless._version import __version__
 from gapless.emulate import (
     attention,
     autocast,
@@ -220,11 +221,9 @@ class Emulator:
 
 def environment(device: str, unused: bool = False) -> Environment:
     """Versions and devices of this process."""
-    import gapless
-
     rank, world = distributed.rank_and_world()
     return Environment(
-        gapless=gapless.__version__,
+        gapless=__version__,
         python=platform.python_version(),
         torch=str(torch.__version__),
         platform=f"{platform.system()} {platform.machine()}",

@@ -17,7 +17,7 @@ from gapless.emulate.core import Core
 from gapless.emulate.inside import unasking
 from gapless.emulate.local import local
 from gapless.emulate.originals import original
-from gapless.emulate.placement import HOST, ORPHAN
+from gapless.emulate.places import HOST, ORPHAN
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.waits import Row, table
 

@@ -15,7 +15,7 @@ import torch
 from gapless.emulate.device import Queued
 from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 from gapless.model.programme import Entry, Programme, Segment
 from gapless.model.programme import Gpu as Peaks
 

@@ -6,6 +6,7 @@ from gapless.metrics import classification, paths, regression, segmentation, tex
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
+from gapless.metrics.composition import CompositionalMetric as CompositionalMetric
 from gapless.metrics.merging import merge_states
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import Reading

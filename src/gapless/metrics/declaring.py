@@ -6,21 +6,16 @@ import copy
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gapless.metrics import declared
 from gapless.metrics.distributed import as_group
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gapless.metrics.ledger import Ledger
-    from gapless.metrics.metric import Metric
+from gapless.metrics.stateful import Stateful
 
 Self_ = TypeVar("Self_", bound="Declaring")
 ELSEWHERE = "Expected all tensors to be on"
@@ -39,19 +34,14 @@ class OwnAttributes:
 PLAIN = frozenset(vars(nn.Module()))
 
 
-class Declaring:
+class Declaring(Stateful):
     """States that a subclass declares, beside or in place of statistics."""
 
     __jit_ignored_attributes__ = OwnAttributes()
     __jit_unused_properties__: ClassVar[list[str]] = []
-    _defaults: dict[str, Any]
-    _reductions: dict[str, Any]
-    _persistent: dict[str, bool]
-    _ledger: Ledger
     _bare: bool
     _updating: bool
     _enable_grad: bool
-    compute_on_cpu: bool
     _computes_itself: ClassVar[bool] = False
     """Whether a subclass has a ``compute`` of its own."""
 
@@ -88,10 +78,6 @@ class Declaring:
         self._persistent[name] = persistent
         self._reductions[name] = reduction
 
-    def _holders(self) -> list[Metric]:
-        """The metrics whose declared states the result depends on."""
-        return [self] if self._defaults else []  # type: ignore[list-item]
-
     # Forward.
 
     def _forward_declared(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,7 +111,7 @@ class Declaring:
             self.__dict__["_enable_grad"] = False
 
     @contextmanager
-    def _apart(self, holders: list[Metric], keep: bool) -> Iterator[None]:
+    def _apart(self, holders: list[Declaring], keep: bool) -> Iterator[None]:
         """Declared states inside the block are those of a batch, at its end added to the rest or dropped."""
         wholes = []
         for one in holders:
@@ -159,7 +145,7 @@ class Declaring:
     def _sync_dist(self: Any, dist_sync_fn: Any = None, process_group: Any = None) -> None:
         """Put the declared states over all processes in place of the local ones."""
         group = as_group(process_group or self.process_group)
-        declared.put(self, declared.everywhere(self, group, dist_sync_fn))
+        declared.put(self, declared.reduce(self, group, dist_sync_fn))
 
     # Types.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -15,8 +14,8 @@ from gapless.metrics import declared, distributed
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
 from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
-from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.mergeable import Mergeable
 from gapless.metrics.operators import Operators
@@ -77,17 +76,11 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         "_update_count",
     ]
 
-    _ledger: Ledger
     _watch: Watch
-    _parts: list[Statistic]
-    _names: list[str]
-    _lender: Any
     _forward_cache: Any
     _keeps: bool
-    _device: torch.device
     _dtype: torch.dtype
     sync_on_compute: bool
-    dist_sync_on_step: bool
     compute_with_cache: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -254,7 +247,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         """
         if async_op and self.sync_on_compute and self._local is None and self._distributed():
             self._watch.forget()
-            whole = Everywhere([self], async_op=True)
+            whole = GlobalStates([self], async_op=True)
             return Later(Reading(None, self._watched()), whole, self._squeezed_result)
         found = self.compute()
         self._watch.forget()
@@ -291,12 +284,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
         given = options.pop("curve", val)
         return plotting.DRAWN[self.drawn_as](self, self.compute() if given is None else given, ax, **options)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the states are."""
-        parts = self._parts
-        return parts[0].device if parts else self._device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -346,10 +333,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
     def _counted_state(self) -> dict[str, Tensor]:
         return {f"{n}.{slot}": value for n, part in self.statistics() for slot, value in part.saved().items()}
-
-    def statistics(self) -> Iterator[tuple[str, Statistic]]:
-        """The statistics this metric is computed from, by name."""
-        return zip(self._names, self._parts, strict=True)
 
     def set_dtype(self, dst_type: torch.dtype | str) -> Metric:
         """Give results the floating-point type `dst_type`, and declared states too. Sums of statistics keep
@@ -462,9 +445,3 @@ def squeezed(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(squeezed(one) for one in value)
     return value
-
-
-def __getattr__(name: str) -> Any:
-    if name == "CompositionalMetric":  # where TorchMetrics has it
-        return getattr(importlib.import_module("gapless.metrics.composition"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

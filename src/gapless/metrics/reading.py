@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import deliver_state
+from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.statistic import Statistic, Told
 
 Watched = tuple[Statistic, tuple[str, ...]]
@@ -62,7 +62,7 @@ class Reading:
 class Later(Reading):
     """Results that are computed once the other processes have answered."""
 
-    def __init__(self, faults: Reading, states: Everywhere, compute: Callable[[], Any]) -> None:
+    def __init__(self, faults: Reading, states: GlobalStates, compute: Callable[[], Any]) -> None:
         self._faults = faults
         self._states = states
         self._compute = compute

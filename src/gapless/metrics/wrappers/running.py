@@ -152,7 +152,7 @@ class Running(Metric):
                 declared.put(base, states)
         whole = declared.taken(base)
         if self._is_synced:
-            whole = declared.everywhere(base, self.process_group, self.dist_sync_fn)
+            whole = declared.reduce(base, self.process_group, self.dist_sync_fn)
         declared.put(base, last)
         return whole
 
