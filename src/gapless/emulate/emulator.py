@@ -56,7 +56,8 @@ class Emulator:
 
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
     may raise to stop the script. With `programme` the session holds what the last steps asked of the device,
-    with `memory` what was asked of its memory.
+    with `memory` what was asked of its memory. One that is `lasting`, on until the process ends, starts
+    sooner: it imports nothing of torch that the script may never use.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
     Raises:
@@ -72,6 +73,7 @@ class Emulator:
         clock: Callable[[], float] = time.perf_counter,
         programme: bool = False,
         memory: bool = False,
+        lasting: bool = False,
     ) -> None:
         devices = distributed.local_world_size() if devices is None else devices
         if devices < 1:
@@ -87,6 +89,7 @@ class Emulator:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self._patches = Patches()
+        self._lasting = lasting
         self._modes: contextlib.ExitStack | None = None
         self._hook: Any = None
 
@@ -117,7 +120,7 @@ class Emulator:
             foreach.install(self.core, patches)
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)
-            compilers.install(self.core.note, patches)
+            compilers.install(self.core.note, patches, self._lasting)
             autocast.install(self.core.device_of, patches)
             serialization.install(self.core)
             self._hook = steps.install(self.core, patches)

@@ -17,6 +17,7 @@ from torch import Tensor
 from gapless.metrics import distributed
 from gapless.metrics.batch import moved
 from gapless.metrics.stateful import Stateful
+from gapless.trees import mapped
 
 Reduction = Callable[[Any], Any]
 States = dict[str, Any]
@@ -115,19 +116,8 @@ def cleared(metric: Stateful) -> None:
 def moved_to(metric: Stateful, change: Callable[[Tensor], Tensor]) -> None:
     """Put the states and their defaults through `change`, which moves or casts a tensor."""
     for name, default in metric._defaults.items():
-        metric._defaults[name] = changed(default, change)
-        setattr(metric, name, changed(getattr(metric, name), change))
-
-
-def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with `change` applied to every tensor in it."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: changed(one, change) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(changed(one, change) for one in value)
-    return value
+        metric._defaults[name] = mapped(default, change)
+        setattr(metric, name, mapped(getattr(metric, name), change))
 
 
 def merge(metric: Stateful, other: Mapping[str, Any], updates: int) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gapless.metrics import declared
 from gapless.metrics.distributed import as_group
 from gapless.metrics.stateful import Stateful
+from gapless.trees import mapped
 
 Self_ = TypeVar("Self_", bound="Declaring")
 ELSEWHERE = "Expected all tensors to be on"
@@ -106,7 +107,7 @@ class Declaring(Stateful):
             with self.batch_only():
                 self.update(*args, **kwargs)
                 with self.sync_context(should_sync=self.dist_sync_on_step):
-                    return declared.changed(self._squeezed_result(), Tensor.clone)
+                    return mapped(self._squeezed_result(), Tensor.clone)
         finally:
             self.__dict__["_enable_grad"] = False
 
@@ -130,7 +131,7 @@ class Declaring(Stateful):
                 batch = declared.put(one, held)
                 if keep:
                     with torch.no_grad():
-                        declared.put(one, declared.changed(batch, Tensor.detach))
+                        declared.put(one, mapped(batch, Tensor.detach))
                         declared.merge(one, held, one._ledger.count)
 
     def _lists_to_host(self) -> None:
@@ -138,7 +139,7 @@ class Declaring(Stateful):
             for name in self._defaults:
                 held = getattr(self, name)
                 if isinstance(held, list):
-                    setattr(self, name, declared.changed(held, Tensor.cpu))
+                    setattr(self, name, mapped(held, Tensor.cpu))
 
     # Processes.
 
@@ -196,7 +197,7 @@ def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
             self._watch.look(self._watched())
         with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced), bare(self):
             found = self._squeezed(compute(self, *args, **kwargs))
-            found = declared.changed(found, Tensor.clone)
+            found = mapped(found, Tensor.clone)
         if self.compute_with_cache:
             self._computed = found
         return found

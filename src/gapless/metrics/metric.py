@@ -19,9 +19,11 @@ from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.mergeable import Mergeable
 from gapless.metrics.operators import Operators
-from gapless.metrics.reading import Later, Reading, Watch
+from gapless.metrics.reading import CheckedReading, PendingReading, Watch
 from gapless.metrics.statistic import Statistic
 from gapless.metrics.synced import Synced
+from gapless.transfer import Reading
+from gapless.trees import mapped
 
 FIXED = (
     "higher_is_better",
@@ -198,7 +200,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             self._forward_declared(args, kwargs) if self._holders() else self._forward_counted(args, kwargs)
         )
         # What is kept keeps no graph alive, and can be copied.
-        self.__dict__["_forward_cache"] = declared.changed(found, Tensor.detach)
+        self.__dict__["_forward_cache"] = mapped(found, Tensor.detach)
         return found
 
     def _forward_counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -248,10 +250,10 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if async_op and self.sync_on_compute and self._local is None and self._distributed():
             self._watch.forget()
             whole = GlobalStates([self], async_op=True)
-            return Later(Reading(None, self._watched()), whole, self._squeezed_result)
+            return PendingReading(CheckedReading(None, self._watched()), whole, self._squeezed_result)
         found = self.compute()
         self._watch.forget()
-        return Reading(found, self._watched())
+        return CheckedReading(found, self._watched())
 
     def check(self) -> None:
         """Raise or warn about bad values that updates met. On a GPU this waits for the device.
@@ -391,7 +393,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             part.to(there)
         declared.moved_to(self, lambda value: moved(value, there))
         self.__dict__["_device"] = there
-        self.__dict__["_forward_cache"] = declared.changed(self._forward_cache, lambda value: value.to(there))
+        self.__dict__["_forward_cache"] = mapped(self._forward_cache, lambda value: value.to(there))
         self._ledger.computed.clear()
         return self
 
@@ -438,10 +440,4 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
 def squeezed(value: Any) -> Any:
     """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
-    if isinstance(value, Tensor):
-        return value.squeeze() if value.dim() and value.numel() == 1 else value
-    if isinstance(value, dict):
-        return {name: squeezed(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(squeezed(one) for one in value)
-    return value
+    return mapped(value, lambda one: one.squeeze() if one.dim() and one.numel() == 1 else one)

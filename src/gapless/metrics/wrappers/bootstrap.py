@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gapless.metrics.metric import Metric
 from gapless.metrics.stateful import Stateful
-from gapless.metrics.wrappers.inside import check_metric
+from gapless.metrics.wrappers.transparent import check_metric
 
 
 class BootStrapper(Metric):
