@@ -28,7 +28,7 @@ def field(name: str) -> str:
 
 def test_the_version_is_in_one_place_and_the_others_take_it_from_there() -> None:
     project = read("pyproject.toml")
-    assert 'version = { attr = "gapless.__version__" }' in project
+    assert 'version = { attr = "gapless._version.__version__" }' in project
     assert not re.search(r'^version = "', project, re.MULTILINE)
     assert field("version") == gapless.__version__
     shown = CliRunner().invoke(cli, ["--version"]).output

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gapless._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from gapless.analyze import report as report
     from gapless.capture.memory_history import memory_snapshot as memory_snapshot
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from gapless.model.session import load as load
     from gapless.model.session import save as save
     from gapless.prove import compare as compare
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Session": "gapless.model.session",

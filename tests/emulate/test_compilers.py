@@ -393,3 +393,18 @@ def test_compiling_switches_the_checks_of_distributions_off(notes: list[str], pa
     assert not distribution._validate_args
     patches.undo()
     assert distribution._validate_args
+
+
+def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_imports() -> None:
+    code = """
+        import sys, torch
+        from gapless.emulate.emulator import Emulator
+        before = set(sys.modules)
+        emulator = Emulator(lasting=True).start()
+        compilers = ("torch._dynamo", "torch._inductor", "torch.onnx", "torch.nn.attention.flex_attention")
+        print([name for name in compilers if name in sys.modules and name not in before])
+        print(torch.compile(lambda x: x + 1)(torch.ones(1, device="cuda")).item())
+        print("torch._dynamo" in sys.modules, [note.split(':')[0] for note in emulator.session().notes])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.stdout == "[]\n2.0\nTrue ['torch.compile ran eagerly']\n", done.stderr

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.emulate.emulator import Emulator
-from gapless.emulate.placement import HOST, ORPHAN, PINNED, Placement
+from gapless.emulate.placement import Placement
+from gapless.emulate.places import HOST, ORPHAN, PINNED
 
 VIEWS = {
     "view": lambda x: x.view(-1),

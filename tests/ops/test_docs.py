@@ -42,7 +42,7 @@ def test_example(number: int, tmp_path: Path) -> None:
 
 def test_every_operation_has_an_example_and_a_row() -> None:
     shown = "".join(BLOCKS)
-    kinds = {"Bounded", "Distinct", "Later"}  # what operations give
+    kinds = {"Bounded", "Distinct", "Reading"}  # what operations give
     for name in set(ops.__all__) - kinds:
         assert f"ops.{name}(" in shown, name
 

@@ -38,7 +38,12 @@ class Child:
         self.stopper = Stopper(enough)
         self.forked = current()
         self.emulator = self.forked or Emulator(
-            plan.gpu, plan.devices, on_mark=self._mark, programme=plan.programme, memory=plan.memory
+            plan.gpu,
+            plan.devices,
+            on_mark=self._mark,
+            programme=plan.programme,
+            memory=plan.memory,
+            lasting=True,
         )
         self.script = tuple(sys.argv)
         self.pid = os.getpid()

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 import torch.profiler
 
+from gapless._version import __version__
 from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import StillOthers
 from gapless.capture.profiling_steps import StepMarks
@@ -208,10 +209,8 @@ class Profiling:
     def session(self, *, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
         """End, and say how it went: a `Session` without events, as its files are elsewhere."""
         self.stop()
-        import gapless
-
         environment = Environment(
-            gapless=gapless.__version__,
+            gapless=__version__,
             python=platform.python_version(),
             torch=str(torch.__version__),
             platform=f"{platform.system()} {platform.machine()}",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-import gapless
+from gapless._version import __version__
 from gapless.commands._complete import completing
 from gapless.errors import EXIT_UNREADABLE, GaplessError
 
@@ -53,7 +53,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": list(_HELP), "max_content_width": 100})
-@click.version_option(gapless.__version__, prog_name="gapless", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="gapless", message="%(prog)s %(version)s")
 def cli() -> None:
     """Find every place where PyTorch training makes the GPU wait.
 

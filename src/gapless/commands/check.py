@@ -248,6 +248,7 @@ def _emulator(wishes: Wishes, stopper: object) -> Emulator:
         on_mark=stopper,  # type: ignore[arg-type]
         programme=wishes.prices,
         memory=wishes.memory,
+        lasting=True,
     )
 
 

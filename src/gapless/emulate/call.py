@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
+
+from gapless import trees
 
 
 @lru_cache(maxsize=4096)
@@ -61,14 +63,6 @@ def _builtin_parameters(
     return _schema_parameters(fitting[0]) if fitting else ((), {})
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
 class Call:
     """A call of an operator or of a Python function, as predicates ask about it.
 
@@ -120,8 +114,8 @@ class Call:
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Every tensor among the arguments, lists included."""
-        yield from _tensors(self.args)
-        yield from _tensors(self.kwargs.values())
+        yield from trees.tensors(self.args)
+        yield from trees.tensors(self.kwargs)
 
     @property
     def subject(self) -> Any:

@@ -11,11 +11,15 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from gapless.emulate import foreign, torchscript
+from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import on_device, refuse
 
@@ -34,18 +38,26 @@ _EXPORTERS = (
 )
 
 
-def install(note: Note, patches: Patches) -> None:
+def install(note: Note, patches: Patches, lasting: bool = False) -> None:
     """Make every way of compiling, exporting or launching foreign kernels run eagerly or refuse clearly.
 
-    `note` takes remarks for the report (the same one any number of times), `patches` what is replaced.
+    `note` takes remarks for the report (the same one any number of times), `patches` what is replaced. Where
+    that is `lasting`, to the end of the process, torch's compilers are changed when the script imports them.
+    Else they are imported before anything is replaced, since they keep functions that they find then.
     """
-    # The first optimizer imports this as well, so it costs a training script nothing.
-    importlib.import_module("torch._dynamo")
-    _run_eagerly(note, patches)
-    _flex_attention(patches)
-    _fakes_on_the_cpu(note, patches)
-    for module, name in _EXPORTERS:
-        _refuse_export(module, name, patches)
+    changes: list[tuple[str, Callable[[ModuleType], None]]] = [
+        ("torch._dynamo", partial(_run_eagerly, note, patches)),
+        ("torch.nn.attention.flex_attention", partial(_flex_attention, patches)),
+        ("torch._subclasses.fake_tensor", partial(_fakes_on_the_cpu, note, patches)),
+        *((module, partial(_refuse_export, name, patches)) for module, name in _EXPORTERS),
+    ]
+    for name, change in changes:
+        if not lasting:
+            with suppress(ImportError):  # before torch 2.5 not all are there
+                importlib.import_module(name)
+        when_imported(name, change, patches)
+    # It separates steps inside compiled CUDA graphs, and loads the whole code generator to say so.
+    patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
     torchscript.install(note, patches)
     foreign.install(patches)
 
@@ -53,12 +65,11 @@ def install(note: Note, patches: Patches) -> None:
 # -- torch.compile -------------------------------------------------------------------------------------
 
 
-def _run_eagerly(note: Note, patches: Patches) -> None:
+def _run_eagerly(note: Note, patches: Patches, dynamo: Any) -> None:
     """Replace what `torch.compile` calls, so that its own checks of options, and wrappers of it, stay.
 
     What was compiled before the emulation began is told to run eagerly, too.
     """
-    dynamo = sys.modules["torch._dynamo"]
     frames = sys.modules["torch._dynamo.eval_frame"]
 
     def optimize(*_: Any, disable: bool = False, **__: Any) -> Callable[[Any], Any]:
@@ -72,8 +83,6 @@ def _run_eagerly(note: Note, patches: Patches) -> None:
     patches.set_everywhere(dynamo, "optimize_assert", optimize)
     if hasattr(frames, "DynamoStance"):
         patches.set(frames, "_stance", frames.DynamoStance(stance="force_eager"))
-    # It separates steps inside compiled CUDA graphs, and loads the whole code generator to say so.
-    patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
 
 
 def _switched_off(dynamo: Any) -> bool:
@@ -110,16 +119,12 @@ def _eager(target: Any, note: Note, frames: Any) -> Any:
     return compiled
 
 
-def _flex_attention(patches: Patches) -> None:
+def _flex_attention(patches: Patches, public: Any) -> None:
     """Run flex attention as the plain operators it stands for.
 
     Its own eager path compiles for the backward pass, and knows nothing of dispatch modes.
     """
-    try:
-        public = importlib.import_module("torch.nn.attention.flex_attention")
-        inner = importlib.import_module("torch._higher_order_ops.flex_attention")
-    except ImportError:  # before torch 2.5
-        return
+    inner = importlib.import_module("torch._higher_order_ops.flex_attention")
     if not hasattr(public, "flex_attention_hop") or not hasattr(inner, "sdpa_dense"):
         return
 
@@ -136,13 +141,13 @@ def _flex_attention(patches: Patches) -> None:
 # -- fakes and exporting -------------------------------------------------------------------------------
 
 
-def _fakes_on_the_cpu(note: Note, patches: Patches) -> None:
+def _fakes_on_the_cpu(note: Note, patches: Patches, module: Any) -> None:
     """Make fake tensors asked for on CUDA CPU fakes.
 
     A fake CUDA tensor that takes part in autograd ends the process where there is no CUDA device, and that
     cannot be caught.
     """
-    fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensor
+    fake = module.FakeTensor
     make = fake.__new__
     cpu = torch.device("cpu")
 
@@ -162,9 +167,8 @@ def _is_cuda(value: Any) -> bool:
     return isinstance(value, str) and value.split(":")[0] == "cuda"
 
 
-def _refuse_export(module: str, name: str, patches: Patches) -> None:
+def _refuse_export(name: str, patches: Patches, owner: ModuleType) -> None:
     """Refuse to export what lies on the device; what lies on the host is exported as ever."""
-    owner = sys.modules.get(module) or importlib.import_module(module)
     original = vars(owner).get(name)
     if original is None:
         return
@@ -173,7 +177,7 @@ def _refuse_export(module: str, name: str, patches: Patches) -> None:
     def export(*args: Any, **kwargs: Any) -> Any:
         if on_device((*args, *kwargs.values())):
             raise refuse(
-                f"{module}.{name} of a model on the GPU", "Export it from the CPU: model.cpu() first."
+                f"{owner.__name__}.{name} of a model on the GPU", "Export it from the CPU: model.cpu() first."
             )
         return original(*args, **kwargs)
 

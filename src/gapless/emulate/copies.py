@@ -8,7 +8,7 @@ import torch
 
 from gapless.emulate.local import local
 from gapless.emulate.operators import OperatorMode, handles
-from gapless.emulate.placement import HOST, ORPHAN, PINNED
+from gapless.emulate.places import HOST, ORPHAN, PINNED
 from gapless.emulate.transfers import count_copy
 
 _CPU = torch.device("cpu")

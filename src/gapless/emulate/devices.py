@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from gapless.emulate.placement import ORPHAN, Placement
+from gapless.emulate.placement import Placement
+from gapless.emulate.places import ORPHAN
 
 Tensor = torch.Tensor
 _Named = list[tuple[str, Tensor, str]]

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
-from gapless.emulate.placement import PINNED
+from gapless.emulate.places import PINNED
 
 Tensor = torch.Tensor
 

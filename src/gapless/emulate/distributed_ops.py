@@ -19,9 +19,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 
+from gapless import trees
 from gapless.emulate.distributed_nccl import backends, no_backend
 from gapless.emulate.operators import OperatorMode, handles
-from gapless.emulate.placement import ORPHAN
+from gapless.emulate.places import ORPHAN
 
 Tensor = torch.Tensor
 
@@ -56,19 +57,11 @@ class Call:
 
     @property
     def tensors(self) -> Iterator[Tensor]:
-        return _tensors(self.values.values())
+        return trees.tensors(self.values)
 
     def run(self, **changed: Any) -> Any:
         """The operator on CPU values, with some arguments `changed`."""
         return self.func(**{**self.values, **changed})
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 def admit(mode: OperatorMode, tensors: Any, transports: dict[str, str]) -> int:
@@ -211,7 +204,7 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     names = [argument.name for argument in func._schema.arguments]
     values = {**dict(zip(names, args, strict=False)), **kwargs}
     transports = backends(dist.distributed_c10d._resolve_process_group(values["group_name"]))
-    index = admit(mode, _tensors(values.values()), transports)
+    index = admit(mode, trees.tensors(values), transports)
     if index >= 0 and transports.get("cuda") == "gloo":
         mode.core.wait(func._schema.name, "values", detail="gloo")
     out = func(*args, **kwargs)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gapless._version import __version__
 from gapless.emulate import (
     attention,
     autocast,
@@ -55,7 +56,8 @@ class Emulator:
 
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
     may raise to stop the script. With `programme` the session holds what the last steps asked of the device,
-    with `memory` what was asked of its memory.
+    with `memory` what was asked of its memory. One that is `lasting`, on until the process ends, starts
+    sooner: it imports nothing of torch that the script may never use.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
     Raises:
@@ -71,6 +73,7 @@ class Emulator:
         clock: Callable[[], float] = time.perf_counter,
         programme: bool = False,
         memory: bool = False,
+        lasting: bool = False,
     ) -> None:
         devices = distributed.local_world_size() if devices is None else devices
         if devices < 1:
@@ -86,6 +89,7 @@ class Emulator:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self._patches = Patches()
+        self._lasting = lasting
         self._modes: contextlib.ExitStack | None = None
         self._hook: Any = None
 
@@ -116,7 +120,7 @@ class Emulator:
             foreach.install(self.core, patches)
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)
-            compilers.install(self.core.note, patches)
+            compilers.install(self.core.note, patches, self._lasting)
             autocast.install(self.core.device_of, patches)
             serialization.install(self.core)
             self._hook = steps.install(self.core, patches)
@@ -220,11 +224,9 @@ class Emulator:
 
 def environment(device: str, unused: bool = False) -> Environment:
     """Versions and devices of this process."""
-    import gapless
-
     rank, world = distributed.rank_and_world()
     return Environment(
-        gapless=gapless.__version__,
+        gapless=__version__,
         python=platform.python_version(),
         torch=str(torch.__version__),
         platform=f"{platform.system()} {platform.machine()}",

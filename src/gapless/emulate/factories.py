@@ -8,7 +8,7 @@ import torch
 
 from gapless.emulate.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulate.local import local
-from gapless.emulate.placement import HOST, PINNED
+from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.transfers import count_copy, moved
 
 Tensor = torch.Tensor

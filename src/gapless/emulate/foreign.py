@@ -7,94 +7,30 @@ are watched for, and changed when the script imports them.
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import refuse
-
-Change = Callable[[ModuleType, Patches], None]
 
 
 def install(patches: Patches) -> None:
     """Refuse foreign kernels and borrowed device memory, now and in modules imported later."""
     _borrowed_memory(patches)
     _wrapped_triton(patches)
-    changes: dict[str, Change] = {
-        "triton.runtime.jit": _triton,
-        "triton.runtime.autotuner": _triton,
-        "torch.utils.cpp_extension": _extensions,
-    }
-    for name in list(changes):
-        module = sys.modules.get(name)
-        if module is not None:
-            changes.pop(name)(module, patches)
-    _watch.changes, _watch.patches = changes, patches
-    patches.set(_watch, "active", True)
-    if _watch not in sys.meta_path:
-        sys.meta_path.insert(0, _watch)
-
-
-class _Watch(MetaPathFinder):
-    """Changes a module right after its import. Stays on `sys.meta_path`, idle while not `active`."""
-
-    def __init__(self) -> None:
-        self.active = False
-        self.changes: dict[str, Change] = {}
-        self.patches = Patches()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not self.active or fullname not in self.changes:
-            return None
-        change = self.changes.pop(fullname)
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _Changed(spec.loader, change, self.patches)
-                return spec
-        return None
-
-
-class _Changed(Loader):
-    """A loader that runs another one, then `change`."""
-
-    def __init__(self, loader: Any, change: Change, patches: Patches) -> None:
-        self._loader = loader
-        self._change = change
-        self._patches = patches
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._change(module, self._patches)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
-_watch = _Watch()
+    for name, change in _CHANGES.items():
+        when_imported(name, partial(change, patches), patches)
 
 
 # -- Triton --------------------------------------------------------------------------------------------
 
 
-def _triton(module: ModuleType, patches: Patches) -> None:
+def _triton(patches: Patches, module: ModuleType) -> None:
     """Refuse to launch kernels, and to measure variants of them first."""
 
     def run(self: Any, *_: Any, **__: Any) -> Any:
@@ -126,7 +62,7 @@ def _wrapped_triton(patches: Patches) -> None:
 # -- CUDA extensions -----------------------------------------------------------------------------------
 
 
-def _extensions(module: ModuleType, patches: Patches) -> None:
+def _extensions(patches: Patches, module: ModuleType) -> None:
     """Refuse building with CUDA sources; extensions of C++ alone are built as ever."""
 
     def unless_cuda(name: str) -> None:
@@ -159,6 +95,13 @@ def _cuda_files(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _cuda_files(item)
+
+
+_CHANGES = {
+    "triton.runtime.jit": _triton,
+    "triton.runtime.autotuner": _triton,
+    "torch.utils.cpp_extension": _extensions,
+}
 
 
 # -- borrowed memory -----------------------------------------------------------------------------------

@@ -6,18 +6,19 @@ dispatcher is no longer visible. Handlers are looked up by the function's identi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from gapless import trees
 from gapless.emulate.core import Core
 from gapless.emulate.inside import unasking
 from gapless.emulate.local import local
 from gapless.emulate.originals import original
-from gapless.emulate.placement import HOST, ORPHAN
+from gapless.emulate.places import HOST, ORPHAN
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.waits import Row, table
 
@@ -68,7 +69,7 @@ class FunctionMode(TorchFunctionMode):
         elif kwargs and kwargs.get("device") is not None:
             out = self.asked(func, args, kwargs)
         elif type(func) is FunctionType:
-            out = self.inside(func, types, args, kwargs)
+            out = self.run_body(func, types, args, kwargs)
         else:
             out = func(*args, **kwargs)
         if _peek() != before:
@@ -79,7 +80,7 @@ class FunctionMode(TorchFunctionMode):
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def inside(self, func: FunctionType, types: Any, args: Any, kwargs: Any) -> Any:
+    def run_body(self, func: FunctionType, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a torch Python function with this mode on in its body."""
         if types and not _PLAIN.issuperset(types):
             return func(*args, **kwargs)  # a subclass wants to be asked
@@ -127,11 +128,9 @@ class FunctionMode(TorchFunctionMode):
         """Results that C++ code made without saying where are where the call's arguments are."""
         local.orphaned = False
         placement = self.core.placement
-        made = [one for one in tensors_in(out) if placement.state_of(one) == ORPHAN]
+        made = [one for one in trees.tensors(out) if placement.state_of(one) == ORPHAN]
         if made:
-            index = max(
-                (placement.device_of(one) for one in tensors_in((*args, *kwargs.values()))), default=HOST
-            )
+            index = max((placement.device_of(one) for one in trees.tensors((args, kwargs))), default=HOST)
             for one in made if index >= 0 else ():
                 placement.put(one, index)
 
@@ -160,15 +159,6 @@ class ForkedMode(TorchFunctionMode):
         if func is Tensor.cuda or (named is not None and as_device(named).type == "cuda"):
             torch.cuda._lazy_init()
         return func(*args, **kwargs)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 def as_device(device: Any) -> torch.device:

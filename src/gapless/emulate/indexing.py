@@ -12,7 +12,7 @@ import torch
 
 from gapless.emulate.functions import FunctionMode, handles
 from gapless.emulate.local import local
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 from gapless.emulate.transfers import count_copy
 
 Tensor = torch.Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 
 
 class Local(threading.local):

@@ -20,7 +20,7 @@ from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
 from gapless.emulate.memory_run import Rows, as_run
 from gapless.emulate.module_paths import ModulePaths
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 from gapless.model.memory import CONTEXT, MemoryRun
 
 _USER_FRAMES = 3

@@ -17,7 +17,7 @@ from gapless.emulate import custom_ops, devices
 from gapless.emulate.core import Core
 from gapless.emulate.cuda_api import kernel_generator
 from gapless.emulate.local import local
-from gapless.emulate.placement import HOST, ORPHAN, PINNED
+from gapless.emulate.places import HOST, ORPHAN, PINNED
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.transfers import unpacks_itself
 from gapless.emulate.waits import Row, table

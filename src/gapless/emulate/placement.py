@@ -7,17 +7,12 @@ bookkeeping. Storages on the plain host are not in the table at all, so CPU code
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from gapless.emulate.memory import MemoryRecorder
-
-HOST = -1
-PINNED = -2
-ORPHAN = -3
-"""A tensor some C++ code made without saying where: it follows the first device tensor it meets."""
+from gapless.emulate.memory import MemoryRecorder
+from gapless.emulate.places import HOST
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _ATTRIBUTE = "_gapless_device"

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from gapless import trees
 from gapless.emulate.device import Queued
 from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 from gapless.model.programme import Entry, Programme, Segment
 from gapless.model.programme import Gpu as Peaks
 
@@ -186,13 +187,13 @@ class ProgrammeRecorder:
 
 def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, optimizing: bool) -> Entry:
     """All that is kept of an operator with these arguments."""
-    inputs = list(_tensors((*args, *kwargs.values())))
-    outputs = list(_tensors((out,)))
+    inputs = list(trees.tensors((args, kwargs)))
+    outputs = list(trees.tensors(out))
     written = [
         argument.alias_info is not None and argument.alias_info.is_write for argument in _arguments(func)
     ]
     mutated = [
-        t for arg, is_written in zip(args, written, strict=False) if is_written for t in _tensors((arg,))
+        t for arg, is_written in zip(args, written, strict=False) if is_written for t in trees.tensors(arg)
     ]
     if mutated:
         outputs = mutated
@@ -219,14 +220,6 @@ def _arguments(func: Any) -> Any:
 def _shapes(tensors: list[Tensor]) -> tuple[tuple[int, ...], ...]:
     kept = tensors if len(tensors) <= _FEW else tensors[:_SHOWN]
     return tuple(tuple(map(int, t.shape)) for t in kept)
-
-
-def _tensors(values: Any) -> Any:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -12,7 +12,7 @@ import torch
 from gapless.emulate import storages
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 
 _Base: Any = torch._C.TensorBase
 

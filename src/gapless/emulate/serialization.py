@@ -9,7 +9,7 @@ import torch
 import torch.serialization
 
 from gapless.emulate.core import Core
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 
 _PRIORITY = 5  # before the CPU's own entry at 10
 _core: Core | None = None

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
-from gapless.emulate.placement import HOST
+from gapless.emulate.places import HOST
 
 
 def install(core: Core, patches: Patches) -> Any:

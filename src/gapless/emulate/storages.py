@@ -10,7 +10,7 @@ from gapless.emulate.core import Core
 from gapless.emulate.functions import as_device
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
-from gapless.emulate.placement import HOST, PINNED
+from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.transfers import count_copy
 
 Storage: Any = torch.UntypedStorage

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import AbstractContextManager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gapless.emulate import stacks
+from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 
-if TYPE_CHECKING:
-    from gapless.emulate.emulator import Emulator
 
-_active: Emulator | None = None
+class Emulation(Protocol):
+    """What threads enter and forked children leave: the emulator."""
+
+    core: Core
+
+    def modes(self) -> AbstractContextManager[None]: ...
+
+    def leave_in_child(self) -> None: ...
+
+
+_active: Emulation | None = None
 _registered = False
 
 
-def install(emulator: Emulator, patches: Patches) -> None:
+def install(emulator: Emulation, patches: Patches) -> None:
     """Threads started from now on see the device; children forked from now on do not record.
 
     A thread's stack goes on at the line that started it: that is where the user's code is.

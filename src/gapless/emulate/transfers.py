@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
-from gapless.emulate.placement import HOST, PINNED
+from gapless.emulate.places import HOST, PINNED
 
 Tensor = torch.Tensor
 _to = torch.Tensor.to  # the real one: scripts may put a wrapper in its place

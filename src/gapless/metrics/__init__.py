@@ -6,14 +6,15 @@ from gapless.metrics import classification, paths, regression, segmentation, tex
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
+from gapless.metrics.composition import CompositionalMetric as CompositionalMetric
 from gapless.metrics.merging import merge_states
 from gapless.metrics.metric import Metric
-from gapless.metrics.reading import Reading
 from gapless.metrics.regression import *  # noqa: F403
 from gapless.metrics.segmentation import *  # noqa: F403
 from gapless.metrics.text import *  # noqa: F403
 from gapless.metrics.training import StepTime, Throughput
 from gapless.metrics.wrappers import *  # noqa: F403
+from gapless.transfer import Reading
 
 __all__ = [
     "CatMetric",

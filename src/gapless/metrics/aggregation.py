@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any, ClassVar
 
@@ -319,9 +318,3 @@ class CatMetric(Aggregator):
             kept = ~found.isnan()
             return found if kept.all() else found[kept]
         return found
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("RunningMean", "RunningSum"):  # where TorchMetrics has them; here they are wrappers
-        return getattr(importlib.import_module("gapless.metrics.wrappers"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

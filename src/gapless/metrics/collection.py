@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
-from gapless.metrics.declared import changed
 from gapless.metrics.declaring import OwnAttributes, warn_of_no_data
-from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.members import Sources, chosen, flattened, named, sources_of
 from gapless.metrics.metric import Metric
-from gapless.metrics.reading import Every, Later, Reading, Watch
+from gapless.metrics.reading import CheckedReading, Every, PendingReading, Watch
 from gapless.metrics.statistic import Statistic
+from gapless.transfer import Reading
+from gapless.trees import mapped
 
 Watched = tuple[Statistic, tuple[str, ...]]
 
@@ -241,10 +242,10 @@ class MetricCollection(nn.ModuleDict):
         try:
             self._count(plan, args, kwargs, graph)
             members = self._reduced(lambda member: member.dist_sync_on_step and not member.direct)
-            with Everywhere(members).held() if members else nullcontext():
+            with GlobalStates(members).held() if members else nullcontext():
                 found = self._results(lambda member: not member.direct)
             for name, value in found.items():
-                kept = changed(value, Tensor.detach) if graph else value
+                kept = mapped(value, Tensor.detach) if graph else value
                 self._modules[name].__dict__["_forward_cache"] = kept  # type: ignore[union-attr]
         finally:
             for part, _ in watched:
@@ -275,7 +276,7 @@ class MetricCollection(nn.ModuleDict):
         known = self._ledger.computed
         stamp = [(one._ledger.count, one._ledger.updated) for one in self._members()]
         if id(self) not in known or known[id(self)][0] != stamp:
-            with Everywhere(members).held():
+            with GlobalStates(members).held():
                 found = self._values()
             if not all(member.compute_with_cache for member in members):
                 return found
@@ -305,11 +306,11 @@ class MetricCollection(nn.ModuleDict):
         members = self._reduced(lambda member: member.sync_on_compute) if async_op else []
         if members:
             self._watch.forget()
-            whole = Everywhere(members, async_op=True)
-            return Later(Reading(None, self._named_parts()), whole, self._values)
+            whole = GlobalStates(members, async_op=True)
+            return PendingReading(CheckedReading(None, self._named_parts()), whole, self._values)
         found = self.compute()
         self._watch.forget()
-        return Reading(found, self._named_parts())
+        return CheckedReading(found, self._named_parts())
 
     def every(
         self, updates: int, callback: Callable[[int, Any], Any], reset: bool = False, async_op: bool = False

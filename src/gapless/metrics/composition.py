@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics.metric import Metric, squeezed
+from gapless.metrics.operators import Operators
+from gapless.metrics.stateful import Stateful
 
 
 class CompositionalMetric(Metric):
@@ -102,7 +104,7 @@ class CompositionalMetric(Metric):
         first = result(self.metric_a)
         return self.op(first) if self.metric_b is None else self.op(first, result(self.metric_b))
 
-    def _holders(self) -> list[Metric]:
+    def _holders(self) -> list[Stateful]:
         return [holder for metric in self._operands() for holder in metric._holders()]
 
     def reset(self) -> None:
@@ -120,3 +122,6 @@ class CompositionalMetric(Metric):
 
     def extra_repr(self) -> str:
         return f"{getattr(self.op, '__name__', type(self.op).__name__)}"
+
+
+Operators._composition = CompositionalMetric

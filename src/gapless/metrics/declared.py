@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,9 +16,8 @@ from torch import Tensor
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import moved
-
-if TYPE_CHECKING:
-    from gapless.metrics.metric import Metric
+from gapless.metrics.stateful import Stateful
+from gapless.trees import mapped
 
 Reduction = Callable[[Any], Any]
 States = dict[str, Any]
@@ -80,7 +79,7 @@ def check_default(default: Any) -> None:
         raise ValueError("state variable must be a tensor or any empty list (where you can append tensors)")
 
 
-def taken(metric: Metric) -> States:
+def taken(metric: Stateful) -> States:
     """Copies of the declared states, without their graphs."""
     return {name: copied(getattr(metric, name)) for name in metric._defaults}
 
@@ -94,7 +93,7 @@ def copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def put(metric: Metric, states: Mapping[str, Any]) -> States:
+def put(metric: Stateful, states: Mapping[str, Any]) -> States:
     """Give `metric` these states and return those it had."""
     before = {name: getattr(metric, name) for name in states}
     for name, value in states.items():
@@ -102,7 +101,7 @@ def put(metric: Metric, states: Mapping[str, Any]) -> States:
     return before
 
 
-def cleared(metric: Metric) -> None:
+def cleared(metric: Stateful) -> None:
     """Set the declared states to their defaults; lists are emptied where they are."""
     for name, default in metric._defaults.items():
         held = getattr(metric, name)
@@ -114,25 +113,14 @@ def cleared(metric: Metric) -> None:
             setattr(metric, name, [])
 
 
-def moved_to(metric: Metric, change: Callable[[Tensor], Tensor]) -> None:
+def moved_to(metric: Stateful, change: Callable[[Tensor], Tensor]) -> None:
     """Put the states and their defaults through `change`, which moves or casts a tensor."""
     for name, default in metric._defaults.items():
-        metric._defaults[name] = changed(default, change)
-        setattr(metric, name, changed(getattr(metric, name), change))
+        metric._defaults[name] = mapped(default, change)
+        setattr(metric, name, mapped(getattr(metric, name), change))
 
 
-def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with `change` applied to every tensor in it."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: changed(one, change) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(changed(one, change) for one in value)
-    return value
-
-
-def merge(metric: Metric, other: Mapping[str, Any], updates: int) -> None:
+def merge(metric: Stateful, other: Mapping[str, Any], updates: int) -> None:
     """Add the states `other` to those of `metric`, each by its own reduction.
 
     `updates` is how many there were in both together, of which one is that of `metric` (for means).
@@ -158,7 +146,7 @@ def merged(reduction: Reduction | None, first: Any, second: Any, updates: int) -
     return stacked if reduction is None else reduction(stacked)
 
 
-def everywhere(metric: Metric, group: Any = None, gather: Callable[..., Any] | None = None) -> States:
+def reduce(metric: Stateful, group: Any = None, gather: Callable[..., Any] | None = None) -> States:
     """The declared states over the processes of `group`.
 
     Sums, means and extremes travel together, one collective for each kind; all others together in one gather,

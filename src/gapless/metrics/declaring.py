@@ -6,21 +6,17 @@ import copy
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gapless.metrics import declared
 from gapless.metrics.distributed import as_group
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gapless.metrics.ledger import Ledger
-    from gapless.metrics.metric import Metric
+from gapless.metrics.stateful import Stateful
+from gapless.trees import mapped
 
 Self_ = TypeVar("Self_", bound="Declaring")
 ELSEWHERE = "Expected all tensors to be on"
@@ -39,19 +35,14 @@ class OwnAttributes:
 PLAIN = frozenset(vars(nn.Module()))
 
 
-class Declaring:
+class Declaring(Stateful):
     """States that a subclass declares, beside or in place of statistics."""
 
     __jit_ignored_attributes__ = OwnAttributes()
     __jit_unused_properties__: ClassVar[list[str]] = []
-    _defaults: dict[str, Any]
-    _reductions: dict[str, Any]
-    _persistent: dict[str, bool]
-    _ledger: Ledger
     _bare: bool
     _updating: bool
     _enable_grad: bool
-    compute_on_cpu: bool
     _computes_itself: ClassVar[bool] = False
     """Whether a subclass has a ``compute`` of its own."""
 
@@ -88,10 +79,6 @@ class Declaring:
         self._persistent[name] = persistent
         self._reductions[name] = reduction
 
-    def _holders(self) -> list[Metric]:
-        """The metrics whose declared states the result depends on."""
-        return [self] if self._defaults else []  # type: ignore[list-item]
-
     # Forward.
 
     def _forward_declared(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -120,12 +107,12 @@ class Declaring:
             with self.batch_only():
                 self.update(*args, **kwargs)
                 with self.sync_context(should_sync=self.dist_sync_on_step):
-                    return declared.changed(self._squeezed_result(), Tensor.clone)
+                    return mapped(self._squeezed_result(), Tensor.clone)
         finally:
             self.__dict__["_enable_grad"] = False
 
     @contextmanager
-    def _apart(self, holders: list[Metric], keep: bool) -> Iterator[None]:
+    def _apart(self, holders: list[Declaring], keep: bool) -> Iterator[None]:
         """Declared states inside the block are those of a batch, at its end added to the rest or dropped."""
         wholes = []
         for one in holders:
@@ -144,7 +131,7 @@ class Declaring:
                 batch = declared.put(one, held)
                 if keep:
                     with torch.no_grad():
-                        declared.put(one, declared.changed(batch, Tensor.detach))
+                        declared.put(one, mapped(batch, Tensor.detach))
                         declared.merge(one, held, one._ledger.count)
 
     def _lists_to_host(self) -> None:
@@ -152,14 +139,14 @@ class Declaring:
             for name in self._defaults:
                 held = getattr(self, name)
                 if isinstance(held, list):
-                    setattr(self, name, declared.changed(held, Tensor.cpu))
+                    setattr(self, name, mapped(held, Tensor.cpu))
 
     # Processes.
 
     def _sync_dist(self: Any, dist_sync_fn: Any = None, process_group: Any = None) -> None:
         """Put the declared states over all processes in place of the local ones."""
         group = as_group(process_group or self.process_group)
-        declared.put(self, declared.everywhere(self, group, dist_sync_fn))
+        declared.put(self, declared.reduce(self, group, dist_sync_fn))
 
     # Types.
 
@@ -210,7 +197,7 @@ def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
             self._watch.look(self._watched())
         with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced), bare(self):
             found = self._squeezed(compute(self, *args, **kwargs))
-            found = declared.changed(found, Tensor.clone)
+            found = mapped(found, Tensor.clone)
         if self.compute_with_cache:
             self._computed = found
         return found

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from gapless.metrics import declared
+from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Statistic
 
-if TYPE_CHECKING:
-    from gapless.metrics.metric import Metric
 
-
-class Mergeable:
+class Mergeable(Stateful):
     """A metric to which another can be added."""
 
     aliases: ClassVar[dict[str, str]] = {}
     """What TorchMetrics calls the states."""
 
-    def merge_state(self: Any, incoming_state: dict[str, Any] | Metric) -> None:
+    def merge_state(self: Any, incoming_state: dict[str, Any] | Mergeable) -> None:
         """Add what another metric of this class has seen, given as it is or as its ``metric_state``.
 
         Raises:
@@ -43,7 +41,7 @@ class Mergeable:
         self._ledger.updated_once(compiling=True)
 
 
-def from_dict(metric: Metric, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
+def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
     """Statistics like those of `metric`, with these states; raises ValueError where there are none."""
     known = {metric.aliases.get(name, name): value for name, value in states.items()}
     for name, part in metric.statistics():
@@ -57,7 +55,7 @@ def from_dict(metric: Metric, states: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield name, other
 
 
-def incoming(metric: Metric, state: Any) -> Mapping[str, Any] | Metric:
+def incoming(metric: Mergeable, state: Any) -> Mapping[str, Any] | Mergeable:
     """`state`, if it may be merged into `metric`.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -15,14 +14,16 @@ from gapless.metrics import declared, distributed
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
 from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
-from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.mergeable import Mergeable
 from gapless.metrics.operators import Operators
-from gapless.metrics.reading import Later, Reading, Watch
+from gapless.metrics.reading import CheckedReading, PendingReading, Watch
 from gapless.metrics.statistic import Statistic
 from gapless.metrics.synced import Synced
+from gapless.transfer import Reading
+from gapless.trees import mapped
 
 FIXED = (
     "higher_is_better",
@@ -77,17 +78,11 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         "_update_count",
     ]
 
-    _ledger: Ledger
     _watch: Watch
-    _parts: list[Statistic]
-    _names: list[str]
-    _lender: Any
     _forward_cache: Any
     _keeps: bool
-    _device: torch.device
     _dtype: torch.dtype
     sync_on_compute: bool
-    dist_sync_on_step: bool
     compute_with_cache: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -205,7 +200,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             self._forward_declared(args, kwargs) if self._holders() else self._forward_counted(args, kwargs)
         )
         # What is kept keeps no graph alive, and can be copied.
-        self.__dict__["_forward_cache"] = declared.changed(found, Tensor.detach)
+        self.__dict__["_forward_cache"] = mapped(found, Tensor.detach)
         return found
 
     def _forward_counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -254,11 +249,11 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         """
         if async_op and self.sync_on_compute and self._local is None and self._distributed():
             self._watch.forget()
-            whole = Everywhere([self], async_op=True)
-            return Later(Reading(None, self._watched()), whole, self._squeezed_result)
+            whole = GlobalStates([self], async_op=True)
+            return PendingReading(CheckedReading(None, self._watched()), whole, self._squeezed_result)
         found = self.compute()
         self._watch.forget()
-        return Reading(found, self._watched())
+        return CheckedReading(found, self._watched())
 
     def check(self) -> None:
         """Raise or warn about bad values that updates met. On a GPU this waits for the device.
@@ -291,12 +286,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
         given = options.pop("curve", val)
         return plotting.DRAWN[self.drawn_as](self, self.compute() if given is None else given, ax, **options)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the states are."""
-        parts = self._parts
-        return parts[0].device if parts else self._device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -346,10 +335,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
     def _counted_state(self) -> dict[str, Tensor]:
         return {f"{n}.{slot}": value for n, part in self.statistics() for slot, value in part.saved().items()}
-
-    def statistics(self) -> Iterator[tuple[str, Statistic]]:
-        """The statistics this metric is computed from, by name."""
-        return zip(self._names, self._parts, strict=True)
 
     def set_dtype(self, dst_type: torch.dtype | str) -> Metric:
         """Give results the floating-point type `dst_type`, and declared states too. Sums of statistics keep
@@ -408,7 +393,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             part.to(there)
         declared.moved_to(self, lambda value: moved(value, there))
         self.__dict__["_device"] = there
-        self.__dict__["_forward_cache"] = declared.changed(self._forward_cache, lambda value: value.to(there))
+        self.__dict__["_forward_cache"] = mapped(self._forward_cache, lambda value: value.to(there))
         self._ledger.computed.clear()
         return self
 
@@ -455,16 +440,4 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
 def squeezed(value: Any) -> Any:
     """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
-    if isinstance(value, Tensor):
-        return value.squeeze() if value.dim() and value.numel() == 1 else value
-    if isinstance(value, dict):
-        return {name: squeezed(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(squeezed(one) for one in value)
-    return value
-
-
-def __getattr__(name: str) -> Any:
-    if name == "CompositionalMetric":  # where TorchMetrics has it
-        return getattr(importlib.import_module("gapless.metrics.composition"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return mapped(value, lambda one: one.squeeze() if one.dim() and one.numel() == 1 else one)

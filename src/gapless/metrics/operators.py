@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ Operation = Callable[..., Any]
 class Operators:
     """The operators of a metric. Each makes a metric whose value follows from the operands' values."""
 
-    def _combined(self, operation: Operation, first: Any, second: Any = None) -> Any:
-        from gapless.metrics.composition import CompositionalMetric
+    _composition: ClassVar[Callable[..., Any]]
+    """Makes that metric: the subclass `CompositionalMetric`, which puts itself here."""
 
-        return CompositionalMetric(operation, first, second)
+    def _combined(self, operation: Operation, first: Any, second: Any = None) -> Any:
+        return self._composition(operation, first, second)
 
     def __add__(self, other: Any) -> Any:
         return self._combined(operator.add, self, other)

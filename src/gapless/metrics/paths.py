@@ -35,6 +35,8 @@ _FILES = {
         "bootstrapping classwise feature_share minmax multioutput multitask running tracker transformations"
     ),
 }
+_LATER = {"aggregation": "RunningMean RunningSum", "metric": "CompositionalMetric"}
+"""Names that TorchMetrics has in these files and that modules define here which import them."""
 _WITH_FUNCTIONS = ("classification", "regression", "segmentation", "text")
 _FOLDERS = tuple(f"functional.{folder}" for folder in _WITH_FUNCTIONS)
 
@@ -74,6 +76,9 @@ class _Paths(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let these paths be imported."""
+    """Let these paths be imported, with every name that TorchMetrics has there."""
+    for file, names in _LATER.items():
+        for name in names.split():
+            setattr(sys.modules[f"{HERE}.{file}"], name, getattr(sys.modules[HERE], name))
     if not any(isinstance(finder, _Paths) for finder in sys.meta_path):
         sys.meta_path.append(_Paths())

@@ -1,42 +1,28 @@
-"""Values on their way from the device to the host, for which nobody has to wait."""
+"""Results on their way from the device to the host, and bad values with them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from gapless.metrics.everywhere import Everywhere
 from gapless.metrics.faults import deliver_state
-from gapless.metrics.statistic import Statistic, Told
+from gapless.metrics.global_states import GlobalStates
+from gapless.metrics.statistic import Statistic
+from gapless.transfer import Reading
 
 Watched = tuple[Statistic, tuple[str, ...]]
 
 
-class Reading:
-    """Results on their way to the host.
-
-    On a GPU the copy into pinned memory runs on a stream of its own; on the CPU everything is there at once.
-    """
+class CheckedReading(Reading):
+    """Results on their way to the host, and with them the bad values that updates met."""
 
     def __init__(self, values: Any, watched: Sequence[Watched] = ()) -> None:
-        self._watched: list[tuple[Statistic, tuple[str, ...], Told]] = []
-        faults = []
-        for part, names in watched:
-            state = part.fault_state()
-            if state is not None:
-                self._watched.append((part, names, part.told))
-                faults.append(state)
-        found: list[Tensor] = []
-        self._shape = take_apart(values, found)
-        self._arrival = Arrival([*found, *faults])
-
-    def ready(self) -> bool:
-        """Whether the values have arrived; does not wait."""
-        return self._arrival.ready()
+        states = [(part, names, part.fault_state()) for part, names in watched]
+        self._watched = [(part, names, part.told) for part, names, state in states if state is not None]
+        super().__init__((values, [state for _, _, state in states if state is not None]))
 
     def result(self) -> Any:
         """The results as tensors of the host, in the form ``compute`` gives them.
@@ -46,23 +32,16 @@ class Reading:
         Raises:
             RuntimeError: a metric met values that it takes for an error.
         """
-        arrived = self._arrival.wait()
-        faults = arrived[len(arrived) - len(self._watched) :]
+        values, faults = super().result()
         for (part, names, told), state in zip(self._watched, faults, strict=True):
             deliver_state(part, names, told, state.tolist())
-        return put_together(self._shape, iter(arrived))
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        """``await reading`` gives way to other tasks until the values have arrived."""
-        while not self.ready():
-            yield
-        return self.result()
+        return values
 
 
-class Later(Reading):
+class PendingReading(Reading):
     """Results that are computed once the other processes have answered."""
 
-    def __init__(self, faults: Reading, states: Everywhere, compute: Callable[[], Any]) -> None:
+    def __init__(self, faults: Reading, states: GlobalStates, compute: Callable[[], Any]) -> None:
         self._faults = faults
         self._states = states
         self._compute = compute
@@ -104,7 +83,7 @@ class Watch:
             return
         pending = self._pending
         if pending is None or pending.ready():
-            self._pending = Reading(None, watched)
+            self._pending = CheckedReading(None, watched)
             if pending is not None:
                 pending.result()
 
@@ -114,61 +93,6 @@ class Watch:
 
     def __reduce__(self) -> Any:
         return Watch, ()
-
-
-class Arrival:
-    """Tensors copied to the host together, one copy per device and dtype."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._like = [(value.shape, value.dtype, value.device) for value in tensors]
-        self._events: list[Any] = []
-        self._landed: dict[Any, Tensor] = {}
-        flat: dict[Any, list[Tensor]] = {}
-        for value in tensors:
-            flat.setdefault((value.dtype, value.device), []).append(value.reshape(-1))
-        for key, parts in flat.items():
-            self._landed[key] = self._send(parts[0].clone() if len(parts) == 1 else torch.cat(parts))
-
-    def _send(self, value: Tensor) -> Tensor:
-        if value.device.type != "cuda":
-            return value.cpu()
-        stream = side_stream(value.device)
-        stream.wait_stream(torch.cuda.current_stream(value.device))
-        host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-        with torch.cuda.stream(stream):
-            host.copy_(value, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record(stream)
-        value.record_stream(stream)
-        self._events.append(event)
-        return host
-
-    def ready(self) -> bool:
-        """Whether all of them are there."""
-        return all(event.query() for event in self._events)
-
-    def wait(self) -> list[Tensor]:
-        """All of them, once they are there."""
-        if not self.ready():
-            for event in self._events:
-                event.synchronize()
-        offsets = dict.fromkeys(self._landed, 0)
-        found = []
-        for shape, dtype, device in self._like:
-            start = offsets[dtype, device]
-            offsets[dtype, device] = end = start + shape.numel()
-            found.append(self._landed[dtype, device][start:end].view(shape))
-        return found
-
-
-_streams: dict[torch.device, Any] = {}
-
-
-def side_stream(device: torch.device) -> Any:
-    """The stream on which values leave `device`."""
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    return _streams[device]
 
 
 class Every:
@@ -210,33 +134,3 @@ class Every:
         while self._pending:
             update, reading = self._pending.popleft()
             self.callback(update, reading.result())
-
-
-def take_apart(values: Any, into: list[Tensor]) -> Any:
-    """The form of `values`, whose tensors are added to `into`."""
-    if isinstance(values, Tensor):
-        into.append(values)
-        return Tensor
-    if isinstance(values, dict):
-        return {name: take_apart(value, into) for name, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return type(values)(take_apart(value, into) for value in values)
-    return Plain(values)
-
-
-def put_together(form: Any, tensors: Any) -> Any:
-    """The opposite of :func:`take_apart`."""
-    if form is Tensor:
-        return next(tensors)
-    if isinstance(form, dict):
-        return {name: put_together(value, tensors) for name, value in form.items()}
-    if isinstance(form, (list, tuple)):
-        return type(form)(put_together(value, tensors) for value in form)
-    return form.value
-
-
-class Plain:
-    """A value that is no tensor."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value

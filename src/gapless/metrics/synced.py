@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.metrics import declared, distributed
 from gapless.metrics.checks import user_error
-from gapless.metrics.statistic import State, Statistic, swap
-
-if TYPE_CHECKING:
-    from gapless.metrics.metric import Metric
+from gapless.metrics.stateful import Stateful
+from gapless.metrics.statistic import swap
 
 
-class Synced:
+class Synced(Stateful):
     """What a metric says about other processes."""
 
-    _local: list[State] | None
-    _cache: list[tuple[Metric, dict[str, Any]]] | None
-    _parts: list[Statistic]
-    _holders: Callable[[], list[Metric]]
-    process_group: Any
-    dist_sync_fn: Any
-    distributed_available_fn: Callable[[], bool]
+    _cache: list[tuple[Stateful, dict[str, Any]]] | None
 
     def sync(
         self,
@@ -46,7 +38,7 @@ class Synced:
             reduced = distributed.reduce(self._parts, group) if self._parts else []
         own, holders = self.__dict__, self._holders()
         own["_local"] = swap(self._parts, reduced)
-        own["_cache"] = [(one, declared.put(one, declared.everywhere(one, group, gather))) for one in holders]
+        own["_cache"] = [(one, declared.put(one, declared.reduce(one, group, gather))) for one in holders]
 
     def unsync(self, should_unsync: bool = True) -> None:
         """Put the local states back."""

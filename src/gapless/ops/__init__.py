@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gapless.ops.distinct import Distinct as Distinct
     from gapless.ops.distinct import unique as unique
     from gapless.ops.distinct import unique_consecutive as unique_consecutive
-    from gapless.ops.later import Later as Later
     from gapless.ops.later import LogBuffer as LogBuffer
+    from gapless.ops.later import Reading as Reading
     from gapless.ops.later import read_later as read_later
     from gapless.ops.losses import binary_cross_entropy as binary_cross_entropy
     from gapless.ops.losses import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
@@ -61,7 +61,7 @@ _HOMES = {
     "assigning": ("assign", "masked_scatter"),
     "classes": ("cross_entropy", "nll_loss"),
     "count": ("bincount", "count_unique", "histc", "histogram", "one_hot"),
-    "later": ("Later", "LogBuffer", "read_later"),
+    "later": ("LogBuffer", "Reading", "read_later"),
     "losses": (
         "binary_cross_entropy",
         "binary_cross_entropy_with_logits",

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gapless.ops.dtypes import wide
+from gapless.transfer import Reading as Reading
 
 
-class Later:
-    """Values on their way to the host. On the CPU they are there at once."""
-
-    def __init__(self, values: dict[str, Tensor], host: dict[str, Tensor] | None = None) -> None:
-        self._host = dict(host or {})
-        self._events = []
-        for name, value in values.items():
-            self._host[name], event = _sent(value.detach())
-            if event is not None:
-                self._events.append(event)
-        self._sources = values if self._events else {}
-
-    def ready(self) -> bool:
-        """Whether the values have arrived; does not wait."""
-        return all(event.query() for event in self._events)
-
-    def result(self) -> dict[str, Tensor]:
-        """The values as host tensors, by name. **This waits** where they have not arrived yet."""
-        if not self.ready():
-            for event in self._events:
-                event.synchronize()
-        self._sources = {}
-        return self._host
-
-
-def read_later(**values: Tensor) -> Later:
-    """Start copying `values` to the host, and go on: they are read once :meth:`Later.ready` says so.
+def read_later(**values: Tensor) -> Reading:
+    """Start copying `values` to the host, and go on: they are read once :meth:`Reading.ready` says so.
 
     Replaces::
 
@@ -48,7 +22,7 @@ def read_later(**values: Tensor) -> Later:
 
     The copies run on a stream of their own, into pinned memory.
     """
-    return Later({name: value.detach().clone() for name, value in values.items()})
+    return Reading(values)
 
 
 class LogBuffer:
@@ -84,20 +58,16 @@ class LogBuffer:
                 self._series[name] = _Series(self._capacity)
             self._series[name].add(value)
 
-    def read(self, *, reset: bool = True) -> Later:
+    def read(self, *, reset: bool = True) -> Reading:
         """Start copying what was kept to the host: for each name a tensor (steps,). Does not wait.
 
         Half precision arrives as float32. With `reset` the buffer is empty afterwards.
         """
-        device: dict[str, Tensor] = {}
-        host: dict[str, Tensor] = {}
-        for name, series in self._series.items():
-            kept = series.kept()
-            (host if kept.device.type == "cpu" else device)[name] = kept
+        reading = Reading({name: series.kept() for name, series in self._series.items()})
         if reset:
             for series in self._series.values():
                 series.length = 0
-        return Later(device, host)
+        return reading
 
 
 class _Series:
@@ -125,10 +95,10 @@ class _Series:
         self.length += 1
 
     def kept(self) -> Tensor:
-        """A copy of what is kept, (length,)."""
+        """What is kept, (length,)."""
         if self._buffer is None:
             return torch.tensor(self._numbers[: self.length])
-        return self._buffer[: self.length].clone()
+        return self._buffer[: self.length]
 
     def _begin(self, value: Tensor) -> None:
         if self._buffer is not None:  # on the host until now
@@ -146,23 +116,3 @@ class _Series:
             with torch.inference_mode(False):
                 self._buffer = torch.cat([self._buffer, torch.empty_like(self._buffer)])
         return self._buffer[self.length]
-
-
-_streams: dict[torch.device, Any] = {}
-
-
-def _sent(value: Tensor) -> tuple[Tensor, Any]:
-    """`value` on the host, and the event behind its copy (None where it is there already)."""
-    if value.device.type != "cuda":
-        return value.cpu(), None
-    if value.device not in _streams:
-        _streams[value.device] = torch.cuda.Stream(value.device)
-    stream = _streams[value.device]
-    stream.wait_stream(torch.cuda.current_stream(value.device))
-    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    with torch.cuda.stream(stream):
-        host.copy_(value, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record(stream)
-    value.record_stream(stream)
-    return host, event

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import deque
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from gapless import trees
 
 Batch = TypeVar("Batch")
 
@@ -51,39 +51,21 @@ def to_device(
         moved = _moved(batch, device, dtype)
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
-    _each_tensor(moved, lambda tensor: tensor.record_stream(current) if tensor.is_cuda else None)
+    for tensor in trees.tensors(moved):
+        if tensor.is_cuda:
+            tensor.record_stream(current)
     return moved
 
 
 def _moved(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if isinstance(value, Tensor):
-        return _sent(value, device, dtype if value.is_floating_point() else None)
-    if isinstance(value, Mapping):
-        parts = {key: _moved(part, device, dtype) for key, part in value.items()}
-        return _like(value, parts)
-    if isinstance(value, (list, tuple)):
-        items = [_moved(part, device, dtype) for part in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(
-            value, **{name: _moved(getattr(value, name), device, dtype) for name in fields}
-        )
-    if hasattr(value, "to") and not isinstance(value, (type, torch.nn.Module)):
-        return value.to(device, non_blocking=True)
-    return value
+    def sent(tensor: Tensor) -> Tensor:
+        return _sent(tensor, device, dtype if tensor.is_floating_point() else None)
 
+    def by_itself(leaf: Any) -> Any:
+        moves = hasattr(leaf, "to") and not isinstance(leaf, (type, torch.nn.Module))
+        return leaf.to(device, non_blocking=True) if moves else leaf
 
-def _like(value: Any, parts: dict[Any, Any]) -> Any:
-    """`parts` as a mapping of the kind of `value`."""
-    if type(value) is dict:
-        return parts
-    try:
-        made = value.copy()
-        made.update(parts)
-    except (AttributeError, TypeError):
-        return parts
-    return made
+    return trees.mapped(value, sent, by_itself)
 
 
 def _sent(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
@@ -104,17 +86,3 @@ def _forget_arrived() -> None:
     with _lock:
         while _under_way and _under_way[0][0].query():
             _under_way.popleft()
-
-
-def _each_tensor(value: Any, do: Any) -> None:
-    if isinstance(value, Tensor):
-        do(value)
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            _each_tensor(part, do)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            _each_tensor(part, do)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            _each_tensor(getattr(value, field.name), do)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gapless.trees import rebuilt
+
 Visit = Callable[[str, Any], Any]
 
 _DEEPEST = 32
@@ -67,22 +69,4 @@ def mapped(value: Any, path: str, visit: Visit) -> Any:
     if not parts or not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(value, path)):
         return value
     made = [mapped(part, path + step, visit) for step, part in parts]
-    return _rebuilt(value, made)
-
-
-def _rebuilt(value: Any, parts: list[Any]) -> Any:
-    if isinstance(value, Mapping):
-        items = dict(zip(value, parts, strict=True))
-        try:
-            return type(value)(items)  # type: ignore[call-arg]
-        except TypeError:
-            return items
-    if isinstance(value, tuple):
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return parts
-    names = [one.name for one in dataclasses.fields(value)]
-    copy = object.__new__(type(value))
-    for name, part in zip(names, parts, strict=True):
-        object.__setattr__(copy, name, part)
-    return copy
+    return rebuilt(value, made)

@@ -10,6 +10,7 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gapless import trees
 from gapless.analyze import WARM_UP, report
 from gapless.emulate.emulator import Emulator
 from gapless.errors import UsageError
@@ -174,13 +175,7 @@ class _Counting(TorchDispatchMode):
         return out
 
     def _on_device(self, values: Sequence[Any]) -> bool:
-        for value in values:
-            if isinstance(value, torch.Tensor):
-                if self._core.device_of(value) >= 0:
-                    return True
-            elif isinstance(value, (list, tuple)) and self._on_device(value):
-                return True
-        return False
+        return any(self._core.device_of(tensor) >= 0 for tensor in trees.tensors(values))
 
 
 def launches(func: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-import gapless
+from gapless._version import __version__
 from gapless.model import Finding, Report, Rule, SourceLine
 from gapless.render import _brief as brief
 from gapless.render._style import Style
@@ -53,8 +53,8 @@ def _run(report: Report, style: Style) -> Json:
         "tool": {
             "driver": {
                 "name": "Gapless",
-                "semanticVersion": gapless.__version__,
-                "version": gapless.__version__,
+                "semanticVersion": __version__,
+                "version": __version__,
                 "rules": [_rule(rule) for rule in rules],
             }
         },

@@ -9,16 +9,17 @@ from functools import cached_property
 import numpy as np
 
 from gapless.replay.change import NOTHING, Change, without
-from gapless.replay.device import Order, crossings, device_order
-from gapless.replay.graph import Graph, collective_kernels, graph
+from gapless.replay.dependences import Dependences
+from gapless.replay.device import crossings, device_order
+from gapless.replay.graph import collective_kernels, graph
 from gapless.replay.host import anchors
-from gapless.replay.latency import Launches, fit_launches, fit_returns, previous_on_stream
+from gapless.replay.latency import fit_launches, fit_returns, previous_on_stream
 from gapless.replay.outcome import Outcome
-from gapless.replay.program import NEVER, Program, program
-from gapless.replay.steps import Steps, steps
+from gapless.replay.program import NEVER, program
+from gapless.replay.steps import steps
 from gapless.replay.threads import active_threads
-from gapless.replay.waits import Links, Waits, links, waits
-from gapless.replay.weights import Edges, Weights, edges, host_clock, removed, weights
+from gapless.replay.waits import links, waits
+from gapless.replay.weights import Weights, edges, host_clock, removed, weights
 from gapless.trace.timeline import Bools, Ints, Timeline
 
 MANY = 12
@@ -33,25 +34,8 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Model:
-    """What depends on what in a profile.
-
-    `waits` are its waits; `removable` marks those that a change may remove: not the synchronize at the
-    profiler's stop, and none whose work the profile does not show. `threads` are the host threads that launch
-    work or wait for it.
-    """
-
-    timeline: Timeline
-    waits: Waits
-    removable: Bools
-    threads: list[int]
-    steps: Steps
-    links: Links
-    launches: Launches
-    order: Order
-    graph: Graph
-    edges: Edges
-    program: Program
+class Model(Dependences):
+    """What depends on what in a profile, to be replayed under changes."""
 
     def replay(self, change: Change = NOTHING) -> Outcome:
         """Runs the profile again under `change`."""
@@ -110,34 +94,6 @@ class Model:
         if rows is not None:
             wanted &= self.marked(rows)
         return without(self.waits.host[wanted & self.removable].tolist())
-
-    def last(self, time: list[int]) -> int:
-        """The end of everything, given the time of each node."""
-        return max(time[position] + rest for position, rest in self.tails)
-
-    @property
-    def recorded(self) -> int:
-        """The span as recorded, in nanoseconds: of the threads in `threads` and of the device."""
-        ends = [int(self.timeline.work.end.max())]
-        return max([*ends, *self._thread_ends.values()]) - self.timeline.span[0]
-
-    @cached_property
-    def _thread_ends(self) -> dict[int, int]:
-        rows = self.timeline.thread_rows
-        return {t: int(self.timeline.host.end[slice(*rows[t])].max()) for t in self.threads}
-
-    @cached_property
-    def tails(self) -> list[tuple[int, int]]:
-        """Where the span may end: positions of nodes and what follows them on their thread."""
-        place, of = self.program.place, self.graph
-        found: list[tuple[int, int]] = []
-        for thread, end in self._thread_ends.items():
-            mine = np.flatnonzero(of.anchors.thread == thread)
-            node, left = (int(mine[-1]) + 1, int(of.anchors.leave[mine[-1]])) if len(mine) else (0, 0)
-            found.append((int(place[node]), max(end - left, 0)))
-        stream = self.links.stream[of.rows]
-        last = of.rows[np.flatnonzero(np.append(stream[1:] != stream[:-1], True))]
-        return found + [(int(place[of.node_of[row]]), 0) for row in last.tolist()]
 
     @cached_property
     def _unchanged(self) -> Weights:

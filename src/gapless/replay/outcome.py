@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gapless.replay.change import Change
+from gapless.replay.dependences import Dependences
 from gapless.replay.graph import last_anchor
-from gapless.replay.path import Path, critical_path
 from gapless.replay.weights import Weights
 from gapless.trace.timeline import Bools, Ints
-
-if TYPE_CHECKING:
-    from gapless.replay.model import Model
 
 
 @dataclass(frozen=True)
 class Outcome:
     """A replay of `model` under `change`. All times are nanoseconds since the first event of the profile."""
 
-    model: Model
+    model: Dependences
     change: Change
     weights: Weights
     removed: Bools
@@ -32,11 +28,6 @@ class Outcome:
     def span(self) -> int:
         """From the first event to the end of everything."""
         return self.model.last(self.time) - self.model.timeline.span[0]
-
-    @cached_property
-    def path(self) -> Path:
-        """What the span is made of; `path.limiter` is what takes the most of it."""
-        return critical_path(self)
 
     @cached_property
     def nodes(self) -> Ints:

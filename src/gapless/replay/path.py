@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from gapless.replay.clock import Clock
 from gapless.replay.host import LOADER, loader_rows
+from gapless.replay.outcome import Outcome
 from gapless.trace.timeline import Bools, Ints
-
-if TYPE_CHECKING:
-    from gapless.replay.outcome import Outcome
 
 Limiter = Literal["host", "device", "input", "peers"]
 
@@ -36,7 +34,7 @@ class Path:
 
 
 def critical_path(outcome: Outcome) -> Path:
-    """Follows what set each moment back from the end."""
+    """What the span is made of, found by following what set each moment back from the end."""
     model, of = outcome.model, outcome.model.graph
     nodes, by_b = _walk(outcome)
     times = outcome.nodes

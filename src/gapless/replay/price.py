@@ -11,7 +11,7 @@ import numpy as np
 from gapless.replay.change import NOTHING, Change, without
 from gapless.replay.fidelity import Fidelity, fidelity
 from gapless.replay.model import Model
-from gapless.replay.path import Limiter
+from gapless.replay.path import Limiter, critical_path
 from gapless.trace.timeline import Bools
 
 Removal = Literal["free", "deferrable", "shape"]
@@ -93,8 +93,8 @@ def prices(
         )  # fmt: skip
     shortest, saved = _shortest(spans, marked, each, whole)
     return Prices(
-        now.span, each, whole, min(least_all, whole), shortest, saved, now.path.limiter, after.path.limiter,
-        fidelity(model, now),
+        now.span, each, whole, min(least_all, whole), shortest, saved, critical_path(now).limiter,
+        critical_path(after).limiter, fidelity(model, now),
     )  # fmt: skip
 
 

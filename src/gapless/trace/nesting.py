@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.trace.timeline import Bools, HostKind, Ints
+from gapless.trace.columns import Bools, HostKind, Ints
 
 _MICROSECOND = 1000
 _ROUNDS = 16

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -16,31 +15,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from gapless.trace.columns import Bools as Bools
+from gapless.trace.columns import Floats as Floats
+from gapless.trace.columns import HostKind as HostKind
+from gapless.trace.columns import Ints as Ints
+from gapless.trace.columns import WorkKind as WorkKind
+from gapless.trace.nesting import parents
+
 T = TypeVar("T", bound="Table")
-
-
-class HostKind(IntEnum):
-    """What a host span is."""
-
-    OPERATOR = 0
-    CALL = 1
-    """A call of the runtime or the driver (``cudaLaunchKernel``, ``hipMemcpyWithStream``)."""
-    FRAME = 2
-    """A Python function."""
-    ANNOTATION = 3
-    OVERHEAD = 4
-    """Time the profiler took for itself."""
-
-
-class WorkKind(IntEnum):
-    """What a device span is."""
-
-    KERNEL = 0
-    MEMCPY = 1
-    MEMSET = 2
 
 
 @dataclass(frozen=True)
@@ -231,8 +213,6 @@ class Timeline:
     @cached_property
     def parents(self) -> Ints:
         """For each host span the position of the one right around it on its thread, or -1."""
-        from gapless.trace.nesting import parents
-
         return parents(self.host.thread, self.host.start, self.host.end, self.host.kind)
 
     @cached_property

@@ -11,6 +11,7 @@ tensor(2.)
 
 from __future__ import annotations
 
+from gapless.metrics.torchmetrics import replacements as replacements  # which importing registers
 from gapless.metrics.torchmetrics._unwait import MetricChanges, Unwaited, rewait, unwait
 
 __all__ = ["MetricChanges", "Unwaited", "rewait", "unwait"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torchmetrics import Metric, MetricCollection
@@ -21,12 +21,38 @@ from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, Unwait
 from gapless.metrics.torchmetrics._checks import Counter, Delivery
 from gapless.metrics.torchmetrics._collection import UnwaitedCollection
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
+from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
 from gapless.metrics.torchmetrics._wrappers import KEEPS, UnwaitedMinMax
 
+
+def _rebuild(cls: type) -> Any:
+    """An empty object of `cls`, unwaited: what a pickle or a copy is filled into."""
+    return object.__new__(unwaited_class(cls))
+
+
+class RebuiltMetric(UnwaitedMetric):
+    """Copied and pickled by the class it was made of."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (waited_class(type(self)),), self.__getstate__()
+
+
+class GrowingCollection(UnwaitedCollection):
+    """Copied and pickled by the class it was made of; what is added to it is unwaited, too."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parts = cast("tuple[Any, ...]", super().__reduce_ex__(2))
+        return (_rebuild, (waited_class(type(self)),), *parts[2:])
+
+    def add_metrics(self, metrics: Any, *additional_metrics: Metric) -> None:
+        super().add_metrics(metrics, *additional_metrics)
+        unwait_added(self)
+
+
 WRITTEN: dict[type, type] = {
-    Metric: UnwaitedMetric,
-    MetricCollection: UnwaitedCollection,
+    Metric: RebuiltMetric,
+    MetricCollection: GrowingCollection,
     BaseAggregator: UnwaitedAggregator,
     CatMetric: UnwaitedCat,
     MeanMetric: UnwaitedMean,
@@ -36,7 +62,6 @@ WRITTEN: dict[type, type] = {
 
 _parts: dict[type, type | None] = dict(WRITTEN)
 _classes: dict[type, type] = {}
-_waited: dict[type, type] = {}
 
 
 def _part(cls: type) -> type | None:
@@ -87,7 +112,7 @@ def left_alone(cls: type) -> frozenset[str]:
 
 def unwaited_class(cls: type) -> type:
     """The class an object of `cls` is given; the same each time."""
-    if cls in _waited:
+    if cls in ORIGINS:
         return cls
     if cls not in _classes:
         library = [one for one in cls.__mro__ if in_library(one.__module__)]
@@ -96,18 +121,8 @@ def unwaited_class(cls: type) -> type:
         body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
         made = type(cls)(cls.__name__, tuple(bases), body)
         _classes[cls] = made
-        _waited[made] = cls
+        ORIGINS[made] = cls
     return _classes[cls]
-
-
-def waited_class(cls: type) -> type:
-    """The class of which `cls` is the unwaited one, or `cls` itself."""
-    return _waited.get(cls, cls)
-
-
-def is_unwaited(thing: object) -> bool:
-    """Whether `thing` has been unwaited."""
-    return type(thing) in _waited
 
 
 def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | MetricCollection]]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from gapless.metrics.torchmetrics import _sync
 from gapless.metrics.torchmetrics._alike import groups_alike
 from gapless.metrics.torchmetrics._checks import counter_of, deliver, poll
-from gapless.metrics.torchmetrics._metric import UnwaitedMetric, _rebuild
+from gapless.metrics.torchmetrics._exchanged import exchanged
+from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 
 
 class UnwaitedCollection(MetricCollection):
@@ -20,19 +20,13 @@ class UnwaitedCollection(MetricCollection):
     and in `forward` updates once what is made alike.
     """
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        from gapless.metrics.torchmetrics._classes import waited_class
-
-        made = cast("tuple[Any, ...]", super().__reduce_ex__(2))
-        return (_rebuild, (waited_class(type(self)),), *made[2:])
-
     def compute(self) -> dict[str, Any]:
         members = [metric for metric in self.modules() if isinstance(metric, UnwaitedMetric)]
         counters = [counter for metric in members if (counter := counter_of(metric))]
         for counter in counters:
             counter.silent += 1
         try:
-            with _sync.exchanged([m for m in self._modules.values() if isinstance(m, UnwaitedMetric)]):
+            with exchanged([m for m in self._modules.values() if isinstance(m, UnwaitedMetric)]):
                 values = super().compute()
         finally:
             for counter in counters:
@@ -57,12 +51,6 @@ class UnwaitedCollection(MetricCollection):
         finally:
             for one in undo:
                 one()
-
-    def add_metrics(self, metrics: Any, *additional_metrics: Metric) -> None:
-        super().add_metrics(metrics, *additional_metrics)
-        from gapless.metrics.torchmetrics._classes import unwait_added
-
-        unwait_added(self)
 
     def _merge_compute_groups(self) -> None:
         answers = _equal_states(self)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from gapless.metrics.torchmetrics._relink import in_library
+from gapless.trees import mapped
 
 SAYS = "runs on the host, from one copy of the states: one wait in all"
 
@@ -138,14 +139,12 @@ def _together(tensors: list[Tensor]) -> list[Tensor]:
 
 def _sent(value: Any, device: torch.device) -> Any:
     """`value` with its tensors on `device`, sent through pinned memory: nothing waits for them."""
-    if isinstance(value, Tensor):
-        if value.device.type != "cpu":
-            return value
-        if value.dim() == 0:
-            return torch.full((), value.item(), dtype=value.dtype, device=device)
-        return value.pin_memory().to(device, non_blocking=True) if value.numel() else value.to(device)
-    if isinstance(value, dict):
-        return {key: _sent(one, device) for key, one in value.items()}
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(_sent(one, device) for one in value)
-    return value
+
+    def sent(tensor: Tensor) -> Tensor:
+        if tensor.device.type != "cpu":
+            return tensor
+        if tensor.dim() == 0:
+            return torch.full((), tensor.item(), dtype=tensor.dtype, device=device)
+        return tensor.pin_memory().to(device, non_blocking=True) if tensor.numel() else tensor.to(device)
+
+    return mapped(value, sent)

@@ -11,7 +11,7 @@ from typing import Any
 import torchmetrics
 from torchmetrics import Metric
 
-from gapless.metrics.torchmetrics._classes import waited_class
+from gapless.metrics.torchmetrics._origins import waited_class
 
 MEASURED = Path(__file__).with_name("measured.tsv")
 COLUMNS = (

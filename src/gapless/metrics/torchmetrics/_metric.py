@@ -13,24 +13,13 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from gapless.metrics.torchmetrics import _sync
 from gapless.metrics.torchmetrics._checks import Counter, count_for, deliver, poll
-
-
-def _rebuild(cls: type) -> Any:
-    """An empty object of `cls`, unwaited: what a pickle or a copy is filled into."""
-    from gapless.metrics.torchmetrics._classes import unwaited_class
-
-    return object.__new__(unwaited_class(cls))
+from gapless.metrics.torchmetrics._origins import waited_class
 
 
 class UnwaitedMetric(Metric):
     """What is changed in every metric. Stands right before `Metric` in the order of resolution."""
 
     _unwaited_checks: Counter
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        from gapless.metrics.torchmetrics._classes import waited_class
-
-        return _rebuild, (waited_class(type(self)),), self.__getstate__()
 
     def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = super()._wrap_update(update)
@@ -89,8 +78,6 @@ class UnwaitedMetric(Metric):
         _put_back(self, before)
 
     def merge_state(self, incoming_state: Any) -> None:
-        from gapless.metrics.torchmetrics._classes import waited_class
-
         if isinstance(incoming_state, waited_class(type(self))):
             incoming_state = cast(Metric, incoming_state).metric_state
         super().merge_state(incoming_state)

@@ -96,10 +96,7 @@ class Table:
 
 @lru_cache(maxsize=1)
 def table() -> Table:
-    """The table for the installed version, made once."""
-    from gapless.metrics.torchmetrics import replacements
-
-    assert replacements
+    """The table for the installed version, made once, of what :mod:`.replacements` has registered."""
     found = [(one, original) for one in REPLACEMENTS if needed(one, original := original_of(one))]
     bad = [one for one, original in found if original is None or digest_of(original) not in known(one)]
     groups = {one.group for one in bad}

@@ -8,8 +8,7 @@ stacking and reducing, is TorchMetrics' own code on the same values, so results 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +18,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat, dim_zero_max, dim_zero_mean, dim_zero_min, dim_zero_sum
 
 from gapless.metrics.torchmetrics._constants import tensor_without_waiting
+from gapless.metrics.torchmetrics._origins import waited_class
+from gapless.metrics.torchmetrics._relink import in_library
 
 REDUCED = (dim_zero_sum, dim_zero_mean, dim_zero_max, dim_zero_min)
 """Reductions that need the same shape on every rank."""
@@ -77,9 +78,6 @@ def announced(metric: Metric) -> bool:
     """
     if any(reduction not in REDUCED for reduction in metric._reductions.values()):
         return True
-    from gapless.metrics.torchmetrics._classes import waited_class
-    from gapless.metrics.torchmetrics._relink import in_library
-
     return not in_library(waited_class(type(metric)).__module__) or any(
         isinstance(metric, cls) for cls in _changing_shape()
     )
@@ -204,63 +202,10 @@ def _unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
     return [found[i] for i in range(len(forms))]
 
 
-_BEFORE = "_unwaited_gathered"
+GATHERED = "_unwaited_gathered"
+"""The attribute under which a metric finds what was gathered for it."""
 
 
 def gathered_before(metric: Metric) -> list[list[Tensor]] | None:
-    """What `exchanged` has gathered for `metric`, once."""
-    return metric.__dict__.pop(_BEFORE, None)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def exchanged(metrics: Sequence[Metric]) -> Iterator[None]:
-    """Within this block the metrics find their states gathered; one exchange for each process group.
-
-    Metrics that share their states (a collection's compute groups) share what was gathered.
-    """
-    groups: dict[int, tuple[Any, list[Metric]]] = {}
-    for metric in metrics:
-        if _will_sync(metric):
-            groups.setdefault(id(metric.process_group), (metric.process_group, []))[1].append(metric)
-    touched = []
-    try:
-        for group, members in groups.values():
-            touched += members
-            _gather_for(members, group)
-        yield
-    finally:
-        for metric in touched:
-            metric.__dict__.pop(_BEFORE, None)
-
-
-def _gather_for(members: list[Metric], group: Any) -> None:
-    leaders: dict[tuple[int, ...], Metric] = {}
-    keys = {}
-    for metric in members:
-        key = tuple(id(getattr(metric, name)) for name in metric._reductions)
-        keys[id(metric)] = key
-        leaders.setdefault(key, metric)
-    gathered = dict(zip(leaders, exchange(list(leaders.values()), group), strict=True))
-    for metric in members:
-        metric.__dict__[_BEFORE] = [list(ranks) for ranks in gathered[keys[id(metric)]]]
-
-
-def _will_sync(metric: Metric) -> bool:
-    """Whether the metric's next `compute` will meet the other ranks, in the way known here."""
-    from torchmetrics.wrappers.abstract import WrapperMetric
-
-    from gapless.metrics.torchmetrics._metric import UnwaitedMetric
-
-    own = type(metric)._sync_dist is UnwaitedMetric._sync_dist
-    return (
-        own
-        and not isinstance(metric, WrapperMetric)
-        and bool(metric._reductions)
-        and bool(metric._to_sync)
-        and not metric._is_synced
-        and metric._computed is None
-        and metric.dist_sync_fn is None
-        and understands(metric)
-        and callable(metric.distributed_available_fn)
-        and bool(metric.distributed_available_fn())
-    )
+    """What :func:`._exchanged.exchanged` has gathered for `metric`, once."""
+    return metric.__dict__.pop(GATHERED, None)  # type: ignore[no-any-return]

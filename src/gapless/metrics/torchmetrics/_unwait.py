@@ -20,10 +20,10 @@ from gapless.metrics.torchmetrics._classes import (
     make_unwaited,
     make_waiting,
     metrics_in,
-    waited_class,
 )
 from gapless.metrics.torchmetrics._host import on_host
 from gapless.metrics.torchmetrics._measured import Waits, measured, name_of
+from gapless.metrics.torchmetrics._origins import waited_class
 from gapless.metrics.torchmetrics._own_code import waiting_lines, where
 from gapless.metrics.torchmetrics._relink import SCALARS, in_library
 from gapless.metrics.torchmetrics._report import MetricChanges, render

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gapless.metrics.wrappers.bootstrap import BootStrapper
-from gapless.metrics.wrappers.inside import ClasswiseWrapper, MinMaxMetric
 from gapless.metrics.wrappers.multioutput import MultioutputWrapper
 from gapless.metrics.wrappers.multitask import MultitaskWrapper
 from gapless.metrics.wrappers.running import Running, RunningMean, RunningSum
@@ -13,6 +12,7 @@ from gapless.metrics.wrappers.transformations import (
     LambdaInputTransformer,
     MetricInputTransformer,
 )
+from gapless.metrics.wrappers.transparent import ClasswiseWrapper, MinMaxMetric
 
 __all__ = [
     "BinaryTargetTransformer",

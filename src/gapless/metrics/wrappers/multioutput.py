@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics.metric import Metric
-from gapless.metrics.wrappers.inside import check_metric
+from gapless.metrics.stateful import Stateful
+from gapless.metrics.wrappers.transparent import check_metric
 
 
 class MultioutputWrapper(Metric):
@@ -81,7 +82,7 @@ class MultioutputWrapper(Metric):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
 
-    def _holders(self) -> list[Metric]:
+    def _holders(self) -> list[Stateful]:
         return [holder for metric in self._several() for holder in metric._holders()]
 
     def _several(self) -> list[Metric]:

@@ -15,7 +15,8 @@ from gapless.metrics.aggregation import MeanMetric, SumMetric
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import REDUCE, Slot, State, Statistic, swap
-from gapless.metrics.wrappers.inside import check_metric
+from gapless.metrics.wrappers.transparent import check_metric
+from gapless.trees import mapped
 
 OWN = ("next", "faults", "clean")
 """Slots of a window that are not rows of the statistic inside."""
@@ -124,7 +125,7 @@ class Running(Metric):
         """Add a batch and return the value of this batch alone."""
         self.update(*args, **kwargs)
         with self.base_metric.sync_context(should_sync=self.base_metric.dist_sync_on_step):
-            found = declared.changed(self.base_metric._squeezed_result(), Tensor.clone)
+            found = mapped(self.base_metric._squeezed_result(), Tensor.clone)
         self.__dict__["_forward_cache"] = found
         return found
 
@@ -152,7 +153,7 @@ class Running(Metric):
                 declared.put(base, states)
         whole = declared.taken(base)
         if self._is_synced:
-            whole = declared.everywhere(base, self.process_group, self.dist_sync_fn)
+            whole = declared.reduce(base, self.process_group, self.dist_sync_fn)
         declared.put(base, last)
         return whole
 

@@ -14,7 +14,7 @@ import jinja2
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-import gapless
+from gapless._version import __version__
 from gapless.model import Profile, Report, Site
 from gapless.model.comparison import Comparison
 from gapless.model.loading import Diagnosis
@@ -222,7 +222,7 @@ def _filled(template: str, shown: dict[str, Any], clean: Clean, drawn: Sequence[
             policy=Markup(
                 f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}"
             ),
-            version=gapless.__version__,
+            version=__version__,
         )
     )
     return made if made.endswith("\n") else made + "\n"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics.metric import Metric
+from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Slot, Statistic
 
 
@@ -45,7 +46,7 @@ class Transparent(Metric):
         self.inner.update(*args, **kwargs)
         self._ledger.updated_once(torch.compiler.is_compiling())
 
-    def _holders(self) -> list[Metric]:
+    def _holders(self) -> list[Stateful]:
         return self.inner._holders()
 
     def _parameters_of_update(self) -> list[inspect.Parameter]:

@@ -1,27 +1,25 @@
-"""Metrics' states over all processes, put in the place of the local ones for a while."""
+"""Metrics' global states, reduced over all processes, in the place of the local ones for a while."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.metrics import declared
 from gapless.metrics.distributed import Reduction, gathered_by
+from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import State, Statistic, swap
 
-if TYPE_CHECKING:
-    from gapless.metrics.metric import Metric
 
-
-class Everywhere:
+class GlobalStates:
     """The states of several metrics over their processes: one reduction for each group of processes.
 
     With `async_op` nothing waits for the other processes before :meth:`held`, except for states that classes
     written for TorchMetrics declare, which are reduced at once.
     """
 
-    def __init__(self, members: Sequence[Metric], async_op: bool = False) -> None:
+    def __init__(self, members: Sequence[Stateful], async_op: bool = False) -> None:
         by_group: dict[Any, dict[int, Statistic]] = {}
         for member in members:
             found = by_group.setdefault((member.process_group, member.dist_sync_fn), {})
@@ -35,7 +33,7 @@ class Everywhere:
         ]
         holders = {id(one): (one, member) for member in members for one in member._holders()}
         self._declared = [
-            (one, declared.everywhere(one, member.process_group, member.dist_sync_fn))
+            (one, declared.reduce(one, member.process_group, member.dist_sync_fn))
             for one, member in holders.values()
         ]
 
