@@ -56,7 +56,7 @@ def compare(
 
 
 def regression(made: Comparison, bound: float) -> str:
-    """Why `made` is a regression over `bound` percent: requests fail now, or more is reserved; "": it is none."""
+    """Why it is a regression over `bound` percent: requests fail now, or more is reserved; "": it is none."""
     memory, peak = made.memory, made.length
     if memory is not None and memory.after.failures > memory.before.failures:
         return "requests for memory fail that did not before"
