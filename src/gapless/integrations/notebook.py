@@ -122,10 +122,11 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
             ending = Ending(how="error", status=1, message=failure) if failure else Ending()
         session = emulator.session(script=("the cell",), ending=ending)
     cells = _cells(shell, session)
-    made = report(
-        _renamed(session, cells),
-        read=lambda file: text if file == name else read_source(cells.get(file, file)),
-    )
+
+    def read(file: str) -> str:
+        return text if file == name else read_source(cells.get(file, file))
+
+    made = report(_renamed(session, cells), read=read)
     sentence = made.sentence[:1].upper() + made.sentence[1:]
     return msgspec.structs.replace(made, verdict=msgspec.structs.replace(made.verdict, sentence=sentence))
 

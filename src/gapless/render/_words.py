@@ -10,7 +10,7 @@ from gapless.model.finding import Caller
 from gapless.model.loading import Diagnosis
 from gapless.model.memory import MemoryReport
 from gapless.model.profile import Price
-from gapless.model.wording import WHEN, count, duration, number, percent, reach
+from gapless.model.wording import WHEN, count, duration, number, percent, reach, size
 
 _WIDE, _NOTHING = 3.0, 1_000
 """A price whose range spans more than this factor is told as an upper limit; nanoseconds that are nothing."""
@@ -124,6 +124,21 @@ def _reach(one: Price) -> str:
     if one.most_last - one.least_last < 0.01 * one.last:
         return ""
     return f" ({reach(one.least_last, one.most_last)})"
+
+
+def operators(finding: Finding) -> str:
+    """What waits: the Python call where it says more, the operators, and the node in backward."""
+    calls = list(dict.fromkeys(site.call for site in finding.sites if site.call))
+    names = ", ".join(finding.operators)
+    text = f"{', '.join(calls)} ({names})" if calls else names
+    details = list(dict.fromkeys(site.detail for site in finding.sites if site.detail))
+    if details:
+        text += f", {' and '.join(details)}"
+    if finding.node:
+        text += f", in {finding.node}"
+    if finding.bytes:
+        text += f", {size(finding.bytes)} in all"
+    return text
 
 
 def caller(one: Caller, path: Naming) -> str:

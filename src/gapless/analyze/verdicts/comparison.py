@@ -9,16 +9,12 @@ from gapless.model.comparison import Comparison
 from gapless.model.proof import Proof
 from gapless.model.verdict import Level
 
-_SENTENCES = {
-    "profiles": profile_sentence,
-    "sessions": session_sentence,
-    "memory": lambda made: made.sentence,
-}
+_SENTENCES = {"profiles": profile_sentence, "sessions": session_sentence}
 
 
 def of_runs(made: Comparison, new: tuple[Finding, ...]) -> Verdict:
     """The first lines of a comparison; `new` are the findings that the second run alone has."""
-    sentence = _SENTENCES[made.of](made)
+    sentence = _SENTENCES[made.of](made) if made.of in _SENTENCES else made.sentence
     worse = bool(new) or (made.length.change > 0 and not made.within_spread)
     waits = [(position, one.frequency.per_step) for position, one in enumerate(new) if one.frequency.per_step]
     return Verdict(
