@@ -123,9 +123,9 @@ def room(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
     """The device's name, what the process may reserve of it, and what it has; -1 where nothing is said."""
     name, capacity, total = "", -1, -1
     if gpu is not None:
-        from gapless.emulate.gpus import find
+        from gapless.model.gpus import find_card
 
-        found = find(gpu)
+        found = find_card(gpu)
         name, capacity, total = found.name, found.total_memory - CONTEXT, found.total_memory
     if limit is not None:
         capacity = parse_size(limit)

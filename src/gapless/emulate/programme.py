@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from gapless.emulate.device import Queued
-from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
 from gapless.emulate.placement import HOST
+from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry, Programme, Segment
 from gapless.model.programme import Gpu as Peaks
 
