@@ -11,6 +11,7 @@ from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.sizes import SMALL, SMALL_SEGMENT, round_size, segment_size
 from gapless.memory.timing import timed
 from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FAILED, FREE, RETIRE, STEP, Recorded
+from gapless.model.memory_answer import Refusal
 
 if TYPE_CHECKING:
     from gapless.memory.frames import Places
@@ -48,6 +49,7 @@ class History:
         self._opening = True
         self._private = _Ranges(start.private)
         self._retired: set[int] = set()
+        self._refused: list[int] = []
         self._calls = Calls(start)
         self._most = most_reserved(trace, start.reserved)
         self._odd: dict[str, int] = {}
@@ -84,7 +86,18 @@ class History:
             spaces=tuple((stream, small, at) for stream, small, at in calls.spaces.found),
             floor=calls.floor,
             ceiling=calls.ceiling,
+            told=calls.device_free >= 0,
         )
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What is known of the requests that failed."""
+        told = zip(self._refused, self._calls.refusals, strict=True)
+        return tuple(Refusal(event=row, reserved=reserved, free=free) for row, (reserved, free) in told)
+
+    @property
+    def began(self) -> int:
+        """When it begins, by the recording's clock: nanoseconds, -1 where that is not told."""
+        return 1000 * self._origin if self.timed else -1
 
     def limit(self) -> int:
         """What this process could get of the device's memory; -1 where it never ran into its end.
@@ -251,10 +264,12 @@ class History:
     def _oom(self, at: int, entry: Any) -> None:
         place = self._places.of_entry(entry)
         self._row(FAILED, -1, entry, entry["size"], place, self.pool_number(pool_of(entry)))
+        self._refused.append(len(self.action) - 1)
         self._complete()
-        asked = -1
-        if not self._settings.expandable_segments:
-            asked = segment_size(entry["size"], self._settings.large_segment_size)
+        page = self._settings.large_segment_size
+        asked = segment_size(entry["size"], page)
+        if self._settings.expandable_segments:
+            asked += page  # pages are mapped behind what is there already: up to one more than the request
         self._calls.oom(entry, asked)
 
     def _snapshot(self, at: int, entry: Any) -> None:

@@ -140,6 +140,8 @@ def _run(
         start=start,
         recorded=recorded,
         times=call_times(trace),
+        began=history.began,
+        refusals=history.refusals(),
         notes=(*notes, *history.notes()),
     )
 
