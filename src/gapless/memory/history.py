@@ -50,6 +50,7 @@ class History:
         self._private = _Ranges(start.private)
         self._retired: set[int] = set()
         self._refused: list[int] = []
+        self._hand: dict[int, bool] = {}
         self._calls = Calls(start)
         self._most = most_reserved(trace, start.reserved)
         self._odd: dict[str, int] = {}
@@ -200,9 +201,9 @@ class History:
 
     def _segment_free(self, at: int, entry: Any) -> None:
         if not self._goes_on(at):
-            self._emptied = self._opening or _by_hand(entry) or not self._serves(at)
+            self._emptied = self._opening or self._by_hand(entry) or not self._serves(at)
         if self._emptied:
-            if not _continues(self._trace, at, _by_hand(entry)):
+            if not self._continues(at, self._by_hand(entry)):
                 self._row(EMPTY, -1, entry)
                 self._complete()
             self._calls.free(entry, releasing=False)
@@ -218,7 +219,27 @@ class History:
     def _goes_on(self, at: int) -> bool:
         """Whether this is more of what the entry before began: whose doing that is, is known already."""
         entry, before = self._trace[at], self._trace[at - 1] if at else {"action": ""}
-        return before["action"] in FREES and not (self._opening or _by_hand(entry) or _by_hand(before))
+        return before["action"] in FREES and not (
+            self._opening or self._by_hand(entry) or self._by_hand(before)
+        )
+
+    def _by_hand(self, entry: Any) -> bool:
+        """Whether the frames show that the user emptied the cache; each list is looked at once."""
+        frames = entry.get("frames") or ()
+        known = self._hand.get(id(frames))
+        if known is None:
+            known = self._hand[id(frames)] = any(
+                isinstance(frame, dict)
+                and ("emptyCache" in str(frame.get("name")) or frame.get("name") == "empty_cache")
+                for frame in frames
+            )
+        return known
+
+    def _continues(self, at: int, by_hand: bool) -> bool:
+        """Whether the entry before is of the same call."""
+        if not at or self._trace[at - 1]["action"] not in FREES:
+            return False
+        return not by_hand or self._by_hand(self._trace[at - 1])
 
     def _serves(self, at: int) -> bool:
         """Whether memory is given back for a request: what follows is more of it, or a failure.
@@ -286,22 +307,6 @@ class _Ranges:
     def at(self, address: int) -> str:
         at = bisect_right(self._starts, address) - 1
         return self._ranges[at][2] if at >= 0 and address < self._ranges[at][1] else ""
-
-
-def _by_hand(entry: Any) -> bool:
-    """Whether the frames show that the user emptied the cache."""
-    return any(
-        isinstance(frame, dict)
-        and ("emptyCache" in str(frame.get("name")) or frame.get("name") == "empty_cache")
-        for frame in entry.get("frames") or ()
-    )
-
-
-def _continues(trace: list[Any], at: int, by_hand: bool) -> bool:
-    """Whether the entry before is of the same call."""
-    if not at or trace[at - 1]["action"] not in FREES:
-        return False
-    return not by_hand or _by_hand(trace[at - 1])
 
 
 def _step_times(marks: list[Any]) -> list[int]:

@@ -195,10 +195,15 @@ def advice(report: MemoryReport) -> str:
     if lack is None:
         return f"None of {tried} is better than what the run has"
     less = f"What would: {binary_size(lack.short)} less at the peak"
+    if lack.unusable and lack.allocated + lack.asked <= lack.has:
+        less = (
+            f"Tensors alone would fit, {binary_size(lack.allocated + lack.asked)} with this one, but lie in "
+            f"pieces. What would: {binary_size(lack.short)} more, or fewer different sizes"
+        )
     if lack.afresh:
         return (
             f"No allocator setting helps from where the recording begins ({tried} tried), and whether one "
-            "set from the start would cannot be told: memory lay in pieces already. Laid out anew with "
+            "set from the start would help cannot be told: memory lay in pieces already. Laid out anew with "
             f"{lack.afresh} it comes through: record from the start of the script to be sure"
         )
     return f"No allocator setting helps ({tried} tried). {less}"

@@ -111,9 +111,7 @@ def needed(run: MemoryRun, where: Where, least: int, begin: Begin = "recorded") 
     return high
 
 
-def _attempt(
-    run: MemoryRun, where: Where, capacity: int, begin: Begin, *, grows: bool = False
-) -> Simulation:
+def _attempt(run: MemoryRun, where: Where, capacity: int, begin: Begin, *, grows: bool = False) -> Simulation:
     """The run with `capacity` bytes for its process, and no fraction of them."""
     settings = parse(run.settings)._replace(fraction=1.0)
     replay = Simulation(run, settings, capacity=capacity, total=where.total, begin=begin, grows=grows)

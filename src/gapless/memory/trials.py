@@ -176,7 +176,7 @@ def rank(trials: Sequence[Trial], baseline: Outcome) -> list[Trial]:
     """The best first: those that come through, with the fewest failures and retries.
 
     Then, where the run had trouble, what takes the least time; where it had none, the lowest peak. Where a
-    request failed, one setting comes before several together.
+    request failed, expandable segments and then one setting alone come before several together.
     """
     return sorted(trials, key=lambda one: _rank(one, baseline))
 
@@ -192,7 +192,7 @@ def _rank(trial: Trial, baseline: Outcome) -> tuple[float, ...]:
     peak, simple = round(outcome.peak_reserved / grain), trial.settings.count(":")
     failed = baseline.shortage is not None or baseline.failures
     last: tuple[int, ...] = (outcome.price, peak, simple) if trouble else (peak, outcome.price, simple)
-    last = (simple, *last) if failed else last
+    last = (trial.settings != EXPANDABLE, simple, *last) if failed else last
     return 0, outcome.failures, outcome.retries, *last
 
 

@@ -83,6 +83,10 @@ def better(memory: MemoryReport) -> str:
     if memory.advised:
         best = ", the best that was tried" if memory.best >= 0 else ", which its replay confirms"
         return f"set `PYTORCH_CUDA_ALLOC_CONF={memory.advised}`{best}"
+    if memory.lack is not None and memory.lack.afresh:
+        return (
+            "whether a setting helps cannot be told from this recording: record from the start of the script"
+        )
     few = "pad variable lengths to few sizes (multiples of 64 or 128), or run the largest batch first"
     if not memory.replayed:
         return f"{few}: a snapshot can be replayed, and tells whether a setting helps"
