@@ -7,7 +7,6 @@ import msgspec
 from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
-from gapless.analyze.verdicts.memory import verdict
 from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
 from gapless.model.memory import MemoryReport, MemoryRun
 from gapless.rules import of_kind
@@ -42,7 +41,7 @@ def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
 def report(made: MemoryReport) -> Report:
     """What replaying a run's memory says, as a document."""
     return Report(
-        verdict=verdict(made),
+        verdict=made.answer,
         kind="memory",
         findings=order(made.findings),
         tables=tables(made),

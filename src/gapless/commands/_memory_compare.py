@@ -49,10 +49,11 @@ def compare(
 ) -> MemoryComparison:
     """The memory of one device in both: the busiest before, and the same after if it is there."""
     from gapless.memory.compare import compare_runs
+    from gapless.memory.trials import Where
 
-    one = choose(before, None)
+    one = choose(before, None, Where())
     same = next((run for run in after if run.device == one.device), None)
-    return compare_runs((was, one), (now, same or choose(after, None)), nearby)
+    return compare_runs((was, one), (now, same or choose(after, None, Where())), nearby)
 
 
 def regression(made: Comparison, bound: float) -> str:

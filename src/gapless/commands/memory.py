@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from gapless.analyze import report as as_document
 from gapless.commands import _output
 from gapless.commands._bar import bar
 from gapless.commands._memory_input import choose, parse_size, read, room
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
 from gapless.model.memory import LargestBatch, MemoryReport, MemoryRun
-from gapless.render import _memory
 
 if TYPE_CHECKING:
     from gapless.memory.report import Wishes
@@ -25,9 +24,7 @@ __all__ = ["command", "parse_size", "read"]
 
 
 @click.command("memory")
-@click.option(
-    "-f", "--format", "form", type=click.Choice(("html", "json", "text")), default="text", show_default=True
-)
+@_output.report_options
 @click.option(
     "--try",
     "tried",
@@ -55,13 +52,14 @@ __all__ = ["command", "parse_size", "read"]
 )
 @click.option("-o", "--output", metavar="FILE", help="Save the run; `gapless memory FILE` replays it again.")
 @click.option("-j", "--jobs", metavar="N", type=click.IntRange(1), help="Settings tried at once.")
-@click.option("--all", "unfold", is_flag=True, help="Every row of every list.")
-@click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("snapshot", metavar="SNAPSHOT")
 def command(
     snapshot: str,
     form: str,
+    unfold: bool,
+    verbose: bool,
+    no_color: bool,
     tried: tuple[str, ...],
     search: bool,
     gpu: str | None,
@@ -72,8 +70,6 @@ def command(
     exported: str | None,
     output: str | None,
     jobs: int | None,
-    unfold: bool,
-    no_color: bool,
     quiet: bool,
 ) -> int:
     """Replay PyTorch's caching allocator on a recorded run: who holds the memory, what its settings cost.
@@ -94,16 +90,21 @@ def command(
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage; 3 the snapshot could not be read.
     """
     _output.refuse_terminal(form, sys.stdout, f"gapless memory -f html {snapshot}")
-    run = choose(read(snapshot), device)
     wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
+    runs = read(snapshot)
+    run = choose(runs, device, wishes.where)
     made = _made(run, wishes, quiet)
+    if len(runs) > 1:
+        from gapless.memory.devices import others as others_of
+
+        made = msgspec.structs.replace(made, others=others_of(runs, run, wishes.where))
     if others:
         made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
     _keep(run, made, wishes, output, exported)
     if form == "html":
         made = _drawn(run, made, wishes)
-    _write(made, form, unfold, no_color)
-    return EXIT_FINDINGS if made.baseline.shortage is not None and wishes.capacity >= 0 else EXIT_OK
+    _output.show([as_document(made)], form, unfold, verbose, no_color)
+    return EXIT_FINDINGS if made.lack is not None and wishes.capacity >= 0 else EXIT_OK
 
 
 def _wishes(
@@ -139,10 +140,8 @@ def _made(run: MemoryRun, wishes: Wishes, quiet: bool) -> MemoryReport:
 def _drawn(run: MemoryRun, made: MemoryReport, wishes: Wishes) -> MemoryReport:
     """The report with what a page draws."""
     from gapless.memory.tracking import track
-    from gapless.memory.trials import Where
 
-    where = Where(wishes.capacity, wishes.total, wishes.begin)
-    return msgspec.structs.replace(made, track=track(run, made, where))
+    return msgspec.structs.replace(made, track=track(run, made, wishes.where))
 
 
 def _keep(
@@ -166,23 +165,11 @@ def _keep(
 def _largest(run: MemoryRun, others: tuple[str, ...], device: int | None, wishes: Wishes) -> LargestBatch:
     """The largest batch that fits, from this run and the `others`."""
     from gapless.memory.batch import largest_batch
-    from gapless.memory.trials import Where
 
     if wishes.capacity < 0 and run.limit < 0:
         raise UsageError("what should the batch fit into? --gpu or --limit says it")
-    runs = [run, *(choose(read(path), device) for path in others)]
-    return largest_batch(runs, Where(wishes.capacity, wishes.total, wishes.begin))
-
-
-def _write(made: MemoryReport, form: str, unfold: bool, no_color: bool) -> None:
-    style = _output.style_for(sys.stdout, color=not no_color, unfold=unfold, folder=os.getcwd())
-    if form == "html":
-        from gapless.render.html import memory as as_page
-
-        text = as_page(made, style)
-    else:
-        text = _memory.as_json(made, style) if form == "json" else _memory.as_text(made, style)
-    _output.write(sys.stdout, text)
+    runs = [run, *(choose(read(path), device, wishes.where) for path in others)]
+    return largest_batch(runs, wishes.where)
 
 
 @contextmanager

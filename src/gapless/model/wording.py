@@ -113,20 +113,20 @@ def size(nbytes: int) -> str:
     return f"{max(nbytes, 0)} B"
 
 
+def binary_size(nbytes: float) -> str:
+    """Bytes as torch writes memory, powers of 1024: ``512 B``, ``139 MiB``, ``84.3 GiB``."""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 0.9995 * (1 << power):
+            return f"{three_digits(nbytes / (1 << power))} {unit}"
+    return f"{max(int(nbytes), 0)} B"
+
+
 def percent(fraction: float) -> str:
     """A part of a whole: ``9.8 %``, ``33 %``; what is no part of it is cut off at 0 and 100."""
     value = 100 * min(max(fraction, 0.0), 1.0)
     if 0 < value < 0.05:
         return "under 0.1 %"
     return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
-
-
-def binary_size(nbytes: float) -> str:
-    """Bytes in powers of 1024, as torch writes them: ``139 MiB``, ``84.3 GiB``."""
-    for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= 0.9995 * length:
-            return f"{three_digits(nbytes / length)} {unit}"
-    return f"{max(int(nbytes), 0)} B"
 
 
 def change(before: float, after: float, unit: str, bound: bool = False) -> str:

@@ -10,7 +10,8 @@ from gapless.model import SourceLine, Table
 from gapless.model.table import Cell, Column, Row
 from gapless.render._canvas import Canvas
 
-_GAP, _LEAST_NAME, _LEAST_DRAWN = 2, 16, 8
+_GAP, _LEAST_NAME, _LEAST_DRAWN, _LEAST_TEXT = 2, 12, 8, 24
+_LONG_TITLE = 34
 _TONES = {"": "", "good": "green", "bad": "red", "dim": "dim", "bold": "bold"}
 _LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " ._-=+*%#"
 
@@ -35,16 +36,39 @@ def _table(canvas: Canvas, one: Table) -> bool:
         for note in one.notes:
             canvas.wrapped(Text(f"{note}."))
         return False
-    widths = _widths(canvas, one.columns, shown, one.title)
-    _row(canvas, one.columns, [one.title, *(column.name for column in one.columns[1:])], widths, head=True)
-    for row in shown:
-        _row(canvas, one.columns, row.cells, widths, tone=row.tone)
+    if all(column.kind == "text" for column in one.columns) and len(one.columns) == 2:
+        _prose(canvas, one, shown)
+    else:
+        _grid(canvas, one, shown)
     rest = len(one.rows) - len(shown)
     if rest:
         canvas.clipped(Text(f"  … and {rest} {one.rest} (--all)", style="dim"))
     for note in one.notes:
         canvas.hanging(Text("  "), Text(note))
     return bool(rest)
+
+
+def _prose(canvas: Canvas, one: Table, rows: Sequence[Row]) -> None:
+    """Two columns of text: names, and sentences of any length beside them."""
+    if one.title:
+        canvas.clipped(Text(one.title, style="bold"))
+    width = min(max(len(_plain(canvas, row.cells[0])) for row in rows), canvas.style.width // 3)
+    for row in rows:
+        lead = Text(f"  {_plain(canvas, row.cells[0]):<{width}}  ", style="dim")
+        canvas.hanging(lead, Text(_plain(canvas, row.cells[1]), style=_TONES[row.tone]))
+
+
+def _grid(canvas: Canvas, one: Table, rows: Sequence[Row]) -> None:
+    """Columns, below their names; a long title stands above them."""
+    named = [column.name for column in one.columns[1:]]
+    title = one.title
+    if len(title) > _LONG_TITLE:
+        canvas.wrapped(Text(title, style="bold"))
+        title = ""
+    widths = _widths(canvas, one.columns, rows, title)
+    _row(canvas, one.columns, [title, *named], widths, head=True)
+    for row in rows:
+        _row(canvas, one.columns, row.cells, widths, tone=row.tone)
 
 
 def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], title: str) -> list[int]:
@@ -61,9 +85,9 @@ def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], titl
     for n in drawn:
         needs[n] = max(_LEAST_DRAWN, room - sum(w for k, w in enumerate(needs) if k not in drawn))
     over = sum(needs) - room
-    for n in sorted(range(len(columns)), key=lambda n: -needs[n]):
-        if over > 0 and columns[n].kind == "text":
-            cut = min(over, max(needs[n] - _LEAST_NAME, 0))
+    for n, column in enumerate(columns):  # a name that is too long stands above its numbers
+        if over > 0 and column.kind == "text":
+            cut = min(over, max(needs[n] - (_LEAST_TEXT if n else _LEAST_NAME), 0))
             needs[n] -= cut
             over -= cut
     return needs

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 
 from gapless.analyze.verdicts.changes import changes
-from gapless.analyze.verdicts.memory import verdict as memory_verdict
 from gapless.model import Finding, Report, SourceLine, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
@@ -25,9 +24,9 @@ def verdict(found: Report) -> Verdict:
     early = _nothing_to_tell(found)
     if early is not None:
         return early
-    exhausted = next((one for one in found.memory if one.baseline.shortage is not None), None)
+    exhausted = next((one for one in found.memory if one.lack is not None), None)
     if exhausted is not None:
-        return memory_verdict(exhausted)
+        return exhausted.answer
     estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)
