@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from gapless.render._memory import sparkline
 
 from gapless.commands import main
 from gapless.commands.memory import parse_size
@@ -17,7 +18,6 @@ from gapless.memory.recorder import Recorder
 from gapless.memory.sizes import MIB
 from gapless.model.memory import save
 from gapless.model.source import SourceLine
-from gapless.render._memory import sparkline
 from tests.tracing import Trace
 
 LINE = SourceLine("/home/me/model.py", 10, "forward")

@@ -1,32 +1,55 @@
-"""What holds of every format, whatever names a script, a trace or its author comes with."""
+"""What holds of every document in every format, whatever names a script, a trace or its author comes with."""
 
 from __future__ import annotations
 
 import json
+import re
+from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from building import example
 from hypothesis import given, settings
-from render.reports import hostile, names, of_profile
+from render.documents import KINDS, document
+from render.reports import hostile, names
 from rich.cells import cell_len
 
-from gapless.analyze.compare import compare_reports
-from gapless.render import Style, _cell, _comparison, formats, renderer
+from gapless.model import Report
+from gapless.render import Style, _cell, formats, renderer
 
 STYLE = Style(folder="/work")
 WITHOUT_PAGE = [form for form in formats() if form != "html"]  # the page has tests of its own
+HERE = Path(__file__).parent
+
+
+@cache
+def ordinary(kind: str) -> Report:
+    """The document with names that are no trouble."""
+    return document(kind)
 
 
 @pytest.mark.parametrize("form", WITHOUT_PAGE)
 @pytest.mark.parametrize("unicode", [True, False])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(name=names)
 def test_nothing_steers_a_terminal_and_every_encoding_holds_it(form, unicode, name):
+    harmless(hostile(name), form, unicode)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=4)
+@given(name=names)
+def test_nor_does_any_other_document(kind, name):
+    made = document(kind, name)
+    for form in WITHOUT_PAGE:
+        harmless(made, form, True)
+
+
+def harmless(made: Report, form: str, unicode: bool) -> None:
     style = msgspec.structs.replace(STYLE, unicode=unicode, unfold=True, frames=True)
-    text = renderer(form)(hostile(name), style)
+    text = renderer(form)(made, style)
     assert text.endswith("\n")
     text.encode("utf-8" if unicode else "ascii")
     assert [c for c in text if not c.isprintable() and c != "\n"] == []
@@ -37,7 +60,7 @@ def test_nothing_steers_a_terminal_and_every_encoding_holds_it(form, unicode, na
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(name=names)
 def test_names_of_any_length_fit_the_terminal(width, name):
     style = msgspec.structs.replace(STYLE, width=width, unfold=True)
@@ -45,6 +68,51 @@ def test_names_of_any_length_fit_the_terminal(width, name):
     # A path is not broken, so that it can be clicked and copied; it has its line for itself.
     assert [line for line in lines if cell_len(line) > width and not line.endswith((".py:7", "…"))] == []
     assert max(map(len, lines)) <= 1_100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_text_is_no_wider_than_the_terminal(kind, width):
+    for unicode in (True, False):
+        for unfold in (True, False):
+            style = msgspec.structs.replace(STYLE, width=width, unicode=unicode, unfold=unfold, frames=unfold)
+            lines = renderer("text")(ordinary(kind), style).split("\n")
+            assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_colours_change_nothing_but_colours(kind):
+    plain = renderer("text")(ordinary(kind), STYLE)
+    coloured = renderer("text")(ordinary(kind), msgspec.structs.replace(STYLE, color="truecolor"))
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_lines_are_the_same_in_every_format(kind):
+    """The verdict, then why, then what to do first, with its effect."""
+    made = ordinary(kind)
+    one = made.verdict
+    for form in ("text", "markdown", "github", "junit"):
+        text = " ".join(renderer(form)(made, msgspec.structs.replace(STYLE, width=4000)).split())
+        head = re.split(r"\W+", one.sentence)[0]
+        assert head in (text if form == "junit" else text[:300])  # there the cases stand before what is said
+    told = json.loads(renderer("json")(made, STYLE))
+    assert told["verdict"] == one.sentence
+    assert told["why"] == list(one.why)
+    assert [each["what"] for each in told["do_first"]] == [each.what for each in one.do_first]
+    assert [each["after"] for each in told["do_first"]] == [each.after for each in one.do_first]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_looks_as_it_did(kind):
+    """After an intended change: delete the file, run the test twice, and read the new file."""
+    path = HERE / "expected" / f"{kind}.txt"
+    text = renderer("text")(ordinary(kind), STYLE)
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+        pytest.fail(f"{path} was not there and has been written: read it")
+    assert text == path.read_text(encoding="utf-8")
 
 
 class Tags(HTMLParser):
@@ -56,7 +124,7 @@ class Tags(HTMLParser):
         self.seen.add((tag, frozenset(name for name, _ in attributes)))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(name=names)
 def test_a_cell_of_a_notebook_has_the_tags_of_any_other(name):
     """Two names that differ only in what they say give the same elements and attributes."""
@@ -66,21 +134,3 @@ def test_a_cell_of_a_notebook_has_the_tags_of_any_other(name):
         parser.feed(_cell.render(hostile(one), STYLE))
         seen.append(parser.seen)
     assert seen[0] - seen[1] == set()
-
-
-@settings(deadline=None, max_examples=15)
-@given(name=names)
-def test_comparisons(name):
-    made = compare_reports((name, example()), (name, hostile(name)))
-    for text in (_comparison.as_text(made, STYLE), _comparison.as_json(made, STYLE)):
-        text.encode()
-        assert [c for c in text if not c.isprintable() and c != "\n"] == []
-
-
-@pytest.mark.parametrize("width", [40, 50, 60, 80, 100])
-@pytest.mark.parametrize("made", [example, of_profile], ids=["session", "profile"])
-def test_text_is_no_wider_than_the_terminal(made, width):
-    style = msgspec.structs.replace(STYLE, width=width, unfold=True, frames=True)
-    for unicode in (True, False):
-        text = renderer("text")(made(), msgspec.structs.replace(style, unicode=unicode))
-        assert max(map(cell_len, text.split("\n"))) <= width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from gapless.rules._of_loader import findings
 
 from gapless.model import Hit
 from gapless.model.estimate import Range
@@ -11,7 +12,6 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Prediction, Setting, Transfer
 from gapless.model.loading_feed import Around, Begin, Column, Padding
 from gapless.rules import rule
-from gapless.rules._of_loader import findings
 
 MS = 1_000_000
 PADDED = Padding(

@@ -18,7 +18,9 @@ def answer(report: MemoryReport) -> Verdict:
     """The first lines."""
     todo = tuple(_do_first(report))
     why = [*_why(report), *([report.advice] if report.advice and not todo else [])]
-    level: Level = "failed" if report.lack is not None else "act" if todo or report.baseline.retries else "fine"
+    level: Level = (
+        "failed" if report.lack is not None else "act" if todo or report.baseline.retries else "fine"
+    )
     return Verdict(
         sentence=report.sentence,
         level="unknown" if level == "fine" and not report.replayed else level,
@@ -164,6 +166,13 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
             what=chosen.title if isinstance(chosen, Remedy) else f"PYTORCH_CUDA_ALLOC_CONF={chosen.settings}",
             before=lack.needs if lack is not None else base.peak_reserved,
             after=chosen.outcome.peak_reserved,
+            unit="bytes",
+        )
+    elif report.advised and report.expandable is not None:
+        yield Change(
+            what=f"PYTORCH_CUDA_ALLOC_CONF={report.advised}",
+            before=base.peak_reserved,
+            after=report.expandable.peak_reserved,
             unit="bytes",
         )
     for one in report.kept:

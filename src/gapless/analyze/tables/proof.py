@@ -44,7 +44,7 @@ def _sides(made: Proof) -> Table:
 
 def _differences(made: Proof) -> Table:
     rows = [Row((case.name, difference(one)), "bad") for case in made.failed for one in case.differences]
-    return _two("Not the same", rows, shown=3, rest="differences", where="before")
+    return _two("Not the same", rows, shown=3, rest="more", where="before")
 
 
 def difference(one: Difference) -> str:

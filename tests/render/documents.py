@@ -1,0 +1,86 @@
+"""One document of each kind, with `name` wherever a name can be."""
+
+from __future__ import annotations
+
+import msgspec
+from building import example
+from comparing import FAST_FINDINGS, SLOW_FINDINGS, fast, slow
+from remembering import diagnosed, remembered, trained
+from render.reports import hostile, of_profile
+
+from gapless.analyze import report
+from gapless.analyze.compare import Subject, compare_profiles, compare_reports
+from gapless.memory.compare import compare_runs
+from gapless.model import Report
+from gapless.model.comparison import Comparison, Measure, Side
+from gapless.model.proof import CaseResult, Cost, Difference, Proof
+
+KINDS = ("session", "profile", "memory", "loader", "profiles", "sessions", "memories", "proof")
+
+
+def document(kind: str, name: str = "train") -> Report:
+    """The document of that kind."""
+    return _MAKERS[kind](name)
+
+
+def _profiles(name: str) -> Report:
+    before = Subject(f"{name}.json", slow(), SLOW_FINDINGS)
+    return report(compare_profiles(before, Subject("fast.json", fast(), FAST_FINDINGS)))
+
+
+def _sessions(name: str) -> Report:
+    before = example()
+    steps = msgspec.structs.replace(before.steps, waits_per_step=2.2)
+    kept = tuple(one for one in before.findings if one.code != "GAP110")
+    after = msgspec.structs.replace(hostile(name), steps=steps, findings=(*kept, *hostile(name).findings))
+    return report(compare_reports((f"{name}.json", before), ("after.json", after)))
+
+
+def _memories(name: str) -> Report:
+    made = compare_runs((name, trained(3, name)), ("after", trained(6, name)))
+    sides = [Side(name=one.name, path=one.name) for one in (made.before, made.after)]
+    peak = Measure(name="reserved", before=made.before.reserved, after=made.after.reserved, unit="bytes")
+    return report(
+        Comparison(
+            sentence=made.sentence,
+            of="memory",
+            per="run",
+            before=sides[0],
+            after=sides[1],
+            length=peak,
+            memory=made,
+        )
+    )
+
+
+def _proof(name: str) -> Report:
+    one = Difference(where=name, before=name, after=name, largest=0.5, at=(1, 2), share=0.5)
+    cases = (
+        CaseResult(name=name, outcome="differs", differences=(one,) * 5),
+        CaseResult(name=f"{name} again", outcome="both raise", why=name),
+    )
+    cost = Cost(waits=2, first=3, operators=9, peak=7688, findings=hostile(name).findings)
+    made = Proof(
+        verdict=f"Not the same: {name}",
+        same=False,
+        before=f"/work/{name}.py:f",
+        after=name,
+        cases=cases,
+        gpu=name,
+        costs=(cost, cost),
+        again=f"gapless compare {name}",
+        notes=(name,),
+    )
+    return report(made)
+
+
+_MAKERS = {
+    "session": hostile,
+    "profile": lambda name: of_profile(path=name, notes=(name,)),
+    "memory": lambda name: report(remembered(trained(name=name, path=f"/work/{name}", gpu=name))),
+    "loader": lambda name: report(diagnosed(name)),
+    "profiles": _profiles,
+    "sessions": _sessions,
+    "memories": _memories,
+    "proof": _proof,
+}
