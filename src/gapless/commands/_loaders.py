@@ -39,13 +39,13 @@ class Loaders:
 
         A request to end the process is heeded: then the report comes with what is known until then.
         """
+        self._uses.stop()
+        if not self._uses.uses or not _can_measure(session):
+            return session, found
         from gapless.analyze.session import fed
         from gapless.capture.signals import Terminated, terminable
         from gapless.loading.examine import Interrupted
 
-        self._uses.stop()
-        if not self._uses.uses or not _can_measure(session):
-            return session, found
         try:
             with terminable():
                 uses = self._examine(found, steps)

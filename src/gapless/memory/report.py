@@ -229,8 +229,8 @@ def _trials(
 ) -> tuple[list[Trial], int]:
     """What was tried, the best first, and the position of the one to take.
 
-    Where a request fails or finds the GPU full, whether any setting helps is tried unasked. Where one failed that the replay meets,
-    no trial can tell.
+    Where a request fails or finds the GPU full, settings are tried unasked. Where one failed that the replay
+    meets, no trial can tell.
     """
     baseline = base.measure
     if baseline is None:

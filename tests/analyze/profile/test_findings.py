@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gapless.analyze.profile.headline import by_cause
 from tracing import Trace, training
 
 from gapless.analyze.profile.causes import by_cause
