@@ -142,6 +142,12 @@ def subject(report: Report, style: Style) -> str:
     return shown_path(SourceLine(name, 0), style) if name else ""
 
 
+def run(report: Report, style: Style) -> str:
+    """The file that was reported, or the script: what tells several reports apart."""
+    file = report.profile.path if report.profile is not None else report.path
+    return shown_path(SourceLine(file, 0), style) if file else subject(report, style)
+
+
 def reached(one: Finding) -> Iterator[SourceLine]:
     """The finding's line and the library's frames below it, as they were called."""
     if one.line is not None:

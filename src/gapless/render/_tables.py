@@ -147,7 +147,8 @@ def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
 def _plain(canvas: Canvas, cell: Cell) -> str:
     if isinstance(cell, SourceLine):
         function = f" {cell.function}" if cell.function and cell.function != "<module>" else ""
-        return canvas.style.ascii(f"{canvas.style.path(cell.file)}:{cell.line}{function}")
+        line = f":{cell.line}" if cell.line else ""  # of a whole file there is none
+        return canvas.style.ascii(f"{canvas.style.path(cell.file)}{line}{function}")
     return canvas.style.ascii(str(cell)) if isinstance(cell, str) else ""
 
 

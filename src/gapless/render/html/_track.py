@@ -30,8 +30,26 @@ _LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
 _OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
 
 
-def data(made: MemoryReport, track: Track, name: str, clean: Clean) -> dict[str, Any]:
-    """What is drawn of `made`; `name` is the section that tells of it."""
+def drawn(every: Sequence[MemoryReport], prefix: str, peak: str, clean: Clean) -> list[dict[str, Any]]:
+    """The memory of each device that can be drawn; `peak` is the table of who holds it, "" for none."""
+    found = []
+    for made in every:
+        if made.track is not None:
+            several = len(every) > 1
+            found.append(
+                {
+                    "id": f"{prefix}memory{made.device if several else ''}",
+                    "title": f"Memory of GPU {made.device}" if several else "Memory",
+                    "data": data(made, made.track, peak, clean),
+                    "finest": made.track.finest,
+                    "thinned": len(made.track.windows) > 1,
+                }
+            )
+    return found
+
+
+def data(made: MemoryReport, track: Track, target: str, clean: Clean) -> dict[str, Any]:
+    """What is drawn of `made`; `target` is where those who hold the peak are told."""
     calls, steps = track.calls, track.steps
     used = [
         number for number in range(len(track.layers)) if any(any(one.layers[number]) for one in track.windows)
@@ -58,9 +76,9 @@ def data(made: MemoryReport, track: Track, name: str, clean: Clean) -> dict[str,
         "peak": {
             "event": made.peak.event,
             "allocated": made.baseline.peak_allocated,
-            "id": f"{name}-peak" if made.peak.owners else "",
+            "id": target,
         },
-        "stops": _stops(made, track, name),
+        "stops": _stops(made, track, target),
     }
 
 
@@ -80,11 +98,6 @@ def _color(one: Layer, number: int) -> str:
     return _LINES[number % len(_LINES)] if one.line is not None or one.operator else "c-unknown"
 
 
-def kind_color(kind: str) -> str:
-    """The variable of the style that a kind of tensor is drawn with."""
-    return _COLORS.get(kind, "c-unknown")
-
-
 def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
     """The run under other settings. The best is drawn from the start, and what the user asked for by name."""
     best = made.trials[made.best].settings if made.best >= 0 else ""
@@ -101,15 +114,15 @@ def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
     ]
 
 
-def _stops(made: MemoryReport, track: Track, name: str) -> list[dict[str, Any]]:
+def _stops(made: MemoryReport, track: Track, target: str) -> list[dict[str, Any]]:
     """What is worth going to, in order: the peaks, and where the driver had no more."""
-    found = [(made.peak.event, "the peak: most is allocated", f"{name}-peak" if made.peak.owners else "")]
+    found = [(made.peak.event, "the peak: most is allocated", target)]
     if made.height.event != made.peak.event:
         found.append((made.height.event, "most is reserved", ""))
     base = made.baseline
     for one, told in ((base.shortage, "out of memory"), (base.failure, "a request that failed")):
         if one is not None:
-            found.append((one.event, told, f"{name}-short"))
+            found.append((one.event, told, ""))
     full = [
         at
         for at, what in zip(track.calls.event, track.calls.what, strict=True)
