@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gapless.model import Finding, Report, SourceLine, Table, Verdict
 from gapless.model.table import Column, Row
+from gapless.model.verdict import Level
 from gapless.model.wording import count, duration, in_column, percent
 
 SHOWN = 20
@@ -93,7 +94,8 @@ def _verdict(ranked: Sequence[Shared], reports: Sequence[Report]) -> Verdict:
     what = "profile" if profiles == len(reports) else "run" if profiles else "checked script"
     told = count(len(reports), what)
     levels = {one.verdict.level for one in reports}
-    level = next((one for one in ("failed", "act", "fine") if one in levels), "unknown")
+    worst: tuple[Level, ...] = ("failed", "act", "fine")
+    level: Level = next((one for one in worst if one in levels), "unknown")
     if not ranked or ranked[0].of_the_profile:
         return Verdict(sentence=f"{told}: nothing to fix was found in any of them", level=level)
     first = ranked[0]

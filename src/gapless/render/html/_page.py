@@ -117,7 +117,8 @@ def _run(
     numbers = tables.views(report.tables, clean, {**places, **(links or {})}, prefix)
     profile = report.profile
     lanes = profile.lanes if profile is not None else None
-    peak = next((one["id"] for one in numbers if "peak" in one["title"].lower()), "")
+    told = (one["id"] for one in numbers if any(word in one["title"].lower() for word in ("peak", "failed")))
+    peak = next(told, "")
     memory = track.drawn(report.memory, prefix, peak, clean)
     for one in memory:
         one["data"] = Markup(_json(clean.whole(one["data"])))

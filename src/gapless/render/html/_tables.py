@@ -21,7 +21,7 @@ def views(tables: Sequence[Table], clean: Clean, links: Links, prefix: str = "")
     taken: list[str] = []
     found = []
     for one in tables:
-        name = re.sub(r"[^a-z0-9]+", "-", one.title.lower()).strip("-")[:40] or "numbers"
+        name = re.sub(r"[^a-z0-9]+", "-", clean(one.title).lower()).strip("-")[:40] or "numbers"
         taken.append(name)
         twins = taken.count(name)
         found.append(_view(one, clean, links, f"{prefix}numbers-{name}{f'~{twins}' if twins > 1 else ''}"))

@@ -7,7 +7,6 @@ from typing import Any
 
 from gapless.model.memory import MemoryReport
 from gapless.model.track import Layer, Points, Track
-from gapless.render import _memory_words as words
 from gapless.render.html._clean import Clean
 
 _UNIT = 512
@@ -26,6 +25,14 @@ _COLORS = {
     "communication": "c-communication",
     "unknown": "c-unknown",
 }
+_NAMES = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "activation": "forward",
+    "batch": "batches",
+    "workspace": "workspaces",
+}
+"""Kinds of tensors whose names say too little."""
 _LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
 _OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
 
@@ -68,7 +75,7 @@ def data(made: MemoryReport, track: Track, target: str, clean: Clean) -> dict[st
             "size": calls.size,
             "place": calls.place,
         },
-        "places": [f"{words.short(one.file, clean.path)}:{one.line} {one.function}" for one in track.places],
+        "places": [f"{_short(one.file, clean)}:{one.line} {one.function}" for one in track.places],
         "steps": steps,
         "each": each,
         "others": others(made, track),
@@ -84,9 +91,9 @@ def data(made: MemoryReport, track: Track, target: str, clean: Clean) -> dict[st
 
 def _named(one: Layer, clean: Clean) -> str:
     if one.kind:
-        return words.KINDS.get(one.kind, one.kind)
+        return _NAMES.get(one.kind, one.kind)
     if one.line is not None:
-        return f"{words.short(one.line.file, clean.path)}:{one.line.line} {one.line.function}"
+        return f"{_short(one.line.file, clean)}:{one.line.line} {one.line.function}"
     return one.operator or ("from before the recording" if one.before else "elsewhere")
 
 
@@ -149,3 +156,9 @@ def _steps(column: Sequence[int], unit: int = 1) -> list[int]:
         found.append(value // unit - before)
         before = value // unit
     return found
+
+
+def _short(file: str, clean: Clean) -> str:
+    """The path from the working directory; of one that is elsewhere and long, its last two parts."""
+    parts = clean.path(file).replace("\\", "/").split("/")
+    return "/".join(parts if len(parts) < 4 else parts[-2:])
