@@ -89,17 +89,45 @@ def test_the_verdict_comes_first():
     made = example()
     at = SourceLine("/work/train.py", 60, "train")
     changes = (
-        Change(what="log `loss` rarely", line=at, lines=(60, 61, 62), before=8.8e6, after=1.9e6, findings=(0,), codes=("GAP110",)),
+        Change(
+            what="log `loss` rarely",
+            line=at,
+            lines=(60, 61, 62),
+            before=8.8e6,
+            after=1.9e6,
+            findings=(0,),
+            codes=("GAP110",),
+        ),
         Change(what="launch less", place="everywhere", before=1.9e6, after=1.7e6, bound=True),
     )
     verdict = Verdict(
-        sentence="It idles", level="act", why=("of the loader",), do_first=changes, confidence="estimated", not_seen=("evaluation",)
+        sentence="It idles",
+        level="act",
+        why=("of the loader",),
+        do_first=changes,
+        confidence="estimated",
+        not_seen=("evaluation",),
     )
     page = shown(msgspec.structs.replace(made, verdict=verdict), folder="/work")
     assert_sound(page)
     text = " ".join(page.text.split())
-    order = ["It idles.", "estimated", "of the loader.", "Do first", "per step", "log loss rarely", "train.py:60–62", "8.8 → 1.9 ms"]
-    order += ["launch less", "everywhere", "1.9 → ≥ 1.7 ms", "Not checked: evaluation.", f"Findings {len(made.findings)}"]
+    order = [
+        "It idles.",
+        "estimated",
+        "of the loader.",
+        "Do first",
+        "per step",
+        "log loss rarely",
+        "train.py:60–62",
+        "8.8 → 1.9 ms",
+    ]
+    order += [
+        "launch less",
+        "everywhere",
+        "1.9 → ≥ 1.7 ms",
+        "Not checked: evaluation.",
+        f"Findings {len(made.findings)}",
+    ]
     places = [text.index(one) for one in order]
     assert places == sorted(places)
     first = next(one for one in page.ids if one.startswith(made.findings[0].code))
@@ -194,7 +222,9 @@ def with_text(made: Report, text: str) -> Report:
     columns = (Column("", "text"), Column(text))
     return Report(
         verdict=Verdict(sentence=text, why=(text,), confidence=text, do_first=(change,), not_seen=(text,)),
-        tables=(Table(title=text, columns=columns, rows=(Row((text, text)), Row((line, text))), notes=(text,)),),
+        tables=(
+            Table(title=text, columns=columns, rows=(Row((text, text)), Row((line, text))), notes=(text,)),
+        ),
         script=(text,),
         ending=made.ending,
         findings=(hit,),

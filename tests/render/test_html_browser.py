@@ -57,7 +57,9 @@ def page_of(found: Report | list[Report] | MemoryReport) -> str:
     if isinstance(found, MemoryReport):
         verdict = Verdict(sentence=found.sentence)
         tables = (Table(title="At the peak", notes=("nobody",)),)
-        found = Report(kind="memory", verdict=verdict, memory=(found,), tables=tables, findings=found.findings)
+        found = Report(
+            kind="memory", verdict=verdict, memory=(found,), tables=tables, findings=found.findings
+        )
     return renderer("html")(found, style)
 
 
@@ -322,7 +324,10 @@ def test_labels_do_not_run_into_each_other(visit, made):
           const pen = document.querySelector('.canvas .main').getContext('2d');
           const was = pen.fillText.bind(pen);
           let texts = [];
-          pen.fillText = (text, x, y) => { texts.push([x, x + pen.measureText(text).width, y, text]); was(text, x, y); };
+          pen.fillText = (text, x, y) => {
+            texts.push([x, x + pen.measureText(text).width, y, text]);
+            was(text, x, y);
+          };
           const [low, high] = gaplessStages[0].whole;
           const found = [];
           for (const share of [1, 0.3, 0.05, 0.01]) {
@@ -331,7 +336,8 @@ def test_labels_do_not_run_into_each_other(visit, made):
             gaplessStages[0].redraw();
             texts.sort((a, b) => a[2] - b[2] || a[0] - b[0]);
             for (let i = 1; i < texts.length; i++) {
-              if (texts[i][2] === texts[i - 1][2] && texts[i][0] < texts[i - 1][1]) found.push([share, texts[i - 1], texts[i]]);
+              const [left, right] = [texts[i - 1], texts[i]];
+              if (left[2] === right[2] && right[0] < left[1]) found.push([share, left, right]);
             }
           }
           return found;
@@ -488,7 +494,9 @@ def test_a_link_into_one_of_several_runs(visit, made):
 
 
 def named(text: str) -> Report:
-    return msgspec.structs.replace(example(), verdict=Verdict(sentence=text), script=(text,), path=text, notes=(text,))
+    return msgspec.structs.replace(
+        example(), verdict=Verdict(sentence=text), script=(text,), path=text, notes=(text,)
+    )
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def of_memory(*every: MemoryReport, **more: object) -> Report:
     verdict = Verdict(sentence=every[0].sentence)
     tables = (Table(title="At the peak", notes=("nobody",)),)
     found = every[0].findings
-    return Report(**{"kind": "memory", "verdict": verdict, "memory": every, "tables": tables, "findings": found, **more})
+    return Report(
+        **{"kind": "memory", "verdict": verdict, "memory": every, "tables": tables, "findings": found, **more}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -134,6 +134,14 @@ def where(one: Finding, style: Style) -> str:
     return f"{shown_path(one.line, style)}:{one.line.line}" if one.line else one.place or "the whole run"
 
 
+def lines(one: Finding) -> str:
+    """The numbers of the lines of its file that it is about: ``60–62``; "" where none is known."""
+    if one.line is None:
+        return ""
+    spots = {spot.line.line for spot in one.spots if spot.line.file == one.line.file}
+    return numbers(sorted({one.line.line, *spots}))
+
+
 def subject(report: Report, style: Style) -> str:
     """What was looked at: the script or the trace, as a path of the repository where it is in it."""
     name = report.script[0] if report.script else ""

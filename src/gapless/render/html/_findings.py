@@ -118,10 +118,9 @@ def _where(one: Finding, clean: Clean) -> str:
         return one.place
     if not one.line.is_user:
         return short_path(one.line)
-    same = sorted({spot.line.line for spot in one.spots if spot.line.file == one.line.file} | {one.line.line})
     others = {(spot.line.file, spot.line.line) for spot in one.spots if spot.line.file != one.line.file}
     more = f" and {count(len(others), 'more line')}" if others else ""
-    return f"{clean.path(one.line.file)}:{brief.numbers(same)}{more}"
+    return f"{clean.path(one.line.file)}:{brief.lines(one)}{more}"
 
 
 def _blocks_of(one: Finding, clean: Clean, sources: Sources) -> list[dict[str, Any]]:
