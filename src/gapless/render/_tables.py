@@ -135,7 +135,7 @@ def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) ->
 def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
     """A line as far as there is room: first without its function, then without folders, never its number."""
     text = _plain(canvas, line)
-    if len(text) <= width:
+    if len(text) <= width or not line.line:
         return text
     text = _plain(canvas, SourceLine(line.file, line.line))
     while len(text) > width and "/" in text.removeprefix("…/"):
