@@ -387,6 +387,11 @@ def test_public_profiles_are_sound_and_small_pages(name):
     assert len(page.source.encode()) < 1_000_000
     for window in page.data["lanes"]["windows"]:
         for row in window["boxes"]:
-            assert len({len(row[name]) for name in row if name not in ("lane", "row")}) == 1
+            assert len(row["start"]) == len(row["length"]) == len(row["what"])
+            merged = sum(number > 1 for number in row.get("count", ()))
+            assert len(row.get("busy", ())) == merged
+            assert all(
+                len(row[name]) == len(row["start"]) - merged for name in ("launch", "thread") if name in row
+            )
             assert page.data["lanes"]["lanes"][row["lane"]]["kind"] == "stream" or "launch" not in row
     assert all(number >= 0 for number in page.data["waits"].values())

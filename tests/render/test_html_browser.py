@@ -280,9 +280,10 @@ def test_a_launch_is_told_from_both_ends(visit, made):
     lanes = drawn(page)["lanes"]
     window = lanes["windows"][0]
     row = next(one for one in window["boxes"] if any(at >= 0 for at in one.get("thread", ())))
-    i = next(n for n, at in enumerate(row["thread"]) if at >= 0)
-    start = window["start"] + sum(row["start"][: i + 1])
-    began = start - row["launch"][i]
+    single = [n for n in range(len(row["start"])) if row.get("count", [1] * len(row["start"]))[n] == 1]
+    number = next(n for n, at in enumerate(row["thread"]) if at >= 0)
+    start = window["start"] + sum(row["start"][: single[number] + 1])
+    began = start - row["launch"][number]
     page.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
 
     def told(at: float) -> list[str]:

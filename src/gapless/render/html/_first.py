@@ -25,8 +25,8 @@ MEANING = {
 }
 _WORK = (("kernel", "kernels"), ("memcpy", "copies"), ("memset", "memset"))
 _LEAST = 0.0005
-_BARS = 240
-"""Bars of the strip: of more steps, neighbours share one."""
+_BARS, _STRETCHES = 240, 120
+"""Bars of the strip, at most: of more steps, neighbours share one; and of one step's course."""
 
 
 def facts(report: Report, clean: Clean) -> list[str]:
@@ -91,7 +91,7 @@ def _course(profile: Profile) -> dict[str, Any] | None:
         return None
     windows = profile.lanes.windows if profile.lanes is not None else ()
     low, high = (windows[0].start, windows[0].end) if windows else (0, profile.span)
-    group = -(-len(busy) // _BARS)
+    group = -(-len(busy) // _STRETCHES)
     bars = []
     for first in range(0, len(busy), group):
         few = busy[first : first + group]

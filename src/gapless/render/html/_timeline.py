@@ -39,13 +39,17 @@ def _lanes(lanes: Lanes | None) -> dict[str, Any]:
 
 
 def _columns(one: Boxes) -> dict[str, Any]:
-    """The columns; `count` and `busy` of single boxes say nothing that their length does not."""
-    told = msgspec.structs.asdict(one)
-    if all(number == 1 for number in one.count):
-        del told["count"], told["busy"]
-    else:
-        told["busy"] = [busy if number > 1 else 0 for busy, number in zip(one.busy, one.count, strict=True)]
-    return {name: column for name, column in told.items() if column != ()}
+    """The columns, each without what can be told from others: `count` only where a box stands for several,
+    `busy` of those boxes alone, `launch` and `thread` of the single ones."""
+    told: dict[str, Any] = {name: getattr(one, name) for name in ("lane", "row", "start", "length", "what")}
+    single = [number == 1 for number in one.count]
+    if not all(single):
+        told["count"] = one.count
+        told["busy"] = [busy for busy, alone in zip(one.busy, single, strict=True) if not alone]
+    if one.launch:
+        for name in ("launch", "thread"):
+            told[name] = [value for value, alone in zip(getattr(one, name), single, strict=True) if alone]
+    return told
 
 
 def _waits(profile: Profile, report: Report) -> dict[int, int]:

@@ -29,9 +29,16 @@ for (const root of document.querySelectorAll(".timeline")) {
     }
     one.what = boxes.what;
     one.count = boxes.count || new Array(count).fill(1);
-    one.busy = boxes.busy ? boxes.busy.map((time, i) => (one.count[i] > 1 ? time : boxes.length[i])) : boxes.length;
-    one.launch = boxes.launch;
-    one.thread = boxes.thread;
+    one.busy = new Float64Array(count);
+    one.launch = new Float64Array(count);
+    one.thread = new Int32Array(count).fill(-1);
+    let several = 0;
+    for (let i = 0; i < count; i++) {
+      one.busy[i] = one.count[i] > 1 ? boxes.busy[several++] : boxes.length[i];
+      if (!boxes.launch || one.count[i] > 1) continue;
+      one.launch[i] = boxes.launch[i - several];
+      one.thread[i] = boxes.thread[i - several];
+    }
     return one;
   }
 
@@ -89,7 +96,7 @@ for (const root of document.querySelectorAll(".timeline")) {
       const many = boxes.count[i] > 1 ? boxes.count[i].toLocaleString("en") + " syncs" : "sync";
       const name = finding ? finding.code + " " + finding.name + ", " + finding.where : "no finding";
       syncs.push({ id: finding && finding.id, start: boxes.start[i], end: boxes.end[i], finding, box: held(key, i, boxes), label: many + " of " + told(boxes.end[i] - boxes.start[i]) + ": " + name });
-    } else if (boxes.launch && boxes.thread[i] >= 0) {
+    } else if (boxes.thread[i] >= 0) {
       launches.push({ key, start: boxes.start[i], from: boxes.start[i] - boxes.launch[i], lane: boxes.thread[i] });
     }
   }
