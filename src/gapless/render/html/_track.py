@@ -7,6 +7,7 @@ from typing import Any
 
 from gapless.model.memory import MemoryReport
 from gapless.model.track import Layer, Points, Track
+from gapless.model.wording import TENSORS
 from gapless.render.html._clean import Clean
 
 _UNIT = 512
@@ -18,21 +19,13 @@ _COLORS = {
     "activation": "busy",
     "forward": "busy",
     "kept": "c-profiler",
-    "temporary": "c-input",
+    "temporary": "b-operator",
     "backward": "c-communication",
     "batch": "c-input",
     "workspace": "c-allocator",
     "communication": "c-communication",
     "unknown": "c-unknown",
 }
-_NAMES = {
-    "parameter": "parameters",
-    "gradient": "gradients",
-    "activation": "forward",
-    "batch": "batches",
-    "workspace": "workspaces",
-}
-"""Kinds of tensors whose names say too little."""
 _LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
 _OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
 
@@ -91,7 +84,7 @@ def data(made: MemoryReport, track: Track, target: str, clean: Clean) -> dict[st
 
 def _named(one: Layer, clean: Clean) -> str:
     if one.kind:
-        return _NAMES.get(one.kind, one.kind)
+        return TENSORS.get(one.kind, one.kind)
     if one.line is not None:
         return f"{_short(one.line.file, clean)}:{one.line.line} {one.line.function}"
     return one.operator or ("from before the recording" if one.before else "elsewhere")
