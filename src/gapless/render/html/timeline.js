@@ -371,7 +371,8 @@ for (const root of document.querySelectorAll(".timeline")) {
 
   function labels(pad) {
     for (const row of rows) {
-      if (row.label) pad.label(row.label, row.y + Math.min(row.height, 16) / 2 + 0.5, row.kind === "waits" && pad.colors.accent);
+      const text = pad.size.gutter < 100 ? row.label.replace(/^thread /, "") : row.label;
+      if (text) pad.label(text, row.y + Math.min(row.height, 16) / 2 + 0.5, row.kind === "waits" && pad.colors.accent);
     }
   }
 
