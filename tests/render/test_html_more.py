@@ -14,13 +14,14 @@ from pages import Page, assert_sound
 from remembering import diagnosed, remembered, trained
 from tracing import training
 
+from gapless.analyze import report
+from gapless.analyze.across import summarized
 from gapless.analyze.profile.profile import profile
-from gapless.analyze.profile.report import report
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import Wishes
-from gapless.model import Report
+from gapless.model import Report, Table, Verdict
 from gapless.model.loading import Diagnosis
-from gapless.model.memory import LargestBatch, Outcome
+from gapless.model.memory import MemoryReport
 from gapless.render import Style, html, renderer
 from gapless.render.html._clean import visible
 
@@ -43,21 +44,29 @@ def made():
     return remembered(trained(6), SEARCHED)
 
 
+def of_memory(*every: MemoryReport, **more: object) -> Report:
+    """A report of what was replayed, with a table of who holds the peak."""
+    verdict = Verdict(sentence=every[0].sentence)
+    tables = (Table(title="At the peak", notes=("nobody",)),)
+    found = every[0].findings
+    return Report(
+        **{"kind": "memory", "verdict": verdict, "memory": every, "tables": tables, "findings": found, **more}
+    )
+
+
 @pytest.fixture(scope="module")
 def page(made) -> Page:
-    return Page(html.memory(made, Style(folder="/work")))
+    return Page(renderer("html")(of_memory(made), Style(folder="/work")))
 
 
 def test_memory_is_a_sound_page(made, page):
     assert_sound(page)
     assert made.sentence + "." in page.text
-    assert made.trials[made.best].settings in page.text
-    assert "model.py:10 model" in page.text
     assert "/work/model.py" not in page.source
     for one in made.findings:
         assert one.code in page.text
     assert page.elements["canvas"] == 2
-    assert {"memory", "memory-peak", "memory-settings"} <= set(page.ids)
+    assert {"memory", "numbers-at-the-peak"} <= set(page.ids)
     assert not re.search(r"https?:|@import|url\(", page.source)
 
 
@@ -72,29 +81,21 @@ def test_what_is_drawn_is_what_was_replayed(made, page):
     assert [one["id"] for one in data["stops"] if one["id"] and one["id"] not in page.ids] == []
     best = made.trials[made.best]
     assert [one["name"] for one in data["others"] if one["shown"]] == [best.settings]
-    assert page.elements["input"] == len(data["others"]) + 1  # and the filter's
     other = next(one for one in data["others"] if one["best"])
     assert max(accumulate(other["reserved"])) * data["unit"] == best.outcome.peak_reserved
 
 
-def test_it_says_whether_it_fits():
+def test_what_did_not_fit_is_a_stop():
     short = remembered(trained(6), Wishes(capacity=120 << 20, tried=("expandable_segments:True",)))
-    page = Page(html.memory(short, Style(folder="/work")))
+    page = Page(renderer("html")(of_memory(short), Style(folder="/work")))
     assert_sound(page)
-    assert "could not be met" in page.text
-    assert "memory-short" in page.ids
     assert any(one["label"] == "out of memory" for one in page.drawn("memory")["stops"])
-    large = remembered(trained(2), Wishes(capacity=24 << 30, gpu="NVIDIA A10"))
-    batch = LargestBatch(batch=96, without_retries=80, outcome=Outcome(peak_reserved=9), recorded=(8, 16))
-    page = Page(html.memory(msgspec.structs.replace(large, largest=batch), Style()))
-    assert "It fits into NVIDIA A10" in page.text
-    assert "96 at most fits, 80 without" in page.text
 
 
 def test_memory_without_a_picture_or_anything():
     empty = remembered(trained(0))
     for one in (msgspec.structs.replace(empty, track=None), empty, remembered(Recorder().run())):
-        assert_sound(Page(html.memory(one, Style())))
+        assert_sound(Page(renderer("html")(of_memory(one), Style())))
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=IDS)
@@ -107,10 +108,9 @@ def test_hostile_memory_is_text(text):
         sentence=text,
         advice=text,
         settings=text,
-        notes=(text,),
         trials=tuple(msgspec.structs.replace(one, settings=text, note=text) for one in made.trials),
     )
-    page = Page(html.memory(made, Style()))
+    page = Page(renderer("html")(of_memory(made, notes=(text,)), Style()))
     assert_sound(page)
     plain = visible(text.encode("utf-8", "backslashreplace").decode())
     assert plain[:1000] in page.text
@@ -122,17 +122,15 @@ def test_hostile_memory_is_text(text):
 def test_a_long_run_is_a_small_page():
     made = remembered(trained(2_500), Wishes(tried=("expandable_segments:True",)))
     assert made.events > 20_000
-    assert len(html.memory(made, Style()).encode()) < 1_000_000
+    assert len(renderer("html")(of_memory(made), Style()).encode()) < 1_000_000
 
 
 def test_homes_and_arguments_are_not_told(monkeypatch):
     monkeypatch.setenv("HOME", "/data/people/ada")
     made = remembered(trained(2, "../home/bob/x", path="/data/people/ada/run.pickle"))
-    page = Page(html.memory(made, Style(folder="/elsewhere")))
+    page = Page(renderer("html")(of_memory(made, path=made.path), Style(folder="/elsewhere")))
     assert "people/ada" not in page.source
-    assert "~/run.pickle" in page.text
-    loader = Page(html.diagnosis(diagnosed("../home/bob/y"), Style(folder="/elsewhere")))
-    assert "/home/bob" not in page.source + loader.source
+    assert "/home/bob" not in page.source
 
 
 def test_a_checked_script_shows_its_memory():
@@ -140,7 +138,7 @@ def test_a_checked_script_shows_its_memory():
     both = (msgspec.structs.replace(made, device=0), msgspec.structs.replace(made, device=1))
     page = Page(renderer("html")(msgspec.structs.replace(example(), memory=both), Style(folder="/work")))
     assert_sound(page)
-    assert {"step", "findings", "memory0", "memory1"} <= set(page.ids)
+    assert {"findings", "memory0", "memory1"} <= set(page.ids)
     assert page.drawn("memory0") == page.drawn("memory1") | {"peak": page.drawn("memory0")["peak"]} | {
         "stops": page.drawn("memory0")["stops"]
     }
@@ -152,9 +150,8 @@ def test_what_a_line_holds_is_in_the_margin(tmp_path):
     (tmp_path / "model.py").write_text("\n" * 9 + "y = model(x)\n" + "\n" * 9 + "x = batch.to(device)\n")
     run = trained(2)
     lines = tuple(msgspec.structs.replace(one, file=str(tmp_path / "model.py")) for one in run.lines)
-    page = Page(
-        html.memory(remembered(msgspec.structs.replace(run, lines=lines)), Style(folder=str(tmp_path)))
-    )
+    made = of_memory(remembered(msgspec.structs.replace(run, lines=lines)))
+    page = Page(renderer("html")(made, Style(folder=str(tmp_path))))
     assert_sound(page)
     assert "source" in page.ids
     cells = re.findall(r'<tr class="hot"[^>]*><td class="num">([^<]*)</td><td class="n">(\d+)<', page.source)
@@ -165,42 +162,13 @@ def test_what_a_line_holds_is_in_the_margin(tmp_path):
 # Loaders ------------------------------------------------------------------------------------------
 
 
-def test_a_loader_is_a_sound_page():
-    made = diagnosed()
-    page = Page(html.diagnosis(made, Style(folder="/work")))
-    assert_sound(page)
-    assert "A batch of data takes 60 ms to make." in page.text
-    assert "DataLoader(..., num_workers=2" in page.text
-    assert "items, waiting" in page.text
-    assert "data.py:7" in page.text
-    assert "data.open(path)" in page.text
-    assert "+2 %" in page.text  # 100 ms predicted, 98 measured
-    assert "-5 %" in page.text  # 60 and 63
-    assert "more than the memory" in page.text
-    assert "GAP311 items-repeated data.py:7" in " ".join(page.text.split())
-    assert "each item comes twice" in page.text
-    columns = re.findall(r'<div class="column[^"]*" title="(\d+) workers: ([^"]+) a step', page.source)
-    assert columns == [("0", "100 ms"), ("1", "70 ms"), ("2", "60 ms"), ("3", "55 ms")]
-
-
-@pytest.mark.parametrize(
-    "bare",
-    [
-        Diagnosis(),
-        msgspec.structs.replace(
-            diagnosed(), predictions=(), now=None, advised=None, seen=None, verified=None
-        ),
-        msgspec.structs.replace(diagnosed(), demand=diagnosed().demand.__class__()),
-    ],
-    ids=["nothing", "unpredicted", "no-step"],
-)
-def test_a_loader_of_which_little_is_known(bare):
-    assert_sound(Page(html.diagnosis(bare, Style())))
+def of_loader(made: Diagnosis) -> Report:
+    return Report(kind="loader", verdict=Verdict(sentence=made.sentence), loader=made)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=IDS)
 def test_hostile_loaders_are_text(text):
-    page = Page(html.diagnosis(diagnosed(text), Style()))
+    page = Page(renderer("html")(of_loader(diagnosed(text)), Style()))
     assert_sound(page)
     plain = visible(text.encode("utf-8", "backslashreplace").decode())
     assert plain[:900] in page.text
@@ -221,13 +189,15 @@ def test_several_runs_are_one_page(profiled):
     one = msgspec.structs.replace(
         profiled, profile=msgspec.structs.replace(profiled.profile, path="/work/runs/a")
     )
-    page = Page(html.together([checked, one, one], Style(folder="/elsewhere")))
+    page = Page(html.together(summarized([checked, one, one]), Style(folder="/elsewhere")))
     assert_sound(page)
     assert {"run1", "run2", "run3", "run1-memory", "run2-timeline", "run3-timeline"} <= set(page.ids)
     assert page.drawn("run2-timeline")["lanes"] == page.drawn("run3-timeline")["lanes"]
     assert page.elements["details"] > 3
-    for told in ("monday.json", "a (1)", "a (2)", checked.sentence + ".", one.sentence + "."):
+    for told in ("monday.json", "a (1)", "a (2)", checked.sentence + ".", one.sentence + ".", "2 of 3"):
         assert told in page.text
+    assert page.text.index("3 runs: ") < page.text.index(checked.sentence + ".")
+    assert {"#run1", "#run2"} <= set(page.links)
     for number, found in enumerate((checked, one, one), 1):
         mine = [name for name in page.ids if name.startswith(f"run{number}-GAP")]
         assert len(mine) == len(found.findings)
@@ -240,7 +210,7 @@ def test_one_run_is_a_page_of_its_own(profiled):
 @settings(max_examples=6, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=2, max_size=3))
 def test_runs_of_any_name(names):
-    runs = [msgspec.structs.replace(example(), path=name, sentence=name) for name in names]
-    page = Page(html.together(runs, Style()))
+    runs = [msgspec.structs.replace(example(), path=name, verdict=Verdict(sentence=name)) for name in names]
+    page = Page(html.together(summarized(runs), Style()))
     assert_sound(page)
     assert page.elements["h1"] == 1

@@ -95,9 +95,11 @@ def show(
     stream: TextIO | None = None,
 ) -> None:
     """Write `reports` to `stream` (else standard output), as the options of :func:`report_options` say."""
+    from gapless.analyze.across import summarized
+
     stream = stream or sys.stdout
     style = style_for(stream, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd())
-    write(stream, together(form, reports, style))
+    write(stream, together(form, summarized(reports), style))
 
 
 def _turn_away(stream: TextIO) -> None:

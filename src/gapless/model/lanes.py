@@ -30,6 +30,8 @@ class Boxes(msgspec.Struct, frozen=True, array_like=True):
     `start` are nanoseconds since the start of the box before (of the first: since the window's), `length` is
     to the box's end. `what` are positions in `Lanes.names`, of ``waits`` in `Profile.costs`. `count` says how
     many spans a box stands for, `busy` how much of its length they take; a single one is told in full.
+    Of single boxes of a ``stream``, `launch` is how many nanoseconds before the box the call began that
+    launched it, and `thread` the lane of that call (-1: not known); both are empty where none is known.
     """
 
     lane: int
@@ -39,6 +41,8 @@ class Boxes(msgspec.Struct, frozen=True, array_like=True):
     what: tuple[int, ...]
     count: tuple[int, ...]
     busy: tuple[int, ...]
+    launch: tuple[int, ...] = ()
+    thread: tuple[int, ...] = ()
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -18,7 +18,8 @@ from gapless.model.session import Ending, Environment
 from gapless.model.table import Table
 from gapless.model.verdict import Verdict
 
-Kind = Literal["session", "profile", "memory", "loader", "comparison", "proof"]
+Kind = Literal["session", "profile", "memory", "loader", "comparison", "proof", "runs"]
+"""What a report is of; `runs` sums up several that follow it."""
 
 
 class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

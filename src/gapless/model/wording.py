@@ -27,6 +27,21 @@ CAUSES = {
     "unknown": "unexplained",
 }
 """What the GPU idles for."""
+TENSORS = {
+    "parameter": "weights",
+    "gradient": "gradients",
+    "optimizer": "optimizer",
+    "activation": "activations",
+    "kept": "kept over",
+    "temporary": "temporaries",
+    "forward": "forward",
+    "backward": "backward",
+    "batch": "batches",
+    "workspace": "workspaces",
+    "communication": "NCCL",
+    "unknown": "unknown",
+}
+"""What the kinds of tensors are called."""
 WHEN = {
     "every-step": "in every step",
     "some-steps": "in some steps",

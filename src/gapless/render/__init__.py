@@ -14,7 +14,7 @@ from gapless.render._style import Style
 Render = Callable[[Report, Style], str]
 """A report as text, ending with a line break."""
 
-ALONE = ("html", "junit", "markdown", "sarif")
+ALONE = ("csv", "html", "junit", "markdown", "sarif")
 """Formats that are whole documents: nothing else may stand in the file that they go to."""
 
 __all__ = ["ALONE", "Render", "Style", "formats", "renderer", "together"]
@@ -41,13 +41,16 @@ def renderer(name: str) -> Render:
 def together(name: str, reports: Sequence[Report], style: Style) -> str:
     """Several reports in the format `name`: one after the other, or one document where the format says so.
 
-    A module says so by a function `together(reports, style) -> str`.
+    A module says so by a function `together(reports, style) -> str`, and by ``SUMMARIZED = True`` that it
+    shows the summary that precedes several runs; other formats are for programs, which have no use for it.
 
     Raises:
         UsageError: there is no such format.
     """
     render = renderer(name)
     module = importlib.import_module(f"{__name__}.{name}")
+    if not getattr(module, "SUMMARIZED", False):
+        reports = [one for one in reports if one.kind != "runs"]
     if hasattr(module, "together"):
         text: str = module.together(reports, style)
         return text

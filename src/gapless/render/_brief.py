@@ -134,12 +134,26 @@ def where(one: Finding, style: Style) -> str:
     return f"{shown_path(one.line, style)}:{one.line.line}" if one.line else one.place or "the whole run"
 
 
+def lines(one: Finding) -> str:
+    """The numbers of the lines of its file that it is about: ``60–62``; "" where none is known."""
+    if one.line is None:
+        return ""
+    spots = {spot.line.line for spot in one.spots if spot.line.file == one.line.file}
+    return numbers(sorted({one.line.line, *spots}))
+
+
 def subject(report: Report, style: Style) -> str:
     """What was looked at: the script or the trace, as a path of the repository where it is in it."""
     name = report.script[0] if report.script else ""
     if name == "-m":
         return report.script[1] if len(report.script) > 1 else ""
     return shown_path(SourceLine(name, 0), style) if name else ""
+
+
+def run(report: Report, style: Style) -> str:
+    """The file that was reported, or the script: what tells several reports apart."""
+    file = report.profile.path if report.profile is not None else report.path
+    return shown_path(SourceLine(file, 0), style) if file else subject(report, style)
 
 
 def reached(one: Finding) -> Iterator[SourceLine]:

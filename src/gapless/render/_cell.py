@@ -17,13 +17,16 @@ _LONG = 2_000
 
 def render(report: Report, style: Style) -> str:
     """`report` as one element without scripts; it takes its colours from the notebook."""
-    first, *more = brief.verdict(report, style)
-    parts = [f"<p><b>{_text(first)}</b></p>", *(f"<p>{_text(line)}</p>" for line in more)]
+    verdict = report.verdict
+    sure = f' <span style="opacity:.7">({_text(verdict.confidence)})</span>' if verdict.confidence else ""
+    parts = [f"<p><b>{_text(brief.portable(verdict.headline))}</b>{sure}</p>"]
+    parts += [f"<p>{_text(brief.portable(reason))}.</p>" for reason in verdict.why]
+    if verdict.do_first:
+        parts.append(f"<p><b>Do first</b> {_text(verdict.per)}</p>{_changes(report, style)}")
     shown = report.findings[:_UNFOLDED]
     if shown:
         rows = "".join(_row(one, report, style) for one in shown)
-        head = "".join(f'<th style="text-align:left">{name}</th>' for name in ("rule", "where", "how often"))
-        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+        parts.append(_table(("rule", "where", "costs"), rows))
     left = len(report.findings) - len(shown)
     if left:
         parts.append(f"<p>… and {count(left, 'finding')} more</p>")
@@ -31,25 +34,46 @@ def render(report: Report, style: Style) -> str:
     return f'<div class="gapless">{"".join(parts)}</div>'
 
 
+def _changes(report: Report, style: Style) -> str:
+    """The list of what to do first: each change, where, and what the step is before and after it."""
+    rows = []
+    for number, each in enumerate(report.verdict.do_first, 1):
+        cells = (f"{number}", each.what, brief.changed(each, style), brief.effect(each))
+        rows.append(_cells([_text(brief.portable(cell)) for cell in cells]))
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _table(names: tuple[str, ...], rows: str) -> str:
+    head = "".join(f'<th style="text-align:left">{name}</th>' for name in names)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(cells: list[str]) -> str:
+    row = "".join(f'<td style="text-align:left;vertical-align:top">{cell}</td>' for cell in cells)
+    return f"<tr>{row}</tr>"
+
+
 def _row(one: Finding, report: Report, style: Style) -> str:
     weight = "font-weight:bold" if brief.level(one) == "warning" else "opacity:.7"
-    where = _text(brief.where(one, style))
+    place = f"{brief.shown_path(one.line, style)}:{brief.lines(one)}" if one.line else brief.where(one, style)
     code = f"<br><code>{_text(one.line.code)}</code>" if one.line and one.line.code else ""
+    called = [words.caller(each, style.path) for each in one.callers] if len(one.callers) > 1 else []
     rows = [
+        ("called", "; ".join(called)),
         ("waits", brief.waits(one)),
         ("seen", "; ".join(one.evidence)),
-        ("costs", brief.cost(one, report)),
         ("instead", one.remedy),
     ]
     told = "".join(f"<div><i>{label}</i> {_text(text)}</div>" for label, text in rows if text)
-    details = f"<details><summary>{where}{code}</summary>{told}</details>"
-    cells = (
-        f'<span style="{weight}">{one.code} {_text(one.name)}</span>',
-        ("backward of " if one.backward else "") + details,
-        _text(words.weight(one, report)),
+    details = f"<details><summary>{_text(place)}{code}</summary>{told}</details>"
+    priced = [words.weight(one, report), brief.cost(one, report)]
+    return _cells(
+        [
+            f'<span style="{weight}">{one.code} {_text(one.name)}</span>',
+            ("backward of " if one.backward and not one.spots else "") + details,
+            "<br>".join(_text(text) for text in priced if text),
+        ]
     )
-    row = "".join(f'<td style="text-align:left;vertical-align:top">{cell}</td>' for cell in cells)
-    return f"<tr>{row}</tr>"
 
 
 def _text(value: str) -> str:

@@ -139,7 +139,7 @@ def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) ->
 def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
     """A line as far as there is room: first without its function, then without folders, never its number."""
     text = _plain(canvas, line)
-    if len(text) <= width:
+    if len(text) <= width or not line.line:
         return text
     text = _plain(canvas, SourceLine(line.file, line.line))
     while len(text) > width and "/" in text.removeprefix("…/"):
@@ -151,7 +151,8 @@ def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
 def _plain(canvas: Canvas, cell: Cell) -> str:
     if isinstance(cell, SourceLine):
         function = f" {cell.function}" if cell.function and cell.function != "<module>" else ""
-        return canvas.style.ascii(f"{canvas.style.path(cell.file)}:{cell.line}{function}")
+        line = f":{cell.line}" if cell.line else ""  # of a whole file there is none
+        return canvas.style.ascii(f"{canvas.style.path(cell.file)}{line}{function}")
     return canvas.style.ascii(str(cell)) if isinstance(cell, str) else ""
 
 

@@ -11,6 +11,8 @@ from gapless.render import _brief as brief
 from gapless.render import _words as words
 from gapless.render._style import Style
 
+SUMMARIZED = True
+"""Several reports begin with a summary of all."""
 _ROWS = 50
 """Findings in the table. A comment on GitHub holds 65,536 characters."""
 _UNFOLDABLE = 20
@@ -156,5 +158,5 @@ def _numbers(one: Table, style: Style) -> str:
 
 def _cell(cell: Cell, style: Style) -> str:
     if isinstance(cell, SourceLine):
-        return code(f"{brief.shown_path(cell, style)}:{cell.line}")
+        return code(brief.shown_path(cell, style) + (f":{cell.line}" if cell.line else ""))
     return text(cell) if isinstance(cell, str) else ""

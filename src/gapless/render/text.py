@@ -15,6 +15,8 @@ from gapless.render._style import Style
 from gapless.render._tables import tables
 from gapless.render._verdict import verdict
 
+SUMMARIZED = True
+"""Several reports begin with a summary of all."""
 _MANY = 20
 """More findings than this are named by number alone, unless everything is unfolded."""
 _MATTERS = 0.005

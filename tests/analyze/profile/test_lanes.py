@@ -199,3 +199,32 @@ def test_it_is_saved_with_the_profile(made):
     assert decode(encode([made]))[0] == made
     bare = msgspec.structs.replace(made, lanes=None)
     assert b"lanes" not in encode([bare])
+
+
+def test_launches_lead_to_the_calls_that_the_trace_ties_to_them():
+    """Every single box of a stream names the call of its correlation, and its thread's lane."""
+    timeline = training(steps=4).timeline()
+    lanes = profile(timeline, drawn=100_000).lanes
+    assert lanes is not None
+    work, host = timeline.work, timeline.host
+    began = {
+        (int(work.start[row]), int(work.end[row])): int(host.start[call])
+        for row, call in enumerate(timeline.launchers.tolist())
+        if call >= 0
+    }
+    seen = 0
+    for window in lanes.windows:
+        for boxes in window.boxes:
+            if lanes.lanes[boxes.lane].kind != "stream":
+                assert boxes.launch == boxes.thread == ()
+                continue
+            at = window.start
+            for row in range(len(boxes.launch)):
+                at += boxes.start[row]
+                if boxes.thread[row] < 0:
+                    continue
+                assert boxes.count[row] == 1
+                assert lanes.lanes[boxes.thread[row]].kind == "thread"
+                assert at - boxes.launch[row] == began[at, at + boxes.length[row]]
+                seen += 1
+    assert seen >= len(began) > 0

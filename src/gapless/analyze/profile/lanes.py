@@ -31,9 +31,19 @@ _FRAME = re.compile(r"(?P<file>.+?)\(\d+\): ")
 _KINDS = {HostKind.OPERATOR: "operator", HostKind.CALL: "call", HostKind.FRAME: "frame"}
 
 
+@dataclass(frozen=True)
+class _Launches:
+    """The work of one stream by its `start`: when the call `began` that launched it, and on which thread."""
+
+    start: Ints
+    began: Ints
+    thread: Ints
+
+
 @dataclass
 class _Drawing:
-    """What is gathered: lanes, the number of each one's first line, and spans by line."""
+    """What is gathered: lanes, the number of each one's first line, spans by line, launches by line of a
+    stream, and the lane of each thread."""
 
     lanes: list[Lane] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
@@ -41,6 +51,8 @@ class _Drawing:
     waits: list[Bars] = field(default_factory=list)
     kinds: dict[tuple[str, int], int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    launches: dict[int, _Launches] = field(default_factory=dict)
+    threads: dict[int, int] = field(default_factory=dict)
     lines: int = 0
 
     def lane(self, kind: LaneKind, name: str, rows: int = 1) -> int:
@@ -121,8 +133,15 @@ def _streams(drawing: _Drawing, timeline: Timeline, device: int) -> None:
     if len(order) > STREAMS:
         drawing.left_out.append(f"{len(order) - STREAMS} of {len(order)} streams")
     line = np.full(len(streams), -1, np.int64)
+    launcher = timeline.launchers[here]
     for position in order[:STREAMS].tolist():
         line[position] = drawing.lane("stream", f"stream {int(streams[position])}")
+        rows = np.flatnonzero((back == position) & (launcher >= 0))
+        calls = launcher[rows]
+        host = timeline.host
+        drawing.launches[int(line[position])] = _Launches(
+            work.start[here[rows]], host.start[calls], host.thread[calls].astype(np.int64)
+        )
     communication = is_communication(timeline)[here]
     kind = np.where(communication, 1, np.where(work.kind[here] == WorkKind.KERNEL, 0, 2))
     for number, name in enumerate(("kernel", "communication", "copy")):
@@ -169,6 +188,7 @@ def _threads(drawing: _Drawing, timeline: Timeline, waits: Bars) -> None:
             line = drawing.lane("waits", name)
             drawing.waits.append(Bars(np.full(len(mine), line), *_columns(mine)))
         if len(rows):
+            drawing.threads[thread] = len(drawing.lanes)
             line = drawing.lane("thread", name, int(deep.max()) + 1)
             what = _host_names(drawing, timeline, rows)
             drawing.parts.append(bars(line + deep, host.start[rows], host.end[rows], what))
@@ -262,8 +282,22 @@ def _window(drawing: _Drawing, shown: Bars, start: int, end: int, finest: int) -
         since = np.diff(row.start, prepend=start)
         columns = (since, row.end - row.start, row.what, row.count, row.busy)
         told = (tuple(column.tolist()) for column in columns)
-        found.append(Boxes(lane, line - int(first[lane]), *told))
+        found.append(Boxes(lane, line - int(first[lane]), *told, *_launched(drawing, line, row)))
     return Window(start=start, end=end, finest=finest, boxes=tuple(found))
+
+
+def _launched(drawing: _Drawing, line: int, row: Bars) -> tuple[tuple[int, ...], ...]:
+    """How long before each single box of a stream it was launched, and the lane of that call."""
+    known = drawing.launches.get(line)
+    if known is None or not len(known.start):
+        return ()
+    at = np.minimum(np.searchsorted(known.start, row.start), len(known.start) - 1)
+    lane = np.array([drawing.threads.get(int(one), -1) for one in known.thread[at].tolist()], np.int64)
+    lane[(row.count > 1) | (known.start[at] != row.start)] = -1
+    if not (lane >= 0).any():
+        return ()
+    before = np.where(lane >= 0, row.start - known.began[at], 0)
+    return tuple(before.tolist()), tuple(lane.tolist())
 
 
 def _utilization(timeline: Timeline, device: int, low: int, high: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.tables.memory import KINDS, owner
+from gapless.analyze.tables.memory import owner
 from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, row, sided
 from gapless.model import Table
 from gapless.model.comparison import (
@@ -22,7 +22,7 @@ from gapless.model.comparison import (
 )
 from gapless.model.memory_comparison import MemoryComparison, OwnerChange
 from gapless.model.table import Column, Row
-from gapless.model.wording import CAUSES, WHEN, binary_size, count, duration, rate
+from gapless.model.wording import CAUSES, TENSORS, WHEN, binary_size, count, duration, rate
 
 
 def tables(made: Comparison) -> tuple[Table, ...]:
@@ -61,7 +61,7 @@ _PEAKS: tuple[tuple[str, str, Unit], ...] = (
 
 def _kinds(made: MemoryComparison) -> Table:
     rows = [
-        measured(Measure(name=KINDS.get(kind, kind), before=was, after=now, unit="bytes"))
+        measured(Measure(name=TENSORS.get(kind, kind), before=was, after=now, unit="bytes"))
         for kind, was, now in made.kinds
         if was != now
     ]

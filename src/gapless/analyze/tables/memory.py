@@ -7,24 +7,10 @@ from collections.abc import Iterator, Sequence
 from gapless.model import SourceLine, Table
 from gapless.model.memory import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
 from gapless.model.table import Cell, Column, Row, Tone, table
-from gapless.model.wording import binary_size, change, count, duration, percent
+from gapless.model.wording import TENSORS, binary_size, change, count, duration, percent
 
 SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
-KINDS = {
-    "parameter": "weights",
-    "gradient": "gradients",
-    "optimizer": "optimizer",
-    "activation": "activations",
-    "kept": "kept over",
-    "temporary": "temporaries",
-    "forward": "forward",
-    "backward": "backward",
-    "batch": "batches",
-    "workspace": "workspaces",
-    "communication": "NCCL",
-    "unknown": "unknown",
-}
 CHAIN = " > "
 """Between the calls that lead to a module, where its path is not known."""
 _LINKS, _PARTS = 3, 5
@@ -85,7 +71,7 @@ def _owners(made: MemoryReport) -> Table | None:
 def _held(made: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
     """The peak by kind and by module, and what only a name keeps."""
     if set(peak.kinds) != {"unknown"}:
-        kinds = (f"{KINDS.get(kind, kind)} {share(held / total)}" for kind, held in peak.kinds.items())
+        kinds = (f"{TENSORS.get(kind, kind)} {share(held / total)}" for kind, held in peak.kinds.items())
         yield f"by kind: {', '.join(kinds)}"
     if len(peak.modules) > 1:
         yield f"by module: {', '.join(_parts(peak, total))}"
@@ -96,7 +82,7 @@ def owner(one: Owner) -> tuple[str, Cell, str]:
     """Who it is: the module (or operator), the line, the kind."""
     line = one.line
     what = one.operator.removeprefix("aten::") + (", …" if one.operators > 1 else "")
-    kind = KINDS.get(one.kind, one.kind)
+    kind = TENSORS.get(one.kind, one.kind)
     if line is None:
         nobody = "no Python stack, as in backward" if one.threaded else "no stack recorded"
         return module(one) or what or ("from before the recording" if one.before else nobody), "", kind

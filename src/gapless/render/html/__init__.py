@@ -6,16 +6,19 @@ from collections.abc import Sequence
 
 from gapless.model import Report
 from gapless.render._style import Style
-from gapless.render.html._page import comparison, diagnosis, memory, page, pages
+from gapless.render.html._page import page
 
-__all__ = ["comparison", "diagnosis", "memory", "render", "together"]
+__all__ = ["SUMMARIZED", "render", "together"]
+
+SUMMARIZED = True
+"""Several reports begin with a summary of all."""
 
 
 def render(report: Report, style: Style) -> str:
     """`report` as HTML."""
-    return page(report, style)
+    return page([report], style)
 
 
 def together(reports: Sequence[Report], style: Style) -> str:
-    """One page of all `reports`."""
-    return page(reports[0], style) if len(reports) == 1 else pages(reports, style)
+    """One page of all `reports`, each in a part of its own."""
+    return page(reports, style)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
+from markupsafe import Markup
+
 from gapless.model import Finding, Report, SourceLine
-from gapless.model.wording import count, duration, percent
+from gapless.model.finding import Spot
+from gapless.model.wording import count
+from gapless.render import _brief as brief
 from gapless.render import _words as words
 from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
@@ -14,7 +19,7 @@ from gapless.rules import rule
 from gapless.rules._places import deciding_frame, short_path
 
 FAMILIES = {
-    "1": "host waits",
+    "1": "syncs",
     "2": "metrics and collectives",
     "3": "input",
     "4": "memory",
@@ -22,7 +27,6 @@ FAMILIES = {
     "6": "communication",
     "7": "measuring",
 }
-_MATTERS = 0.005
 _OPEN = 5
 """Findings that are shown unfolded from the start, at most."""
 _DEEP = ((8, 4, 40), (50, 1, 20))
@@ -30,6 +34,8 @@ _DEEP = ((8, 4, 40), (50, 1, 20))
 for reading, and for sending."""
 _SHALLOW = (1, 4)
 _WIDE = 160
+_FILES, _SPOTS = 3, 12
+"""So many files and lines of one finding are shown."""
 
 
 def anchors(findings: tuple[Finding, ...], clean: Clean, prefix: str = "") -> list[str]:
@@ -53,6 +59,8 @@ def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> l
     found = []
     for number, (one, name) in enumerate(zip(report.findings, names, strict=True)):
         first = advised.setdefault(one.remedy, name)
+        saving = words.saving(one, report)
+        matters = brief.level(one) == "warning"
         found.append(
             {
                 "id": name,
@@ -62,14 +70,15 @@ def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> l
                 "library": _library(one),
                 "where": _where(one, clean),
                 "function": one.line.function if one.line and one.line.function != "<module>" else "",
-                "backward": one.backward,
-                "cost": cost(one, report),
+                "backward": one.backward and not one.spots,
+                "cost": words.weight(one, report),
+                "saves": saving[0] if saving else "",
                 "bar": 100 * _weight(one, report) / largest if largest else 0.0,
-                "matters": matters(one),
-                "open": number < _OPEN and matters(one),
-                "code_lines": _marked(one.line, sources),
+                "matters": matters,
+                "open": number < _OPEN and matters,
+                "blocks": _blocks_of(one, clean, sources),
                 "decides": _decides(one, clean),
-                "rows": list(_rows(one, report)),
+                "rows": list(_rows(one, clean, saving[1:])),
                 "remedy": one.remedy,
                 "as_for": first if first != name else "",
                 "stacks": _stacks(one, clean, *_depth(number)),
@@ -81,28 +90,19 @@ def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> l
     return found
 
 
-def matters(one: Finding) -> bool:
-    """Whether it is worth a look before it is asked for: the same as in the text."""
-    if one.loss is None:
-        return one.frequency.when in ("every-step", "some-steps", "no-steps")
-    return not (one.loss.idle or one.loss.blocked) or one.loss.share >= _MATTERS
+def families(views: list[dict[str, Any]]) -> dict[str, str]:
+    """What kinds of rules there are among the findings."""
+    there = {one["family"] for one in views}
+    return {key: name for key, name in FAMILIES.items() if key in there}
 
 
 def _weight(one: Finding, report: Report) -> float:
-    return float(one.loss.share) if one.loss else float(one.frequency.per_step)
-
-
-def cost(one: Finding, report: Report) -> str:
-    """What it costs, in a few words."""
-    if one.loss is None:
-        return words.often(one.frequency, report.steps.steady)
-    if not (one.loss.idle or one.loss.blocked):
-        return ""
-    if one.loss.share < 0.0005:
-        return "GPU idles under 0.1 %"
-    steps = report.profile.steps.count if report.profile else 1
-    each = "" if steps < 2 else " a step"
-    return f"GPU idles {percent(one.loss.share)}, {duration(one.loss.idle / max(steps, 1))}{each}"
+    """What findings are ranked by: the idleness of the GPU, a step's saving, or how often it happens."""
+    if one.loss is not None:
+        return float(one.loss.share)
+    if report.estimate is not None and one.price is not None:
+        return float(max(one.price.last, one.price.most_last))
+    return float(one.frequency.per_step)
 
 
 def _library(one: Finding) -> str:
@@ -113,17 +113,34 @@ def _library(one: Finding) -> str:
 
 
 def _where(one: Finding, clean: Clean) -> str:
+    """``train.py:60–62``; of several files the first, and how many lines more there are."""
     if one.line is None:
         return one.place
     if not one.line.is_user:
         return short_path(one.line)
-    return f"{clean.path(one.line.file)}:{one.line.line}"
+    others = {(spot.line.file, spot.line.line) for spot in one.spots if spot.line.file != one.line.file}
+    more = f" and {count(len(others), 'more line')}" if others else ""
+    return f"{clean.path(one.line.file)}:{brief.lines(one)}{more}"
 
 
-def _marked(line: SourceLine | None, sources: Sources) -> list[dict[str, Any]]:
-    if line is None:
-        return []
-    return [{"n": n, "text": text, "hit": n == line.line} for n, text in sources.around(line)]
+def _blocks_of(one: Finding, clean: Clean, sources: Sources) -> list[dict[str, Any]]:
+    """The lines around each line that it is about, file by file."""
+    lines: dict[str, dict[int, SourceLine]] = {}
+    for line in [spot.line for spot in one.spots] or ([one.line] if one.line is not None else []):
+        lines.setdefault(line.file, {}).setdefault(line.line, line)
+    found = []
+    for file, hits in list(lines.items())[:_FILES]:
+        text: dict[int, Markup] = {}
+        for line in list(hits.values())[:_SPOTS]:
+            text.update(sources.around(line))
+        rows: list[dict[str, Any]] = []
+        for n in sorted(text):
+            if rows and rows[-1]["n"] != n - 1:
+                rows.append({"n": 0, "text": "", "hit": False})
+            rows.append({"n": n, "text": text[n], "hit": n in hits})
+        if rows:
+            found.append({"file": clean.path(file) if len(lines) > 1 else "", "rows": rows})
+    return found
 
 
 def _decides(one: Finding, clean: Clean) -> dict[str, Any] | None:
@@ -133,24 +150,27 @@ def _decides(one: Finding, clean: Clean) -> dict[str, Any] | None:
     return {"where": short_path(frame), "function": frame.function, "code": frame.code}
 
 
-def _rows(one: Finding, report: Report) -> list[tuple[str, list[str]]]:
-    """Labels and what stands behind them."""
-    rows: list[tuple[str, list[str]]] = []
-    if one.evidence:
-        rows.append(("seen", list(one.evidence)))
-    price, profile = one.price, report.profile
-    if price is not None and price.estimated:
-        if report.estimate is not None:
-            rows.append(("costs", [words.estimated(price, report.estimate)]))
-    elif price is not None and price.waits and profile is not None and profile.prices is not None:
-        prices = profile.prices
-        told = words.price(price, 0 if prices.reasons else prices.span)
-        rows.append(("saves", told))
+def _rows(one: Finding, clean: Clean, more: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Labels and what stands behind them; `more` is what is to be said of its price."""
+    if len(one.callers) > 1:
+        yield "called", [words.caller(each, clean.path) for each in one.callers]
+    if len(one.spots) > 1:
+        yield "lines", [_spot(spot, clean) for spot in one.spots[:_SPOTS]]
+    seen = list(one.evidence)
     if one.loss is None and one.frequency.total:
-        rows.append(("seen", [f"{count(one.frequency.total, 'wait')} in the whole run"]))
-    if one.operators and any(site.mechanism != "none" for site in one.sites):
-        rows.append(("waits", [words.operators(one)]))
-    return rows
+        seen.append(f"{count(one.frequency.total, 'sync')} in the whole run")
+    if seen:
+        yield "seen", seen
+    if more:
+        yield "saves", more
+    told = brief.waits(one)
+    if told:
+        yield "waits", [told]
+
+
+def _spot(spot: Spot, clean: Clean) -> str:
+    backward = "backward of " if spot.backward else ""
+    return f"{words.times(spot.waits)} {backward}{clean.path(spot.line.file)}:{spot.line.line}"
 
 
 def _depth(number: int) -> tuple[int, int]:

@@ -15,20 +15,14 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from gapless._version import __version__
-from gapless.model import Profile, Report, Site
-from gapless.model.comparison import Comparison
-from gapless.model.loading import Diagnosis
-from gapless.model.memory import MemoryReport
-from gapless.model.wording import count
-from gapless.render import _words as words
+from gapless.model import Report
 from gapless.render._style import Style
-from gapless.render.html import _compared as compared
 from gapless.render.html import _findings as findings
-from gapless.render.html import _loader as loader
+from gapless.render.html import _first as first
 from gapless.render.html import _margin as margin
-from gapless.render.html import _memory as remembered
-from gapless.render.html import _overview as overview
-from gapless.render.html import _runs as runs
+from gapless.render.html import _tables as tables
+from gapless.render.html import _timeline as timeline
+from gapless.render.html import _track as track
 from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
 
@@ -38,185 +32,146 @@ _STAGED = ("timeline.js", "memory.js")
 _NEVER_IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
-def page(report: Report, style: Style) -> str:
-    """`report` as one HTML document."""
-    body = _run(report, Clean(style), style)
-    return _filled("report.html", {**body, "title": report.sentence}, Clean(style), body["scripts"])
-
-
-def pages(reports: Sequence[Report], style: Style) -> str:
-    """Several runs as one HTML document: a list of them, and each in a part of its own."""
+def page(reports: Sequence[Report], style: Style) -> str:
+    """`reports` as one HTML document: a single one, or what sums several up and each in a part of its own."""
     clean = Clean(style)
-    head = runs.columns(reports)
-    shown = []
-    for number, (report, row) in enumerate(zip(reports, runs.rows(reports, head, clean), strict=True), 1):
-        body = _run(report, clean, style, f"run{number}-", "h2")
-        shown.append({**body, **row, "id": f"run{number}"})
-    nav = [("runs", "Runs"), *((one["id"], one["name"]) for one in shown)]
-    scripts = tuple(name for name in _STAGED if any(name in one["scripts"] for one in shown))
-    title = runs.title(reports)
-    return _filled("runs.html", {"title": title, "nav": nav, "runs": shown, "head": head}, clean, scripts)
-
-
-def diagnosis(made: Diagnosis, style: Style) -> str:
-    """A diagnosis of a loader as one HTML document."""
-    clean = Clean(style)
-    shown = loader.shown(made, clean, Sources(style.folder, clean.homes))
-    return _filled("loader.html", shown, clean, ())
-
-
-def memory(made: MemoryReport, style: Style) -> str:
-    """What replaying a run's memory says, as one HTML document."""
-    report = Report(sentence=made.sentence, findings=made.findings, notes=made.notes, memory=(made,))
-    return page(report, style)
-
-
-def comparison(made: Comparison, style: Style) -> str:
-    """`made` as one HTML document."""
-    clean = Clean(style)
-    rows = compared.findings(made, clean)
-    same = len(made.findings) - len(rows)
-    compared_tables = compared.tables(made, clean)
+    summary = reports[0] if len(reports) > 1 and reports[0].kind == "runs" else None
+    single = reports[0] if len(reports) == 1 else summary
+    rest = list(reports) if single is None else list(reports[1:])
+    names = _named(_short([_name(one, clean) for one in rest]))
+    runs: list[dict[str, Any]] = []
+    for number, (report, name) in enumerate(zip(rest, names, strict=True), 1):
+        told = {
+            "id": f"run{number}",
+            "name": name,
+            "sentence": report.sentence,
+            "level": report.verdict.level,
+        }
+        runs.append({**_run(report, clean, style, f"run{number}-", "h2"), **told})
+    links = {(_file(one), 0): run["id"] for one, run in zip(rest, runs, strict=True)}
+    top = (
+        _run(single, clean, style, links=links)
+        if single is not None
+        else {"nav": [], "body": "", "scripts": ()}
+    )
+    title = single.sentence if single is not None else f"{len(rest)} reports"
+    drawn = {name for one in (top, *runs) for name in one["scripts"]}
     shown = {
-        "title": made.sentence,
-        "made": made,
-        "sides": compared.sides(made, clean),
-        "tables": compared_tables,
-        "rows": rows,
-        "same": count(same, "finding") if same else "",
-        "nav": [("findings", "Findings")] * bool(rows)
-        + [(one["id"], one["title"].split(",")[0]) for one in compared_tables],
+        "title": title,
+        "alone": single is not None,
+        "nav": [*top["nav"], *((one["id"], one["name"]) for one in runs)],
+        "body": top["body"],
+        "runs": runs,
     }
-    return _filled("comparison.html", shown, clean, ())
+    return _filled(shown, clean, [name for name in _STAGED if name in drawn])
 
 
-def _run(report: Report, clean: Clean, style: Style, prefix: str = "", heading: str = "h1") -> dict[str, Any]:
-    """All that is told of one run, as markup; what there is to go to in it, and the scripts it needs.
+def _file(report: Report) -> str:
+    """The file that was reported, or the script."""
+    if report.profile is not None:
+        return report.profile.path
+    return report.path or "".join(report.script[:1]) or "run"
 
-    Names of places in it begin with `prefix`.
+
+def _name(report: Report, clean: Clean) -> str:
+    return clean.path(_file(report))
+
+
+def _short(names: list[str]) -> list[str]:
+    """Names without the folder that they share."""
+    parts = [name.replace("\\", "/").split("/") for name in names]
+    shared = 0
+    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts) and parts:
+        shared += 1
+    return ["/".join(one[shared:]) for one in parts]
+
+
+def _named(names: list[str]) -> list[str]:
+    """Names told apart by a number where they are the same."""
+    return [
+        f"{name} ({names[:at].count(name) + 1})" if names.count(name) > 1 else name
+        for at, name in enumerate(names)
+    ]
+
+
+def _run(
+    report: Report,
+    clean: Clean,
+    style: Style,
+    prefix: str = "",
+    heading: str = "h1",
+    links: tables.Links | None = None,
+) -> dict[str, Any]:
+    """All that is told of one report, as markup; what there is to go to in it, and the scripts it needs.
+
+    Names of places in it begin with `prefix`. `links` lead from files to other parts of the page.
     """
     sources = Sources(style.folder, clean.homes)
     views = findings.views(report, clean, sources, prefix)
+    anchors = [one["id"] for one in views]
+    places = {
+        (one.line.file, one.line.line): name
+        for one, name in zip(report.findings, anchors, strict=True)
+        if one.line
+    }
+    numbers = tables.views(report.tables, clean, {**places, **(links or {})}, prefix)
     profile = report.profile
     lanes = profile.lanes if profile is not None else None
-    several = len(report.memory) > 1
-    memories = [
-        remembered.picture(one, f"{prefix}memory{one.device if several else ''}", clean, sources, several)
-        for one in report.memory
-    ]
-    drawn = [one for one in memories if one["data"] is not None]
-    for one in drawn:
+    told = (one["id"] for one in numbers if any(word in one["title"].lower() for word in ("peak", "failed")))
+    peak = next(told, "")
+    memory = track.drawn(report.memory, prefix, peak, clean)
+    for one in memory:
         one["data"] = Markup(_json(clean.whole(one["data"])))
     shown = {
         "p": prefix,
         "heading": heading,
         "report": report,
-        "facts": overview.facts(report, clean),
+        "facts": first.facts(report, clean),
+        "changes": first.changes(report, anchors, clean),
+        "strip": first.strip(profile) if profile is not None else None,
+        "split": first.split(profile) if profile is not None else [],
         "views": views,
-        "families": {
-            key: findings.FAMILIES[key]
-            for key in sorted({one["family"] for one in views})
-            if key in findings.FAMILIES
-        },
+        "families": findings.families(views),
         "libraries": sorted({one["library"] for one in views} - {""}),
         "rules": findings.rules(report.findings),
         "files": margin.files(report, views, sources, clean),
-        "ending": words.ending(report),
-        "meaning": words.meaning(report.steps) if profile is None and report.steps.most else "",
+        "before": [one for one in numbers if one["before"]],
+        "after": [one for one in numbers if not one["before"]],
         "profile": profile,
         "lanes": lanes,
-        "memory": memories,
-        "advice": [one for one in map(remembered.advice, report.memory) if one is not None],
-        "timeline_data": Markup(_json(clean.whole(_data(profile, report, views))))
+        "memory": memory,
+        "timeline": Markup(_json(clean.whole(timeline.data(profile, report, views))))
         if profile and lanes
         else "",
-        **(_of_profile(report, profile, views, clean) if profile is not None else _of_check(report, views)),
     }
-    return {
-        "nav": _nav(shown, prefix),
-        "body": Markup(_environment(clean).get_template("run.html").render(shown)),
-        "scripts": (*(["timeline.js"] if lanes else []), *(["memory.js"] if drawn else [])),
-    }
+    body = Markup(_environment(clean).get_template("run.html").render(shown))
+    scripts = (*(["timeline.js"] if lanes else []), *(["memory.js"] if memory else []))
+    return {"nav": _nav(shown, prefix), "body": body, "scripts": scripts}
 
 
 def _nav(shown: dict[str, Any], prefix: str) -> list[tuple[str, str]]:
-    """The parts that are there."""
+    """The sections that are there: places and what they are called."""
     parts = [
-        ("step", "Step", shown["profile"] or shown.get("waits")),
-        *((one["id"].removeprefix(prefix), one["title"], True) for one in shown["memory"]),
         ("findings", "Findings", shown["views"]),
         ("timeline", "Timeline", shown["profile"]),
-        ("ranks", "Ranks", shown.get("ranks")),
+        *((one["id"].removeprefix(prefix), one["title"], True) for one in shown["memory"]),
+        ("numbers", "Numbers", shown["after"]),
         ("source", "Source", shown["files"]),
-        ("numbers", "Numbers", shown.get("tables")),
         ("rules", "Rules", shown["rules"]),
     ]
     return [(prefix + name, title) for name, title, there in parts if there]
 
 
-def _of_profile(
-    report: Report, profile: Profile, views: list[dict[str, Any]], clean: Clean
-) -> dict[str, Any]:
-    total = profile.steps.total
-    return {
-        "split": overview.split(profile),
-        "idle": overview.idle(profile),
-        "idle_share": f"{100 * profile.idle / total:.1f}" if total else "0",
-        "tiles": overview.tiles(profile),
-        "strip": overview.strip(profile),
-        "asked": overview.asked(profile.prices),
-        "order": overview.order(report, views),
-        "ranks": overview.ranks(report.ranks, clean),
-        "tables": overview.tables(profile, clean),
-        "marked": profile.steps.count > 1,
-        "stacks": profile.recording.stacks,
-    }
-
-
-def _of_check(report: Report, views: list[dict[str, Any]]) -> dict[str, Any]:
-    if not report.steps.seen and not report.environment.torch and report.memory:
-        return {"waits": None, "estimate": []}  # memory alone
-    return {"waits": overview.waits(report, views), "estimate": overview.estimate(report)}
-
-
-def _data(profile: Profile, report: Report, views: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the timeline draws."""
-    found = [{key: view[key] for key in ("id", "code", "name", "where", "start", "end")} for view in views]
-    sites: dict[tuple[Site, str], int] = {}
-    for number, one in enumerate(report.findings):
-        for site in one.sites:
-            sites.setdefault((site, "" if site.stack else one.place), number)
-            sites.setdefault((site, ""), number)
-    waits: dict[int, int] = {}
-    for position, cost in enumerate(profile.costs):
-        if cost.cause == "wait":
-            at = sites.get((cost.site, "" if cost.site.stack else cost.place))
-            waits[position] = sites.get((cost.site, ""), -1) if at is None else at
-    return {
-        "lanes": profile.lanes,
-        "span": [0, profile.span],
-        "steps": {"start": profile.steps.start, "end": profile.steps.end, "names": profile.steps.names},
-        "memory": {
-            "time": profile.memory.time,
-            "allocated": profile.memory.allocated,
-            "reserved": profile.memory.reserved,
-        },
-        "findings": found,
-        "waits": {str(position): number for position, number in waits.items()},
-        "causes": words.CAUSES,
-    }
-
-
-def _filled(template: str, shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
-    """`template` with its scripts: those that draw, and the one that moves the page."""
+def _filled(shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
+    """The page with its scripts: those that draw, and the one that moves the page."""
     names = [*(["stage.js"] if drawn else []), *drawn, "page.js"]
     scripts = [_asset(name) for name in names]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     made = (
         _environment(clean)
-        .get_template(template)
+        .get_template("report.html")
         .render(
-            **{key: value for key, value in shown.items() if key != "scripts"},
+            **shown,
             css=Markup(_asset("style.css")),
             scripts=[Markup(script) for script in scripts],
             policy=Markup(

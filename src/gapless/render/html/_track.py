@@ -7,7 +7,7 @@ from typing import Any
 
 from gapless.model.memory import MemoryReport
 from gapless.model.track import Layer, Points, Track
-from gapless.render import _memory_words as words
+from gapless.model.wording import TENSORS
 from gapless.render.html._clean import Clean
 
 _UNIT = 512
@@ -19,7 +19,7 @@ _COLORS = {
     "activation": "busy",
     "forward": "busy",
     "kept": "c-profiler",
-    "temporary": "c-input",
+    "temporary": "b-operator",
     "backward": "c-communication",
     "batch": "c-input",
     "workspace": "c-allocator",
@@ -30,8 +30,26 @@ _LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
 _OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
 
 
-def data(made: MemoryReport, track: Track, name: str, clean: Clean) -> dict[str, Any]:
-    """What is drawn of `made`; `name` is the section that tells of it."""
+def drawn(every: Sequence[MemoryReport], prefix: str, peak: str, clean: Clean) -> list[dict[str, Any]]:
+    """The memory of each device that can be drawn; `peak` is the table of who holds it, "" for none."""
+    found = []
+    for made in every:
+        if made.track is not None:
+            several = len(every) > 1
+            found.append(
+                {
+                    "id": f"{prefix}memory{made.device if several else ''}",
+                    "title": f"Memory of GPU {made.device}" if several else "Memory",
+                    "data": data(made, made.track, peak, clean),
+                    "finest": made.track.finest,
+                    "thinned": len(made.track.windows) > 1,
+                }
+            )
+    return found
+
+
+def data(made: MemoryReport, track: Track, target: str, clean: Clean) -> dict[str, Any]:
+    """What is drawn of `made`; `target` is where those who hold the peak are told."""
     calls, steps = track.calls, track.steps
     used = [
         number for number in range(len(track.layers)) if any(any(one.layers[number]) for one in track.windows)
@@ -50,7 +68,7 @@ def data(made: MemoryReport, track: Track, name: str, clean: Clean) -> dict[str,
             "size": calls.size,
             "place": calls.place,
         },
-        "places": [f"{words.short(one.file, clean.path)}:{one.line} {one.function}" for one in track.places],
+        "places": [f"{_short(one.file, clean)}:{one.line} {one.function}" for one in track.places],
         "steps": steps,
         "each": each,
         "others": others(made, track),
@@ -58,17 +76,17 @@ def data(made: MemoryReport, track: Track, name: str, clean: Clean) -> dict[str,
         "peak": {
             "event": made.peak.event,
             "allocated": made.baseline.peak_allocated,
-            "id": f"{name}-peak" if made.peak.owners else "",
+            "id": target,
         },
-        "stops": _stops(made, track, name),
+        "stops": _stops(made, track, target),
     }
 
 
 def _named(one: Layer, clean: Clean) -> str:
     if one.kind:
-        return words.KINDS.get(one.kind, one.kind)
+        return TENSORS.get(one.kind, one.kind)
     if one.line is not None:
-        return f"{words.short(one.line.file, clean.path)}:{one.line.line} {one.line.function}"
+        return f"{_short(one.line.file, clean)}:{one.line.line} {one.line.function}"
     return one.operator or ("from before the recording" if one.before else "elsewhere")
 
 
@@ -78,11 +96,6 @@ def _color(one: Layer, number: int) -> str:
     if one.before:
         return "c-profiler"
     return _LINES[number % len(_LINES)] if one.line is not None or one.operator else "c-unknown"
-
-
-def kind_color(kind: str) -> str:
-    """The variable of the style that a kind of tensor is drawn with."""
-    return _COLORS.get(kind, "c-unknown")
 
 
 def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
@@ -101,15 +114,15 @@ def others(made: MemoryReport, track: Track) -> list[dict[str, Any]]:
     ]
 
 
-def _stops(made: MemoryReport, track: Track, name: str) -> list[dict[str, Any]]:
+def _stops(made: MemoryReport, track: Track, target: str) -> list[dict[str, Any]]:
     """What is worth going to, in order: the peaks, and where the driver had no more."""
-    found = [(made.peak.event, "the peak: most is allocated", f"{name}-peak" if made.peak.owners else "")]
+    found = [(made.peak.event, "the peak: most is allocated", target)]
     if made.height.event != made.peak.event:
         found.append((made.height.event, "most is reserved", ""))
     base = made.baseline
     for one, told in ((base.shortage, "out of memory"), (base.failure, "a request that failed")):
         if one is not None:
-            found.append((one.event, told, f"{name}-short"))
+            found.append((one.event, told, ""))
     full = [
         at
         for at, what in zip(track.calls.event, track.calls.what, strict=True)
@@ -136,3 +149,9 @@ def _steps(column: Sequence[int], unit: int = 1) -> list[int]:
         found.append(value // unit - before)
         before = value // unit
     return found
+
+
+def _short(file: str, clean: Clean) -> str:
+    """The path from the working directory; of one that is elsewhere and long, its last two parts."""
+    parts = clean.path(file).replace("\\", "/").split("/")
+    return "/".join(parts if len(parts) < 4 else parts[-2:])

@@ -22,6 +22,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
   const most = Math.max(...all.reserved, ...others.flatMap((one) => (one.shown ? [...one.reserved] : [])), 1);
   const near = data.limit > 0 && data.limit < 1.6 * most;
   const scale = unit(near ? Math.max(most, data.limit) : most);
+  const { bytes } = window.gaplessStage;
   const KINDS = [
     ["driver takes", ["malloc", "map"], "c-launch"],
     ["gives back", ["free", "unmap", "collect"], "c-host"],
@@ -32,17 +33,18 @@ for (const root of document.querySelectorAll(".memory-track")) {
   let chart = { y: 0, height: 0 };
   let steps = null;
 
-  /** The top of the scale and its steps, round numbers of bytes. */
+  /** The top of the scale and its steps, round numbers of KiB, MiB or GiB. */
   function unit(bytes) {
-    const power = 10 ** Math.floor(Math.log10(bytes));
-    const step = [0.1, 0.2, 0.25, 0.5, 1, 2].map((one) => one * power).find((one) => bytes / one <= 6);
+    const base = 1024 ** Math.floor(Math.log2(bytes) / 10);
+    const power = 10 ** Math.floor(Math.log10(bytes / base));
+    const step = [0.1, 0.2, 0.25, 0.5, 1, 2].map((one) => one * power * base).find((one) => bytes / one <= 6);
     return { top: Math.max(bytes * 1.04, step), step };
   }
 
   /* Layout ----------------------------------------------------------------------------------------------- */
 
   function layout(pad) {
-    let y = 26;
+    let y = 28;
     steps = null;
     if (data.steps.length > 1) {
       steps = { y, height: 16 };
@@ -229,7 +231,8 @@ for (const root of document.querySelectorAll(".memory-track")) {
     const text = "peak " + bytes(data.peak.allocated);
     const width = pen.measureText(text).width;
     const left = at + width + 16 > size.width ? at - width - 10 : at + 8;
-    note(pen, colors, text, left, Math.max(level(data.peak.allocated) + 13, chart.y + 10));
+    const low = level(data.peak.allocated) + 13;
+    note(pen, colors, text, left, low > chart.y + chart.height - 9 ? low - 28 : Math.max(low, chart.y + 10));
   }
 
   function drawSteps(pad) {
@@ -286,13 +289,6 @@ for (const root of document.querySelectorAll(".memory-track")) {
         high = 0;
       }
     }
-  }
-
-  function bytes(one) {
-    for (const [name, length] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024]]) {
-      if (one >= 0.9995 * length) return Number((one / length).toPrecision(3)) + " " + name;
-    }
-    return one + " B";
   }
 
   function told(event, step) {
@@ -354,6 +350,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
   const api = window.gaplessStage(root, {
     whole, palette, layout, draw, labels, strip, told, at, described,
     stops: data.stops,
+    tours: [{ key: "n", back: "p", stops: data.stops }],
     closest: 8,
     grain: 1,
     margin: Math.max(40, (whole[1] - whole[0]) / 60),
@@ -362,13 +359,19 @@ for (const root of document.querySelectorAll(".memory-track")) {
   });
   api.legend([["accent", "reserved"], ["b-frame", "reserved, idle"], ...data.layers.map((one) => [one.color, one.name])]);
 
-  /* The settings that were tried: which of them are drawn, their table says. */
-  for (const box of document.querySelectorAll(`[data-course][data-of="${CSS.escape(root.id)}"]`)) {
-    const one = others[Number(box.dataset.course)];
+  /* The settings that were tried: each is drawn or not, as its box below the picture says. */
+  for (const one of others) {
+    const label = document.createElement("label");
+    const box = document.createElement("input");
+    const swatch = document.createElement("i");
+    swatch.style.background = "var(--" + one.color + ")";
+    box.type = "checkbox";
     box.checked = one.shown;
     box.addEventListener("change", () => {
       one.shown = box.checked;
       api.schedule();
     });
+    label.append(box, swatch, "reserved with " + one.name);
+    root.querySelector(".legend").append(label);
   }
 }

@@ -3,20 +3,25 @@
    and pointing are the same whatever is drawn; what that is, a drawing says:
 
      whole [from, to], closest (the shortest stretch), margin (around a stop that is looked at)
-     stops [{id, start, end, label}] in order, palette {name: variable of the style}
+     stops [{id, start, end, label}] in order, marked above; palette {name: variable of the style}
+     tours [{key, back, stops}]: what a key goes to, one after the other, there and back
      layout(pad) -> height, draw(pad), strip(pad, pen, scale), told(value, step) -> text
      at(pad, x, y) -> {start, end, …} or null, described(one) -> [title, text, …], chosen(one) -> id or null
+     and where it can: find(text) -> stops, held(stop) -> what at() would give of it, pointed(one, picked)
 
-   and gets a pad: pen, view {from, to}, size {width, height, gutter}, colors, x(value), value(px), write(). */
+   and gets a pad: pen, view {from, to}, size {width, height, gutter}, colors, x(value), value(px), write(),
+   picked (what was clicked, or gone to). */
 window.gaplessStages = [];
 window.gaplessStage = function (root, drawing) {
   const stage = root.querySelector(".canvas");
   const canvas = stage.querySelector(".main");
   const strip = stage.querySelector(".whole");
   const tip = stage.querySelector(".tip");
+  const help = root.querySelector(".help");
+  const seek = root.querySelector(".seek");
   const pen = canvas.getContext("2d");
   const stripPen = strip.getContext("2d");
-  const { whole, stops } = drawing;
+  const { whole, stops, tours } = drawing;
   const view = { from: whole[0], to: whole[1] };
   const size = { width: 0, height: 0, gutter: 0 };
   const colors = {};
@@ -24,11 +29,12 @@ window.gaplessStage = function (root, drawing) {
   let pointed = null;
   let pending = false;
   let last = null;
+  let matches = [];
   let listener = () => {};
 
   const x = (value) => size.gutter + ((value - view.from) / (view.to - view.from)) * (size.width - size.gutter);
   const value = (px) => view.from + ((px - size.gutter) / (size.width - size.gutter)) * (view.to - view.from);
-  const pad = { pen, view, whole, size, colors, x, value, write, font, label };
+  const pad = { pen, view, whole, size, colors, x, value, write, label, picked: null };
 
   /* Drawing ---------------------------------------------------------------------------------------------- */
 
@@ -73,10 +79,35 @@ window.gaplessStage = function (root, drawing) {
     return size + "px " + getComputedStyle(document.body).fontFamily;
   }
 
-  /** Text that fits into so many pixels, or nothing. */
+  /** Text that fits into so many pixels, or nothing: it is measured, so that none runs into its neighbour. */
+  function cut(context, text, room) {
+    if (room < 12) return "";
+    let most = Math.min(text.length, Math.ceil(room / 3));
+    for (let round = 0; round < 4 && most > 1; round++) {
+      const shown = most < text.length ? text.slice(0, most - 1) + "…" : text;
+      const width = measured(context, shown);
+      if (width <= room) return shown;
+      most = Math.min(most - 1, Math.floor((most * room) / width));
+    }
+    return "";
+  }
+
+  /** Widths are remembered: of one font that is drawn with, and of few thousand texts. */
+  const widths = new Map();
+  function measured(context, text) {
+    const key = context.font + text;
+    let width = widths.get(key);
+    if (width === undefined) {
+      if (widths.size > 5000) widths.clear();
+      width = context.measureText(text).width;
+      widths.set(key, width);
+    }
+    return width;
+  }
+
   function write(text, left, middle, room) {
-    const most = Math.floor(room / 5.7);
-    if (most > 2) pen.fillText(text.length > most ? text.slice(0, most - 1) + "…" : text, left, middle);
+    const shown = cut(pen, text, room);
+    if (shown) pen.fillText(shown, left, middle);
   }
 
   function draw() {
@@ -102,12 +133,11 @@ window.gaplessStage = function (root, drawing) {
   /** A word in the margin. */
   function label(text, middle, color) {
     pen.fillStyle = color || colors.dim;
-    const room = Math.floor((size.gutter - 14) / 5.6);
-    pen.fillText(text.length > room ? text.slice(0, room - 1) + "…" : text, 9, middle);
+    pen.fillText(cut(pen, text, size.gutter - 14), 9, middle);
   }
 
   function ruler() {
-    const unit = (view.to - view.from) / Math.max((size.width - size.gutter) / 110, 1);
+    const unit = (view.to - view.from) / Math.max((size.width - size.gutter) / 120, 1);
     const power = 10 ** Math.floor(Math.log10(unit));
     const step = Math.max([1, 2, 5, 10].map((one) => one * power).find((one) => one >= unit), drawing.grain || 0);
     pen.font = font(11);
@@ -116,7 +146,8 @@ window.gaplessStage = function (root, drawing) {
       pen.fillStyle = colors.rule;
       pen.fillRect(x(at), 0, 1, size.height);
       pen.fillStyle = colors.dim;
-      pen.fillText(drawing.told(at - whole[0], step), x(at) + 4, 9);
+      const text = drawing.told(at - whole[0], step);
+      if (x(at) + 6 + measured(pen, text) < Math.min(x(at + step), size.width)) pen.fillText(text, x(at) + 4, 8);
     }
     pen.font = font(10.5);
     pen.fillStyle = colors.accent;
@@ -124,9 +155,9 @@ window.gaplessStage = function (root, drawing) {
       const at = x(one.start);
       if (one.start < view.from || one.start > view.to) continue;
       pen.beginPath();
-      pen.moveTo(at - 3.5, 13);
-      pen.lineTo(at + 3.5, 13);
-      pen.lineTo(at, 21);
+      pen.moveTo(at - 3.5, 16);
+      pen.lineTo(at + 3.5, 16);
+      pen.lineTo(at, 23);
       pen.fill();
     }
   }
@@ -180,19 +211,30 @@ window.gaplessStage = function (root, drawing) {
     show(from, from + length);
   }
 
-  /** To the next stop to the right (or left) of what was shown last. */
-  function next(direction) {
-    if (!stops.length) return;
-    const here = stops.indexOf(last);
-    const to = here < 0 ? (direction > 0 ? 0 : stops.length - 1) : (here + direction + stops.length) % stops.length;
-    look(stops[to]);
-    say(stops[to].label);
+  /** To the next stop to the right (or left): behind the one that was gone to, or what is shown. */
+  function next(list, direction) {
+    if (!list.length) return;
+    const seen = last && last.end >= view.from && last.start <= view.to;
+    let to = seen ? list.indexOf(last) : -1;
+    if (to >= 0) to += direction;
+    else if (direction > 0) to = Math.max(list.findIndex((one) => one.start >= view.from), 0);
+    else to = list.findLastIndex((one) => one.start <= view.to);
+    look(list.at(to % list.length));
+    say(last.label + (list.length > 1 ? " · " + (list.indexOf(last) + 1) + " of " + list.length.toLocaleString("en") : ""));
   }
 
   function look(one) {
     last = one;
-    const around = Math.max(0.6 * (one.end - one.start), drawing.margin);
-    show(one.start - around, one.end + around);
+    pick(drawing.held ? drawing.held(one) : null);
+    const { from = one.start, to = one.end } = one;
+    const around = Math.max(0.6 * (to - from), drawing.margin);
+    show(from - around, to + around);
+  }
+
+  function pick(one) {
+    pad.picked = one;
+    if (drawing.pointed) drawing.pointed(null, one);
+    schedule();
   }
 
   /* Pointing --------------------------------------------------------------------------------------------- */
@@ -205,6 +247,7 @@ window.gaplessStage = function (root, drawing) {
 
   function point(event) {
     pointed = under(event);
+    if (drawing.pointed && drawing.pointed(pointed, pad.picked)) schedule();
     canvas.style.cursor = pointed && drawing.chosen(pointed) ? "pointer" : "";
     if (!pointed) {
       tip.hidden = true;
@@ -268,10 +311,14 @@ window.gaplessStage = function (root, drawing) {
     const id = pointed && drawing.chosen(pointed);
     if (id) api.open(id);
     else if (pointed && pointed.fits) show(pointed.start, pointed.end);
+    else pick(pointed);
   }
   canvas.addEventListener("pointerup", release);
   canvas.addEventListener("pointercancel", release);
-  canvas.addEventListener("pointerleave", () => (tip.hidden = true));
+  canvas.addEventListener("pointerleave", () => {
+    tip.hidden = true;
+    if (drawing.pointed && drawing.pointed(null, pad.picked)) schedule();
+  });
   canvas.addEventListener("dblclick", (event) => {
     const one = under(event);
     if (one && one.end > one.start) show(one.start, one.end);
@@ -301,11 +348,18 @@ window.gaplessStage = function (root, drawing) {
     s: () => zoom(1 / 0.7),
     0: () => show(...whole),
     Home: () => show(...whole),
-    n: () => next(1),
-    p: () => next(-1),
     Enter: () => last && last.id && api.open(last.id),
-    Escape: () => (tip.hidden = true),
+    Escape: () => {
+      tip.hidden = true;
+      pick(null);
+    },
+    "?": () => (help.open = !help.open),
+    "/": () => seek && seek.elements[0].focus(),
   };
+  for (const { key, back, stops } of tours) {
+    KEYS[key] = () => next(stops, 1);
+    KEYS[back] = () => next(stops, -1);
+  }
   canvas.addEventListener("keydown", (event) => {
     const act = KEYS[event.key];
     if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -337,9 +391,29 @@ window.gaplessStage = function (root, drawing) {
 
   /* Beside it -------------------------------------------------------------------------------------------- */
 
-  const ACTS = { previous: () => next(-1), next: () => next(1), in: () => zoom(0.5), out: () => zoom(2), all: () => show(...whole) };
-  for (const button of root.querySelectorAll("[data-do]")) {
-    button.addEventListener("click", ACTS[button.dataset.do]);
+  for (const button of root.querySelectorAll("[data-key]")) {
+    button.addEventListener("click", KEYS[button.dataset.key]);
+  }
+
+  function search() {
+    matches = drawing.find(seek.elements[0].value.trim().toLowerCase());
+    seek.querySelector("output").textContent = seek.elements[0].value.trim() ? matches.length.toLocaleString("en") + " found" : "";
+    schedule();
+  }
+
+  if (seek) {
+    const input = seek.elements[0];
+    seek.addEventListener("submit", (event) => event.preventDefault());
+    input.addEventListener("input", search);
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") next(matches, event.shiftKey ? -1 : 1);
+      else if (event.key === "Escape") {
+        input.value = "";
+        search();
+        canvas.focus();
+      } else return;
+      event.preventDefault();
+    });
   }
 
   /** Names beside colours, below the canvas: [variable of the style, name]. */
@@ -383,4 +457,11 @@ window.gaplessStage = function (root, drawing) {
   }).observe(stage);
   redraw();
   return api;
+};
+/** Bytes as torch writes them. */
+window.gaplessStage.bytes = function (bytes) {
+  const power = Math.min(Math.max(Math.floor(Math.log2(Math.max(bytes, 1) / 0.9995) / 10), 0), 4);
+  const amount = bytes / 1024 ** power;
+  const digits = amount >= 99.95 ? 0 : amount >= 9.995 ? 1 : 2;
+  return amount.toLocaleString("en", { maximumFractionDigits: digits }) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][power];
 };

@@ -10,6 +10,7 @@ for (const root of document.querySelectorAll(".timeline")) {
     .filter((one) => one.end > 0)
     .map((one) => ({ ...one, label: one.code + " " + one.name + ", " + one.where }))
     .sort((a, b) => a.start - b.start);
+  const { bytes } = window.gaplessStage;
   let rows = [];
 
   /* Data ------------------------------------------------------------------------------------------------- */
@@ -27,8 +28,17 @@ for (const root of document.querySelectorAll(".timeline")) {
       one.reach[i] = reach;
     }
     one.what = boxes.what;
-    one.count = boxes.count;
-    one.busy = boxes.busy;
+    one.count = boxes.count || new Array(count).fill(1);
+    one.busy = new Float64Array(count);
+    one.launch = new Float64Array(count);
+    one.thread = new Int32Array(count).fill(-1);
+    let several = 0;
+    for (let i = 0; i < count; i++) {
+      one.busy[i] = one.count[i] > 1 ? boxes.busy[several++] : boxes.length[i];
+      if (!boxes.launch || one.count[i] > 1) continue;
+      one.launch[i] = boxes.launch[i - several];
+      one.thread[i] = boxes.thread[i - several];
+    }
     return one;
   }
 
@@ -59,13 +69,122 @@ for (const root of document.querySelectorAll(".timeline")) {
     return low;
   }
 
+  /* Places ----------------------------------------------------------------------------------------------- */
+
+  /** Every box once, as the finest window has it: [lane:row, box, its columns]. */
+  function* everything() {
+    for (const [number, one] of windows.entries()) {
+      const finer = windows.slice(number + 1).filter((other) => other.start >= one.start && other.end <= one.end);
+      for (const [key, boxes] of one.rows) {
+        for (let i = 0; i < boxes.start.length; i++) {
+          const told = finer.some((other) => other.start <= boxes.start[i] && boxes.start[i] < other.end);
+          if (!told) yield [key, i, boxes];
+        }
+      }
+    }
+  }
+
+  const kindOf = (key) => data.lanes.lanes[Number(key.split(":")[0])].kind;
+  const held = (key, i, boxes) => ({ key, start: boxes.start[i], end: boxes.end[i], what: boxes.what[i], count: boxes.count[i] });
+
+  /** Each sync by itself, and what each launch began: from the call to the work, by the call's start. */
+  const syncs = [];
+  const launches = [];
+  for (const [key, i, boxes] of everything()) {
+    if (kindOf(key) === "waits") {
+      const finding = data.findings[data.waits[boxes.what[i]]];
+      const many = boxes.count[i] > 1 ? boxes.count[i].toLocaleString("en") + " syncs" : "sync";
+      const name = finding ? finding.code + " " + finding.name + ", " + finding.where : "no finding";
+      syncs.push({ id: finding && finding.id, start: boxes.start[i], end: boxes.end[i], finding, box: held(key, i, boxes), label: many + " of " + told(boxes.end[i] - boxes.start[i]) + ": " + name });
+    } else if (boxes.thread[i] >= 0) {
+      launches.push({ key, start: boxes.start[i], from: boxes.start[i] - boxes.launch[i], lane: boxes.thread[i] });
+    }
+  }
+  syncs.sort((a, b) => a.start - b.start);
+  launches.sort((a, b) => a.from - b.from);
+
+  /* A finding is gone to where it costs most, and there to its sync: the last that began before that ends. */
+  for (const one of stops) {
+    const close = syncs.findLast((each) => each.finding && each.finding.id === one.id && each.start < one.end);
+    if (close) Object.assign(one, { box: close.box, from: Math.min(close.start, one.start), to: Math.max(close.end, one.end) });
+  }
+
+  /** The deepest span of a thread around `time`, or the row of the lane where there is none. */
+  function row(lane, time) {
+    for (let deep = data.lanes.lanes[lane].rows - 1; deep >= 0; deep--) {
+      for (let number = windows.length - 1; number >= 0; number--) {
+        const found = windows[number].rows.get(lane + ":" + deep);
+        if (!found || time < windows[number].start || time >= windows[number].end) continue;
+        const i = first(found, time);
+        if (i < found.start.length && found.start[i] <= time) return lane + ":" + deep;
+      }
+    }
+    return lane + ":0";
+  }
+
+  let arrows = [];
+  let arrowsOf = "";
+  const ARROWS = 60;
+
+  /** What is pointed at, or else was picked, gets its arrows; whether they are others than before. */
+  function pointed(one, picked) {
+    const of = one && one.key ? one : picked;
+    const now = of && of.key ? of.key + "@" + of.start : "";
+    if (now === arrowsOf) return false;
+    arrowsOf = now;
+    arrows = now ? launched(of).slice(0, ARROWS).map((each) => ({ ...each, row: row(each.lane, each.from) })) : [];
+    return true;
+  }
+
+  /** The launches of a span of a thread, or the one of a kernel. */
+  function launched(one) {
+    const kind = kindOf(one.key);
+    if (kind === "stream") return launches.filter((each) => each.key === one.key && each.start === one.start);
+    if (kind !== "thread") return [];
+    const lane = Number(one.key.split(":")[0]);
+    let low = 0;
+    let high = launches.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (launches[middle].from >= one.start) high = middle;
+      else low = middle + 1;
+    }
+    const found = [];
+    for (; low < launches.length && launches[low].from < one.end; low++) if (launches[low].lane === lane) found.push(launches[low]);
+    return found;
+  }
+
+  /* Searching: the spans whose name has the text in it. */
+  let wanted = null;
+  const waitNames = {};
+  for (const [cost, number] of Object.entries(data.waits)) {
+    const one = data.findings[number];
+    waitNames[cost] = one ? one.code + " " + one.name + " " + one.where : "sync";
+  }
+
+  function find(text) {
+    wanted = null;
+    if (!text) return [];
+    const called = new Set(names.flatMap((name, i) => (name.toLowerCase().includes(text) ? [i] : [])));
+    const waits = new Set(Object.keys(waitNames).filter((cost) => waitNames[cost].toLowerCase().includes(text)).map(Number));
+    wanted = (kind, what) => (kind === "waits" ? waits : called).has(what);
+    const found = [];
+    for (const [key, i, boxes] of everything()) {
+      const kind = kindOf(key);
+      if (kind === "idle" || !wanted(kind, boxes.what[i])) continue;
+      const name = kind === "waits" ? waitNames[boxes.what[i]] : names[boxes.what[i]];
+      found.push({ start: boxes.start[i], end: boxes.end[i], box: held(key, i, boxes), label: name });
+    }
+    return found.sort((a, b) => a.start - b.start);
+  }
+
   /* Layout ----------------------------------------------------------------------------------------------- */
 
   const HEIGHTS = { idle: 18, stream: 18, waits: 13, thread: 14 };
 
   function layout() {
     rows = [];
-    let y = 26;
+    let y = 28;
     if (data.steps.start.length > 1) {
       rows.push({ kind: "steps", y, height: 16, label: "steps" });
       y += 20;
@@ -74,7 +193,7 @@ for (const root of document.querySelectorAll(".timeline")) {
       const before = data.lanes.lanes[number - 1];
       y += lane.kind === "thread" && before && before.kind === "waits" ? 1 : 7;
       for (let row = 0; row < lane.rows; row++) {
-        const label = row ? "" : lane.kind === "waits" ? "waits" : lane.name;
+        const label = row ? "" : lane.kind === "waits" ? "syncs" : lane.name;
         rows.push({ kind: lane.kind, key: number + ":" + row, y, height: HEIGHTS[lane.kind], label, lane });
         y += HEIGHTS[lane.kind] + 1;
       }
@@ -87,6 +206,7 @@ for (const root of document.querySelectorAll(".timeline")) {
   }
 
   const palette = {
+    match: "match",
     "box:operator": "b-operator", "box:call": "b-call", "box:frame": "b-frame", "box:annotation": "b-annotation",
     "box:kernel": "busy", "box:communication": "c-communication", "box:copy": "b-copy", "box:waits": "c-wait",
   };
@@ -111,7 +231,38 @@ for (const root of document.querySelectorAll(".timeline")) {
       else shown.forEach((one, number) => boxes(pad, row, one, shown.slice(number + 1)));
     }
     pad.pen.fillStyle = pad.colors.fine;
-    for (const one of shown.slice(1)) pad.pen.fillRect(x(one.start), 18, Math.max(x(one.end) - x(one.start), 2), 2.5);
+    for (const one of shown.slice(1)) pad.pen.fillRect(x(one.start), 23.5, Math.max(x(one.end) - x(one.start), 2), 2);
+    for (const one of arrows) arrow(pad, one);
+    if (pad.picked && pad.picked.key) outlined(pad, pad.picked);
+  }
+
+  function outlined({ pen, colors, x }, one) {
+    const place = rows.find((row) => row.key === one.key);
+    if (!place) return;
+    pen.strokeStyle = colors.ink;
+    pen.lineWidth = 2;
+    pen.strokeRect(x(one.start) - 1, place.y - 1, Math.max(x(one.end) - x(one.start), 2) + 2, place.height + 2);
+    pen.lineWidth = 1;
+  }
+
+  /** From the call that launched it to the work. */
+  function arrow({ pen, colors, view, x }, one) {
+    const call = rows.find((place) => place.key === one.row);
+    const work = rows.find((place) => place.key === one.key);
+    if (!call || !work || one.start < view.from || one.from > view.to) return;
+    const [left, top, right, bottom] = [x(one.from), call.y + 1, x(one.start), work.y + work.height];
+    pen.strokeStyle = pen.fillStyle = colors.ink;
+    pen.globalAlpha = 0.7;
+    pen.beginPath();
+    pen.moveTo(left, top);
+    pen.bezierCurveTo(left, (top + bottom) / 2, right, (top + bottom) / 2, right, bottom + 5);
+    pen.stroke();
+    pen.beginPath();
+    pen.moveTo(right, bottom);
+    pen.lineTo(right - 3, bottom + 6);
+    pen.lineTo(right + 3, bottom + 6);
+    pen.fill();
+    pen.globalAlpha = 1;
   }
 
   function boxes(pad, row, from, finer) {
@@ -139,8 +290,10 @@ for (const root of document.querySelectorAll(".timeline")) {
       const many = found.count[i] > 1;
       const length = found.end[i] - found.start[i];
       pen.globalAlpha = many ? 0.3 + 0.6 * Math.min(found.busy[i] / Math.max(length, 1), 1) : 1;
-      pen.fillStyle = color(pad, row, found.what[i]);
-      pen.fillRect(begin, row.y, Math.max(width - (width > 3 ? 0.6 : 0), 0.8), row.height);
+      const match = wanted && wanted(row.kind, found.what[i]);
+      if (wanted && !match) pen.globalAlpha *= 0.22;
+      pen.fillStyle = match ? colors.match : color(pad, row, found.what[i]);
+      pen.fillRect(begin, row.y, Math.max(width - (width > 3 ? 0.6 : 0), match ? 1.6 : 0.8), row.height);
       if (width > 30) write(pad, row, found, i, ...clear(pad, begin, end, finer));
     }
     pen.globalAlpha = 1;
@@ -160,6 +313,7 @@ for (const root of document.querySelectorAll(".timeline")) {
     const text = found.count[i] > 1 ? found.count[i].toLocaleString("en") + " spans" : title(row, found.what[i], true);
     pen.globalAlpha = 1;
     const strong = row.kind === "waits" || row.kind === "idle" || kinds[found.what[i]] === "kernel";
+    if (wanted && !wanted(row.kind, found.what[i])) pen.globalAlpha = 0.3;
     pen.fillStyle = strong && found.count[i] === 1 ? colors.paper : colors.ink;
     pad.write(text, begin + 3.5, row.y + row.height / 2 + 0.5, width - 7);
   }
@@ -168,7 +322,7 @@ for (const root of document.querySelectorAll(".timeline")) {
     if (row.kind === "idle") return "idle: " + (data.causes[kinds[what]] || kinds[what]);
     if (row.kind !== "waits") return short ? brief[what] : names[what];
     const one = data.findings[data.waits[what]];
-    return one ? one.code + " " + (short ? one.where.split("/").pop() : one.where) : "wait";
+    return one ? one.code + " " + (short ? one.where.split("/").pop() : one.where) : "sync";
   }
 
   function steps(pad, row) {
@@ -217,7 +371,8 @@ for (const root of document.querySelectorAll(".timeline")) {
 
   function labels(pad) {
     for (const row of rows) {
-      if (row.label) pad.label(row.label, row.y + Math.min(row.height, 16) / 2 + 0.5, row.kind === "waits" && pad.colors.accent);
+      const text = pad.size.gutter < 100 ? row.label.replace(/^thread /, "") : row.label;
+      if (text) pad.label(text, row.y + Math.min(row.height, 16) / 2 + 0.5, row.kind === "waits" && pad.colors.accent);
     }
   }
 
@@ -261,7 +416,7 @@ for (const root of document.querySelectorAll(".timeline")) {
         if (found.end[i] < when - slack) continue;
         const what = found.what[i];
         const finding = row.kind === "waits" ? data.findings[data.waits[what]] : null;
-        return { row, start: found.start[i], end: found.end[i], name: title(row, what), count: found.count[i], busy: found.busy[i], finding };
+        return { row, ...held(row.key, i, found), name: title(row, what), busy: found.busy[i], finding };
       }
       return null;
     }
@@ -273,7 +428,6 @@ for (const root of document.querySelectorAll(".timeline")) {
     let i = times.findIndex((one) => one > when) - 1;
     if (i < -1) i = times.length - 1;
     if (i < 0) return null;
-    const bytes = (one) => (one >= 1e9 ? (one / 1e9).toFixed(2) + " GB" : one >= 1e6 ? (one / 1e6).toFixed(1) + " MB" : (one / 1e3).toFixed(1) + " kB");
     return { row, start: times[i], end: times[i], name: bytes(allocated[i]) + " allocated of " + bytes(reserved[i]) + " reserved" };
   }
 
@@ -282,6 +436,11 @@ for (const root of document.querySelectorAll(".timeline")) {
     if (one.end > one.start) parts.push(told(one.end - one.start) + " from " + told(one.start - whole[0]));
     else parts.push("at " + told(one.start - whole[0]));
     if (one.count > 1) parts.push(one.count.toLocaleString("en") + " spans in " + told(one.busy) + "; the longest is named");
+    if (one.key && one.count === 1) {
+      const begun = launched(one);
+      if (kindOf(one.key) === "stream" && begun.length) parts.push("launched " + told(Math.abs(one.start - begun[0].from)) + (begun[0].from > one.start ? " later, by the clocks" : " before"));
+      if (kindOf(one.key) === "thread" && begun.length) parts.push(begun.length.toLocaleString("en") + (begun.length > 1 ? " launches in it" : " launch in it") + (begun.length > ARROWS ? ", arrows from the first " + ARROWS : ""));
+    }
     if (one.finding) parts.push(one.finding.name + ": click for the finding");
     return parts;
   }
@@ -290,7 +449,7 @@ for (const root of document.querySelectorAll(".timeline")) {
 
   function legend() {
     const seen = new Set(kinds);
-    const entries = [["c-wait", "wait of the host"]];
+    const entries = [["c-wait", "sync: the CPU waits for the GPU"]];
     for (const [kind, name] of [["kernel", "kernel"], ["communication", "communication"], ["copy", "copy"], ["operator", "operator"], ["call", "driver call"], ["frame", "Python"], ["annotation", "annotation"]]) {
       if (seen.has(kind)) entries.push([palette["box:" + kind], name]);
     }
@@ -321,7 +480,7 @@ for (const root of document.querySelectorAll(".timeline")) {
       if (!found) return;
       const spans = found.count.reduce((a, b) => a + b, 0);
       const busy = found.busy.reduce((a, b) => a + b, 0);
-      const name = lane.kind === "waits" ? "waits of " + lane.name : lane.name;
+      const name = lane.kind === "waits" ? "syncs of " + lane.name : lane.name;
       body.append(cells("td", name, spans.toLocaleString("en"), told(busy), ((100 * busy) / (whole[1] - whole[0])).toFixed(1) + " %"));
     });
     const list = document.createElement("table");
@@ -337,10 +496,12 @@ for (const root of document.querySelectorAll(".timeline")) {
   }
 
   const api = window.gaplessStage(root, {
-    whole, stops, palette, layout, draw, labels, strip, told, at, described,
+    whole, stops, palette, layout, draw, labels, strip, told, at, described, find, pointed,
+    tours: [{ key: "n", back: "p", stops: syncs.length ? syncs : stops }, { key: "f", back: "F", stops }],
+    held: (one) => one.box,
     closest: 500,
     margin: 20000,
-    title: ["GPU utilization", "GPU"],
+    title: ["GPU busy", "GPU"],
     chosen: (one) => one.finding && one.finding.id,
   });
   api.legend(legend());

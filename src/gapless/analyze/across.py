@@ -1,0 +1,164 @@
+"""Several runs at once: what each rule costs all of them together, and which run loses most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gapless.model import Finding, Report, SourceLine, Table, Verdict
+from gapless.model.table import Column, Row
+from gapless.model.verdict import Level
+from gapless.model.wording import count, duration, in_column, percent
+
+SHOWN = 20
+"""Findings and runs that stand unfolded."""
+
+
+@dataclass
+class Shared:
+    """One rule over several runs: in which it was met, the idleness of the GPU that it goes with
+    (nanoseconds over all of their steps), the most that mending one such finding saves per step (prices are
+    never added up), and its syncs per step where they are most. `most` is the run that loses most by it."""
+
+    code: str
+    name: str
+    runs: set[int] = field(default_factory=set)
+    idle: int = 0
+    saved: float = 0.0
+    syncs: float = 0.0
+    most: int = 0
+    _highest: tuple[float, float, float] = (-1.0, 0.0, 0.0)
+
+    @property
+    def of_the_profile(self) -> bool:
+        """Whether it is about how the profile was taken, which costs the training nothing."""
+        return self.code.startswith("GAP7")
+
+    def add(self, run: int, members: Sequence[Finding]) -> None:
+        """What `members`, findings of one run, cost it."""
+        idle = sum(one.loss.idle for one in members if one.loss is not None)
+        priced = (one.price for one in members if one.price is not None and one.price.estimated)
+        saved = max((max(one.last, one.most_last) for one in priced), default=0)
+        syncs = sum(one.frequency.per_step for one in members if one.loss is None)
+        self.runs.add(run)
+        self.idle += idle
+        self.saved, self.syncs = max(self.saved, saved), max(self.syncs, syncs)
+        if (idle, saved, syncs) > self._highest:
+            self._highest, self.most = (idle, saved, syncs), run
+
+
+def shared(reports: Sequence[Report]) -> list[Shared]:
+    """Every rule that was met in `reports`, what loses most first."""
+    found: dict[str, Shared] = {}
+    for number, report in enumerate(reports):
+        members: dict[str, list[Finding]] = {}
+        for one in report.findings:
+            members.setdefault(one.code, []).append(one)
+        for code, group in members.items():
+            found.setdefault(code, Shared(code, group[0].name)).add(number, group)
+    ranked = found.values()
+    return sorted(
+        ranked,
+        key=lambda one: (one.of_the_profile, -one.idle, -one.saved, -one.syncs, -len(one.runs), one.code),
+    )
+
+
+def summarized(reports: Sequence[Report]) -> list[Report]:
+    """`reports`, and before them, where they are several runs, one that sums them up."""
+    if len(reports) < 2 or any(one.kind not in ("session", "profile") for one in reports):
+        return list(reports)
+    return [summary(reports), *reports]
+
+
+def summary(reports: Sequence[Report]) -> Report:
+    """What `reports` have in common: findings over all runs, ranked, and the runs themselves.
+
+    >>> [table.title for table in summary(reports).tables]
+    ['Finding', 'Run']
+    """
+    ranked = shared(reports)
+    tables = (_findings(ranked, reports), _runs(reports))
+    return Report(
+        verdict=_verdict(ranked, reports), kind="runs", tables=tuple(one for one in tables if one.rows)
+    )
+
+
+def _total(reports: Sequence[Report]) -> int:
+    """The length of all recorded steps."""
+    return sum(one.profile.steps.total for one in reports if one.profile is not None)
+
+
+def _verdict(ranked: Sequence[Shared], reports: Sequence[Report]) -> Verdict:
+    total = _total(reports)
+    profiles = sum(one.profile is not None for one in reports)
+    what = "profile" if profiles == len(reports) else "run" if profiles else "checked script"
+    told = count(len(reports), what)
+    levels = {one.verdict.level for one in reports}
+    worst: tuple[Level, ...] = ("failed", "act", "fine")
+    level: Level = next((one for one in worst if one in levels), "unknown")
+    if not ranked or ranked[0].of_the_profile:
+        return Verdict(sentence=f"{told}: nothing to fix was found in any of them", level=level)
+    first = ranked[0]
+    where = f"in {len(first.runs)} of {len(reports)}"
+    if total and first.idle:
+        idle = sum(one.profile.idle for one in reports if one.profile is not None)
+        sentence = (
+            f"{told}: the GPU idles {percent(idle / total)} of {duration(total)} of steps; "
+            f"{percent(first.idle / total)} of them with {first.code} {first.name}, {where}"
+        )
+    else:
+        sentence = f"{told}: {first.code} {first.name} costs most, {where}"
+    return Verdict(sentence=sentence, level=level)
+
+
+def _findings(ranked: Sequence[Shared], reports: Sequence[Report]) -> Table:
+    """Finding × runs × GPU time lost; a column only where a run has such a number."""
+    total = _total(reports)
+    saved, syncs = any(one.saved for one in ranked), any(one.syncs for one in ranked)
+    columns = [Column("", "text"), Column("runs")]
+    columns += [Column("GPU idle"), Column("of all steps"), Column("", "drawn")] if total else []
+    columns += [Column("one saves per step, up to")] if saved else []
+    columns += [Column("syncs per step, up to")] if syncs else []
+    columns.append(Column("most in", "text"))
+    longest = max((one.idle for one in ranked), default=0) or 1
+    rows = []
+    for one in ranked:
+        cells: list[str | float | SourceLine] = [
+            f"{one.code} {one.name}",
+            f"{len(one.runs)} of {len(reports)}",
+        ]
+        if total:
+            told = (duration(one.idle), percent(one.idle / total)) if one.idle else ("", "")
+            cells += [*told, one.idle / longest]
+        cells += [duration(one.saved) if one.saved else ""] if saved else []
+        cells += [in_column(one.syncs) if one.syncs else ""] if syncs else []
+        rows.append(Row((*cells, named(reports[one.most]))))
+    return Table(title="Finding", columns=tuple(columns), rows=tuple(rows), shown=SHOWN, where="before")
+
+
+def _runs(reports: Sequence[Report]) -> Table:
+    """One row for each run, in their order."""
+    profiled = any(one.profile is not None for one in reports)
+    checked = any(one.profile is None and one.steps.seen for one in reports)
+    columns = [Column("", "text")]
+    columns += [Column("step"), Column("GPU idle")] if profiled else []
+    columns += [Column("syncs per step")] if checked else []
+    columns.append(Column("findings"))
+    rows = []
+    for one in reports:
+        cells: list[str | SourceLine] = [named(one)]
+        steps = one.profile.steps if one.profile is not None else None
+        if profiled:
+            known = one.profile is not None and steps is not None and steps.total > 0
+            cells += [duration(steps.mean), percent(one.profile.idle / steps.total)] if known else ["", ""]  # type: ignore[union-attr]
+        if checked:
+            cells.append(in_column(one.steps.waits_per_step) if one.steps.seen else "")
+        rows.append(Row((*cells, str(len(one.findings)))))
+    return Table(title="Run", columns=tuple(columns), rows=tuple(rows), shown=SHOWN, where="before")
+
+
+def named(report: Report) -> SourceLine:
+    """The file that `report` is of, or the script, as a place."""
+    if report.profile is not None:
+        return SourceLine(report.profile.path, 0)
+    return SourceLine(report.path or "".join(report.script[:1]) or "run", 0)

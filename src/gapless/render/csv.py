@@ -1,0 +1,94 @@
+"""Findings as rows of CSV: for spreadsheets and data frames."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from gapless.model import Finding, Report
+from gapless.model.wording import number
+from gapless.render import _brief as brief
+from gapless.render._style import Style
+
+COLUMNS = (
+    "run",
+    "code",
+    "name",
+    "level",
+    "file",
+    "line",
+    "lines",
+    "function",
+    "backward",
+    "when",
+    "every",
+    "syncs_per_step",
+    "syncs",
+    "idle_ns_per_step",
+    "idle_share",
+    "saves_ns_per_step",
+    "saves_at_most_ns_per_step",
+    "place",
+    "remedy",
+)
+"""Numbers are plain; a cell is empty where nothing is known."""
+
+
+def render(report: Report, style: Style) -> str:
+    """One row for each finding of `report`, below a row of names."""
+    return together([report], style)
+
+
+def together(reports: Sequence[Report], style: Style) -> str:
+    """The findings of all `reports` below one row of names; `run` tells them apart."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for report in reports:
+        for one in report.findings:
+            writer.writerow(
+                [
+                    cell if isinstance(cell, int | float) else _text(cell, style)
+                    for cell in _row(one, report, style)
+                ]
+            )
+    return text.getvalue()
+
+
+def _row(one: Finding, report: Report, style: Style) -> Iterator[str | int | float]:
+    line = one.line
+    yield brief.run(report, style)
+    yield from (one.code, one.name, brief.level(one))
+    yield brief.shown_path(line, style) if line else ""
+    yield line.line if line else ""
+    yield " ".join(str(spot.line.line) for spot in one.spots)
+    yield line.function if line else ""
+    yield int(one.backward)
+    yield one.frequency.when
+    yield one.frequency.every or ""
+    yield number(round(one.frequency.per_step, 4)) if one.loss is None else ""
+    yield one.frequency.total if one.loss is None else one.loss.calls
+    yield from _times(one, report)
+    yield one.place
+    yield one.remedy
+
+
+def _times(one: Finding, report: Report) -> Iterator[str | int | float]:
+    """Idleness per step, its share, and what mending it saves per step: alone, and at most."""
+    steps = max(report.profile.steps.count, 1) if report.profile is not None else 1
+    yield round(one.loss.idle / steps) if one.loss is not None else ""
+    yield round(one.loss.share, 6) if one.loss is not None else ""
+    price = one.price
+    if price is None or not (price.waits or price.estimated or price.of):
+        yield from ("", "")
+    elif price.estimated:
+        yield from (price.alone, price.most_last)
+    else:
+        yield from (round(price.alone / steps), round(price.last / steps))
+
+
+def _text(value: str, style: Style) -> str:
+    """`value` in one line, and nothing that a spreadsheet would take for a formula."""
+    cell = style.ascii(brief.plain(value))
+    return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell

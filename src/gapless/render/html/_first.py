@@ -1,0 +1,137 @@
+"""The first screen of a page: the verdict, what to do first, and where the time goes at a glance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from gapless.model import Change, Profile, Report
+from gapless.model.wording import CAUSES, count, duration, percent
+from gapless.render import _brief as brief
+from gapless.render import _words as words
+from gapless.render.html._clean import Clean
+
+MEANING = {
+    "wait": "the CPU waited for the GPU, and nothing was queued behind what it waited for",
+    "input": "the next batch was not there",
+    "launch": "kernels are shorter than their launches",
+    "host": "the CPU did something else and launched nothing",
+    "allocator": "memory was taken from the driver or given back",
+    "communication": "only collectives ran, or their peers were waited for",
+    "graph": "a graph launch, a compilation or another long driver call",
+    "profiler": "the profiler itself",
+    "unknown": "nothing recorded explains it",
+}
+_WORK = (("kernel", "kernels"), ("memcpy", "copies"), ("memset", "memset"))
+_LEAST = 0.0005
+_BARS, _STRETCHES = 240, 120
+"""Bars of the strip, at most: of more steps, neighbours share one; and of one step's course."""
+
+
+def facts(report: Report, clean: Clean) -> list[str]:
+    """What was looked at, a few words each."""
+    environment = report.environment
+    parts = words.about(report, clean.path).split(" · ")
+    parts += [f"torch {environment.torch}"] if environment.torch else []
+    parts += [f"Python {environment.python}"] if environment.python else []
+    return [part for part in parts if part]
+
+
+def changes(report: Report, anchors: Sequence[str], clean: Clean) -> list[dict[str, Any]]:
+    """What to do first: each with where, before → after, and the findings that it mends."""
+    first = max((one.before for one in report.verdict.do_first[:1]), default=0.0)
+    return [_change(one, first, anchors, clean) for one in report.verdict.do_first]
+
+
+def _change(one: Change, first: float, anchors: Sequence[str], clean: Clean) -> dict[str, Any]:
+    where = one.place
+    if one.line is not None:
+        where = f"{clean.path(one.line.file)}:{brief.numbers(one.lines or (one.line.line,))}"
+    links = [anchors[at] for at in one.findings if 0 <= at < len(anchors)]
+    codes = one.codes[:1] if links else ()
+    return {
+        "what": one.what,
+        "where": where,
+        "brought": brief.effect(one),
+        "left": f"{100 * one.after / first:.1f}" if first > 0 and one.after >= 0 else "",
+        "link": links[0] if links else "",
+        "code": codes[0] if codes else "details",
+    }
+
+
+def strip(profile: Profile) -> dict[str, Any] | None:
+    """The steps as bars, how long each is and for how much of that the GPU works; of one step its course."""
+    if profile.steps.count < 2:
+        return _course(profile)
+    steps = profile.steps
+    length = [end - start for start, end in zip(steps.start, steps.end, strict=True)]
+    group = -(-steps.count // _BARS)
+    longest = max(length) or 1
+    bars = []
+    for first in range(0, steps.count, group):
+        last = min(first + group, steps.count) - 1
+        each = sum(length[first : last + 1]) / (last - first + 1)
+        busy = sum(steps.busy[first : last + 1]) / (last - first + 1)
+        numbered = f"step {first + 1}" if first == last else f"steps {first + 1} to {last + 1}"
+        name = steps.names[first] if group == 1 and first < len(steps.names) else numbered
+        part = min(busy / each, 1.0) if each else 0.0
+        title = f"{name}: {duration(each)}, GPU busy for {duration(busy)}"
+        bars.append(_bar(each / longest, part, title, steps.start[first], steps.end[last]))
+    order = sorted(length)
+    told = f"{count(steps.count, 'step')}: {duration(order[len(order) // 2])} in the median, "
+    told += f"{duration(order[0])} to {duration(order[-1])}"
+    return {"bars": bars, "kind": "", "told": told + (f"; a bar is the mean of {group}" if group > 1 else "")}
+
+
+def _course(profile: Profile) -> dict[str, Any] | None:
+    """How busy the GPU is from the beginning of the recording to its end."""
+    busy = profile.lanes.busy if profile.lanes is not None else ()
+    if not busy or not any(busy):
+        return None
+    windows = profile.lanes.windows if profile.lanes is not None else ()
+    low, high = (windows[0].start, windows[0].end) if windows else (0, profile.span)
+    group = -(-len(busy) // _STRETCHES)
+    bars = []
+    for first in range(0, len(busy), group):
+        few = busy[first : first + group]
+        part = sum(few) / len(few) / 100
+        start, end = (low + (high - low) * at // len(busy) for at in (first, first + len(few)))
+        title = f"{duration(start - low)}–{duration(end - low)}: GPU busy {percent(part)}"
+        bars.append(_bar(1.0, part, title, start, end))
+    return {"bars": bars, "kind": " course", "told": f"{duration(high - low)} from first to last event"}
+
+
+def _bar(height: float, busy: float, title: str, start: int, end: int) -> dict[str, Any]:
+    return {
+        "height": f"{100 * height:.2f}",
+        "busy": f"{100 * busy:.2f}",
+        "title": title,
+        "from": start,
+        "to": end,
+    }
+
+
+def split(profile: Profile) -> list[dict[str, Any]]:
+    """A step's time as parts that add up to it: the GPU's work, and its idleness by cause."""
+    total, per = profile.steps.total, max(profile.steps.count, 1)
+    if not total:
+        return []
+    idle: Counter[str] = Counter()
+    for cost in profile.costs:
+        idle[cost.cause] += cost.idle
+    work = [("part", name, label, getattr(profile.split, name), "the GPU works") for name, label in _WORK]
+    lost = [
+        ("cause", cause, f"idle: {CAUSES[cause]}", time, MEANING[cause]) for cause, time in idle.most_common()
+    ]
+    return [
+        {
+            "color": f"{kind}-{key}",
+            "label": label,
+            "share": percent(time / total),
+            "width": f"{100 * time / total:.3f}",
+            "title": f"{label}: {duration(time / per)}, {percent(time / total)}; {told}",
+        }
+        for kind, key, label, time, told in (*work, *lost)
+        if time / total >= _LEAST
+    ]

@@ -1,0 +1,78 @@
+"""Tables as a page shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gapless.model import SourceLine, Table
+from gapless.model.table import Cell, Column, Row
+from gapless.render.html._clean import Clean
+
+_WIDTH, _HEIGHT = 120, 22
+"""Pixels of a curve."""
+Links = Mapping[tuple[str, int], str]
+"""Where a file and a line of it are told of on the page."""
+
+
+def views(tables: Sequence[Table], clean: Clean, links: Links, prefix: str = "") -> list[dict[str, Any]]:
+    """One dictionary for each table, in order."""
+    taken: list[str] = []
+    found = []
+    for one in tables:
+        name = re.sub(r"[^a-z0-9]+", "-", clean(one.title).lower()).strip("-")[:40] or "numbers"
+        taken.append(name)
+        twins = taken.count(name)
+        found.append(_view(one, clean, links, f"{prefix}numbers-{name}{f'~{twins}' if twins > 1 else ''}"))
+    return found
+
+
+def _view(one: Table, clean: Clean, links: Links, name: str) -> dict[str, Any]:
+    shown = len(one.rows) if one.shown < 0 else one.shown
+    return {
+        "id": name,
+        "title": one.title,
+        "head": [(column.name, column.kind) for column in one.columns[1:]],
+        "rows": [_row(row, one.columns, clean, links) for row in one.rows],
+        "shown": shown,
+        "rest": f"{len(one.rows) - shown} {one.rest}" if 0 < shown < len(one.rows) else "",
+        "folded": not shown and bool(one.rows),
+        "before": one.where == "before",
+        "notes": one.notes,
+    }
+
+
+def _row(row: Row, columns: Sequence[Column], clean: Clean, links: Links) -> dict[str, Any]:
+    cells = [_cell(cell, column, clean, links) for cell, column in zip(row.cells, columns, strict=False)]
+    return {"tone": row.tone, "cells": cells + [{"kind": "text", "text": ""}] * (len(columns) - len(cells))}
+
+
+def _cell(cell: Cell, column: Column, clean: Clean, links: Links) -> dict[str, Any]:
+    if isinstance(cell, SourceLine):
+        named = cell.function and cell.function != "<module>"
+        return {
+            "kind": "place",
+            "text": clean.path(cell.file) + (f":{cell.line}" if cell.line else ""),
+            "function": cell.function if named else "",
+            "link": links.get((cell.file, cell.line), ""),
+        }
+    if isinstance(cell, tuple):
+        return {"kind": "curve", "points": _points(cell), "box": f"0 0 {_WIDTH} {_HEIGHT}"}
+    if isinstance(cell, str):
+        return {"kind": "number" if column.kind == "number" else "text", "text": cell}
+    return {"kind": "bar", "width": f"{100 * min(max(cell, 0.0), 1.0):.2f}"}
+
+
+def _points(heights: Sequence[float]) -> str:
+    """The corners of the area below a curve; of more than there are pixels, the highest of each stretch."""
+    room = min(_WIDTH, len(heights))
+    tops = [
+        max(heights[column * len(heights) // room : max((column + 1) * len(heights) // room, column + 1)])
+        for column in range(room)
+    ]
+    across = _WIDTH / max(room - 1, 1)
+    corners = [
+        f"{at * across:.1f},{_HEIGHT * (1 - min(max(top, 0.0), 1.0)):.1f}" for at, top in enumerate(tops)
+    ]
+    return " ".join([f"0,{_HEIGHT}", *corners, f"{_WIDTH},{_HEIGHT}"])

@@ -1,0 +1,107 @@
+"""Several runs summed up: what each rule costs all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+import pytest
+from building import example
+from tracing import training
+
+from gapless.analyze import report
+from gapless.analyze.across import shared, summarized, summary
+from gapless.analyze.profile.profile import profile
+from gapless.model import Finding, Profile, Report, SourceLine, Verdict
+from gapless.model.finding import Frequency, Loss
+from gapless.model.profile import Steps
+from gapless.render import Style, formats, together
+
+MS = 1_000_000
+
+
+def found(code: str, idle: float) -> Finding:
+    often = Frequency(when="every-step", waits=1, per_step=1)
+    return Finding(
+        code=code,
+        name=f"name-{code}",
+        line=None,
+        frequency=often,
+        remedy="",
+        loss=Loss(idle=round(idle * MS), share=0.1),
+    )
+
+
+def run(name: str, *findings: Finding, length: float = 100) -> Report:
+    """A profile of one step of `length` milliseconds."""
+    steps = Steps(source="x", start=(0,), end=(round(length * MS),), busy=(0,))
+    seen = Profile(path=name, steps=steps, idle=sum(one.loss.idle for one in findings if one.loss))
+    return Report(
+        verdict=Verdict(sentence=name, level="act"), kind="profile", profile=seen, findings=findings
+    )
+
+
+def test_rules_are_ranked_by_what_all_runs_lose():
+    runs = [
+        run("a", found("GAP120", 5), found("GAP120", 6), found("GAP301", 1)),
+        run("b", found("GAP301", 30), found("GAP703", 90)),
+        run("c"),
+    ]
+    ranked = shared(runs)
+    assert [one.code for one in ranked] == ["GAP301", "GAP120", "GAP703"]  # how it was recorded stands last
+    assert [one.idle for one in ranked] == [31 * MS, 11 * MS, 90 * MS]
+    assert [one.runs for one in ranked] == [{0, 1}, {0}, {1}]
+    assert [one.most for one in ranked] == [1, 0, 1]
+    made = summary(runs)
+    assert made.kind == "runs"
+    assert made.verdict.level == "act"
+    assert made.sentence == (
+        "3 profiles: the GPU idles 44 % of 300 ms of steps; 10 % of them with GAP301 name-GAP301, in 2 of 3"
+    )
+    rows = {row.cells[0]: row.cells[1:] for row in made.tables[0].rows}
+    assert rows["GAP301 name-GAP301"] == ("2 of 3", "31 ms", "10 %", 31 / 90, SourceLine("b", 0))
+    assert [row.cells[0] for row in made.tables[1].rows] == [SourceLine(name, 0) for name in "abc"]
+
+
+def test_the_sums_are_those_of_the_runs():
+    """Independent reckoning over real reports, of profiles and of sessions."""
+    runs = [report([profile(training(steps=n).timeline())]) for n in (3, 5)]
+    runs.append(msgspec.structs.replace(example(), path="s.json"))
+    idle: dict[str, int] = defaultdict(int)
+    where: dict[str, set[int]] = defaultdict(set)
+    for number, one in enumerate(runs):
+        for each in one.findings:
+            idle[each.code] += each.loss.idle if each.loss else 0
+            where[each.code].add(number)
+    ranked = shared(runs)
+    assert {one.code: one.idle for one in ranked} == idle
+    assert {one.code: one.runs for one in ranked} == where
+    assert len(summary(runs).tables[0].rows) == len(idle)
+
+
+@pytest.mark.parametrize("level", ["fine", "unknown"])
+def test_nothing_found_is_said(level):
+    runs = [Report(verdict=Verdict(sentence="x", level=level), script=(name,)) for name in ("a", "b")]
+    made = summary(runs)
+    assert made.sentence == "2 checked scripts: nothing to fix was found in any of them"
+    assert made.verdict.level == level
+    assert [one.title for one in made.tables] == ["Run"]
+
+
+def test_only_several_runs_are_summed_up():
+    one = run("a", found("GAP120", 5))
+    assert summarized([one]) == [one]
+    assert [each.kind for each in summarized([one, one])] == ["runs", "profile", "profile"]
+    pair = [Report(verdict=Verdict(sentence="x"), kind="memory")] * 2
+    assert summarized(pair) == pair
+
+
+@pytest.mark.parametrize("form", formats())
+def test_programs_get_the_runs_alone_and_people_the_summary_first(form):
+    runs = [run("a", found("GAP120", 5)), run("b", found("GAP120", 7))]
+    with_it, without = (together(form, each, Style()) for each in (summarized(runs), runs))
+    if form in ("html", "markdown", "text"):
+        assert "2 profiles" in with_it.replace("&#", "")
+        assert "2 profiles" not in without
+    else:
+        assert with_it == without

@@ -1,0 +1,72 @@
+"""Findings as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import msgspec
+import pytest
+from building import example
+from hypothesis import given, settings
+from render.reports import hostile, names, of_profile
+
+from gapless.model import Finding, Report
+from gapless.model.wording import number
+from gapless.render import Style, renderer, together
+from gapless.render.csv import COLUMNS
+
+STYLE = Style(folder="/work")
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text), strict=True))
+
+
+def test_one_row_for_each_finding():
+    made = msgspec.structs.replace(example(), path="/work/monday.json")
+    found = rows(renderer("csv")(made, STYLE))
+    assert len(found) == len(made.findings)
+    for row, one in zip(found, made.findings, strict=True):
+        assert (row["run"], row["code"], row["name"]) == ("monday.json", one.code, one.name)
+        assert row["line"] == (str(one.line.line) if one.line else "")
+        assert float(row["syncs_per_step"]) == pytest.approx(one.frequency.per_step, abs=1e-4)
+        assert row["when"] == one.frequency.when
+        assert row["remedy"].lstrip("'") == one.remedy
+        assert row["idle_ns_per_step"] == ""  # a session has no times
+
+
+def test_times_are_per_step():
+    made = of_profile()
+    assert made.profile is not None
+    steps = made.profile.steps.count
+    for row, one in zip(rows(renderer("csv")(made, STYLE)), made.findings, strict=True):
+        assert one.loss is not None
+        assert int(row["idle_ns_per_step"]) == round(one.loss.idle / steps)
+        assert float(row["idle_share"]) == pytest.approx(one.loss.share, abs=1e-6)
+        assert row["syncs"] == number(one.loss.calls)
+
+
+def test_several_runs_stand_below_one_head():
+    text = together("csv", [example(), of_profile()], STYLE)
+    assert text.splitlines()[0] == ",".join(COLUMNS)
+    assert text.count("run,code,name") == 1
+    assert len(rows(text)) == len(example().findings) + len(of_profile().findings)
+
+
+@pytest.mark.parametrize("sign", "=+-@")
+def test_no_cell_is_a_formula(sign):
+    one: Finding = example().findings[0]
+    made: Report = msgspec.structs.replace(
+        example(), findings=(msgspec.structs.replace(one, remedy=f"{sign}cmd|x"),)
+    )
+    assert rows(renderer("csv")(made, STYLE))[0]["remedy"] == f"'{sign}cmd|x"
+
+
+@settings(deadline=None, max_examples=25)
+@given(name=names)
+def test_hostile_names_are_cells(name):
+    made = hostile(name)
+    text = renderer("csv")(made, STYLE)
+    assert len(rows(text)) == len(made.findings)
+    assert all(set(row) == set(COLUMNS) and None not in row.values() for row in rows(text))
