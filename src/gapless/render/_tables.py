@@ -85,10 +85,10 @@ def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], titl
     for n in drawn:
         needs[n] = max(_LEAST_DRAWN, room - sum(w for k, w in enumerate(needs) if k not in drawn))
     over = sum(needs) - room
-    texts = [n for n, column in enumerate(columns) if column.kind == "text"]
+    words = [n for n, column in enumerate(columns) if column.kind == "text"]
     for n, least in (
-        *((n, _LEAST_TEXT if n else _LEAST_NAME) for n in texts),
-        *((n, _LEAST_NAME) for n in texts),
+        *((n, _LEAST_TEXT if n else _LEAST_NAME) for n in words),
+        *((n, _LEAST_NAME) for n in words),
     ):
         if over > 0:  # first the name, which then stands above its numbers
             cut = min(over, max(needs[n] - least, 0))
