@@ -16,6 +16,9 @@ ENOUGH = 0.05
 FINE = 0.02
 """Idleness below this share of the steps leaves nothing to gain."""
 
+_RECORDING = "GAP7"
+"""Rules of how the profile was taken: what they cost is not lost in training without it."""
+
 _CLAUSES: dict[Cause, str] = {
     "input": "because the next batch is late",
     "wait": "because of syncs: the CPU waits for the GPU and then has nothing queued",
@@ -76,7 +79,7 @@ def _why(found: Report, profile: Profile) -> Iterator[str]:
         yield _asked(prices, prices.asked)
     worst = next((one for one in found.findings if one.loss is not None and one.loss.idle), None)
     if worst is not None:
-        yield from worst.evidence[:2]
+        yield from (f"{told[:1].upper()}{told[1:]}" for told in worst.evidence[:2])
 
 
 def _asked(prices: Prices, asked: Asked) -> str:
@@ -110,6 +113,8 @@ def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:
     savings = list(_replayed(found.findings, prices, per)) if prices is not None and trusted else []
     priced = {position for position, _ in savings}
     for position, one in enumerate(found.findings):
+        if one.code.startswith(_RECORDING):
+            continue
         idle = one.loss.idle if one.loss is not None and position not in priced else 0
         if idle and (one.price is None or not trusted):
             savings.append((position, idle / per))
