@@ -33,6 +33,15 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError:
             return file
 
+    def place(self, file: str, lines: str, room: int) -> str:
+        """``…/data/train.py:12``: as many folders as there is room for, and always the line numbers."""
+        name = self.path(file)
+        while len(name) + len(lines) + 1 > room and "/" in name.removeprefix("…/"):
+            name = "…/" + name.removeprefix("…/").split("/", 1)[1]
+        if len(name) + len(lines) + 1 > room:
+            name = f"{name[: max(room - len(lines) - 2, 1)]}…"
+        return self.ascii(f"{name}:{lines}")
+
     def ascii(self, text: str) -> str:
         """`text` with typography replaced by ASCII where the output can hold no more."""
         if self.unicode:

@@ -137,15 +137,11 @@ def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) ->
 
 
 def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
-    """A line as far as there is room: first without its function, then without folders, never its number."""
+    """A line as far as there is room: first without its function, then without folders."""
     text = _plain(canvas, line)
     if len(text) <= width or not line.line:
         return text
-    text = _plain(canvas, SourceLine(line.file, line.line))
-    while len(text) > width and "/" in text.removeprefix("…/"):
-        text = "…/" + text.removeprefix("…/").split("/", 1)[1]
-    name, _, number = text.rpartition(":")
-    return text if len(text) <= width else f"{name[: max(width - len(number) - 2, 1)]}…:{number}"
+    return canvas.style.place(line.file, str(line.line), width)
 
 
 def _plain(canvas: Canvas, cell: Cell) -> str:

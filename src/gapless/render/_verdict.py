@@ -9,7 +9,7 @@ from gapless.render._brief import effect, numbers
 from gapless.render._canvas import Canvas
 
 _TONES = {"act": "bold yellow", "fine": "bold green", "unknown": "bold", "failed": "bold red"}
-_NARROW = 60
+_NARROW, _MARGIN = 60, 8
 
 
 def verdict(canvas: Canvas, one: Verdict) -> None:
@@ -34,7 +34,8 @@ def _change(canvas: Canvas, number: int, each: Change, brought: str) -> None:
     lead, style = f" {number}  ", canvas.style
     where = each.place
     if each.line is not None:
-        where = f"{style.path(each.line.file)}:{numbers(each.lines or (each.line.line,))}"
+        lines = numbers(each.lines or (each.line.line,))
+        where = style.place(each.line.file, lines, max(style.width - len(brought) - _MARGIN, _NARROW // 2))
     free = style.width - len(lead) - len(where) - len(brought) - 6
     what = style.ascii(each.what)
     if style.width >= _NARROW and len(what) <= free:
