@@ -253,8 +253,8 @@ def test_two_recordings_are_compared(tmp_path, capsys):
     before, after = recording(tmp_path, "a.json", 40), recording(tmp_path, "b.json", 60)
     assert main(["compare", before, after]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith("21 MB more at the peak: 41.9 MB → 62.9 MB allocated, 50 %")
-    assert "+21 MB ×1 weights me/model.py:3 make" in text
+    assert text.startswith("20 MiB more at the peak: 40 MiB → 60 MiB allocated, 50 %")
+    assert "+20 MiB ×1 weights me/model.py:3 make" in text
     assert main(["compare", "-f", "json", before, after]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["format"] == "gapless-memory-comparison"

@@ -47,7 +47,7 @@ def compared(before: str, after: str) -> Comparison:
 def compare(
     before: tuple[MemoryRun, ...], after: tuple[MemoryRun, ...], was: str, now: str
 ) -> MemoryComparison:
-    """The memory of one device in both: the busiest before, and the same after if it is there."""
+    """The memory of one device in both: one that failed, else the busiest, before; and the same after."""
     from gapless.memory.compare import compare_runs
     from gapless.memory.trials import Where
 
