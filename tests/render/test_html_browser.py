@@ -55,11 +55,7 @@ def page_of(found: Report | list[Report] | MemoryReport) -> str:
     if isinstance(found, list):
         return html.together(summarized(found), style)
     if isinstance(found, MemoryReport):
-        verdict = Verdict(sentence=found.sentence)
-        tables = (Table(title="At the peak", notes=("nobody",)),)
-        found = Report(
-            kind="memory", verdict=verdict, memory=(found,), tables=tables, findings=found.findings
-        )
+        found = report(found)
     return renderer("html")(found, style)
 
 
@@ -422,7 +418,7 @@ def test_memory_zooms_pans_and_goes_to_the_peak(visit, memory):
     low, high = shown(page)
     assert low <= memory.peak.event <= high
     page.keyboard.press("Enter")
-    assert page.evaluate("location.hash").startswith("#numbers-at-the-peak?")
+    assert page.evaluate("location.hash").startswith("#numbers-at-the-peak-")
     again = visit(memory, page.evaluate("location.hash"))
     assert shown(again) == pytest.approx([low, high], abs=1)
 
@@ -468,8 +464,7 @@ def test_memory_in_the_dark_on_a_telephone_and_on_paper(visit, memory):
 
 
 def test_a_loader_opens_and_fits(visit):
-    made = diagnosed()
-    page = visit(Report(kind="loader", verdict=Verdict(sentence=made.sentence, level="act"), loader=made))
+    page = visit(report(diagnosed()))
     page.set_viewport_size({"width": 380, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from gapless.model import SourceLine, Table
 from gapless.model.table import Cell, Column, Row
 from gapless.render.html._clean import Clean
@@ -58,7 +60,7 @@ def _cell(cell: Cell, column: Column, clean: Clean, links: Links) -> dict[str, A
             "link": links.get((cell.file, cell.line), ""),
         }
     if isinstance(cell, tuple):
-        return {"kind": "curve", "points": _points(cell), "box": f"0 0 {_WIDTH} {_HEIGHT}"}
+        return {"kind": "curve", "points": Markup(_points(cell)), "box": f"0 0 {_WIDTH} {_HEIGHT}"}
     if isinstance(cell, str):
         return {"kind": "number" if column.kind == "number" else "text", "text": cell}
     return {"kind": "bar", "width": f"{100 * min(max(cell, 0.0), 1.0):.2f}"}
