@@ -8,10 +8,14 @@ for (const root of document.querySelectorAll(".timeline")) {
     : [0, Math.max(data.span[1], 1)];
   const stops = data.findings
     .filter((one) => one.end > 0)
-    .map((one) => ({ ...one, label: one.code + " " + one.name + ", " + one.where }))
+    .map((one) => ({ ...one, label: findingName(one) }))
     .sort((a, b) => a.start - b.start);
   const { bytes } = window.gaplessStage;
   let rows = [];
+
+  function findingName(one) {
+    return one ? one.code + " " + one.name + ", " + one.where : "sync, no finding";
+  }
 
   /* Data ------------------------------------------------------------------------------------------------- */
 
@@ -94,8 +98,7 @@ for (const root of document.querySelectorAll(".timeline")) {
     if (kindOf(key) === "waits") {
       const finding = data.findings[data.waits[boxes.what[i]]];
       const many = boxes.count[i] > 1 ? boxes.count[i].toLocaleString("en") + " syncs" : "sync";
-      const name = finding ? finding.code + " " + finding.name + ", " + finding.where : "no finding";
-      syncs.push({ id: finding && finding.id, start: boxes.start[i], end: boxes.end[i], finding, box: held(key, i, boxes), label: many + " of " + told(boxes.end[i] - boxes.start[i]) + ": " + name });
+      syncs.push({ id: finding && finding.id, start: boxes.start[i], end: boxes.end[i], finding, box: held(key, i, boxes), label: many + " of " + told(boxes.end[i] - boxes.start[i]) + ": " + findingName(finding) });
     } else if (boxes.thread[i] >= 0) {
       launches.push({ key, start: boxes.start[i], from: boxes.start[i] - boxes.launch[i], lane: boxes.thread[i] });
     }
@@ -142,25 +145,14 @@ for (const root of document.querySelectorAll(".timeline")) {
     if (kind === "stream") return launches.filter((each) => each.key === one.key && each.start === one.start);
     if (kind !== "thread") return [];
     const lane = Number(one.key.split(":")[0]);
-    let low = 0;
-    let high = launches.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (launches[middle].from >= one.start) high = middle;
-      else low = middle + 1;
-    }
-    const found = [];
-    for (; low < launches.length && launches[low].from < one.end; low++) if (launches[low].lane === lane) found.push(launches[low]);
-    return found;
+    return launches.filter((each) => each.lane === lane && each.from >= one.start && each.from < one.end);
   }
 
   /* Searching: the spans whose name has the text in it. */
   let wanted = null;
-  const waitNames = {};
-  for (const [cost, number] of Object.entries(data.waits)) {
-    const one = data.findings[number];
-    waitNames[cost] = one ? one.code + " " + one.name + " " + one.where : "sync";
-  }
+  const waitNames = Object.fromEntries(
+    Object.entries(data.waits).map(([cost, number]) => [cost, findingName(data.findings[number])]),
+  );
 
   function find(text) {
     wanted = null;
