@@ -28,8 +28,8 @@ READERS: dict[str, Callable[[bytes], Any]] = {
 }
 COMMANDS = {"session": "show", "profile": "show", "memory": "memory", "loader": "loader"}
 TOLD = {
-    "session": ("3 waits per training step in 10 steady steps of train.py", "GAP112", "train.py:16"),
-    "profile": ("3 steps (ProfilerStep)", "GPU busy"),
+    "session": ("3 syncs in every step", "GAP112", "train.py:16"),
+    "profile": ("Your GPU idles", "3 steps"),
     "memory": ("At most 20 MiB reserved", "train.py:12"),
     "loader": ("A batch takes 196 µs to make", "num_workers=0"),
 }

@@ -9,6 +9,8 @@ from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
 from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
 from gapless.model.memory import MemoryReport, MemoryRun
+from gapless.model.memory_answer import OtherDevice
+from gapless.model.wording import binary_size, count
 from gapless.rules import of_kind
 
 
@@ -41,7 +43,7 @@ def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
 def report(made: MemoryReport) -> Report:
     """What replaying a run's memory says, as a document."""
     return Report(
-        verdict=made.answer,
+        verdict=msgspec.structs.replace(made.answer, why=(*made.answer.why, *map(_other, made.others))),
         kind="memory",
         findings=order(made.findings),
         tables=tables(made),
@@ -49,3 +51,10 @@ def report(made: MemoryReport) -> Report:
         memory=(made,),
         path=made.path,
     )
+
+
+def _other(one: OtherDevice) -> str:
+    """Another device of the same file, in a line."""
+    failed = f"{count(one.failures, 'request')} failed" if one.failures else "no request failed"
+    reserved = binary_size(one.peak_reserved)
+    return f"GPU {one.device}: at most {reserved} reserved, {failed} (--device {one.device})"
