@@ -233,11 +233,11 @@ class Allocator:
         """Put `block` into its pool, together with its free neighbours."""
         if self.log is not None:
             self.log("free_completed", block.address, block.requested, block.stream)
-        before, after = block.prev, block.next
-        if before is not None and before.mapped and not (before.allocated or before.waits or before.uses):
-            self.merge(block, before)
-        if after is not None and after.mapped and not (after.allocated or after.waits or after.uses):
-            self.merge(block, after)
+        for other in (block.prev, block.next):
+            if other is None or not other.mapped or other.allocated or other.waits or other.uses:
+                continue
+            if other.stream == block.stream:  # always so, but in files that were made up
+                self.merge(block, other)
         block.pool.add(block)
 
     def merge(self, block: Block, other: Block) -> None:
