@@ -26,9 +26,8 @@ from gapless.analyze.profile.profile import profile
 from gapless.analyze.report import report
 from gapless.analyze.steps import find_steps
 from gapless.capture import profiling
-from gapless.emulate import gpus
 from gapless.emulate.emulator import Emulator
-from gapless.model import Profile, Session, Site
+from gapless.model import Profile, Session, Site, gpus
 from gapless.model.proof import Interval
 from gapless.prove.timing import interval
 from gapless.trace.read import read

@@ -33,9 +33,9 @@ from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL
 from gapless.analyze.estimate.measure import host_times, launch_length
 from gapless.analyze.estimate.times import SHARES, Share, device_time
 from gapless.analyze.estimate.work import work
-from gapless.emulate import gpus
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.programme import peaks
+from gapless.model import gpus
 from gapless.model.programme import Gpu
 from gapless.trace.read import read
 

@@ -150,7 +150,7 @@ def test_a_cache_from_before_cannot_be_replayed():
     assert made.notes[-1].startswith(
         "other settings cannot be tried: what the profile shows, asked for anew, "
     )
-    assert "reserves 73.4 MB where 524 MB were reserved" in made.notes[-1]
+    assert "reserves 70 MiB where 500 MiB were reserved" in made.notes[-1]
     assert made.advice == ""
     # Whether it fits is said where the tensors alone decide it.
     assert report(profiled.run(), Wishes(capacity=600 * MIB)).baseline.shortage is None
@@ -158,7 +158,7 @@ def test_a_cache_from_before_cannot_be_replayed():
     assert (short.size, short.allocated, short.line.line) == (40 * MIB, 30 * MIB, 12)
     between = report(profiled.run(), Wishes(capacity=100 * MIB))
     assert between.baseline.shortage is None
-    assert "its tensors fit into 105 MB; whether the run does depends" in between.notes[-1]
+    assert "its tensors fit into 100 MiB; whether the run does depends" in between.notes[-1]
 
 
 def test_calls_of_the_trace_and_what_they_took():

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import torch
 
-from gapless.emulate import cuda_api, gpus
+from gapless.emulate import cuda_api
 from gapless.emulate.patches import Patches
+from gapless.model import gpus
 
 MIB = 1024 * 1024
 

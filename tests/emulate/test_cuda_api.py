@@ -11,8 +11,9 @@ import pytest
 import torch
 from emulate.fake_device import MIB, FakeDevice, installed
 
-from gapless.emulate import cuda_api, gpus
+from gapless.emulate import cuda_api
 from gapless.errors import NotEmulated
+from gapless.model import gpus
 
 
 @pytest.fixture

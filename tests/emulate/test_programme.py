@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from gapless.emulate import gpus, programme
+from gapless.emulate import programme
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.programme import ProgrammeRecorder
+from gapless.model import gpus
 from gapless.model.programme import Entry
 
 

@@ -36,7 +36,7 @@ def test_what_grew_comes_first():
     after = run((1, "f", 40), (2, "g", 60), (3, "h", 30), (5, "new", 16))
     assert changes(before, after) == [(2, 40, 60), (5, 0, 16), (3, 40, 30), (4, 8, 0)]
     made = compare_runs(("a", before), ("b", after))
-    assert made.sentence.startswith("18.9 MB more at the peak: 134 MB → 153 MB allocated, 14 %")
+    assert made.sentence.startswith("18 MiB more at the peak: 128 MiB → 146 MiB allocated, 14 %")
     assert (made.before.allocated, made.after.allocated) == (128 * MIB, 146 * MIB)
     assert made.kinds == (("parameter", 128 * MIB, 146 * MIB),)
 
@@ -45,7 +45,7 @@ def test_the_same_is_said_to_be_the_same():
     one = run((1, "f", 40))
     made = compare_runs(("a", one), ("b", one))
     assert made.owners == ()
-    assert made.sentence == "As much is allocated at the peak as before: 41.9 MB"
+    assert made.sentence == "As much is allocated at the peak as before: 40 MiB"
 
 
 def test_code_that_moved_is_the_same_code():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
 from gapless.memory.export import Export
-from gapless.memory.opcodes import problem
+from gapless.memory.opcodes import problem, survey
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
@@ -216,7 +216,6 @@ VALUES = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(st.text(max_size=3), inner, max_size=4)
         | st.tuples(inner, inner)
-        | st.frozensets(st.integers(), max_size=3)
     ),
     max_leaves=12,
 )
@@ -237,6 +236,68 @@ def test_a_memo_of_many_places_passes():
     many = io.BytesIO()
     pickle.Pickler(many, 2).dump([[] for _ in range(300_000)])
     assert problem(many.getvalue()) == ""
+
+
+# Keys that collide ---------------------------------------------------------------------------------
+
+COLLIDING = [number * ((1 << 61) - 1) + 7 for number in range(3000)]
+"""Whole numbers of one and the same hash: each item of a dictionary of them takes as long as all before."""
+
+
+def number(value: int) -> bytes:
+    data = pickle.encode_long(value)
+    return pickle.LONG1 + bytes([len(data)]) + data
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(lambda keys: b"}(" + b"".join(key + b"N" for key in keys) + b"u", id="at once"),
+        pytest.param(lambda keys: b"}" + b"".join(key + b"Ns" for key in keys), id="one by one"),
+        pytest.param(lambda keys: b"}" + b"".join(b"(" + key + b"Nu" for key in keys), id="in batches"),
+        pytest.param(lambda keys: b"(" + b"".join(key + b"N" for key in keys) + b"d", id="from a mark"),
+        pytest.param(
+            lambda keys: b"}q\0" + b"".join(b"h\0(" + key + b"Nu0" for key in keys), id="from the memo"
+        ),
+        pytest.param(lambda keys: b"}" + b"".join(b"2(" + key + b"Nu0" for key in keys), id="twice the same"),
+        pytest.param(lambda keys: b"}(" + b"".join(key + b"(l" for key in keys) + b"u", id="with lists"),
+        pytest.param(
+            lambda keys: b"}(" + b"".join(key + b"K\1\x85" for key in keys) + b"u", id="with tuples"
+        ),
+    ],
+)
+def test_many_keys_that_are_no_text_are_refused(written):
+    said = refusal(b"\x80\4" + written([number(one) for one in COLLIDING]) + STOP)
+    assert "a large dictionary with keys that are no text (int)" in said
+    pairs = [number(one) + number(one) + b"\x86" for one in range(3000)]
+    assert "keys that are no text (tuple)" in refusal(b"\x80\4" + written(pairs) + STOP)
+
+
+def test_sets_are_refused():
+    for value in (set(COLLIDING), frozenset(COLLIDING[:2])):
+        assert "it has sets" in refusal(pickle.dumps({"segments": value}, 4))
+
+
+def test_a_large_dictionary_of_text_is_read():
+    value = {**EXAMPLES[0], "more": {str(number): [{}, (number,)] for number in range(3000)}}
+    for protocol in PROTOCOLS:
+        assert of_bytes(pickle.dumps(value, protocol), "it") == of_value(EXAMPLES[0], "it")
+
+
+def test_what_torch_writes_is_read_without_looking_at_each_key():
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert not survey(PICKLES[protocol]).careful
+
+
+def test_a_number_of_a_million_digits_is_refused():
+    for opcode in (b"I", b"L"):
+        assert refusal(opcode + b"9" * 1_000_000 + b"\n" + STOP)
+
+
+def test_a_stack_that_is_too_deep_is_refused():
+    frames = [{"name": "f", "filename": "/a.py", "line": line} for line in range(6000)]
+    entry = {"action": "segment_free", "addr": 1 << 30, "size": 2 * MIB, "stream": 0, "frames": frames}
+    assert "a stack of 6000 calls" in refusal(pickle.dumps({"segments": [], "device_traces": [[entry]]}))
 
 
 def test_what_stands_behind_the_end_is_not_looked_at():

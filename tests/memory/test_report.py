@@ -136,9 +136,10 @@ def test_out_of_memory_and_what_would_have_fitted():
     assert shortage.allocated == 40 * MIB
     assert (shortage.cached, shortage.largest) == (10 * MIB, 5 * MIB)
     assert shortage.unreserved == 5 * MIB
-    assert made.sentence == (
-        "Out of memory on the Tiny: 12.6 MB more at model.py:20 do not fit beside 41.9 MB allocated; "
-        "the 10.5 MB cached are in pieces of 5.24 MB at most"
+    assert made.sentence == "Does not fit: needs 62 MiB, the Tiny has 55 MiB: 7 MiB short"
+    assert made.answer.why[0] == (
+        "40 MiB of 50 MiB reserved were in use; 10 MiB were free and could not serve it: "
+        "in pieces of 5 MiB at most"
     )
     assert 0 < made.baseline.done < 1
 
@@ -146,7 +147,7 @@ def test_out_of_memory_and_what_would_have_fitted():
 def test_it_fits():
     made = report(training(), Wishes(capacity=300 * MIB, total=320 * MIB, gpu="Small"))
     assert made.baseline.shortage is None
-    assert " of 315 MB on the Small" in made.sentence
+    assert " of 300 MiB on the Small" in made.sentence
 
 
 def test_retries_are_in_the_sentence():
@@ -190,7 +191,7 @@ def test_it_is_said_when_nothing_helps():
     assert made.advice.startswith("None of ")
     short = report(recorder.run(), Wishes(search=True, capacity=30 * MIB))
     assert short.best == -1
-    assert "it needs less memory, not another setting" in short.advice
+    assert short.advice == "No allocator setting helps (31 tried). What would: 10 MiB less at the peak"
 
 
 def test_all_candidates_are_settings_that_torch_takes():

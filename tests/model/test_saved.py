@@ -30,7 +30,7 @@ COMMANDS = {"session": "show", "profile": "show", "memory": "memory", "loader": 
 TOLD = {
     "session": ("3 waits per training step in 10 steady steps of train.py", "GAP112", "train.py:16"),
     "profile": ("3 steps (ProfilerStep)", "GPU busy"),
-    "memory": ("At most 21 MB reserved", "train.py:12"),
+    "memory": ("At most 20 MiB reserved", "train.py:12"),
     "loader": ("A batch takes 196 µs to make", "num_workers=0"),
 }
 

@@ -20,7 +20,7 @@ from gapless.memory.report import Wishes
 from gapless.model import Report
 from gapless.model.loading import Diagnosis
 from gapless.model.memory import MemoryReport
-from gapless.model.wording import size
+from gapless.model.wording import binary_size
 from gapless.render import Style, html, renderer
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -286,7 +286,7 @@ def test_memory_is_told_where_the_pointer_is(visit, memory):
     share = (at - 0.5 - low) / (high - low)  # an event ends where its number is
     page.mouse.move(box["x"] + 148 + share * (box["width"] - 148), box["y"] + 150)
     told = page.locator(".tip").inner_text()
-    assert f"{size(memory.peak.allocated)} allocated of" in told
+    assert f"{binary_size(memory.peak.allocated)} allocated of" in told
     assert f"event {at + 1:,}" in told
     assert "temporaries" in told
 

@@ -81,7 +81,7 @@ def test_it_says_whether_it_fits():
     short = remembered(trained(6), Wishes(capacity=120 << 20, tried=("expandable_segments:True",)))
     page = Page(html.memory(short, Style(folder="/work")))
     assert_sound(page)
-    assert "could not be met" in page.text
+    assert "Does not fit: needs 140 MiB, there are 120 MiB: 20 MiB short" in page.text
     assert "memory-short" in page.ids
     assert any(one["label"] == "out of memory" for one in page.drawn("memory")["stops"])
     large = remembered(trained(2), Wishes(capacity=24 << 30, gpu="NVIDIA A10"))

@@ -123,7 +123,7 @@ def test_out_of_memory_in_fragments() -> None:
 
     found = told(fragments, limit=280 * MIB)
     assert found["GAP403"].line == LINE
-    assert "though 126 MB are cached: in pieces of 5.24 MB at most" in found["GAP403"].evidence[0]
+    assert "though 120 MiB are cached: in pieces of 5 MiB at most" in found["GAP403"].evidence[0]
     assert "GAP404" not in found
 
 
@@ -154,7 +154,7 @@ def test_a_leak() -> None:
     finding = found["GAP405"]
     assert finding.line == LINE
     assert finding.evidence[0].startswith(
-        "26.2 MB in 1 tensor stay from each of 9 steps; the GPU is full after "
+        "25 MiB in 1 tensor stay from each of 9 steps; the GPU is full after "
     )
     assert "detach" in finding.remedy
 

@@ -70,7 +70,8 @@ def _documents(context: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def _gpus(context: click.Context, incomplete: str) -> list[CompletionItem]:
-    from gapless.emulate.gpus import GPUS
+    from gapless.model.gpus import CARDS, GPUS
 
-    names = [name for one in GPUS for name in one.aliases]
+    known = CARDS if context.command.name == "memory" else GPUS
+    names = [name for one in known for name in one.aliases]
     return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]

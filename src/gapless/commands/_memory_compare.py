@@ -43,12 +43,13 @@ def show(before: str, after: str, form: str, style: Style, bound: float | None) 
 def compare(
     before: tuple[MemoryRun, ...], after: tuple[MemoryRun, ...], was: str, now: str
 ) -> MemoryComparison:
-    """The memory of one device in both: the busiest before, and the same after if it is there."""
+    """The memory of one device in both: one that failed, else the busiest, before; and the same after."""
     from gapless.memory.compare import compare_runs
+    from gapless.memory.trials import Where
 
-    one = choose(before, None)
+    one = choose(before, None, Where())
     same = next((run for run in after if run.device == one.device), None)
-    return compare_runs((was, one), (now, same or choose(after, None)), nearby)
+    return compare_runs((was, one), (now, same or choose(after, None, Where())), nearby)
 
 
 def _regression(made: MemoryComparison, bound: float) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gapless.errors import UnreadableInput, UsageError
 from gapless.model.memory import CONTEXT, MemoryRun, check
+
+if TYPE_CHECKING:
+    from gapless.memory.trials import Where
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", re.IGNORECASE)
 _PREFIXES = " kmgt"
@@ -102,8 +106,8 @@ def _of_session(path: str) -> tuple[MemoryRun, ...]:
     return tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
 
 
-def choose(runs: tuple[MemoryRun, ...], device: int | None) -> MemoryRun:
-    """The run of `device`, or the busiest.
+def choose(runs: tuple[MemoryRun, ...], device: int | None, where: Where) -> MemoryRun:
+    """The run of `device`; else one that failed, or fails under the limit in `where`; else the busiest.
 
     Raises:
         UsageError: nothing was recorded of `device`.
@@ -111,7 +115,9 @@ def choose(runs: tuple[MemoryRun, ...], device: int | None) -> MemoryRun:
     if not runs:
         raise UnreadableInput("the file holds no run: save it again")
     if device is None:
-        return max(runs, key=lambda run: (len(run), sum(one.size for one in run.start), -run.device))
+        from gapless.memory.devices import first
+
+        return first(runs, where)
     for run in runs:
         if run.device == device:
             return run
@@ -123,9 +129,9 @@ def room(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
     """The device's name, what the process may reserve of it, and what it has; -1 where nothing is said."""
     name, capacity, total = "", -1, -1
     if gpu is not None:
-        from gapless.emulate.gpus import find
+        from gapless.model.gpus import find_card
 
-        found = find(gpu)
+        found = find_card(gpu)
         name, capacity, total = found.name, found.total_memory - CONTEXT, found.total_memory
     if limit is not None:
         capacity = parse_size(limit)

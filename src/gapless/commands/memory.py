@@ -94,16 +94,21 @@ def command(
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage; 3 the snapshot could not be read.
     """
     _output.refuse_terminal(form, sys.stdout, f"gapless memory -f html {snapshot}")
-    run = choose(read(snapshot), device)
     wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
+    runs = read(snapshot)
+    run = choose(runs, device, wishes.where)
     made = _made(run, wishes, quiet)
+    if len(runs) > 1:
+        from gapless.memory.devices import others as others_of
+
+        made = msgspec.structs.replace(made, others=others_of(runs, run, wishes.where))
     if others:
         made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
     _keep(run, made, wishes, output, exported)
     if form == "html":
         made = _drawn(run, made, wishes)
     _write(made, form, unfold, no_color)
-    return EXIT_FINDINGS if made.baseline.shortage is not None and wishes.capacity >= 0 else EXIT_OK
+    return EXIT_FINDINGS if made.lack is not None and wishes.capacity >= 0 else EXIT_OK
 
 
 def _wishes(
@@ -139,10 +144,8 @@ def _made(run: MemoryRun, wishes: Wishes, quiet: bool) -> MemoryReport:
 def _drawn(run: MemoryRun, made: MemoryReport, wishes: Wishes) -> MemoryReport:
     """The report with what a page draws."""
     from gapless.memory.tracking import track
-    from gapless.memory.trials import Where
 
-    where = Where(wishes.capacity, wishes.total, wishes.begin)
-    return msgspec.structs.replace(made, track=track(run, made, where))
+    return msgspec.structs.replace(made, track=track(run, made, wishes.where))
 
 
 def _keep(
@@ -166,12 +169,11 @@ def _keep(
 def _largest(run: MemoryRun, others: tuple[str, ...], device: int | None, wishes: Wishes) -> LargestBatch:
     """The largest batch that fits, from this run and the `others`."""
     from gapless.memory.batch import largest_batch
-    from gapless.memory.trials import Where
 
     if wishes.capacity < 0 and run.limit < 0:
         raise UsageError("what should the batch fit into? --gpu or --limit says it")
-    runs = [run, *(choose(read(path), device) for path in others)]
-    return largest_batch(runs, Where(wishes.capacity, wishes.total, wishes.begin))
+    runs = [run, *(choose(read(path), device, wishes.where) for path in others)]
+    return largest_batch(runs, wishes.where)
 
 
 def _write(made: MemoryReport, form: str, unfold: bool, no_color: bool) -> None:

@@ -12,12 +12,12 @@ import torch
 
 from gapless.emulate import stacks
 from gapless.emulate.device import Queued
-from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.recorder import Recorder
 from gapless.model import Mechanism
+from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry
 
 _MANY_NODES = 200_000

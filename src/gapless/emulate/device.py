@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from gapless.emulate.gpus import Gpu
     from gapless.model.event import Mechanism
+    from gapless.model.gpus import Gpu
 
 
 Queued = Literal["stream", "record", "await"]

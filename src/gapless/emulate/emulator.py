@@ -22,7 +22,6 @@ from gapless.emulate import (
     factories,
     foreach,
     functions,
-    gpus,
     indexing,
     nodes,
     operators,
@@ -41,7 +40,7 @@ from gapless.emulate.patches import Patches
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.recorder import Recorder
 from gapless.errors import UsageError
-from gapless.model import Ending, Environment, Mark, Session
+from gapless.model import Ending, Environment, Mark, Session, gpus
 
 _HANDLERS = (attention, copies, factories, indexing, tensor_methods)  # which importing them registers
 _current: Emulator | None = None

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from gapless.emulate import stacks
-from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
 from gapless.emulate.memory_run import Rows, as_run
 from gapless.emulate.module_paths import ModulePaths
 from gapless.emulate.places import HOST
+from gapless.model.gpus import Gpu
 from gapless.model.memory import CONTEXT, MemoryRun
 
 _USER_FRAMES = 3

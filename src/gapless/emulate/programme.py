@@ -14,9 +14,9 @@ import torch
 
 from gapless import trees
 from gapless.emulate.device import Queued
-from gapless.emulate.gpus import Gpu
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
+from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry, Programme, Segment
 from gapless.model.programme import Gpu as Peaks
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gapless.memory import expandable
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import AddressSpace, Block, Pool
 from gapless.model.memory import MemoryRun, StartBlock, StartSegment
+
+Malloc = Callable[[int, int, int], Block | None]
 
 
 class Live:
@@ -37,17 +41,17 @@ def adopt(allocator: Allocator, run: MemoryRun) -> Live:
     return live
 
 
-def begin_fresh(allocator: Allocator, run: MemoryRun) -> Live:
+def begin_fresh(allocator: Allocator, run: MemoryRun, malloc: Malloc | None = None) -> Live:
     """Ask for all that was in use, in the order of the addresses, from an allocator that has nothing yet.
 
-    What does not fit is missing from the answer.
+    What does not fit is missing from the answer. `malloc` asks instead of the allocator's own.
     """
-    live = Live()
+    live, malloc = Live(), malloc or allocator.malloc
     for segment in run.start:
         for start in segment.blocks:
             if start.ident < 0:
                 continue
-            block = allocator.malloc(max(start.requested, 1), segment.stream, segment.pool)
+            block = malloc(max(start.requested, 1), segment.stream, segment.pool)
             if block is not None:
                 _keep(allocator, block, start, live)
     return live

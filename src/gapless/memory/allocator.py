@@ -14,6 +14,7 @@ from gapless.memory.blocks import AddressSpace, Block, Pool, PrivatePool
 from gapless.memory.driver import Driver
 from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.sizes import MIN_BLOCK, SMALL, round_size, segment_size
+from gapless.model.memory_calls import CLASSES, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ class Allocator:
 
     Numbers as ``torch.cuda.memory_stats`` counts them: `mallocs` and `maps` are together its
     ``num_device_alloc``, `frees` and `unmaps` its ``num_device_free``, `retries` its ``num_alloc_retries``.
+    `classes` are the `mallocs` by their size.
     Whoever calls may set `now`; `peak_at` and `height_at` are what it was when most was allocated and
     reserved.
     `log`, where it is set, is called with each action of the allocator's own (by its name in a snapshot), the
@@ -48,6 +50,7 @@ class Allocator:
         self.allocated = self.reserved = self.requested = 0
         self.peak_allocated = self.peak_reserved = 0
         self.mallocs = self.frees = self.maps = self.unmaps = 0
+        self.classes = [0] * (len(CLASSES) + 1)
         self.mapped_bytes = self.unmapped_bytes = 0
         self.retries = self.collections = self.ooms = 0
         self.now = self.peak_at = self.height_at = -1
@@ -192,6 +195,7 @@ class Allocator:
         if address is None:
             return None
         self.mallocs += 1
+        self.classes[class_of(asked)] += 1
         self.grow(asked)
         if pool.private is not None:
             pool.private.segments += 1

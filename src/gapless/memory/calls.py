@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gapless.memory.rewind import FREES
 from gapless.memory.sizes import SMALL_SEGMENT
 
 if TYPE_CHECKING:
     from gapless.memory.start import Start
 
-FREES = ("segment_free", "segment_unmap")
-"""Actions that give memory back."""
+MOST_FREE = 1 << 60
 
 
 def most_reserved(trace: list[Any], reserved: int) -> int:
@@ -35,6 +35,7 @@ class Calls:
         self.spaces = Spaces(start)
         self.floor, self.ceiling, self.device_free = reserved, -1, -1
         self.releasing = False
+        self.refusals: list[tuple[int, int]] = []
         self._before = reserved
 
     def alloc(self, entry: Any) -> None:
@@ -71,15 +72,16 @@ class Calls:
         self.reserved -= entry["size"]
 
     def oom(self, entry: Any, asked: int) -> None:
-        """`asked` bytes (-1: unknown) were refused even after all cached memory had been given back."""
+        """`asked` bytes or fewer were refused even after all cached memory had been given back."""
         self.ooms += 1
         self.retries += 1
         self.releasing = False
-        if asked >= 0:
-            refused = self.reserved + asked
-            self.ceiling = refused if self.ceiling < 0 else min(self.ceiling, refused)
-        free = entry.get("device_free")
-        if type(free) is int:
+        refused = self.reserved + asked
+        self.ceiling = refused if self.ceiling < 0 else min(self.ceiling, refused)
+        told = entry.get("device_free")
+        free = told if type(told) is int and 0 <= told < MOST_FREE else -1
+        self.refusals.append((self.reserved, free))
+        if free >= 0:
             self.device_free = max(self.device_free, self.reserved + free)
 
     def settle(self) -> None:

@@ -11,7 +11,7 @@ from gapless.memory.moment import moment
 from gapless.memory.report import Wishes, report
 from gapless.model.memory import MemoryReport, MemoryRun, Moment, Owner
 from gapless.model.memory_comparison import MemoryComparison, MemorySide, OwnerChange
-from gapless.model.wording import percent, size
+from gapless.model.wording import binary_size, percent
 
 _ALL = 1 << 30
 _LINE = re.compile(r":\d+(?= > |$)")
@@ -103,17 +103,19 @@ def _change(was: list[Owner], now: list[Owner]) -> OwnerChange:
 def _sentence(before: MemorySide, after: MemorySide, changes: tuple[OwnerChange, ...]) -> str:
     """Whether more is needed at the peak, and of what most."""
     if after.failures and not before.failures:
-        return f"Out of memory now, at {size(after.allocated)} allocated: before, every request was met"
+        return (
+            f"Out of memory now, at {binary_size(after.allocated)} allocated: before, every request was met"
+        )
     change = after.allocated - before.allocated
     if abs(change) <= _NOTABLE * max(before.allocated, after.allocated):
-        told = f"As much is allocated at the peak as before: {size(after.allocated)}"
+        told = f"As much is allocated at the peak as before: {binary_size(after.allocated)}"
     else:
         part = f", {percent(abs(change) / before.allocated)}" if before.allocated else ""
         told = (
-            f"{size(abs(change))} {'more' if change > 0 else 'less'} at the peak: {size(before.allocated)} → "
-            f"{size(after.allocated)} allocated{part}"
+            f"{binary_size(abs(change))} {'more' if change > 0 else 'less'} at the peak: "
+            f"{binary_size(before.allocated)} → {binary_size(after.allocated)} allocated{part}"
         )
     held = after.reserved - before.reserved
     if abs(held) > _NOTABLE * max(before.reserved, after.reserved):
-        told += f" ({size(before.reserved)} → {size(after.reserved)} reserved)"
+        told += f" ({binary_size(before.reserved)} → {binary_size(after.reserved)} reserved)"
     return told

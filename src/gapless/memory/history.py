@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-from gapless.memory.calls import FREES, Calls, most_reserved
-from gapless.memory.rewind import pool_of
+from gapless.memory.calls import Calls, most_reserved
+from gapless.memory.rewind import FREES, pool_of
 from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.sizes import SMALL, SMALL_SEGMENT, round_size, segment_size
 from gapless.memory.timing import timed
 from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FAILED, FREE, RETIRE, STEP, Recorded
+from gapless.model.memory_answer import Refusal
 
 if TYPE_CHECKING:
     from gapless.memory.frames import Places
@@ -48,6 +49,8 @@ class History:
         self._opening = True
         self._private = _Ranges(start.private)
         self._retired: set[int] = set()
+        self._refused: list[int] = []
+        self._hand: dict[int, bool] = {}
         self._calls = Calls(start)
         self._most = most_reserved(trace, start.reserved)
         self._odd: dict[str, int] = {}
@@ -84,7 +87,18 @@ class History:
             spaces=tuple((stream, small, at) for stream, small, at in calls.spaces.found),
             floor=calls.floor,
             ceiling=calls.ceiling,
+            told=calls.device_free >= 0,
         )
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What is known of the requests that failed."""
+        told = zip(self._refused, self._calls.refusals, strict=True)
+        return tuple(Refusal(event=row, reserved=reserved, free=free) for row, (reserved, free) in told)
+
+    @property
+    def began(self) -> int:
+        """When it begins, by the recording's clock: nanoseconds, -1 where that is not told."""
+        return 1000 * self._origin if self.timed else -1
 
     def limit(self) -> int:
         """What this process could get of the device's memory; -1 where it never ran into its end.
@@ -187,9 +201,9 @@ class History:
 
     def _segment_free(self, at: int, entry: Any) -> None:
         if not self._goes_on(at):
-            self._emptied = self._opening or _by_hand(entry) or not self._serves(at)
+            self._emptied = self._opening or self._by_hand(entry) or not self._serves(at)
         if self._emptied:
-            if not _continues(self._trace, at, _by_hand(entry)):
+            if not self._continues(at, self._by_hand(entry)):
                 self._row(EMPTY, -1, entry)
                 self._complete()
             self._calls.free(entry, releasing=False)
@@ -205,7 +219,27 @@ class History:
     def _goes_on(self, at: int) -> bool:
         """Whether this is more of what the entry before began: whose doing that is, is known already."""
         entry, before = self._trace[at], self._trace[at - 1] if at else {"action": ""}
-        return before["action"] in FREES and not (self._opening or _by_hand(entry) or _by_hand(before))
+        return before["action"] in FREES and not (
+            self._opening or self._by_hand(entry) or self._by_hand(before)
+        )
+
+    def _by_hand(self, entry: Any) -> bool:
+        """Whether the frames show that the user emptied the cache; each list is looked at once."""
+        frames = entry.get("frames") or ()
+        known = self._hand.get(id(frames))
+        if known is None:
+            known = self._hand[id(frames)] = any(
+                isinstance(frame, dict)
+                and ("emptyCache" in str(frame.get("name")) or frame.get("name") == "empty_cache")
+                for frame in frames
+            )
+        return known
+
+    def _continues(self, at: int, by_hand: bool) -> bool:
+        """Whether the entry before is of the same call."""
+        if not at or self._trace[at - 1]["action"] not in FREES:
+            return False
+        return not by_hand or self._by_hand(self._trace[at - 1])
 
     def _serves(self, at: int) -> bool:
         """Whether memory is given back for a request: what follows is more of it, or a failure.
@@ -251,10 +285,12 @@ class History:
     def _oom(self, at: int, entry: Any) -> None:
         place = self._places.of_entry(entry)
         self._row(FAILED, -1, entry, entry["size"], place, self.pool_number(pool_of(entry)))
+        self._refused.append(len(self.action) - 1)
         self._complete()
-        asked = -1
-        if not self._settings.expandable_segments:
-            asked = segment_size(entry["size"], self._settings.large_segment_size)
+        page = self._settings.large_segment_size
+        asked = segment_size(entry["size"], page)
+        if self._settings.expandable_segments:
+            asked += page  # pages are mapped behind what is there already: up to one more than the request
         self._calls.oom(entry, asked)
 
     def _snapshot(self, at: int, entry: Any) -> None:
@@ -271,22 +307,6 @@ class _Ranges:
     def at(self, address: int) -> str:
         at = bisect_right(self._starts, address) - 1
         return self._ranges[at][2] if at >= 0 and address < self._ranges[at][1] else ""
-
-
-def _by_hand(entry: Any) -> bool:
-    """Whether the frames show that the user emptied the cache."""
-    return any(
-        isinstance(frame, dict)
-        and ("emptyCache" in str(frame.get("name")) or frame.get("name") == "empty_cache")
-        for frame in entry.get("frames") or ()
-    )
-
-
-def _continues(trace: list[Any], at: int, by_hand: bool) -> bool:
-    """Whether the entry before is of the same call."""
-    if not at or trace[at - 1]["action"] not in FREES:
-        return False
-    return not by_hand or _by_hand(trace[at - 1])
 
 
 def _step_times(marks: list[Any]) -> list[int]:

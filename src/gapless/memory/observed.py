@@ -20,7 +20,8 @@ from gapless.model.memory import (
     Shortage,
     StepEnd,
 )
-from gapless.model.wording import size
+from gapless.model.memory_answer import OutOfMemory
+from gapless.model.wording import binary_size
 
 _CLOSE = 0.02
 """How far the replay's peak may be from the recorded one."""
@@ -38,8 +39,9 @@ def why_not(run: MemoryRun, replay: Simulation) -> str:
         return ""
     return (
         "other settings cannot be tried: what the profile shows, asked for anew, reserves "
-        f"{size(outcome.peak_reserved)} where {size(most)} were reserved; how memory lay and what was cached "
-        "when it began is not in it (a snapshot of torch.cuda.memory._record_memory_history() has it)"
+        f"{binary_size(outcome.peak_reserved)} where {binary_size(most)} were reserved; how memory lay and "
+        "what was cached when it began is not in it (a snapshot of "
+        "torch.cuda.memory._record_memory_history() has it)"
     )
 
 
@@ -47,7 +49,8 @@ def compared(run: MemoryRun, replay: Simulation) -> str:
     """What the numbers then are."""
     return (
         "these numbers are those of a replay of what the profile shows, which under the run's own settings "
-        f"reserves {size(replay.outcome().peak_reserved)} where {size(max(run.reserved))} were reserved"
+        f"reserves {binary_size(replay.outcome().peak_reserved)} where {binary_size(max(run.reserved))} were "
+        "reserved"
     )
 
 
@@ -97,13 +100,32 @@ def _shortage(run: MemoryRun, capacity: int) -> Shortage | None:
     return None
 
 
+def lack(run: MemoryRun, made: Outcome, capacity: int) -> OutOfMemory | None:
+    """What is missing where not even the tensors fit, which may be more."""
+    short = made.shortage
+    if short is None:
+        return None
+    return OutOfMemory(
+        event=short.event,
+        asked=short.size,
+        line=short.line,
+        free=short.unreserved,
+        allocated=short.allocated,
+        reserved=short.reserved,
+        has=capacity,
+        needs=max(run.allocated),
+        unlimited=max(run.reserved),
+        open=True,
+    )
+
+
 def in_doubt(run: MemoryRun, capacity: int) -> str:
     """What cannot be said of `capacity`: the tensors fit, and what was cached beside them does not."""
     if not 0 <= capacity < max(run.reserved) or max(run.allocated) > capacity:
         return ""
     return (
-        f"its tensors fit into {size(capacity)}; whether the run does depends on how they lie, which a "
-        "profile does not tell"
+        f"its tensors fit into {binary_size(capacity)}; whether the run does depends on how they lie, which "
+        "a profile does not tell"
     )
 
 

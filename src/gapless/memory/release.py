@@ -38,16 +38,19 @@ def collect_garbage(allocator: Allocator) -> None:
 
 
 def release_available(allocator: Allocator, pool: Pool, size: int, stream: int) -> bool:
-    """Free oversize blocks until `size` bytes are: only where blocks over a size are never split."""
+    """Free oversize blocks until `size` bytes are: only where blocks over a size are never split.
+
+    Memory that lay so when recording began may be split all the same; a part of a segment stays.
+    """
     limit = allocator.settings.max_split_size
     if limit == NO_LIMIT:
         return False
     wanted = max(size, limit)
     keys = pool.free.get(stream, [])
     at = bisect_left(keys, wanted << 64)
-    if at < len(keys):
-        block = pool.block(keys[at])
-        if block.expandable is None:
+    for key in keys[at:]:
+        block = pool.block(key)
+        if block.expandable is None and block.whole:
             _release(allocator, block)
             return True
     released = 0
@@ -55,7 +58,7 @@ def release_available(allocator: Allocator, pool: Pool, size: int, stream: int) 
         block = pool.block(key)
         if released >= wanted or block.size < limit:
             break
-        if block.expandable is None:
+        if block.expandable is None and block.whole:
             released += block.size
             _release(allocator, block)
     return released >= wanted

@@ -13,9 +13,10 @@ from gapless.memory.kept import kept
 from gapless.memory.modules import with_classes
 from gapless.memory.moment import moment
 from gapless.memory.remedies import remedies, winner
-from gapless.memory.sentence import advice, sentence
+from gapless.memory.sentence import advice, answer, sentence
 from gapless.memory.settings import parse
-from gapless.memory.simulate import Begin, Simulation
+from gapless.memory.shortfall import ended, needed, opened, shortfall, tightened
+from gapless.memory.simulate import Begin, Simulation, simulate
 from gapless.memory.trials import (
     EXPANDABLE,
     Progress,
@@ -39,6 +40,8 @@ from gapless.model.memory import (
     StepEnd,
     Trial,
 )
+from gapless.model.memory_answer import OutOfMemory
+from gapless.model.wording import binary_size
 
 _APART = 0.1
 """The share of the reserved memory that must lie idle at the peak for expandable segments to be tried."""
@@ -61,6 +64,11 @@ class Wishes(NamedTuple):
     begin: Begin = "recorded"
     jobs: int = 1
     source: Callable[[str], str] = lambda file: ""
+
+    @property
+    def where(self) -> Where:
+        """What every trial shares."""
+        return Where(self.capacity, self.total, self.begin)
 
 
 def _device(run: MemoryRun, wishes: Wishes) -> dict[str, Any]:
@@ -88,6 +96,8 @@ class _Base(NamedTuple):
     fidelity: Fidelity | None = None
     notes: tuple[str, ...] = ()
     open: bool = False
+    lack: OutOfMemory | None = None
+    needs: int = -1
 
 
 def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | None = None) -> MemoryReport:
@@ -97,13 +107,16 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         InvalidSettings: torch would refuse one of the settings that are to be tried.
     """
     wishes = wishes or Wishes()
-    where = Where(wishes.capacity, wishes.total, wishes.begin)
+    where = wishes.where
+    if where.capacity < 0:
+        run = tightened(run)
     for one in wishes.tried:
         parse(one)  # what is wrong is said before the first replay
     run = with_classes(run, wishes.source)
     make = _observed if observed.is_observed(run) else _replayed if len(run) else _still
     base = make(run, wishes, where)
-    trials, best = _trials(run, wishes, where, base.measure, progress)
+    trials, best = _trials(run, wishes, where, base, progress)
+    lack = _afresh(run, where, base.lack, best)
     tried: tuple[Remedy, ...] = ()
     untried = ""
     if wishes.search and run.batches and base.measure is not None:
@@ -129,8 +142,13 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         growth=growth(run),
         kept=kept(run, wishes.source),
         expandable=_expandable(run, where, base.measure, trials),
+        needs=base.needs,
+        at_least=base.needs >= 0 and opened(run),
+        ended=ended(run),
+        lack=lack,
+        failing=_failing(run, where, lack),
         trials=tuple(trials),
-        searched=wishes.search,
+        searched=wishes.search or bool(lack is not None and trials),
         best=best,
         remedies=tried,
         remedy=winner(tried, trials[best] if best >= 0 else None, base.outcome),
@@ -138,7 +156,10 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
         calls=run.calls,
         notes=(*run.notes, *base.notes, *_how(trials, best), *filter(None, [untried])),
     )
-    return msgspec.structs.replace(made, sentence=sentence(made), advice=advice(made))
+    made = msgspec.structs.replace(
+        made, sentence=sentence(made), advice=advice(made), advised=_advised(made, base.measure)
+    )
+    return msgspec.structs.replace(made, answer=answer(made))
 
 
 def _replayed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
@@ -151,9 +172,15 @@ def _replayed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
     height = peak
     if replay.height_event != replay.peak_event:
         height = moment(run, replay.height_event, **where._asdict())
+    lack = shortfall(run, where, outcome)
+    needs = lack.needs if lack is not None else -1
+    if lack is None and where.capacity >= 0:
+        needs = needed(run, where, outcome.peak_allocated, replay.begin)
     return _Base(
         outcome=outcome,
         measure=outcome,
+        lack=lack,
+        needs=needs,
         curve=replay.curve,
         peak=peak,
         height=height,
@@ -181,8 +208,10 @@ def _observed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
         compared = (observed.compared(run, own),)
         return _replayed(run, wishes, where)._replace(fidelity=None, notes=compared)
     doubt = observed.in_doubt(run, where.capacity)
+    outcome = observed.outcome(run, where.capacity)
     return _Base(
-        outcome=observed.outcome(run, where.capacity),
+        outcome=outcome,
+        lack=observed.lack(run, outcome, where.capacity),
         measure=None if why_not else own.outcome(),
         curve=observed.curve(run),
         peak=observed.peak(run, run.allocated),
@@ -194,18 +223,58 @@ def _observed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
 
 
 def _trials(
-    run: MemoryRun, wishes: Wishes, where: Where, baseline: Outcome | None, progress: Progress | None
+    run: MemoryRun, wishes: Wishes, where: Where, base: _Base, progress: Progress | None
 ) -> tuple[list[Trial], int]:
+    """What was tried, the best first, and the position of the one to take.
+
+    Where a request fails, whether any setting helps is asked unasked. Where one failed that the replay meets,
+    no trial can tell.
+    """
+    baseline = base.measure
     if baseline is None:
         return [], -1
     wanted = list(wishes.tried)
-    if wishes.search:
+    fails = baseline.shortage is not None or baseline.failures > 0
+    if wishes.search or (base.lack is not None and fails):
         known = wishes.total >= 0 or wishes.capacity >= 0 or run.total_memory >= 0 or run.limit >= 0
         wanted += [one for one in candidates(known) if one not in wanted and one != run.settings]
     if not wanted:
         return [], -1
     trials = rank(attempt_all(run, wanted, where, wishes.jobs, progress), baseline)
-    return trials, 0 if improves(trials[0].outcome, baseline) else -1
+    untold = base.lack is not None and not fails
+    return trials, 0 if improves(trials[0].outcome, baseline) and not untold else -1
+
+
+def _afresh(run: MemoryRun, where: Where, lack: OutOfMemory | None, best: int) -> OutOfMemory | None:
+    """`lack`, with the setting that helps only if what was in use when recording began is laid out anew.
+
+    Where tensors alone need more than there is, no layout helps.
+    """
+    if lack is None or best >= 0 or where.begin == "fresh" or lack.allocated + lack.asked > lack.has:
+        return lack
+    if not any(block.ident >= 0 for segment in run.start for block in segment.blocks):
+        return lack
+    anew = simulate(run, EXPANDABLE, **where._replace(begin="fresh")._asdict())
+    helps = anew.shortage is None and not anew.failures
+    return msgspec.structs.replace(lack, afresh=EXPANDABLE if helps else "")
+
+
+def _failing(run: MemoryRun, where: Where, lack: OutOfMemory | None) -> Moment | None:
+    """The memory when the request failed; None where none did, or a profile does not tell."""
+    if lack is None or lack.event < 0 or observed.is_observed(run):
+        return None
+    return moment(run, lack.event, **where._asdict())
+
+
+def _advised(made: MemoryReport, measure: Outcome | None) -> str:
+    """The one setting that is advised, which a replay has confirmed; "" where none is."""
+    if made.remedy >= 0:
+        return made.remedies[made.remedy].settings
+    if made.best >= 0:
+        return made.trials[made.best].settings
+    if made.trials or measure is None or not improves(made.expandable, measure):
+        return ""
+    return EXPANDABLE
 
 
 def _expandable(
@@ -271,9 +340,10 @@ def _notes(run: MemoryRun, wishes: Wishes) -> list[str]:
             "as it lay (--fresh lays it out anew)"
         )
     recorded = run.recorded
-    if recorded is not None and recorded.ceiling > recorded.floor and wishes.capacity < 0:
+    guessed = recorded is not None and not recorded.told and run.limit <= recorded.floor
+    if recorded is not None and guessed and recorded.ceiling > recorded.floor and wishes.capacity < 0:
         slack = recorded.ceiling - recorded.floor
         notes.append(
-            f"what this process could get is known to {slack / 1e6:.0f} MB; the least of it is assumed"
+            f"what this process could get is known to {binary_size(slack)}; the least of it is assumed"
         )
     return notes

@@ -1,23 +1,36 @@
-"""What a report says in a sentence, and what it advises."""
+"""What a report says in its first lines, and what it advises."""
 
 from __future__ import annotations
 
-from gapless.model.memory import MemoryReport, Outcome, Remedy, Shortage
+from gapless.model.memory import MemoryReport, Outcome, Remedy
+from gapless.model.memory_answer import Answer, Change, OutOfMemory
 from gapless.model.source import SourceLine
-from gapless.model.wording import count, duration, percent, size
+from gapless.model.wording import binary_size, count, duration, percent
+
+_OWNERS = 3
+_DIGITS = 4
+
+
+def answer(report: MemoryReport) -> Answer:
+    """The first lines as data."""
+    return Answer(
+        verdict=report.sentence,
+        why=tuple(_why(report)),
+        do_first=tuple(_do_first(report)),
+        confidence=_confidence(report),
+    )
 
 
 def sentence(report: MemoryReport) -> str:
     """The run in a sentence, without a full stop."""
-    base = report.baseline
-    if base.shortage is not None:
-        return _short(report, base.shortage)
-    where = f" of {size(report.limit)} on the {report.gpu}" if report.gpu and report.limit >= 0 else ""
-    peak = f"At most {size(base.peak_reserved)} reserved{where}, {size(base.peak_allocated)} allocated"
-    if base.failure is not None:
-        line = base.failure.line
-        where = f", the first at {_place(line)}" if line else ""
-        return f"{peak}; {count(base.failures, 'request')} failed{where}, for {size(base.failure.size)}"
+    base, lack = report.baseline, report.lack
+    if lack is not None:
+        return _short(report, lack)
+    if report.at_least:
+        return _at_least(report)
+    where = f" of {binary_size(report.limit)} on the {report.gpu}" if report.gpu and report.limit >= 0 else ""
+    peak = f"At most {binary_size(base.peak_reserved)} reserved{where}"
+    peak += f", {binary_size(base.peak_allocated)} allocated"
     if base.retries:
         return f"{peak}; {count(base.retries, 'request')} found the GPU full and emptied the cache first"
     idle = base.peak_reserved - base.peak_allocated
@@ -31,44 +44,169 @@ def _place(line: SourceLine) -> str:
     return f"{line.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line.line}"
 
 
-def _short(report: MemoryReport, shortage: Shortage) -> str:
-    where = f" at {_place(shortage.line)}" if shortage.line else ""
-    gpu = f"on the {report.gpu}" if report.gpu else f"with {size(report.limit)}"
-    text = (
-        f"Out of memory {gpu}: {size(shortage.size)} more{where} do not fit beside {size(shortage.allocated)}"
-    )
-    text += " allocated"
-    if not shortage.cached:
-        return text
-    if not shortage.largest:
-        return f"{text}; none of the {size(shortage.cached)} cached can serve that request"
-    return f"{text}; the {size(shortage.cached)} cached are in pieces of {size(shortage.largest)} at most"
+def _short(report: MemoryReport, lack: OutOfMemory) -> str:
+    """``Out of memory on GPU 1: asked for 139 MiB with 95.7 MiB free; …``."""
+    needs, has = apart(lack.needs, lack.has)
+    needs = f"at least {needs}" if lack.open else needs
+    if not lack.recorded:
+        whose = f"the {report.gpu} has" if report.gpu else "there are"
+        return f"Does not fit: needs {needs}, {whose} {has}: {binary_size(lack.short)} short"
+    at = f" at {_place(lack.line)}" if lack.line else ""
+    free = f" with {binary_size(lack.free)} free" if lack.free >= 0 else ""
+    had = f"has at least {has}" if lack.least else f"has {has}"
+    short = f"{'up to ' if lack.least else ''}{binary_size(lack.short)} short"
+    asked = f"asked for {binary_size(lack.asked)}{at}{free}"
+    return f"Out of memory on GPU {report.device}: {asked}; {short} (needs {needs}, {had})"
+
+
+def _at_least(report: MemoryReport) -> str:
+    """A run that comes through what was recorded of it, which is not all."""
+    whom = f" on the {report.gpu}" if report.gpu else ""
+    room = f"Needs at least {binary_size(report.needs)} of {binary_size(report.limit)}{whom}"
+    if report.ended:
+        return f"{room}: the recorded run ended out of memory, and what comes after that is not known"
+    return f"{room}: recording began with memory in use, and what came before is not known"
+
+
+def apart(one: int, other: int) -> tuple[str, str]:
+    """Two sizes in words, with as many digits as tell them apart."""
+    first, second = binary_size(one), binary_size(other)
+    if first != second or one == other:
+        return first, second
+    unit = first.rpartition(" ")[2]
+    length = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
+    for digits in range(2, _DIGITS + 1):
+        first, second = f"{one / length:.{digits}f} {unit}", f"{other / length:.{digits}f} {unit}"
+        if first != second:
+            return first, second
+    return f"{one:,} B", f"{other:,} B"
+
+
+# Why ----------------------------------------------------------------------------------------------
+
+
+def _why(report: MemoryReport) -> list[str]:
+    lack = report.lack
+    if lack is None:
+        return []
+    found = [_room(lack), _holders(report)]
+    if lack.unlimited > 1.01 * lack.needs:
+        found.append(
+            f"with no limit it would reserve {binary_size(lack.unlimited)} at most: what of that is cached "
+            "is given back when the GPU is full, and then asked for again"
+        )
+    if lack.recorded and lack.free > lack.asked and lack.free > lack.short:
+        found.append(
+            f"{binary_size(lack.free)} were free on the device, so that this process was limited to less "
+            "(torch.cuda.set_per_process_memory_fraction, or a setting)"
+        )
+    return [one for one in found if one]
+
+
+def _room(lack: OutOfMemory) -> str:
+    held = f"{binary_size(lack.allocated)} of {binary_size(lack.reserved)} reserved were in use"
+    if not lack.unusable:
+        return held
+    rest = f"{held}; {binary_size(lack.unusable)} were free and could not serve it"
+    return rest + (f": in pieces of {binary_size(lack.largest)} at most" if lack.largest else "")
+
+
+def _holders(report: MemoryReport) -> str:
+    """Who holds most when the request fails."""
+    failing = report.failing
+    named = [
+        (one.line, one.operator, one.bytes, one.before)
+        for one in (failing.owners if failing is not None else ())[:_OWNERS]
+    ]
+    told = [
+        f"{_place(line) if line else operator or ('from before the recording' if before else 'no stack')} "
+        f"{binary_size(held)}"
+        for line, operator, held, before in named
+    ]
+    return f"most is held by {', '.join(told)}" if told else ""
+
+
+def _confidence(report: MemoryReport) -> str:
+    """What the answer rests on."""
+    lack = report.lack
+    parts = []
+    if report.fidelity is not None:
+        parts.append(
+            "the replay meets the recording exactly"
+            if report.fidelity.exact
+            else f"the replay does not meet the recording exactly: {', '.join(report.fidelity.misses)}"
+        )
+    if lack is not None and lack.least:
+        parts.append("the recording does not tell how much the GPU had left")
+    if report.ended:
+        parts.append("the recording ends with the request that failed: the run may need more after it")
+    return "; ".join(parts)
+
+
+# What to do ---------------------------------------------------------------------------------------
+
+
+def _do_first(report: MemoryReport) -> list[Change]:
+    base, lack = report.baseline, report.lack
+    failed = base.failures + (base.shortage is not None) or (1 if lack is not None else 0)
+    before = lack.needs if lack is not None else base.peak_reserved
+    best = report.trials[report.best] if report.best >= 0 else None
+    chosen = report.remedies[report.remedy] if report.remedy >= 0 else best
+    if chosen is None or chosen.outcome is None:
+        return []
+    name = chosen.title if isinstance(chosen, Remedy) else f"PYTORCH_CUDA_ALLOC_CONF={chosen.settings}"
+    return [
+        Change(
+            name=name,
+            settings=chosen.settings,
+            before=before,
+            after=chosen.outcome.peak_reserved,
+            failures_before=failed,
+            failures_after=chosen.outcome.failures,
+        )
+    ]
 
 
 def advice(report: MemoryReport) -> str:
     """What to set, with numbers; that nothing helps; "" where nothing was tried."""
-    if not report.trials:
-        return ""
-    base = report.baseline
+    base, lack = report.baseline, report.lack
+    number = sum(one.outcome is not None for one in report.trials)
+    tried = str(number) if lack is not None else count(number, "setting")
     if report.remedy >= 0:
         remedy = report.remedies[report.remedy]
         assert remedy.outcome is not None
-        return f"Better: {remedy.title}: {gain(remedy.outcome, base)}{cost(remedy)}"
-    if report.best < 0 and report.remedies:
-        settings, changes = count(len(report.trials), "setting"), count(len(report.remedies), "change")
-        tried = f"{settings} and {changes} of the batches"
-        if base.shortage is not None:
-            return f"None of {tried} makes it fit: it needs less memory"
-        return f"None of {tried} is better than what the run has"
-    if report.best < 0:
-        tried = count(len(report.trials), "setting")
-        if base.shortage is not None:
-            return f"None of {tried} makes it fit: it needs less memory, not another setting"
-        return f"None of {tried} is better than what the run has"
-    best = report.trials[report.best]
-    if best.outcome is None:
+        return f"Better: {remedy.title}: {gain(remedy.outcome, base, lack)}{cost(remedy)}"
+    if report.best >= 0:
+        best = report.trials[report.best]
+        assert best.outcome is not None
+        if lack is not None and lack.recorded:
+            peak = binary_size(best.outcome.peak_reserved)
+            return f"{best.settings} would have let it run: {peak} reserved at most"
+        return f"Better with {best.settings}: {gain(best.outcome, base, lack)}"
+    if lack is not None and not base.failures and base.shortage is None:
+        return (
+            "Whether a setting would have helped cannot be told: the memory that this process could get "
+            "changed during the run"
+        )
+    if not report.trials:
         return ""
-    return f"Better with {best.settings}: {gain(best.outcome, base)}"
+    if report.remedies:
+        tried += f", and {count(len(report.remedies), 'change')} of the batches"
+    if lack is None:
+        return f"None of {tried} is better than what the run has"
+    less = f"What would: {binary_size(lack.short)} less at the peak"
+    if lack.unusable and lack.allocated + lack.asked <= lack.has:
+        less = (
+            f"Tensors alone would fit, {binary_size(lack.allocated + lack.asked)} with this one, but lie in "
+            f"pieces. What would: {binary_size(lack.short)} more, or fewer different sizes"
+        )
+    if lack.afresh:
+        return (
+            f"No allocator setting helps from where the recording begins ({tried} tried), and whether one "
+            "set from the start would help cannot be told: memory lay in pieces already. Laid out anew with "
+            f"{lack.afresh} it comes through: record from the start of the script to be sure"
+        )
+    return f"No allocator setting helps ({tried} tried). {less}"
 
 
 def cost(remedy: Remedy) -> str:
@@ -76,13 +214,11 @@ def cost(remedy: Remedy) -> str:
     return f", for {percent(remedy.tokens)} more elements in the batches" if remedy.tokens >= 0.0005 else ""
 
 
-def gain(outcome: Outcome, base: Outcome) -> str:
+def gain(outcome: Outcome, base: Outcome, lack: OutOfMemory | None = None) -> str:
     """What `outcome` has over `base`, in words."""
-    if base.shortage is not None:
-        return f"then it fits, with {size(outcome.peak_reserved)} reserved"
+    if lack is not None:
+        return f"then it comes through, with {binary_size(outcome.peak_reserved)} reserved at most"
     parts = []
-    if outcome.failures != base.failures:
-        parts.append(f"{outcome.failures} failed requests instead of {base.failures}")
     if outcome.retries != base.retries:
         parts.append(
             f"{outcome.retries} instead of {count(base.retries, 'retry').replace('retrys', 'retries')}"
@@ -90,7 +226,9 @@ def gain(outcome: Outcome, base: Outcome) -> str:
     saved = base.peak_reserved - outcome.peak_reserved
     if base.peak_reserved and abs(saved) >= 0.01 * base.peak_reserved:
         word = "less" if saved > 0 else "more"
-        parts.append(f"{size(abs(saved))} ({percent(abs(saved) / base.peak_reserved)}) {word} reserved")
+        parts.append(
+            f"{binary_size(abs(saved))} ({percent(abs(saved) / base.peak_reserved)}) {word} reserved"
+        )
     time = base.price - outcome.price
     if abs(time) >= 1_000_000:
         word = "less" if time > 0 else "more"

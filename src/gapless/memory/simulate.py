@@ -8,6 +8,7 @@ from typing import Literal
 from gapless.errors import UsageError
 from gapless.memory.adopt import Live, adopt, begin_fresh
 from gapless.memory.allocator import Allocator
+from gapless.memory.blocks import Block
 from gapless.memory.driver import UNLIMITED, Driver
 from gapless.memory.settings import Settings, parse
 from gapless.memory.sizes import round_size
@@ -41,7 +42,9 @@ class Simulation:
     `capacity` is what the device gives this process, in bytes; -1 for what the recorded run could get, or no
     limit where it never ran into one. `total` is all of the device's memory, of which
     ``per_process_memory_fraction`` is a part. A run whose recording began with more reserved than `capacity`
-    begins fresh. `stop` ends the replay before that event (-1: never).
+    begins fresh. `stop` ends the replay before that event (-1: never). With `grows` the process may have more
+    wherever a request would fail, as much as that takes: the most is `needs`. `passed` is the least that was
+    in use when a request was met that had failed in the recorded run (-1: none was).
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Simulation:
         total: int = -1,
         begin: Begin = "recorded",
         stop: int = -1,
+        grows: bool = False,
     ) -> None:
         self.run = run
         self.text = settings if isinstance(settings, str) else run.settings
@@ -68,11 +72,15 @@ class Simulation:
             self.capacity, recorded.segments if recorded else (), recorded.spaces if recorded else ()
         )
         self.allocator = Allocator(self.settings, driver, known[0] if known else -1)
+        if grows:
+            self.allocator.total = -1  # address space for as much as it takes
         held = sum(segment.size for segment in run.start)
         self.begin: Begin = begin if held <= self.capacity else "fresh"
         self.stop = len(run) if stop < 0 else min(stop, len(run))
         self.live = Live()
         self.placed = 0
+        self.needs = self.passed = -1
+        self._grows = grows
         self.peak_event = self.height_event = -1
         self.shortage: Shortage | None = None
         self.failure: Shortage | None = None
@@ -113,7 +121,7 @@ class Simulation:
         if self.begin == "recorded":
             self.live = adopt(self.allocator, self.run)
             return
-        self.live = begin_fresh(self.allocator, self.run)
+        self.live = begin_fresh(self.allocator, self.run, self._malloc)
         wanted = [one for segment in self.run.start for one in segment.blocks if one.ident >= 0]
         there = self.live.blocks.keys() | self.live.waiting.keys()
         missing = [one for one in wanted if one.ident not in there]
@@ -141,6 +149,8 @@ class Simulation:
             if action == ALLOC:
                 allocator.now = at
                 block = malloc(size, stream, pool)
+                if block is None and self._grows:
+                    block = self._grown(size, stream, pool)
                 if block is None:
                     self._short(at, size, run.place[at], stream, pool)
                     break
@@ -170,17 +180,45 @@ class Simulation:
             allocator.retire(ident)
         elif action == FAILED:
             pool = run.pool[at] if run.pool else 0
-            block = allocator.malloc(run.size[at], run.stream[at], pool)
+            block = self._malloc(run.size[at], run.stream[at], pool)
             if block is not None:
+                used = allocator.driver.used
+                self.passed = min(used, self.passed) if self.passed >= 0 else used
                 allocator.free(block)  # the recorded run went on without it
             else:
                 self.failures += 1
-                found = self._shortage(at, run.size[at], run.place[at], run.stream[at], pool)
-                self.failure = self.failure or found
+                self.failure = self._shortage(at, run.size[at], run.place[at], run.stream[at], pool)
+
+    def _malloc(self, size: int, stream: int, pool: int) -> Block | None:
+        block = self.allocator.malloc(size, stream, pool)
+        return self._grown(size, stream, pool) if block is None and self._grows else block
+
+    def _grown(self, size: int, stream: int, pool: int) -> Block | None:
+        """The block, with as much memory for the process as that takes."""
+        allocator, driver = self.allocator, self.allocator.driver
+        allowed, allocator.allowed, driver.capacity = allocator.allowed, None, UNLIMITED
+        block = allocator.malloc(size, stream, pool)
+        self.needs = max(self.needs, driver.used)
+        driver.capacity = self.capacity = max(self.capacity, driver.used)
+        allocator.allowed = None if allowed is None else max(allowed, allocator.reserved)
+        return block
+
+    @property
+    def room(self) -> int:
+        """What the process may have: of the device, or of the fraction it is limited to."""
+        allowed = self.allocator.allowed
+        return self.capacity if allowed is None else min(self.capacity, allowed)
 
     def _short(self, at: int, size: int, place: int, stream: int, pool: int) -> None:
         """The run ends here."""
         self.shortage = self._shortage(at, size, place, stream, pool)
+
+    def short_of(self, at: int) -> Shortage:
+        """What there is, where the replay stands, for the request of row `at`."""
+        run = self.run
+        return self._shortage(
+            at, run.size[at], run.place[at], run.stream[at], run.pool[at] if run.pool else 0
+        )
 
     def _shortage(self, at: int, size: int, place: int, stream: int, pool: int) -> Shortage:
         """Memory ran out: what there was."""
@@ -249,12 +287,16 @@ def _allowed(allocator: Allocator) -> int:
 
 
 def _price(allocator: Allocator, times: CallTimes) -> int:
-    """Nanoseconds of all calls to the driver; pages count by their size, 20 MiB as one."""
+    """Nanoseconds of all calls to the driver, and of draining the GPU before a retry where that is known.
+
+    ``cudaMalloc`` counts by classes of size, pages by their size: 20 MiB as one.
+    """
     large = allocator.settings.large_segment_size
     mapped = max(allocator.maps, allocator.mapped_bytes // large)
     unmapped = max(allocator.unmaps, allocator.unmapped_bytes // large)
     return (
-        allocator.mallocs * times.malloc
+        times.mallocs(tuple(allocator.classes))
+        + allocator.retries * max(times.drain, 0)
         + allocator.frees * times.free
         + mapped * times.map
         + unmapped * times.unmap

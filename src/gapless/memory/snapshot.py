@@ -140,6 +140,8 @@ def _run(
         start=start,
         recorded=recorded,
         times=call_times(trace),
+        began=history.began,
+        refusals=history.refusals(),
         notes=(*notes, *history.notes()),
     )
 
@@ -172,6 +174,8 @@ def _is_mark(mark: Any, device: int) -> bool:
 _MOST = {"address": 1 << 64, "addr": 1 << 64, "stream": 1 << 64, "device": 1 << 10}
 """Bounds of numbers; of sizes and the rest `_LARGEST`."""
 _LARGEST = 1 << 60
+_DEEPEST = 5_000
+"""Calls of a stack: Python alone goes no deeper than a thousand unless it is told to."""
 
 
 def _length(value: dict[str, Any]) -> int:
@@ -202,6 +206,9 @@ def _checked_traces(value: dict[str, Any], name: str) -> list[list[Any]]:
     for trace in traces:
         for entry in trace:
             action = entry.get("action") if isinstance(entry, dict) else None
+            frames = entry.get("frames") if isinstance(entry, dict) else None
+            if isinstance(frames, list) and len(frames) > _DEEPEST:
+                raise UnreadableInput(f"{name} is no memory snapshot: it has a stack of {len(frames)} calls")
             if not isinstance(action, str):
                 raise UnreadableInput(f"{name} is a damaged snapshot: an entry of the trace has no action")
             if action in _ACTIONS and not _numbers(entry, "size", "stream"):

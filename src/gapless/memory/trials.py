@@ -175,7 +175,8 @@ def _attempt_there(settings: str) -> Trial:
 def rank(trials: Sequence[Trial], baseline: Outcome) -> list[Trial]:
     """The best first: those that come through, with the fewest failures and retries.
 
-    Then, where the run had trouble, what takes the least time; where it had none, the lowest peak.
+    Then, where the run had trouble, what takes the least time; where it had none, the lowest peak. Where a
+    request failed, expandable segments and then one setting alone come before several together.
     """
     return sorted(trials, key=lambda one: _rank(one, baseline))
 
@@ -189,19 +190,20 @@ def _rank(trial: Trial, baseline: Outcome) -> tuple[float, ...]:
     trouble = baseline.shortage is not None or baseline.failures or baseline.retries
     grain = max(_FINE * baseline.peak_reserved, 1)
     peak, simple = round(outcome.peak_reserved / grain), trial.settings.count(":")
-    last = (outcome.price, peak, simple) if trouble else (peak, outcome.price, simple)
+    failed = baseline.shortage is not None or baseline.failures
+    last: tuple[int, ...] = (outcome.price, peak, simple) if trouble else (peak, outcome.price, simple)
+    last = (trial.settings != EXPANDABLE, simple, *last) if failed else last
     return 0, outcome.failures, outcome.retries, *last
 
 
 def improves(outcome: Outcome | None, baseline: Outcome) -> bool:
-    """Whether `outcome` is worth a change of settings."""
-    if outcome is None or outcome.shortage is not None:
+    """Whether `outcome` is worth a change of settings; where a request still fails it never is."""
+    if outcome is None or outcome.shortage is not None or outcome.failures:
         return False
-    if baseline.shortage is not None:
+    if baseline.shortage is not None or baseline.failures:
         return True
-    troubles, before = (outcome.failures, outcome.retries), (baseline.failures, baseline.retries)
-    if troubles != before:
-        return troubles < before
+    if outcome.retries != baseline.retries:
+        return outcome.retries < baseline.retries
     if outcome.peak_reserved <= (1 - _MATTERS) * baseline.peak_reserved:
         return True
     saved = baseline.price - outcome.price

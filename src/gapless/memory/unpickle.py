@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 from gapless.errors import UnreadableInput
-from gapless.memory.opcodes import problem
+from gapless.memory.opcodes import survey
 
 
-class _Plain(pickle.Unpickler):
+class _Nothing:
     """Knows dictionaries, lists, tuples, numbers and text, and nothing that has to be imported."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -18,6 +18,48 @@ class _Plain(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         raise _Foreign("an object of another file")
+
+
+class _Plain(_Nothing, pickle.Unpickler):
+    """The fast one."""
+
+
+_Python: Any = pickle._Unpickler  # the one that is written in Python
+
+
+class _Careful(_Nothing, _Python):  # type: ignore[misc]  # of a class that is not declared
+    """Takes text alone for a key: of other keys someone may choose many that collide."""
+
+    stack: list[Any]
+
+    def load_dict(self) -> None:
+        _all_text(self.stack[::2])
+        _Python.load_dict(self)
+
+    def load_setitems(self) -> None:
+        _all_text(self.stack[::2])
+        _Python.load_setitems(self)
+
+    def load_setitem(self) -> None:
+        _all_text(self.stack[-2:-1])
+        _Python.load_setitem(self)
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **_Python.dispatch,
+        pickle.DICT[0]: load_dict,
+        pickle.SETITEMS[0]: load_setitems,
+        pickle.SETITEM[0]: load_setitem,
+    }
+
+
+def _all_text(keys: list[Any]) -> None:
+    for key in keys:
+        if type(key) is not str:
+            raise _Odd(f"a large dictionary with keys that are no text ({type(key).__name__})")
+
+
+class _Odd(Exception):
+    """What no snapshot has."""
 
 
 class _Foreign(Exception):
@@ -30,11 +72,14 @@ def plain(data: bytes, name: str) -> Any:
     Raises:
         UnreadableInput: it is damaged, or wants to import something.
     """
-    why_not = problem(data)
+    why_not, careful = survey(data)
     if why_not:
         raise UnreadableInput(f"{name} is no pickle, or a damaged one: {why_not}")
+    kind: type[Any] = _Careful if careful else _Plain
     try:
-        return _Plain(io.BytesIO(data)).load()
+        return kind(io.BytesIO(data)).load()
+    except _Odd as error:
+        raise UnreadableInput(f"{name} is no memory snapshot: it has {error}") from None
     except _Foreign as error:
         raise UnreadableInput(
             f"{name} is a pickle that imports {error}: a memory snapshot has plain values only, "

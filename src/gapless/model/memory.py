@@ -11,6 +11,9 @@ import msgspec
 from gapless.errors import UnreadableInput
 from gapless.model._disk import read_whole, write_whole
 from gapless.model.finding import Finding
+from gapless.model.memory_answer import Answer, OtherDevice, OutOfMemory, Refusal
+from gapless.model.memory_calls import CallTimes as CallTimes
+from gapless.model.memory_calls import DriverCalls as DriverCalls
 from gapless.model.source import SourceLine, Stack, user_line
 from gapless.model.track import Track
 
@@ -100,7 +103,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     and of `ooms`. `reserved` in bytes, at its peak and at the end. `segments` are the sizes and addresses
     that the driver gave, in order; `spaces` are stream, pool (1: small) and first address of expandable
     segments. `floor` and `ceiling` bound the device's memory: `floor` bytes were reserved at once, `ceiling`
-    were refused (-1: nothing was).
+    were refused (-1: nothing was); `told` says that the driver told what was left.
     """
 
     mallocs: int = 0
@@ -115,27 +118,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     spaces: tuple[tuple[int, int, int], ...] = ()
     floor: int = 0
     ceiling: int = -1
-
-
-class CallTimes(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a call to the driver takes, nanoseconds: ``cudaMalloc``, ``cudaFree``, (un)mapping a page.
-
-    `source` is ``measured`` on this run or ``typical``, from other machines.
-    """
-
-    malloc: int = 113_000
-    free: int = 89_000
-    map: int = 200_000
-    unmap: int = 200_000
-    source: Literal["measured", "typical"] = "typical"
-
-
-class DriverCalls(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Calls of one kind to the driver that a profile recorded: how many, and nanoseconds in all."""
-
-    name: str
-    count: int = 0
-    time: int = 0
+    told: bool = False
 
 
 class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -150,6 +133,9 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `start` is what was reserved when recording began. `settings` are those of the recorded run,
     `total_memory` and `limit` what the device has and what of it this process could get (-1: unknown).
+
+    `began` is the time of the first row on the recording's own clock (nanoseconds, -1: unknown), `refusals`
+    what is known of the requests that failed.
 
     A profile does not tell how memory lay when it began. What it tells instead stands in `allocated` and
     `reserved`, the bytes after each row, and in `calls`.
@@ -181,6 +167,8 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     allocated: tuple[int, ...] = ()
     reserved: tuple[int, ...] = ()
     calls: tuple[DriverCalls, ...] = ()
+    began: int = -1
+    refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -220,7 +208,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `allocated` counts blocks with their rounding, as ``torch.cuda.memory_allocated`` does. `retries` are
     failed requests after which all cached memory was given back. `shortage` is where the run ended for lack
     of memory, None where it came to its end; `done` is the share of its events that it came through. Requests
-    that failed in the recorded run as well, and did not end it, are `failures`, `failure` the first of them.
+    that failed in the recorded run as well, and did not end it, are `failures`, `failure` the last of them.
     """
 
     peak_allocated: int = 0
@@ -426,6 +414,13 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     are other lengths of its batches, the best first, `remedy` the one to take; `findings` is what
     the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
     for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
+
+    `needs` is with how many bytes it was seen to come through, where a limit is asked about or met (-1: was
+    not looked for); `at_least` that only a part of the run was recorded, `ended` that this part ends with a
+    failure. Where a request fails, `lack` says what is missing, `failing` is the memory at that moment, and
+    all settings are tried unasked. `advised` is the one setting that the report advises ("": none); every
+    rule that advises one names this. `answer` has the first lines, `others` are the other devices of the
+    file.
     """
 
     sentence: str
@@ -462,6 +457,14 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     replayed: bool = True
     calls: tuple[DriverCalls, ...] = ()
     track: Track | None = None
+    answer: Answer = Answer()
+    needs: int = -1
+    at_least: bool = False
+    ended: bool = False
+    lack: OutOfMemory | None = None
+    failing: Moment | None = None
+    advised: str = ""
+    others: tuple[OtherDevice, ...] = ()
 
 
 FORMAT = "gapless-memory"

@@ -60,6 +60,14 @@ def size(nbytes: int) -> str:
     return f"{max(nbytes, 0)} B"
 
 
+def binary_size(nbytes: int) -> str:
+    """Bytes as torch writes memory, powers of 1024: ``512 B``, ``139 MiB``, ``84.3 GiB``."""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 0.9995 * (1 << power):
+            return f"{three_digits(nbytes / (1 << power))} {unit}"
+    return f"{max(nbytes, 0)} B"
+
+
 def percent(fraction: float) -> str:
     """A part of a whole: ``9.8 %``, ``33 %``; what is no part of it is cut off at 0 and 100."""
     value = 100 * min(max(fraction, 0.0), 1.0)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gapless.model import Finding
 from gapless.model.memory import MemoryReport, Outcome, Owner
-from gapless.model.wording import count, duration, percent, size
+from gapless.model.wording import binary_size, count, duration, percent
 from gapless.render import _memory_words as words
 from gapless.render._canvas import Canvas
 from gapless.render._finding import finding
@@ -32,18 +32,15 @@ def as_text(made: MemoryReport, style: Style) -> str:
     """`made` as text: the sentence, the curve, who holds the peak, the calls, other settings."""
     canvas = Canvas(style)
     canvas.wrapped(Text(made.sentence + ".", style="bold"))
-    if made.remedy >= 0:
-        canvas.wrapped(Text(made.advice + ".", style="green"))
-        if made.remedies[made.remedy].settings:
-            settings = made.remedies[made.remedy].settings
-            canvas.line(Text(f"  PYTORCH_CUDA_ALLOC_CONF={settings}", style="green"))
-    elif made.best >= 0:
-        settings = made.trials[made.best].settings
-        gain = made.advice.removeprefix(f"Better with {settings}: ")
-        canvas.wrapped(Text(f"Better with other settings: {gain}.", style="green"))
+    told, settings = words.advice(made)
+    if told:
+        canvas.wrapped(Text(told + ".", style="green" if made.answer.do_first else "yellow"))
+    if settings:
         canvas.line(Text(f"  PYTORCH_CUDA_ALLOC_CONF={settings}", style="green"))
-    elif made.advice:
-        canvas.wrapped(Text(made.advice + ".", style="yellow"))
+    if made.answer.why:
+        canvas.wrapped(Text(words.why(made)))
+    for one in made.others:
+        canvas.wrapped(Text(words.other(one), style="red" if one.failures else "dim"))
     canvas.wrapped(Text(words.what(made, style.path), style="dim"))
     _curve(canvas, made)
     _peak(canvas, made)
@@ -74,7 +71,7 @@ def _curve(canvas: Canvas, made: MemoryReport) -> None:
     for name, values in (("reserved", made.curve.reserved), ("allocated", made.curve.allocated)):
         line = sparkline(values, top, room, canvas.style.unicode)
         color = "yellow" if name == "reserved" else "green"
-        canvas.clipped(Text.assemble(f"  {name:<11}", (line, color), f"  {size(max(values))}"))
+        canvas.clipped(Text.assemble(f"  {name:<11}", (line, color), f"  {binary_size(max(values))}"))
 
 
 def sparkline(values: Sequence[int], top: int, room: int, unicode: bool = True) -> str:
@@ -90,12 +87,12 @@ def sparkline(values: Sequence[int], top: int, room: int, unicode: bool = True) 
 
 
 def _peak(canvas: Canvas, made: MemoryReport) -> None:
-    """Who holds the memory when most of it is allocated."""
-    peak = made.peak
+    """Who holds the memory when most of it is allocated, or when a request fails."""
+    peak = made.failing or made.peak
     if not peak.owners:
         return
     canvas.blank()
-    title = f"  At the peak, {words.when(peak, made)}: {size(peak.allocated)} allocated"
+    title = f"  {words.moment(made)}, {words.when(peak, made)}: {binary_size(peak.allocated)} allocated"
     canvas.clipped(Text(title, style="bold"))
     total = sum(peak.kinds.values()) or 1
     if set(peak.kinds) != {"unknown"}:
@@ -108,12 +105,14 @@ def _peak(canvas: Canvas, made: MemoryReport) -> None:
         canvas.hanging(_numbers(one, total), Text(words.place(one, canvas.style.path)))
     rest = sum(peak.kinds.values()) - sum(one.bytes for one in shown)
     if rest > 0:
-        canvas.clipped(Text(f"  {size(rest):>9}{words.share(rest / total):>8}{'':>20}elsewhere", style="dim"))
+        canvas.clipped(
+            Text(f"  {binary_size(rest):>9}{words.share(rest / total):>8}{'':>20}elsewhere", style="dim")
+        )
 
 
 def _numbers(one: Owner, total: int) -> Text:
     kind = words.KINDS[one.kind] if one.kind != "unknown" else ""
-    numbers = f"  {size(one.bytes):>9}{words.share(one.bytes / total):>8}"
+    numbers = f"  {binary_size(one.bytes):>9}{words.share(one.bytes / total):>8}"
     return Text.assemble(numbers, (f"{'×' + str(one.tensors):>7}  {kind:<12}", "dim"))
 
 
@@ -156,7 +155,8 @@ def _trials(canvas: Canvas, made: MemoryReport) -> None:
             canvas.hanging(Text("    "), Text(one.note, style="dim"))
     rest = len(made.trials) - len(shown)
     if rest:
-        canvas.clipped(Text(f"  … and {count(rest, 'setting')} that do no better (--all)", style="dim"))
+        more = words.more(made.trials[len(shown) :])
+        canvas.clipped(Text(f"  … and {count(rest, 'setting')} that do no better{more} (--all)", style="dim"))
 
 
 def _remedies(canvas: Canvas, made: MemoryReport) -> None:
@@ -191,13 +191,14 @@ def _findings(canvas: Canvas, made: MemoryReport) -> None:
 def _row(
     canvas: Canvas, name: str, outcome: Outcome, base: Outcome, room: int, color: str, last: str = ""
 ) -> None:
-    if outcome.shortage is not None:
-        share = percent(outcome.done)
-        _long(canvas, name, room, Text(f"{'out of memory after ' + share:>36}", style="red"))
+    failed = words.failed(outcome)
+    if failed:
+        _long(canvas, name, room, Text(f"{failed:>36}", style="red"))
         return
     change = words.change(outcome, base)
     calls = last or (duration(outcome.price) if outcome.price else "-")
-    numbers = f"{size(outcome.peak_reserved):>10}{change:>9}{outcome.retries:>9}{outcome.calls:>8}{calls:>12}"
+    reserved = binary_size(outcome.peak_reserved)
+    numbers = f"{reserved:>10}{change:>9}{outcome.retries:>9}{outcome.calls:>8}{calls:>12}"
     _long(canvas, name, room, Text(numbers, style=color))
 
 

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from gapless.model.comparison import Measure
 from gapless.model.memory_comparison import MemoryComparison, MemorySide, OwnerChange
-from gapless.model.wording import count, size
+from gapless.model.wording import binary_size, count
 from gapless.render import _memory_words as words
 from gapless.render import _table as table
 from gapless.render._canvas import Canvas
@@ -63,7 +63,7 @@ def _side(side: MemorySide, style: Style) -> str:
 
 def _bytes(canvas: Canvas, name: str, before: int, after: int) -> None:
     row = Measure(name=name, before=before, after=after, unit="bytes")
-    was, now = (size(value) if value else "-" for value in (before, after))
+    was, now = (binary_size(value) if value else "-" for value in (before, after))
     table.row(canvas, f"  {name}", was, now, table.change(row))
 
 
@@ -85,4 +85,6 @@ def _change(one: OwnerChange) -> Text:
     sign = "+" if one.change > 0 else "−"
     kind = words.KINDS[one.owner.kind] if one.owner.kind != "unknown" else ""
     state = "new" if not one.before else "gone" if not one.after else f"×{one.tensors_after}"
-    return Text.assemble((f"  {sign + size(abs(one.change)):>10}", color), (f"{state:>7}  {kind:<12}", "dim"))
+    return Text.assemble(
+        (f"  {sign + binary_size(abs(one.change)):>10}", color), (f"{state:>7}  {kind:<12}", "dim")
+    )

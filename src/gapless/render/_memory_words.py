@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gapless.model.memory import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
-from gapless.model.wording import count, duration, percent, size
+from gapless.model.memory import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner, Trial
+from gapless.model.memory_answer import OtherDevice
+from gapless.model.wording import binary_size, count, duration, percent
 
 KINDS = {
     "parameter": "weights",
@@ -26,6 +27,48 @@ CHAIN = " > "
 _LINKS = 3
 Naming = Callable[[str], str]
 """A file's path as it is shown."""
+
+
+def advice(made: MemoryReport) -> tuple[str, str]:
+    """What to change, in words and as the settings to write; "" where nothing is to be said."""
+    if made.remedy >= 0:
+        return made.advice, made.remedies[made.remedy].settings
+    if made.best >= 0:
+        settings = made.trials[made.best].settings
+        gain = made.advice.removeprefix(f"Better with {settings}: ")
+        return gain if gain == made.advice else f"Better with other settings: {gain}", settings
+    return made.advice, ""
+
+
+def why(made: MemoryReport) -> str:
+    """The evidence, each part a sentence."""
+    return " ".join(f"{one[0].upper()}{one[1:]}." for one in made.answer.why)
+
+
+def other(one: OtherDevice) -> str:
+    """Another device of the file, in a line."""
+    told = f"{count(one.failures, 'request')} failed" if one.failures else "no request failed"
+    return (
+        f"GPU {one.device}: at most {binary_size(one.peak_reserved)} reserved, {told} (--device {one.device})"
+    )
+
+
+def moment(made: MemoryReport) -> str:
+    """The moment whose owners are shown."""
+    return "At the peak" if made.failing is None else "When the request failed"
+
+
+def failed(outcome: Outcome) -> str:
+    """That a replay does not come through; "" where it does."""
+    if outcome.shortage is not None:
+        return f"out of memory after {percent(outcome.done)}"
+    return f"out of memory, {count(outcome.failures, 'request')} failed" if outcome.failures else ""
+
+
+def more(trials: Sequence[Trial]) -> str:
+    """How many of the settings that are not shown do not come through."""
+    number = sum(one.outcome is not None and bool(failed(one.outcome)) for one in trials)
+    return f", {number} of them out of memory" if number else ""
 
 
 def what(made: MemoryReport, path: Naming) -> str:
@@ -107,7 +150,8 @@ def kept(one: Kept, path: Naming) -> str:
     """What a name keeps, and what to do."""
     at = f"{short(one.line.file, path)}:{one.line.line}" if one.line else one.operator
     what = f"{one.name} ({at})" if one.name else f"the result of {at}"
-    gain = f"saves {size(one.saves)} at the peak ({size(one.before)} → {size(one.after)})"
+    change = f"{binary_size(one.before)} → {binary_size(one.after)}"
+    gain = f"saves {binary_size(one.saves)} at the peak ({change})"
     act = f"del {one.name}" if one.name else "letting go of it"
     if one.sure:
         return f"nothing uses {what} any more when the peak comes: {act} after the last use {gain}"
@@ -133,15 +177,15 @@ def idle(height: Moment) -> str:
     """What is reserved and not used when most is reserved."""
     if not height.free:
         return "nothing: all that is reserved is in use when most is"
-    pieces = f"in {count(height.free_blocks, 'piece')}, the largest {size(height.largest)}"
+    pieces = f"in {count(height.free_blocks, 'piece')}, the largest {binary_size(height.largest)}"
     if height.free_blocks == 1:
         pieces = "in one piece"
-    told = f"{size(height.free)} of {size(height.reserved)} when most is reserved"
+    told = f"{binary_size(height.free)} of {binary_size(height.reserved)} when most is reserved"
     told += f", {pieces}" if height.free_blocks else ""  # a profile does not tell the pieces
     if height.small:
-        told += f" ({size(height.small)} of it for requests up to 1 MiB)"
+        told += f" ({binary_size(height.small)} of it for requests up to 1 MiB)"
     if height.slack:
-        told += f"; rounding takes {size(height.slack)}"
+        told += f"; rounding takes {binary_size(height.slack)}"
     return told
 
 
@@ -153,7 +197,15 @@ def calls(made: MemoryReport) -> str:
         return "none: the cache serves every request"
     times = "by this run's own times" if made.times.source == "measured" else "at typical times"
     of = f", {percent(base.price / made.span)} of the run" if made.span > 0 else ""
-    return ", ".join([*parts, f"about {duration(base.price)} {times}{of}"])
+    price = f"about {duration(base.price)} {times}{of}"
+    if base.retries and made.replayed:
+        drain = made.times.drain
+        price += (
+            f"; {duration(base.retries * drain)} of it the GPU drains before a retry"
+            if drain >= 0
+            else "; how long the GPU drains before each retry is not known and comes on top"
+        )
+    return ", ".join([*parts, price])
 
 
 def call_counts(outcome: Outcome) -> list[str]:
@@ -194,13 +246,15 @@ def largest(one: LargestBatch) -> str:
     elif not one.without_retries:
         told += ", with requests that find the GPU full"
     recorded = " and ".join(map(str, one.recorded))
-    told += f": {size(one.outcome.peak_reserved)} reserved. Sizes lie on a straight line through batches "
+    told += (
+        f": {binary_size(one.outcome.peak_reserved)} reserved. Sizes lie on a straight line through batches "
+    )
     return f"{told}of {recorded}"
 
 
 def change(outcome: Outcome, base: Outcome) -> str:
     """By how much the peak differs; "" where that says nothing."""
-    if outcome is base or not base.peak_reserved or base.shortage is not None:
+    if outcome is base or not base.peak_reserved or failed(base):
         return ""
     part = (outcome.peak_reserved - base.peak_reserved) / base.peak_reserved
     return "0 %" if abs(part) < 0.0005 else f"{100 * part:+.1f} %"

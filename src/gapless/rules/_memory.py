@@ -5,7 +5,7 @@ from __future__ import annotations
 from gapless.model.event import Site
 from gapless.model.memory import MemoryReport, StepEnd
 from gapless.model.source import SourceLine
-from gapless.model.wording import percent, size
+from gapless.model.wording import binary_size, percent
 
 WARM_UP = 2
 """Steps in which the cache fills."""
@@ -17,6 +17,12 @@ _BETTER = 0.1
 """The part of the reserved memory that other settings must save to be named as the remedy."""
 _LEAK = 1 << 10
 """Bytes a step from which what stays is a leak: a number kept for a log takes less."""
+
+
+NEED_LESS = (
+    "make it need less: `torch.autocast`, checkpointing of activations, or a smaller batch with gradient "
+    "accumulation"
+)
 
 
 def steady(memory: MemoryReport) -> list[StepEnd]:
@@ -55,26 +61,35 @@ def expandable_helps(memory: MemoryReport) -> str:
     base, other = memory.baseline, memory.expandable
     if other is None or other.shortage is not None:
         return ""
-    if base.shortage is not None:
-        return f"with expandable segments it fits, with {size(other.peak_reserved)} reserved"
+    if other.failures:
+        return ""
+    if memory.lack is not None:
+        return f"with expandable segments it comes through, with {binary_size(other.peak_reserved)} reserved"
     if other.retries < base.retries:
         return f"with expandable segments {other.retries} requests instead of {base.retries} find it full"
     saved = base.peak_reserved - other.peak_reserved
     if base.peak_reserved and saved >= _BETTER * base.peak_reserved:
         return (
-            f"with expandable segments at most {size(other.peak_reserved)} are reserved instead of "
-            f"{size(base.peak_reserved)}, {percent(saved / base.peak_reserved)} less"
+            f"with expandable segments at most {binary_size(other.peak_reserved)} are reserved instead of "
+            f"{binary_size(base.peak_reserved)}, {percent(saved / base.peak_reserved)} less"
         )
     return ""
 
 
 def better(memory: MemoryReport) -> str:
-    """What the replays say would help."""
-    if memory.best >= 0:
-        return f"set `PYTORCH_CUDA_ALLOC_CONF={memory.trials[memory.best].settings}`, the best that was tried"
-    if expandable_helps(memory):
-        return "set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
+    """What the replays say would help: the one setting that the report advises, or that none does."""
+    if memory.remedy >= 0:
+        return memory.remedies[memory.remedy].title
+    if memory.advised:
+        best = ", the best that was tried" if memory.best >= 0 else ", which its replay confirms"
+        return f"set `PYTORCH_CUDA_ALLOC_CONF={memory.advised}`{best}"
+    if memory.lack is not None and memory.lack.afresh:
+        return (
+            "whether a setting helps cannot be told from this recording: record from the start of the script"
+        )
     few = "pad variable lengths to few sizes (multiples of 64 or 128), or run the largest batch first"
-    if memory.searched or not memory.replayed:
-        return few
-    return f"{few}: `gapless memory --search` says what other settings would do"
+    if not memory.replayed:
+        return f"{few}: a snapshot can be replayed, and tells whether a setting helps"
+    if memory.trials:
+        return f"no allocator setting that was tried helps; {NEED_LESS}"
+    return "`gapless memory --search` says which settings, or which padding of variable lengths, would help"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
 from gapless.model.memory import MemoryReport
-from gapless.model.wording import percent, size
+from gapless.model.wording import binary_size, percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
@@ -70,27 +70,28 @@ class ReservedFarAboveAllocated(Rule):
         )
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
-        base, short = memory.baseline, memory.baseline.shortage
-        if short is not None and short.cached >= short.size:
+        base, lack = memory.baseline, memory.lack
+        if lack is not None and lack.unusable >= lack.asked:
             yield Hit(
                 evidence=(
-                    f"{size(short.size)} more cannot be had beside {size(short.allocated)} allocated, though "
-                    f"{size(short.cached)} are cached: in pieces of {size(short.largest)} at most",
+                    f"{binary_size(lack.asked)} more cannot be had beside {binary_size(lack.allocated)} "
+                    f"allocated, though {binary_size(lack.unusable)} are cached: in pieces of "
+                    f"{binary_size(lack.largest)} at most",
                 ),
                 remedy=held.better(memory),
-                site=held.site(short.line),
+                site=held.site(lack.line),
             )
             return
         apart = base.peak_reserved - base.peak_allocated
         limit = held.limit(memory)
-        if short is not None or limit <= 0 or base.retries or base.peak_reserved < told.FULL * limit:
+        if lack is not None or limit <= 0 or base.retries or base.peak_reserved < told.FULL * limit:
             return
         if apart >= _APART * limit:
             yield Hit(
                 evidence=(
-                    f"{size(base.peak_reserved)} are reserved at most, {percent(base.peak_reserved / limit)} "
-                    "of what the GPU has for this process",
-                    f"tensors fill {size(base.peak_allocated)} at most: {size(apart)} less",
+                    f"{binary_size(base.peak_reserved)} are reserved at most, "
+                    f"{percent(base.peak_reserved / limit)} of what the GPU has for this process",
+                    f"tensors fill {binary_size(base.peak_allocated)} at most: {binary_size(apart)} less",
                 ),
                 remedy=held.better(memory),
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, Rule
 from gapless.model.memory import MemoryReport
-from gapless.model.wording import percent, size
+from gapless.model.wording import binary_size, percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told
 
@@ -60,24 +60,25 @@ class MemoryNearlyFull(Rule):
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         base, limit = memory.baseline, held.limit(memory)
-        short = base.shortage
-        if short is not None and short.cached < short.size:
+        lack = memory.lack
+        if lack is not None and lack.unusable < lack.asked:
             yield Hit(
                 evidence=(
-                    f"{size(short.size)} more do not fit beside {size(short.allocated)} allocated: the GPU "
-                    f"has {size(limit)} for this process",
+                    f"{binary_size(lack.asked)} more do not fit beside {binary_size(lack.allocated)} "
+                    f"allocated: the GPU has {binary_size(lack.has)} for this process",
                 ),
-                remedy=self.advice,
-                site=held.site(short.line),
+                remedy=held.better(memory) if memory.advised else self.advice,
+                site=held.site(lack.line),
             )
-        elif short is None and limit > 0 and base.peak_allocated >= told.FULL * limit:
+        elif lack is None and limit > 0 and base.peak_allocated >= told.FULL * limit:
             share = percent(base.peak_allocated / limit)
             largest = memory.peak.owners[:1]
             line = largest[0].line if largest else None
             yield Hit(
                 evidence=(
-                    f"tensors fill {size(base.peak_allocated)} of {size(limit)} at most, {share}",
-                    *(f"{size(one.bytes)} of it belong to this line" for one in largest if line),
+                    f"tensors fill {binary_size(base.peak_allocated)} of {binary_size(limit)} at most, "
+                    f"{share}",
+                    *(f"{binary_size(one.bytes)} of it belong to this line" for one in largest if line),
                 ),
                 remedy=self.advice,
                 site=held.site(line),

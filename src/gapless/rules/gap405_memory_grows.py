@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from gapless.model import Hit, Profile, Rule
 from gapless.model.memory import MemoryReport
-from gapless.model.wording import count, size
+from gapless.model.wording import binary_size, count, size
 from gapless.rules import _memory as held
 
 
@@ -76,7 +76,7 @@ class MemoryGrows(Rule):
         limit = held.limit(memory)
         whole = sum(one.bytes for one in memory.growth)
         lasts = ""
-        if limit > 0:
+        if limit > 0 and memory.lack is None:
             left = (limit - memory.baseline.peak_allocated) // max(whole, 1)
             lasts = f"; the GPU is full after {count(max(left, 0), 'more step')}"
         first, *others = memory.growth
@@ -85,8 +85,9 @@ class MemoryGrows(Rule):
         also = ", ".join(f"{line.file.rpartition('/')[2]}:{line.line}" for line in named)
         yield Hit(
             evidence=(
-                f"{size(whole)} in {count(tensors, 'tensor')} stay from each of {first.steps} steps{lasts}",
-                f"{size(first.bytes)} of it are asked for at this line"
+                f"{binary_size(whole)} in {count(tensors, 'tensor')} stay from each of {first.steps} steps"
+                f"{lasts}",
+                f"{binary_size(first.bytes)} of it are asked for at this line"
                 + (f", more at {also}" if also else ""),
             ),
             remedy=self.advice,

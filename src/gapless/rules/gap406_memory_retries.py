@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Rule
 from gapless.model.memory import MemoryReport
-from gapless.model.wording import duration, size
+from gapless.model.wording import binary_size, duration
 from gapless.rules import _memory as held
 
 
@@ -49,16 +49,22 @@ class MemoryRetries(Rule):
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
         base = memory.baseline
-        if not base.retries or base.shortage is not None:
-            return
+        if not base.retries or memory.lack is not None:
+            return  # what fails is GAP403 or GAP404
         limit = held.limit(memory)
-        room = f" of {size(limit)}" if limit > 0 else ""
+        drain = memory.times.drain
+        drained = (
+            f", {duration(base.retries * drain)} of it until the GPU has drained"
+            if drain >= 0
+            else ("; how long each waits until the GPU has drained is not known and comes on top")
+        )
+        room = f" of {binary_size(limit)}" if limit > 0 else ""
         yield Hit(
             evidence=(
                 f"{base.retries} of {memory.allocations} requests find the GPU full and empty the cache: "
-                f"{base.frees} cudaFree and {base.mallocs} cudaMalloc, about {duration(base.price)} besides "
-                "the waits for the GPU",
-                f"{size(base.peak_allocated)}{room} are allocated at most",
+                f"{base.frees} cudaFree and {base.mallocs} cudaMalloc, about {duration(base.price)}"
+                f"{drained}",
+                f"{binary_size(base.peak_allocated)}{room} are allocated at most",
             ),
             remedy=held.better(memory),
             calls=base.retries,

@@ -38,8 +38,8 @@ class GarbageCollectionOff(Rule):
     code = "GAP407"
     name = "garbage-collection-off"
     advice = (
-        "call `torch.cuda.set_per_process_memory_fraction(0.95)`, or another fraction below 1, beside it, or "
-        "leave the setting out"
+        "leave the setting out, or call `torch.cuda.set_per_process_memory_fraction(0.95)`, or another "
+        "fraction below 1, beside it if `gapless memory --try` with that fraction shows that it helps"
     )
 
     def of_memory(self, memory: MemoryReport) -> Iterator[Hit]:
@@ -54,8 +54,20 @@ class GarbageCollectionOff(Rule):
                 f"garbage_collection_threshold is {threshold:g}, and nothing says that the process is "
                 "limited to a part of the GPU's memory",
             ),
-            remedy=self.advice,
+            remedy=_remedy(memory, threshold),
         )
+
+
+def _remedy(memory: MemoryReport, threshold: float) -> str:
+    if "garbage_collection_threshold" in memory.advised:
+        return f"set `PYTORCH_CUDA_ALLOC_CONF={memory.advised}`, the best that was tried"
+    both = f"garbage_collection_threshold:{threshold:g},per_process_memory_fraction:0.95"
+    if memory.trials:
+        return "leave the setting out: no setting that was tried with it is the one to take"
+    return (
+        "leave the setting out, or call `torch.cuda.set_per_process_memory_fraction(0.95)` beside it, if "
+        f"`gapless memory --try {both}` shows that it helps"
+    )
 
 
 def _shown(memory: MemoryReport) -> bool:

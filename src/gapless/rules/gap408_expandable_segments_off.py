@@ -48,10 +48,14 @@ class ExpandableSegmentsOff(Rule):
         told = held.expandable_helps(memory)
         limit = held.limit(memory)
         base = memory.baseline
-        tight = base.shortage is not None or base.retries > 0
-        if not told or not (tight or 0 < _NEAR * limit <= base.peak_reserved):
+        tight = memory.lack is not None or base.retries > 0
+        if (
+            "expandable_segments:True" not in memory.advised
+            or not told
+            or not (tight or 0 < _NEAR * limit <= base.peak_reserved)
+        ):
             return
-        yield Hit(evidence=(told,), remedy=self.advice)
+        yield Hit(evidence=(told,), remedy=held.better(memory))
 
 
 _NEAR = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from gapless.emulate.gpus import MIB, Gpu
+from gapless.model.gpus import MIB, Gpu
 
 
 class DeviceUuid:

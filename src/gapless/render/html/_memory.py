@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gapless.model.memory import MemoryReport, Moment, Outcome, Owner
-from gapless.model.wording import count, duration, percent, size
+from gapless.model.wording import binary_size, count, duration, percent
 from gapless.render import _memory_words as words
 from gapless.render.html import _track
 from gapless.render.html._clean import Clean
@@ -45,20 +45,17 @@ def facts(made: MemoryReport, clean: Clean) -> list[str]:
 
 def advice(made: MemoryReport) -> dict[str, str] | None:
     """What to change, and the settings to write."""
-    if made.remedy >= 0:
-        return {"told": made.advice, "settings": made.remedies[made.remedy].settings}
-    if made.best >= 0:
-        settings = made.trials[made.best].settings
-        gain = made.advice.removeprefix(f"Better with {settings}: ")
-        return {"told": f"Better with other settings: {gain}", "settings": settings}
-    return {"told": made.advice, "settings": ""} if made.advice else None
+    told, settings = words.advice(made)
+    return {"told": told, "settings": settings} if told else None
 
 
 def _tiles(made: MemoryReport) -> list[tuple[str, str, str]]:
     base, height = made.baseline, made.height
-    found = [("allocated at most", size(base.peak_allocated), words.when(made.peak, made))]
+    found = [("allocated at most", binary_size(base.peak_allocated), words.when(made.peak, made))]
     spare = percent(height.free / height.reserved) if height.reserved else ""
-    found.append(("reserved at most", size(base.peak_reserved), f"{spare} of it idle then" if spare else ""))
+    found.append(
+        ("reserved at most", binary_size(base.peak_reserved), f"{spare} of it idle then" if spare else "")
+    )
     if base.calls:
         price = f"about {duration(base.price)}"
         share = f", {percent(base.price / made.span)} of the run" if made.span > 0 else ""
@@ -67,31 +64,29 @@ def _tiles(made: MemoryReport) -> list[tuple[str, str, str]]:
         found.append(("found the GPU full", f"{base.retries + base.failures:,}", "requests"))
     if made.limit >= 0:
         left = made.limit - base.peak_reserved
-        found.append(("this process may have", size(made.limit), f"{size(left)} left" if left > 0 else ""))
+        found.append(
+            (
+                "this process may have",
+                binary_size(made.limit),
+                f"{binary_size(left)} left" if left > 0 else "",
+            )
+        )
     return found
 
 
 def _fits(made: MemoryReport) -> list[tuple[str, str]]:
     """Whether it fits, and what was missing where it does not: a tone and a sentence."""
     base, found = made.baseline, []
-    where = made.gpu or (size(made.limit) if made.limit >= 0 else "")
-    for one, end in ((base.shortage, f"after {percent(base.done)} of the run"), (base.failure, "")):
-        if one is None:
-            continue
-        line = f" at {one.line.file}:{one.line.line}" if one.line is not None else ""
-        told = f"A request for {size(one.size)}{line} could not be met {end}".rstrip()
-        told += (
-            f": {size(one.allocated)} of {size(one.reserved)} reserved were in use, the largest free piece "
-        )
-        told += f"had {size(one.largest)}"
-        if one.unreserved >= 0:
-            told += f", and the device had {size(one.unreserved)} left"
-        found.append(("bad", f"{told}."))
-    if made.limit >= 0 and base.shortage is None:
+    where = made.gpu or (binary_size(made.limit) if made.limit >= 0 else "")
+    if made.lack is not None:
+        found += [("bad", f"{made.sentence}."), ("", words.why(made))]
+    elif made.at_least:
+        found.append(("", f"{made.sentence}."))
+    elif made.limit >= 0:
         left = max(made.limit - base.peak_reserved, 0)
         tone = "good" if not (base.retries or base.failures) else ""
         also = f", but {count(base.retries, 'request')} found it full first" if base.retries else ""
-        spare = f": {size(left)} of {size(made.limit)} are never reserved" if left else ""
+        spare = f": {binary_size(left)} of {binary_size(made.limit)} are never reserved" if left else ""
         found.append((tone, f"It fits into {where}{also}{spare}."))
     if made.largest is not None:
         told = words.largest(made.largest)
@@ -101,7 +96,7 @@ def _fits(made: MemoryReport) -> list[tuple[str, str]]:
 
 def _peak(made: MemoryReport, clean: Clean, sources: Sources) -> dict[str, Any] | None:
     """Who holds the memory when most is allocated: by kind, and by line."""
-    peak = made.peak
+    peak = made.failing or made.peak
     if not peak.owners:
         return None
     total = sum(peak.kinds.values()) or 1
@@ -109,11 +104,12 @@ def _peak(made: MemoryReport, clean: Clean, sources: Sources) -> dict[str, Any] 
     rest = total - sum(one.bytes for one in shown)
     most = max(one.bytes for one in shown)
     return {
+        "of": "the peak" if made.failing is None else "the memory when the request failed",
         "when": words.when(peak, made),
-        "allocated": size(peak.allocated),
+        "allocated": binary_size(peak.allocated),
         "kinds": [] if set(peak.kinds) == {"unknown"} else _kinds(peak, total),
         "owners": [_owner(one, total, most, clean, sources) for one in shown],
-        "rest": {"bytes": size(rest), "share": words.share(rest / total)} if rest > 0 else None,
+        "rest": {"bytes": binary_size(rest), "share": words.share(rest / total)} if rest > 0 else None,
     }
 
 
@@ -131,7 +127,7 @@ def _kinds(peak: Moment, total: int) -> list[dict[str, Any]]:
             "label": label,
             "share": f"{100 * held / total:.1f}",
             "width": f"{100 * held / total:.3f}",
-            "time": size(held),
+            "time": binary_size(held),
         }
         for key, label, held in sorted(parts, key=lambda part: -part[2])
         if held > 0
@@ -141,7 +137,7 @@ def _kinds(peak: Moment, total: int) -> list[dict[str, Any]]:
 def _owner(one: Owner, total: int, most: int, clean: Clean, sources: Sources) -> dict[str, Any]:
     lines = sources.around(one.line) if one.line is not None and one.line.is_user else []
     return {
-        "bytes": size(one.bytes),
+        "bytes": binary_size(one.bytes),
         "share": words.share(one.bytes / total),
         "width": f"{100 * one.bytes / most:.2f}",
         "tensors": count(one.tensors, "tensor"),
@@ -171,7 +167,12 @@ def _steps(made: MemoryReport) -> dict[str, Any] | None:
         calls = (end.taken - taken, end.given - given, end.retries - retries)
         taken, given, retries = end.taken, end.given, end.retries
         rows.append(
-            [f"step {number}", size(end.allocated), size(end.reserved), *(f"{one:,}" for one in calls)]
+            [
+                f"step {number}",
+                binary_size(end.allocated),
+                binary_size(end.reserved),
+                *(f"{one:,}" for one in calls),
+            ]
         )
     head = ["at the end of", "allocated", "reserved", "taken from the driver", "given back", "retries"]
     more = "" if len(made.ends) <= _STEPS else f", the first {_STEPS}"
@@ -190,7 +191,7 @@ def _growth(made: MemoryReport, clean: Clean) -> list[dict[str, str]]:
         {
             "where": words.place(Owner(line=one.line, operator=one.operator, kind=one.kind), clean.path),
             "kind": words.KINDS.get(one.kind, one.kind) if one.kind != "unknown" else "",
-            "bytes": size(one.bytes),
+            "bytes": binary_size(one.bytes),
             "tensors": f"{one.tensors:.3g}",
             "steps": str(one.steps),
         }
@@ -199,11 +200,12 @@ def _growth(made: MemoryReport, clean: Clean) -> list[dict[str, str]]:
 
 
 def _numbers(outcome: Outcome, base: Outcome) -> dict[str, Any]:
-    if outcome.shortage is not None:
-        return {"short": f"out of memory after {percent(outcome.done)}"}
+    failed = words.failed(outcome)
+    if failed:
+        return {"short": failed}
     return {
         "short": "",
-        "reserved": size(outcome.peak_reserved),
+        "reserved": binary_size(outcome.peak_reserved),
         "change": words.change(outcome, base),
         "tone": "less" if outcome.peak_reserved < 0.9995 * base.peak_reserved else "",
         "retries": f"{outcome.retries:,}",

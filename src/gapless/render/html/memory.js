@@ -289,7 +289,7 @@ for (const root of document.querySelectorAll(".memory-track")) {
   }
 
   function bytes(one) {
-    for (const [name, length] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+    for (const [name, length] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024]]) {
       if (one >= 0.9995 * length) return Number((one / length).toPrecision(3)) + " " + name;
     }
     return one + " B";

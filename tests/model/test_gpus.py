@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.emulate import gpus
 from gapless.errors import UsageError
+from gapless.model import gpus
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,41 @@ def test_fp32_peak_follows_from_processors_and_clock() -> None:
         cores = 64 if gpu.capability in {(7, 0), (7, 5), (8, 0)} else 128
         flops = 2 * cores * gpu.multi_processor_count * gpu.clock * 1e6 / 1e12
         assert gpu.fp32 == pytest.approx(flops, rel=0.08), gpu.name
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("mi300x", "AMD Instinct MI300X"),
+        ("AMD Instinct MI300X", "AMD Instinct MI300X"),
+        ("MI250", "AMD Instinct MI250X"),
+        ("rtx 3060", "NVIDIA GeForce RTX 3060"),
+        ("RTX 4070 Ti SUPER", "NVIDIA GeForce RTX 4070 Ti SUPER"),
+        ("NVIDIA GeForce RTX 5080", "NVIDIA GeForce RTX 5080"),
+        ("h100", "NVIDIA H100 80GB HBM3"),
+    ],
+)
+def test_cards_are_known_by_their_memory(asked: str, name: str) -> None:
+    assert gpus.find_card(asked).name == name
+
+
+def test_every_name_belongs_to_one_card() -> None:
+    for card in gpus.CARDS:
+        for name in (card.name, card.name.lower(), *card.aliases):
+            assert gpus.find_card(name) is card
+
+
+def test_a_card_has_a_little_less_than_its_box_says() -> None:
+    for card in gpus.CARDS:
+        gib = card.total_memory / 2**30
+        box = min(
+            (8, 10, 12, 16, 24, 32, 40, 48, 64, 80, 96, 141, 192, 256, 288),
+            key=lambda one: abs(one - gib),
+        )
+        assert gib < box
+        assert 0.9 * box < gib  # the B200 has 180 of 192, the H200 141 of 144
+
+
+def test_a_card_that_cannot_be_emulated() -> None:
+    with pytest.raises(UsageError, match="of the AMD Instinct MI300X only the memory is known here"):
+        gpus.find("mi300x")

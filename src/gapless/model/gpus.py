@@ -1,9 +1,10 @@
-"""The GPUs that can be emulated, and what is public about them."""
+"""GPUs by name, and what is public about them: of all the memory, of some enough to emulate them."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -12,20 +13,28 @@ from gapless.errors import UsageError
 MIB = 1024 * 1024
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of GPU.
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of GPU, by its memory.
 
     `name` is what ``torch.cuda.get_device_name`` says. `total_memory` is in bytes, as torch reports it: a
-    little less than on the box, because the driver keeps some. Bandwidths are GB/s (10^9 bytes); `pcie` is
+    little less than on the box, because the driver keeps some.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    total_memory: int
+
+
+class Gpu(Card, frozen=True, kw_only=True):
+    """A model of GPU that can be emulated.
+
+    Bandwidths are GB/s (10^9 bytes); `pcie` is
     one direction. Peaks are dense TFLOP/s without sparsity, tensor cores accumulating in fp32 where the
     vendor tells the two apart; 0 means that the hardware has no such path. `clock` is the boost clock in MHz,
     `memory_bus` in bits.
     """
 
-    name: str
-    aliases: tuple[str, ...]
     capability: tuple[int, int]
-    total_memory: int
     multi_processor_count: int
     bandwidth: float
     fp32: float
@@ -121,29 +130,89 @@ def _gpu(line: str) -> Gpu:
     )
 
 
+# GPUs whose memory alone is known here: name, aliases, MiB as torch reports them on Linux.
+# Sources: total_memory of torch.cuda.get_device_properties and "total capacity" in torch's messages, as users
+# published them; cards with the same memory and chip share a line's number, the smallest that was seen is
+# taken. GeForce RTX 50 with 8 and 12 GB: the totals of nvidia-smi (8151, 12227) less the 462 MiB by which
+# both differ on the cards with 16 GB (16303, 15841).
+_MEMORY = """
+NVIDIA GeForce RTX 3060          | rtx3060                      |  11931
+NVIDIA GeForce RTX 3060 Ti       | rtx3060ti                    |   7974
+NVIDIA GeForce RTX 3070          | rtx3070                      |   7974
+NVIDIA GeForce RTX 3070 Ti       | rtx3070ti                    |   7974
+NVIDIA GeForce RTX 3080          | rtx3080 rtx3080-10gb         |  10014
+NVIDIA GeForce RTX 3080 Ti       | rtx3080ti rtx3080-12gb       |  11931
+NVIDIA GeForce RTX 3090 Ti       | rtx3090ti                    |  24210
+NVIDIA GeForce RTX 4060          | rtx4060                      |   7802
+NVIDIA GeForce RTX 4060 Ti       | rtx4060ti rtx4060ti-8gb      |   7802
+NVIDIA GeForce RTX 4060 Ti 16GB  | rtx4060ti-16gb               |  15934
+NVIDIA GeForce RTX 4070          | rtx4070                      |  11874
+NVIDIA GeForce RTX 4070 SUPER    | rtx4070-super rtx4070s       |  11874
+NVIDIA GeForce RTX 4070 Ti       | rtx4070ti                    |  11874
+NVIDIA GeForce RTX 4070 Ti SUPER | rtx4070ti-super rtx4070tis   |  15934
+NVIDIA GeForce RTX 4080          | rtx4080                      |  15934
+NVIDIA GeForce RTX 4080 SUPER    | rtx4080-super rtx4080s       |  15934
+NVIDIA GeForce RTX 5060          | rtx5060                      |   7689
+NVIDIA GeForce RTX 5060 Ti       | rtx5060ti rtx5060ti-16gb     |  15841
+NVIDIA GeForce RTX 5060 Ti 8GB   | rtx5060ti-8gb                |   7689
+NVIDIA GeForce RTX 5070          | rtx5070                      |  11765
+NVIDIA GeForce RTX 5070 Ti       | rtx5070ti                    |  15841
+NVIDIA GeForce RTX 5080          | rtx5080                      |  15841
+AMD Instinct MI210               | mi210                        |  65520
+AMD Instinct MI250X              | mi250x mi250                 |  65520
+AMD Instinct MI300X              | mi300x mi300                 | 196592
+AMD Instinct MI325X              | mi325x mi325                 | 262128
+AMD Instinct MI355X              | mi355x mi355 mi350x          | 294896
+"""
+
+
+def _card(line: str) -> Card:
+    name, aliases, mib = (part.strip() for part in line.split("|"))
+    return Card(name=name, aliases=tuple(aliases.split()), total_memory=int(mib) * MIB)
+
+
 GPUS: tuple[Gpu, ...] = tuple(map(_gpu, _TABLE.strip().splitlines()))
+CARDS: tuple[Card, ...] = (*GPUS, *map(_card, _MEMORY.strip().splitlines()))
+"""All of them."""
 
 
 def find(name: str) -> Gpu:
-    """The GPU of that name, leniently: ``a100``, ``A100-80GB``, ``h100``, ``NVIDIA GeForce RTX 4090``.
+    """The GPU of that name, to be emulated: ``a100``, ``A100-80GB``, ``h100``, ``NVIDIA GeForce RTX 4090``.
+
+    Raises:
+        UsageError: there is none, or only its memory is known; the message lists those there are.
+    """
+    found = _found(name, GPUS, CARDS)
+    if not isinstance(found, Gpu):
+        known = ", ".join(gpu.aliases[0] for gpu in GPUS)
+        raise UsageError(f"of the {found.name} only the memory is known here. What can be emulated: {known}")
+    return found
+
+
+def find_card(name: str) -> Card:
+    """The GPU of that name, for its memory: what :func:`find` knows, ``mi300x``, ``rtx4070`` and others.
 
     Raises:
         UsageError: there is none; the message lists those that are known.
     """
+    return _found(name, CARDS, CARDS)
+
+
+def _found(name: str, listed: Sequence[Card], cards: Sequence[Card]) -> Card:
     wanted = _key(name)
-    by_key = {_key(known): gpu for gpu in GPUS for known in (gpu.name, *gpu.aliases)}
+    by_key = {_key(known): card for card in cards for known in (card.name, *card.aliases)}
     if wanted in by_key:
         return by_key[wanted]
     close = difflib.get_close_matches(wanted, by_key, n=1)
     hint = f" Did you mean {by_key[close[0]].aliases[0]}?" if close else ""
-    known_names = ", ".join(gpu.aliases[0] for gpu in GPUS)
+    known_names = ", ".join(card.aliases[0] for card in listed)
     raise UsageError(f"no GPU {name!r} is known.{hint} Known are: {known_names}")
 
 
 def _key(name: str) -> str:
     """What tells one name from another: no vendor, no family, no form factor, no punctuation, no case."""
     words = (word.removesuffix("gb") for word in re.split(r"[\s_\-]+", name.strip().lower()))
-    return "".join(re.sub(r"^(nvidia|tesla|geforce|sxm\d*|rtx)", "", word) for word in words)
+    return "".join(re.sub(r"^(nvidia|tesla|geforce|amd|instinct|sxm\d*|rtx)", "", word) for word in words)
 
 
 DEFAULT = find("a100")

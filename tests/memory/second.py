@@ -1,0 +1,370 @@
+"""A second caching allocator, small and slow, that shares nothing with the first: what the tests reckon with.
+
+It knows one block list for each segment and looks through all of it. `record` makes it write what
+``torch.cuda.memory._snapshot()`` would, so that snapshots of runs that end out of memory can be made up.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MIB = 1 << 20
+Op = tuple[str, int, int, int]
+"""``("alloc", name, size, stream)``, ``("free", name, 0, 0)``, ``("empty", 0, 0, 0)``."""
+
+
+class Full(Exception):
+    """There is no memory for a request."""
+
+
+@dataclass
+class Conf:
+    """What is set of the allocator."""
+
+    text: str = ""
+    max_split: int = 1 << 62
+    divisions: int = 1
+    expandable: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> Conf:
+        told = dict(part.split(":") for part in text.split(",") if part)
+        return cls(
+            text,
+            int(told.get("max_split_size_mb", 1 << 42)) * MIB,
+            int(told.get("roundup_power2_divisions", 1)),
+            told.get("expandable_segments") == "True",
+        )
+
+
+@dataclass
+class Piece:
+    """A stretch of addresses: in use by `name`, free, or (`mapped` False) without memory."""
+
+    address: int
+    size: int
+    name: int = -1
+    asked: int = 0
+    mapped: bool = True
+
+    @property
+    def free(self) -> bool:
+        return self.name < 0 and self.mapped
+
+
+@dataclass
+class Segment:
+    address: int
+    stream: int
+    small: bool
+    pieces: list[Piece]
+
+    @property
+    def held(self) -> int:
+        return sum(one.size for one in self.pieces if one.mapped)
+
+
+@dataclass
+class Device:
+    """One device with `capacity` bytes for this process."""
+
+    capacity: int
+    conf: Conf = field(default_factory=Conf)
+    number: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    fresh: int = 0x7E00_0000_0000
+    clock: int = 1_000_000
+    doing: str = "step"
+
+    @property
+    def reserved(self) -> int:
+        return sum(one.held for one in self.segments)
+
+    @property
+    def allocated(self) -> int:
+        return sum(one.size for part in self.segments for one in part.pieces if one.name >= 0)
+
+    def log(self, action: str, address: int, size: int, stream: int, **more: Any) -> None:
+        self.clock += 7
+        where = {} if action == "oom" else {"addr": address}
+        entry = {"action": action, **where, "size": size, "stream": stream, "time_us": self.clock}
+        frames = [{"name": self.doing, "filename": "/home/me/train.py", "line": 12}]
+        self.trace.append({**entry, "frames": frames, **more})
+
+    # Requests -------------------------------------------------------------------------------------
+
+    def rounded(self, size: int) -> int:
+        parts = self.conf.divisions
+        if parts > 1 and size > 512 * parts:
+            low = 1
+            while 2 * low <= size:
+                low *= 2
+            return size if size == low else -(-size // (low // parts)) * (low // parts)
+        return max(-(-size // 512) * 512, 512)
+
+    def alloc(self, name: int, asked: int, stream: int = 0) -> None:
+        size = self.rounded(asked)
+        small = size <= MIB
+        found = self.fit(size, small, stream) or self.more(size, small, stream)
+        if found is None:
+            if self.conf.max_split < 1 << 61:
+                enough = self.release_large(size, small, stream)
+                found = self.more(size, small, stream) if enough else None
+            if found is None:
+                self.release()
+                found = self.more(size, small, stream)
+        if found is None:
+            self.log("oom", 0, size, stream, device_free=self.capacity - self.reserved)
+            raise Full
+        home, piece = found
+        rest = piece.size - size
+        divided = rest >= 512 if small or self.conf.expandable else size < self.conf.max_split and rest > MIB
+        if divided:
+            at = home.pieces.index(piece)
+            home.pieces.insert(at + 1, Piece(piece.address + size, rest))
+            piece.size = size
+        piece.name, piece.asked = name, asked
+        self.log("alloc", piece.address, asked, stream)
+
+    def fit(self, size: int, small: bool, stream: int) -> tuple[Segment, Piece] | None:
+        fits = sorted(
+            (
+                (home, piece)
+                for home in self.segments
+                if (home.stream, home.small) == (stream, small)
+                for piece in home.pieces
+                if piece.free and piece.size >= size
+            ),
+            key=lambda one: (one[1].size, one[1].address),
+        )
+        if not fits:
+            return None
+        if self.conf.expandable:
+            at = 0
+            while at + 1 < len(fits) and room(*fits[at + 1]) < room(*fits[at]):
+                at += 1
+            return fits[at]
+        home, piece = fits[0]
+        split = self.conf.max_split
+        if size < split <= piece.size or (size >= split and piece.size >= size + 20 * MIB):
+            return None
+        return home, piece
+
+    def more(self, size: int, small: bool, stream: int) -> tuple[Segment, Piece] | None:
+        if self.conf.expandable:
+            return self.map(size, small, stream)
+        whole = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        if self.reserved + whole > self.capacity:
+            return None
+        piece = Piece(self.addresses(whole), whole)
+        home = Segment(piece.address, stream, small, [piece])
+        self.segments.append(home)
+        self.log("segment_alloc", piece.address, whole, stream)
+        return home, piece
+
+    def addresses(self, size: int) -> int:
+        self.fresh += -(-size // (2 * MIB)) * 2 * MIB + 2 * MIB
+        return self.fresh - -(-size // (2 * MIB)) * 2 * MIB
+
+    def map(self, size: int, small: bool, stream: int) -> tuple[Segment, Piece] | None:
+        """The first stretch of free addresses, mapped or not, that is large enough; pages mapped to it."""
+        page = (2 if small else 20) * MIB
+        for home in (one for one in self.segments if (one.stream, one.small) == (stream, small)):
+            for at, first in enumerate(home.pieces):
+                if first.mapped and not (
+                    first.free and at + 1 < len(home.pieces) and not home.pieces[at + 1].mapped
+                ):
+                    continue
+                idle = []
+                for one in home.pieces[at:]:
+                    if one.name >= 0:
+                        break
+                    idle.append(one)
+                if sum(one.size for one in idle) >= size:
+                    return self.mapped(home, idle, size, page)
+        space = 1 << 42
+        home = Segment(self.addresses(space), stream, small, [])
+        home.pieces.append(Piece(home.address, space, mapped=False))
+        self.segments.append(home)
+        return self.mapped(home, home.pieces[:1], size, page)
+
+    def mapped(self, home: Segment, idle: list[Piece], size: int, page: int) -> tuple[Segment, Piece] | None:
+        have = 0
+        for one in idle:
+            if have >= size:
+                break
+            if not one.mapped:
+                wanted = min(size - have, one.size)
+                bytes_ = -(-(one.address + wanted - home.address) // page) * page + home.address - one.address
+                if self.reserved + bytes_ > self.capacity:
+                    self.join(home)
+                    return None
+                if bytes_ < one.size:
+                    at = home.pieces.index(one)
+                    home.pieces.insert(at + 1, Piece(one.address + bytes_, one.size - bytes_, mapped=False))
+                    one.size = bytes_
+                one.mapped = True
+                self.log("segment_map", one.address, bytes_, home.stream)
+            have += one.size
+        start = idle[0].address
+        self.join(home)
+        return home, next(one for one in home.pieces if one.address == start or
+                          (one.free and one.address <= start < one.address + one.size))  # fmt: skip
+
+    # What is given back ---------------------------------------------------------------------------
+
+    def free(self, name: int) -> None:
+        for home in self.segments:
+            for piece in home.pieces:
+                if piece.name == name:
+                    self.log("free_requested", piece.address, piece.asked, home.stream)
+                    self.log("free_completed", piece.address, piece.asked, home.stream)
+                    piece.name, piece.asked = -1, 0
+                    self.join(home)
+                    return
+
+    def join(self, home: Segment) -> None:
+        at = 0
+        while at + 1 < len(home.pieces):
+            here, there = home.pieces[at], home.pieces[at + 1]
+            if here.name < 0 and there.name < 0 and here.mapped == there.mapped:
+                here.size += there.size
+                del home.pieces[at + 1]
+            else:
+                at += 1
+
+    def release_large(self, size: int, small: bool, stream: int) -> bool:
+        """Segments that are never split, until there is enough; whether that many there were."""
+        wanted = max(size, self.conf.max_split)
+        whole = sorted(
+            (one for one in self.segments if (one.stream, one.small) == (stream, small)
+             and len(one.pieces) == 1 and one.pieces[0].free),
+            key=lambda one: (one.held, one.address),
+        )  # fmt: skip
+        enough = [one for one in whole if one.held >= wanted]
+        if enough:
+            self.drop(enough[0])
+            return True
+        gone = 0
+        for one in reversed(whole):
+            if gone >= wanted or one.held < self.conf.max_split:
+                break
+            gone += one.held
+            self.drop(one)
+        return gone >= wanted
+
+    def drop(self, home: Segment) -> None:
+        self.log("segment_free", home.address, home.held, home.stream)
+        self.segments.remove(home)
+
+    def release(self) -> None:
+        """All that is whole: unsplit segments, and whole pages of free pieces."""
+        order = sorted(self.segments, key=lambda one: (one.small, one.stream, one.held, one.address))
+        for home in order:
+            if not self.conf.expandable:
+                if len(home.pieces) == 1 and home.pieces[0].free:
+                    self.drop(home)
+                continue
+            page = (2 if home.small else 20) * MIB
+            for one in [piece for piece in home.pieces if piece.free]:
+                first = -(-(one.address - home.address) // page) * page + home.address
+                last = (one.address + one.size - home.address) // page * page + home.address
+                if first >= last:
+                    continue
+                at = home.pieces.index(one)
+                parts = [
+                    Piece(one.address, first - one.address),
+                    Piece(first, last - first, mapped=False),
+                    Piece(last, one.address + one.size - last),
+                ]
+                home.pieces[at : at + 1] = [part for part in parts if part.size]
+                self.log("segment_unmap", first, last - first, home.stream)
+            self.join(home)
+
+    # Runs -----------------------------------------------------------------------------------------
+
+    def run(self, ops: Sequence[Op]) -> int:
+        """Do all of `ops`; how many requests failed. What failed goes away at once, and the run goes on."""
+        failed, gone = 0, set()
+        for what, name, size, stream in ops:
+            if what == "alloc":
+                try:
+                    self.alloc(name, size, stream)
+                except Full:
+                    failed += 1
+                    gone.add(name)
+            elif what == "probe":  # asked for, and given back at once if it was had
+                try:
+                    self.alloc(name, size, stream)
+                    self.free(name)
+                except Full:
+                    failed += 1
+            elif what == "free":
+                if name not in gone:
+                    self.free(name)
+            else:
+                self.doing = "empty_cache"
+                self.release()
+                self.doing = "step"
+        return failed
+
+    def shown(self) -> list[dict[str, Any]]:
+        """The segments, as a snapshot has them: mapped ranges each for itself."""
+        found = []
+        for home in self.segments:
+            ranges: list[list[Piece]] = [[]]
+            for piece in home.pieces:
+                if piece.mapped:
+                    ranges[-1].append(piece)
+                elif ranges[-1]:
+                    ranges.append([])
+            for pieces in filter(None, ranges):
+                found.append(
+                    {
+                        "device": self.number,
+                        "address": pieces[0].address,
+                        "total_size": sum(one.size for one in pieces),
+                        "stream": home.stream,
+                        "segment_type": "small" if home.small else "large",
+                        "segment_pool_id": (0, 0),
+                        "is_expandable": self.conf.expandable,
+                        "blocks": [
+                            {
+                                "address": one.address,
+                                "size": one.size,
+                                "requested_size": one.asked or one.size,
+                                "state": "active_allocated" if one.name >= 0 else "inactive",
+                                "frames": [],
+                            }
+                            for one in pieces
+                        ],
+                    }
+                )
+        return sorted(found, key=lambda one: one["address"])
+
+
+def room(home: Segment, piece: Piece) -> int:
+    at = home.pieces.index(piece)
+    behind = home.pieces[at + 1] if at + 1 < len(home.pieces) else None
+    return piece.size + (behind.size if behind is not None and not behind.mapped else 0)
+
+
+def snapshot(devices: Sequence[Device], last: int = 1 << 30) -> dict[str, Any]:
+    """What torch would save of `devices`, with the `last` entries of each history."""
+    return {
+        "segments": [segment for one in devices for segment in one.shown()],
+        "device_traces": [copy.deepcopy(one.trace[-last:]) for one in devices],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": devices[0].conf.text},
+        "external_annotations": [],
+    }
+
+
+def fails(ops: Sequence[Op], capacity: int, conf: str = "", start: Device | None = None) -> int:
+    """How many of the requests fail with `capacity` bytes, from `start` on (None: from nothing)."""
+    device = copy.deepcopy(start) if start is not None else Device(capacity)
+    device.capacity, device.conf, device.trace = capacity, Conf.of(conf), []
+    return device.run(ops)

@@ -1,0 +1,346 @@
+"""Runs that end out of memory: device, shortfall and settings, against a second allocator."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gapless.analyze.memory import findings
+from gapless.commands import main
+from gapless.memory.report import Wishes, report
+from gapless.memory.sentence import apart
+from gapless.memory.snapshot import of_value
+from gapless.memory.timing import call_times
+from gapless.model.memory import MemoryReport, Trial
+from gapless.model.memory_calls import CallTimes
+from gapless.model.wording import binary_size
+from tests.memory.second import MIB, Conf, Device, Op, fails, snapshot
+
+GIB = 1 << 30
+SIZES = [
+    300,
+    4096,
+    MIB // 2,
+    MIB,
+    MIB + 512,
+    3 * MIB,
+    5 * MIB,
+    9 * MIB,
+    11 * MIB,
+    17 * MIB,
+    33 * MIB,
+    50 * MIB,
+]
+OWN = ["", "", "expandable_segments:True", "max_split_size_mb:32"]
+KNOWN = ("max_split_size_mb", "roundup_power2_divisions", "expandable_segments")
+
+
+def program(rng: random.Random, length: int) -> list[Op]:
+    """Requests and returns, no two requests of one size: among equal blocks addresses decide.
+
+    The cache is never emptied: where that gives nothing back, no snapshot shows it.
+    """
+    live: list[int] = []
+    found: list[Op] = []
+    for name in range(length):
+        chance = rng.random()
+        if live and chance < 0.42:
+            found.append(("free", live.pop(rng.randrange(len(live))), 0, 0))
+        else:
+            size = rng.choice(SIZES) + 512 * rng.randrange(2000) + name
+            found.append(("alloc", name, size, rng.randrange(2)))
+            live.append(name)
+    return found
+
+
+class Failed:
+    """A run that fails on a device of its own: what was recorded, and what it had."""
+
+    def __init__(self, seed: int, number: int = 0, own: str | None = None, *, stops: bool = True) -> None:
+        rng = random.Random(seed)
+        conf = Conf.of(rng.choice(OWN) if own is None else own)
+        ops = program(rng, rng.randrange(20, 100))
+        free = Device(1 << 50, conf)
+        most = 0
+        for one in ops:
+            free.run([one])
+            most = max(most, free.reserved)
+        self.device = Device(int(most * rng.uniform(0.5, 0.97)), conf, number)
+        self.ops: list[Op] = []
+        self.starts: list[Device] = []
+        self.asked = self.failures = self.allocated = self.reserved = 0
+        self._play(ops, stops)
+
+    def _play(self, ops: list[Op], stops: bool) -> None:
+        device, gone = self.device, set()
+        for one in ops:
+            if one[0] == "free" and one[1] in gone:
+                continue
+            if not device.run([one]):
+                self.ops.append(one)
+                continue
+            gone.add(one[1])
+            self.asked = device.rounded(one[2])
+            self.ops.append(("probe", one[1], self.asked, one[3]))
+            self.failures += 1
+            self.allocated, self.reserved = device.allocated, device.reserved
+            if stops:
+                return
+
+    def report(self, **wishes: Any) -> MemoryReport:
+        (run,) = of_value(snapshot([self.device]), "s.pickle")
+        return report(run, Wishes(**wishes))
+
+
+def fits_under(one: Failed, text: str) -> bool:
+    return not fails(one.ops, one.device.capacity, text)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 1 << 32), st.booleans())
+def test_shortfall_and_settings_by_a_second_reckoning(seed, stops):
+    one = Failed(seed, stops=stops)
+    if not one.failures:
+        return
+    made = one.report()
+    lack, capacity, own = made.lack, one.device.capacity, one.device.conf.text
+    assert made.fidelity.exact
+    assert lack is not None
+    assert (lack.asked, lack.free, lack.has) == (one.asked, capacity - one.reserved, capacity)
+    assert (lack.allocated, lack.reserved) == (one.allocated, one.reserved)
+    assert (lack.recorded, made.baseline.failures) == (True, one.failures)
+    assert fails(one.ops, lack.has, own)
+    assert not fails(one.ops, lack.needs, own)
+    assert lack.needs <= lack.unlimited
+    told = [trial for trial in made.trials if all(part.split(":")[0] in KNOWN for part in settings_of(trial))]
+    assert len(told) > 15
+    for trial in told:
+        assert comes_through(trial) == fits_under(one, trial.settings), trial.settings
+    if made.best >= 0:
+        assert made.trials[made.best].outcome.failures == 0
+        assert made.answer.do_first[0].failures_after == 0
+    else:
+        assert not any(map(comes_through, made.trials))
+        assert made.advice.startswith("No allocator setting helps (")
+    check_words(made)
+
+
+def comes_through(trial: Trial) -> bool:
+    return trial.outcome is not None and trial.outcome.shortage is None and not trial.outcome.failures
+
+
+def settings_of(trial: Any) -> list[str]:
+    return [part for part in trial.settings.split(",") if "[" not in trial.settings] or ["other"]
+
+
+def check_words(made: MemoryReport) -> None:
+    """The first line has the numbers; what rules advise is what the report advises."""
+    lack = made.lack
+    needs, has = apart(lack.needs, lack.has)
+    at_least = "at least " if lack.open else ""
+    assert made.sentence == (
+        f"Out of memory on GPU {made.device}: asked for {binary_size(lack.asked)} at train.py:12 with "
+        f"{binary_size(lack.free)} free; {binary_size(lack.short)} short (needs {at_least}{needs}, has {has})"
+    )
+    assert needs != has
+    for finding in findings(made):
+        if "CUDA_ALLOC_CONF" in finding.remedy:
+            assert f"CUDA_ALLOC_CONF={made.advised}`" in finding.remedy
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(0, 1 << 32), st.integers(1, 40), st.sampled_from(["", "expandable_segments:True"]))
+def test_a_history_that_was_cut(seed, last, own):
+    """What a block has beyond its tensor is not in a trace; with ``max_split_size_mb`` it may be much."""
+    one = Failed(seed, 0, own)
+    if not one.failures:
+        return
+    (run,) = of_value(snapshot([one.device], last), "s.pickle")
+    made = report(run)
+    lack = made.lack
+    assert (lack.asked, lack.free, lack.has) == (
+        one.asked,
+        one.device.capacity - one.reserved,
+        one.device.capacity,
+    )
+    assert (lack.allocated, lack.open, lack.ended) == (one.allocated, True, True)
+    # As memory lay, what was in use and what was asked for are needed in any case.
+    assert lack.needs > lack.has
+    assert "needs at least" in made.sentence
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 1 << 32), min_size=2, max_size=4))
+def test_the_device_that_failed_comes_first(seeds):
+    from gapless.memory.devices import first, others
+    from gapless.memory.trials import Where
+
+    runs = [Failed(seed, number, "") for number, seed in enumerate(seeds)]
+    read = of_value(snapshot([one.device for one in runs]), "s.pickle")
+    if len(read) < 2:
+        return
+    told = first(read, Where())
+    failed = [one for one in runs if one.failures]
+    if failed:
+        last = max(one.device.clock for one in failed)
+        assert told.device in [one.device.number for one in failed if one.device.clock == last]
+    rest = others(read, told, Where())
+    assert {one.device: one.failures for one in rest} == {
+        run.device: runs[run.device].failures for run in read if run is not told
+    }
+
+
+# What a user sees ---------------------------------------------------------------------------------
+
+
+def full(number: int = 0, capacity: int = GIB) -> Device:
+    """Tensors fill the device; the last does not fit."""
+    device = Device(capacity, number=number)
+    device.run([("alloc", name, 139 * MIB, 0) for name in range(capacity // (140 * MIB) + 1)])
+    return device
+
+
+def saved(tmp_path: Any, *devices: Device, last: int = 1 << 30) -> str:
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(snapshot(devices, last)))
+    return str(path)
+
+
+def test_the_first_lines(capsys, tmp_path):
+    other = Device(8 * GIB)
+    other.run([("alloc", name, 100 * MIB, 0) for name in range(40)])
+    assert main(["memory", saved(tmp_path, other, full(1))]) == 0
+    lines = " ".join(capsys.readouterr().out.split())
+    assert lines.startswith(
+        "Out of memory on GPU 1: asked for 139 MiB at train.py:12 with 44 MiB free; 96 MiB short "
+        "(needs at least 1.09 GiB, has 1 GiB). No allocator setting helps (31 tried). What would: 96 MiB less"
+    )
+    assert "GPU 0: at most 3.91 GiB reserved, no request failed (--device 0)" in lines
+    assert "out of memory, 1 request failed" in lines
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in lines
+
+
+def test_a_device_that_is_asked_for_tells_of_the_one_that_failed(capsys, tmp_path):
+    other = Device(8 * GIB)
+    other.run([("alloc", 0, 100 * MIB, 0)])
+    main(["memory", "--device", "0", saved(tmp_path, other, full(1))])
+    out = capsys.readouterr().out
+    assert out.startswith("At most 100 MiB reserved")
+    assert "GPU 1: at most 980 MiB reserved, 1 request failed (--device 1)" in out
+
+
+@pytest.mark.parametrize(("asked", "status"), [(["--gpu", "t4"], 0), (["--limit", "1100MiB"], 1)])
+def test_what_a_truncated_run_needs(capsys, tmp_path, asked, status):
+    path = saved(tmp_path, full())
+    assert main(["memory", *asked, path]) == status
+    out = " ".join(capsys.readouterr().out.split())
+    assert main(["memory", *asked, "-f", "json", path]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert found["needs"] == 1120 * MIB
+    assert (found["at_least"], found["ended"]) == (True, True)
+    assert "needs at least 1.09 GiB" in out.lower().replace("gib", "GiB")
+    assert "it fits" not in out.lower()
+    if status:
+        assert found["lack"]["needs"] - found["lack"]["has"] == 20 * MIB
+        assert out.startswith("Does not fit: needs at least 1.09 GiB, there are 1.07 GiB: 20 MiB short.")
+    else:
+        assert "the recorded run ended out of memory, and what comes after that is not known" in out
+
+
+def test_a_recording_that_begins_late_is_a_lower_bound(capsys, tmp_path):
+    device = Device(8 * GIB)
+    device.run([("alloc", name, 100 * MIB, 0) for name in range(10)])
+    path = saved(tmp_path, device, last=4)
+    assert main(["memory", "--gpu", "a10", path]) == 0
+    assert capsys.readouterr().out.startswith(
+        "Needs at least 1,000 MiB of 21.5 GiB on the NVIDIA A10: recording "
+    )
+
+
+def test_a_setting_that_helps():
+    """Gaps that a request does not fit into; expandable segments join them."""
+    device = Device(1000 * MIB)
+    ops: list[Op] = [("alloc", name, (40 + name) * MIB, 0) for name in range(17)]
+    device.run([*ops, *(("free", name, 0, 0) for name in range(16))])
+    device.run([("alloc", 100 + name, (31 + name) * MIB, 0) for name in range(10)])
+    device.run([("alloc", 999, 500 * MIB, 0)])
+    made = report(of_value(snapshot([device]), "s.pickle")[0])
+    assert made.lack is not None
+    assert made.advised == made.trials[made.best].settings == "expandable_segments:True"
+    assert made.advice.startswith("expandable_segments:True would have let it run: ")
+    advised = {finding.code: finding.remedy for finding in findings(made)}
+    assert "GAP408" in advised
+    assert all("expandable_segments:True" in remedy for remedy in advised.values())
+
+
+def test_pieces_from_before_the_recording_leave_it_open():
+    device = Device(GIB)
+    device.run([("alloc", name, 5 * MIB, 0) for name in range(190)])
+    device.run([("free", name, 0, 0) for name in range(190) if name % 4])
+    device.run([("alloc", 999, 300 * MIB, 0)])
+    made = report(of_value(snapshot([device], 100), "s.pickle")[0])
+    assert made.lack.afresh == "expandable_segments:True"
+    assert made.advised == ""
+    assert "cannot be told" in made.advice
+    assert all("cannot be told" in finding.remedy for finding in findings(made))
+
+
+def test_a_process_that_was_limited_to_a_part():
+    device = full()
+    value = copy.deepcopy(snapshot([device]))
+    value["device_traces"][0][-1]["device_free"] = 60 * GIB
+    made = report(of_value(value, "s.pickle")[0])
+    assert made.lack.free == 60 * GIB
+    assert made.lack.has < GIB + 140 * MIB
+    assert any("this process was limited to less" in one for one in made.answer.why)
+
+
+def test_a_driver_that_does_not_tell_what_was_left():
+    value = copy.deepcopy(snapshot([full()]))
+    del value["device_traces"][0][-1]["device_free"]
+    made = report(of_value(value, "s.pickle")[0])
+    assert made.lack.free == -1
+    assert made.sentence.startswith(
+        "Out of memory on GPU 0: asked for 139 MiB at train.py:12; up to 140 MiB short"
+    )
+    assert any("is known to 140 MiB" in note for note in made.notes)
+    assert not any("is known to" in note for note in report(of_value(snapshot([full()]), "s")[0]).notes)
+
+
+# Prices -------------------------------------------------------------------------------------------
+
+
+def test_calls_cost_by_their_size():
+    times = CallTimes()
+    assert times.mallocs((1, 0, 0, 0)) < times.mallocs((0, 1, 0, 0)) < times.mallocs((0, 0, 1, 0))
+    assert times.mallocs((2, 1, 1, 0)) == 2 * 113_000 + 495_000 + 4_071_000
+
+
+def test_draining_is_measured_where_times_tell_it():
+    trace: list[dict[str, Any]] = []
+    now = 0
+
+    def entry(action: str, size: int, after: int) -> None:
+        nonlocal now
+        now += after
+        trace.append({"action": action, "size": size, "time_us": now})
+
+    for _ in range(12):
+        entry("alloc", 512, 10)
+        entry("segment_free", 30 * MIB, 5_100)  # 5 ms until the GPU has drained
+        for _ in range(3):
+            entry("segment_free", 30 * MIB, 90)
+        entry("segment_alloc", 200 * MIB, 500)
+        entry("alloc", 200 * MIB, 10)
+    found = call_times(trace)
+    assert found.source == "measured"
+    assert (found.free, found.drain) == (90_000, 5_000_000)
+    assert (found.malloc, found.larger[0]) == (CallTimes().malloc, 490_000)
+    assert call_times([one for one in trace if one["action"] != "segment_free"]).drain == -1
