@@ -64,7 +64,7 @@ def test_the_check_tells_of_the_leak(saved) -> None:
 def test_memory_reads_the_session(saved, capsys) -> None:
     status, out, err = run(capsys, saved[0])
     assert (status, err) == (0, "")
-    assert "reserved of 15.3 GB on the Tesla T4" in out.replace("\n", " ")
+    assert "reserved of 14.2 GiB on the Tesla T4" in out.replace("\n", " ")
     assert "workspaces" in out
     assert "GAP405 memory-grows" in out
     assert "12 steps" in out

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gapless.memory.rewind import FREES
 from gapless.memory.sizes import SMALL_SEGMENT
 
 if TYPE_CHECKING:
     from gapless.memory.start import Start
 
-FREES = ("segment_free", "segment_unmap")
-"""Actions that give memory back."""
 MOST_FREE = 1 << 60
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-from gapless.memory.calls import FREES, Calls, most_reserved
-from gapless.memory.rewind import pool_of
+from gapless.memory.calls import Calls, most_reserved
+from gapless.memory.rewind import FREES, pool_of
 from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.sizes import SMALL, SMALL_SEGMENT, round_size, segment_size
 from gapless.memory.timing import timed

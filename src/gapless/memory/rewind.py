@@ -16,6 +16,8 @@ from gapless.memory.settings import Settings
 from gapless.memory.sizes import SMALL, SMALL_SEGMENT, round_size
 
 FREE, USED, WAITING = range(3)
+FREES = ("segment_free", "segment_unmap")
+"""Actions that give memory back."""
 
 
 class Inconsistent(Exception):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from gapless.memory.calls import FREES
+from gapless.memory.rewind import FREES
 from gapless.model.memory_calls import CallTimes, class_of
 
 _ENOUGH = 10
