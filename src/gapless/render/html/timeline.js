@@ -81,8 +81,7 @@ for (const root of document.querySelectorAll(".timeline")) {
       const finer = windows.slice(number + 1).filter((other) => other.start >= one.start && other.end <= one.end);
       for (const [key, boxes] of one.rows) {
         for (let i = 0; i < boxes.start.length; i++) {
-          const told = finer.some((other) => other.start <= boxes.start[i] && boxes.start[i] < other.end);
-          if (!told) yield [key, i, boxes];
+          if (!finer.some((other) => other.start <= boxes.start[i] && boxes.start[i] < other.end)) yield [key, i, boxes];
         }
       }
     }
@@ -125,8 +124,7 @@ for (const root of document.querySelectorAll(".timeline")) {
     return lane + ":0";
   }
 
-  let arrows = [];
-  let arrowsOf = "";
+  let [arrows, arrowsOf] = [[], ""];
   const ARROWS = 60;
 
   /** What is pointed at, or else was picked, gets its arrows; whether they are others than before. */
@@ -141,9 +139,8 @@ for (const root of document.querySelectorAll(".timeline")) {
 
   /** The launches of a span of a thread, or the one of a kernel. */
   function launched(one) {
-    const kind = kindOf(one.key);
-    if (kind === "stream") return launches.filter((each) => each.key === one.key && each.start === one.start);
-    if (kind !== "thread") return [];
+    if (kindOf(one.key) === "stream") return launches.filter((each) => each.key === one.key && each.start === one.start);
+    if (kindOf(one.key) !== "thread") return [];
     const lane = Number(one.key.split(":")[0]);
     return launches.filter((each) => each.lane === lane && each.from >= one.start && each.from < one.end);
   }
@@ -164,8 +161,8 @@ for (const root of document.querySelectorAll(".timeline")) {
     for (const [key, i, boxes] of everything()) {
       const kind = kindOf(key);
       if (kind === "idle" || !wanted(kind, boxes.what[i])) continue;
-      const name = kind === "waits" ? waitNames[boxes.what[i]] : names[boxes.what[i]];
-      found.push({ start: boxes.start[i], end: boxes.end[i], box: held(key, i, boxes), label: name });
+      const box = held(key, i, boxes);
+      found.push({ ...box, box, label: (kind === "waits" ? waitNames : names)[box.what] });
     }
     return found.sort((a, b) => a.start - b.start);
   }
@@ -230,7 +227,6 @@ for (const root of document.querySelectorAll(".timeline")) {
 
   function outlined({ pen, colors, x }, one) {
     const place = rows.find((row) => row.key === one.key);
-    if (!place) return;
     pen.strokeStyle = colors.ink;
     pen.lineWidth = 2;
     pen.strokeRect(x(one.start) - 1, place.y - 1, Math.max(x(one.end) - x(one.start), 2) + 2, place.height + 2);
