@@ -99,7 +99,10 @@ def test_what_loses_most_comes_first_whatever_it_is_lost_to():
     assert [one.code for one in made.findings][:2] == ["GAP301", "GAP101"]
     assert made.findings[-1].frequency.when == "set-up"
     assert "waiting for data" in made.verdict.sentence
-    assert made.verdict.do_first[0].what.startswith("num_workers") or "num_workers" in made.verdict.do_first[0].what
+    assert (
+        made.verdict.do_first[0].what.startswith("num_workers")
+        or "num_workers" in made.verdict.do_first[0].what
+    )
 
 
 def test_profiles(tmp_path):

@@ -380,3 +380,13 @@ def test_the_device_itself_is_asked_again_all_the_same(allocator):
     one.free(one.malloc(60 * MIB))
     assert one.malloc(70 * MIB) is not None
     assert (one.retries, one.frees) == (1, 1)
+
+
+def test_no_two_address_spaces_share_an_address():
+    """A stream of which no space was recorded gets one behind all that were."""
+    from gapless.memory.driver import VIRTUAL, Driver
+
+    recorded = 0x7000_0000_0000
+    driver = Driver(spaces=[(0, 0, recorded), (1, 0, recorded + (1 << 30))])
+    assert driver.recorded_space(0, False) == recorded
+    assert driver.reserve(VIRTUAL) >= recorded + (1 << 30) + VIRTUAL

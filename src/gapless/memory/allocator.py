@@ -19,9 +19,6 @@ from gapless.model.memory_calls import CLASSES, class_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-VIRTUAL = 1 << 44
-"""Address space of an expandable segment where the device's memory is unknown: more than any device has."""
-
 
 class Allocator:
     """The allocator of one device under `settings`; `total` is the device's memory in bytes (-1: unknown).
@@ -236,8 +233,7 @@ class Allocator:
         for other in (block.prev, block.next):
             if other is None or not other.mapped or other.allocated or other.waits or other.uses:
                 continue
-            if other.stream == block.stream:  # always so, but in files that were made up
-                self.merge(block, other)
+            self.merge(block, other)
         block.pool.add(block)
 
     def merge(self, block: Block, other: Block) -> None:

@@ -12,6 +12,8 @@ _BASE = 0x7F00_0000_0000
 _SPACES = 0x7000_0000_0000
 """Where simulated address spaces begin: below all simulated segments."""
 UNLIMITED = 1 << 60
+VIRTUAL = 1 << 44
+"""Address space of an expandable segment where the device's memory is unknown: more than any device has."""
 
 
 class Driver:
@@ -50,6 +52,8 @@ class Driver:
         self._spaces: dict[tuple[int, int], deque[int]] = {}
         for stream, small, address in spaces:
             self._spaces.setdefault((stream, small), deque()).append(address)
+            # What was not recorded lies behind all that was: no two spaces share an address.
+            self._space = max(self._space, _up(address + VIRTUAL))
         self._returned: dict[int, list[int]] = {}
         self._recorded: dict[int, deque[int]] = {}
         for size, address in recorded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.memory.blocks import AddressSpace, Block, Pool
+from gapless.memory.driver import VIRTUAL
 from gapless.memory.sizes import SMALL_SEGMENT
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def _find(allocator: Allocator, pool: Pool, size: int, stream: int) -> Block:
 
 def open_space(allocator: Allocator, pool: Pool, stream: int, address: int = -1) -> Block:
     """A new range of addresses (from `address` on, where that is given), all of it unmapped."""
-    from gapless.memory.allocator import VIRTUAL
-
     page = SMALL_SEGMENT if pool.small else allocator.settings.large_segment_size
     size = allocator.total + allocator.total // 8 if allocator.total >= 0 else VIRTUAL
     known = [one for one in (address, allocator.driver.recorded_space(stream, pool.small) or -1) if one >= 0]
