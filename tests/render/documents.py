@@ -10,9 +10,9 @@ from render.reports import hostile, of_profile
 
 from gapless.analyze import report
 from gapless.analyze.compare import Subject, compare_profiles, compare_reports
+from gapless.analyze.compare.memory import of_memory
 from gapless.memory.compare import compare_runs
 from gapless.model import Report
-from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.proof import CaseResult, Cost, Difference, Proof
 
 KINDS = ("session", "profile", "memory", "loader", "profiles", "sessions", "memories", "proof")
@@ -37,20 +37,7 @@ def _sessions(name: str) -> Report:
 
 
 def _memories(name: str) -> Report:
-    made = compare_runs((name, trained(3, name)), ("after", trained(6, name)))
-    sides = [Side(name=one.name, path=one.name) for one in (made.before, made.after)]
-    peak = Measure(name="reserved", before=made.before.reserved, after=made.after.reserved, unit="bytes")
-    return report(
-        Comparison(
-            sentence=made.sentence,
-            of="memory",
-            per="run",
-            before=sides[0],
-            after=sides[1],
-            length=peak,
-            memory=made,
-        )
-    )
+    return report(of_memory(compare_runs((name, trained(3, name)), ("after", trained(6, name)))))
 
 
 def _proof(name: str) -> Report:

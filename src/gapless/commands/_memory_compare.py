@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from gapless.analyze.compare.memory import of_memory
 from gapless.commands._memory_input import choose, is_snapshot, read
 from gapless.commands._saved import kind_of, nearby
-from gapless.model.comparison import Comparison, Measure, Side
+from gapless.model.comparison import Comparison
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.wording import percent
@@ -27,21 +28,7 @@ def compared(before: str, after: str) -> Comparison:
     Raises:
         UsageError: one of them holds no memory.
     """
-    made = compare(read(before), read(after), before, after)
-    sides = [
-        Side(name=one.name, path=one.name, device=one.gpu, steps=one.steps)
-        for one in (made.before, made.after)
-    ]
-    peak = Measure(name="reserved", before=made.before.reserved, after=made.after.reserved, unit="bytes")
-    return Comparison(
-        sentence=made.sentence,
-        of="memory",
-        per="run",
-        before=sides[0],
-        after=sides[1],
-        length=peak,
-        memory=made,
-    )
+    return of_memory(compare(read(before), read(after), before, after))
 
 
 def compare(
