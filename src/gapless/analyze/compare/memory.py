@@ -7,7 +7,7 @@ from gapless.model.memory_comparison import MemoryComparison
 
 
 def of_memory(made: MemoryComparison) -> Comparison:
-    """What the allocator of one run held and what that of the other holds: the number is the peak reserved."""
+    """What the allocators of two runs hold; the number compared is the peak reserved."""
     before, after = (
         Side(name=one.name, path=one.name, device=one.gpu, steps=one.steps)
         for one in (made.before, made.after)
