@@ -50,7 +50,7 @@ class Simulation:
 
     def mark(self, kind: str, number: int, name: str = "") -> None:
         self.marks.append(Mark(kind=kind, tick=self.tick, time=0.0, name=name, stack=self.stack(number)))
-        self.tick += kind in ("optimizer", "profiler", "user")
+        self.tick += kind not in ("backward", "batch")
 
     def step(self, number: int = 100, name: str = "SGD.step#0") -> None:
         self.mark("optimizer", number, name)

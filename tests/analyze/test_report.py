@@ -116,7 +116,7 @@ def test_what_follows_evaluation_is_training_before_anything_tells():
         run.wait(50, times=3)  # the next batch
         run.phase = "train"
 
-    assert findings(train(12, body=body)) == [(50, "every-step", 3, 1), (150, "evaluation", 14, 0)]
+    assert findings(train(12, body=body)) == [(50, "every-step", 3, 1), (150, "evaluation", 7, 0)]
 
 
 def test_a_line_that_serves_training_and_evaluation_counts_for_each():

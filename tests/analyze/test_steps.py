@@ -68,3 +68,29 @@ def test_ticks_belong_to_the_step_that_ends_after_them():
 @pytest.mark.parametrize(("seen", "steady"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (12, 10)])
 def test_the_first_steps_warm_up(seen, steady):
     assert len(steps_of(*[D] * seen).steady) == steady
+
+
+def test_backward_passes_are_steps_where_there_is_no_optimizer():
+    run = Simulation()
+    for _ in range(5):
+        run.mark("backward", 40)
+        run.mark("gradients", 40)
+    steps = find_steps(run.marks)
+    assert (steps.seen, steps.source) == (5, "a backward pass (no optimizer)")
+    assert steps.ends == (0, 1, 2, 3, 4)
+
+
+def test_two_backward_passes_in_turn_are_one_step():
+    run = Simulation()
+    for _ in range(6):
+        for line in (40, 50):
+            run.mark("gradients", line)
+    assert find_steps(run.marks).ends == (1, 3, 5, 7, 9, 11)
+
+
+def test_an_optimizer_is_believed_before_backward_passes():
+    run = Simulation()
+    run.mark("gradients", 40)
+    for _ in range(3):
+        run.step()
+    assert find_steps(run.marks).source == "SGD.step"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,20 @@ def test_a_stopper_gives_up():
 def test_a_stopper_leaves_children_alone():
     Stopper(lambda mark: True, pid=-1)(MARK)
     assert Stopper(lambda mark: False)(MARK) is None
+
+
+def test_between_marks_a_script_is_stopped_once_it_is_overdue():
+    stopper = Stopper(lambda mark: False, lambda seconds: seconds > 20)
+    stopper.between(19)
+    assert (stopper.requests, stopper.cut) == (0, 0.0)
+    with pytest.raises(EnoughSteps):
+        stopper.between(21)
+    assert (stopper.requests, stopper.cut) == (1, 21)
+    Stopper(lambda mark: False, lambda seconds: True, pid=-1).between(21)
+
+
+def test_no_thread_is_stopped_between_marks():
+    stopper = Stopper(lambda mark: False, lambda seconds: True)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stopper.between, 99).result()
+    assert stopper.requests == 0

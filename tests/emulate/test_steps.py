@@ -65,6 +65,33 @@ def test_the_profilers_and_the_users_steps_are_marks(emulator):
     assert kinds(emulator, "user") == ["gapless.step"]
 
 
+def test_backward_passes_are_marks_that_advance_until_there_is_an_optimizer(emulator):
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    for _ in range(2):
+        weight.sum().backward()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+    torch.ones(3, requires_grad=True).sum().backward()
+    assert len(kinds(emulator, "gradients")) == emulator.recorder.tick == 2
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.sum().backward()
+    assert emulator.recorder.tick == 2
+    optimizer.step()
+    assert emulator.recorder.tick == 3
+
+
+def test_between_marks_the_time_is_told():
+    told = []
+    with Emulator(clock=iter(range(10_000)).__next__) as emulator:
+        emulator.recorder.between_marks = told.append
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        x.sum().item()
+        next(iter(DataLoader(TensorDataset(torch.ones(2, 2)))))
+        x.sum().backward()
+    assert len(told) == 2
+    assert 0 < told[0] < told[1]
+
+
 def test_batches_are_marks_that_do_not_advance(emulator):
     for _ in DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2):
         pass

@@ -7,6 +7,7 @@ A comment at the end of a line, or alone above it, speaks for that line::
     model.to(device)       # waits: set-up
     trainer.train()        # waits: many every 10 steps; may wait: after, first step
     trainer.fit(model)     # waits: about 3 every 5 steps
+    action.item()          # waits: 64 each rollout
     prof.step()            # may wait
     scaler.step(optimizer) # waits[fp16]: 1 every step
 
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _COMMENT = re.compile(r"#\s*(?:waits(?:\[(?P<variant>\w+)\])?:|(?P<may>may wait\b:?))(?P<text>.*)")
+_EACH = re.compile(r"(?P<waits>\d+|many) each (?P<phase>[a-z ]+)")
 _EVERY = re.compile(r"(?P<about>about )?(?P<waits>\d+|many) every (?:step|(?P<every>\d+) steps)")
 _WHEN = {
     "set-up": {"set-up"},
@@ -33,9 +35,9 @@ _WHEN = {
     # What follows the last evaluation counts to it until the model is trained again.
     "after": {"after", "evaluation"},
     # The end of an epoch lies between two steps, or behind the last one.
-    "some steps": {"some-steps", "after", "evaluation"},
+    "some steps": {"some-steps", "after", "evaluation", "phase"},
 }
-_ANYTHING = {"every-step", "some-steps", "first-step", "set-up", "evaluation", "after", "no-steps"}
+_ANYTHING = {"every-step", "some-steps", "first-step", "set-up", "evaluation", "phase", "after", "no-steps"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ class Clause:
     every: int | None = None
     required: bool = True
     tolerance: float = 0.0
+    phase: str = ""
 
     def covers(self, finding: dict[str, Any]) -> bool:
         frequency = finding["frequency"]
+        if self.phase and frequency.get("phase") != self.phase:
+            return False
         return frequency["when"] in self.when and self.every in (None, frequency["every"])
 
     def met_by(self, findings: list[dict[str, Any]]) -> bool:
@@ -73,6 +78,10 @@ def clause(text: str, required: bool = True) -> Clause:
     text = text.strip()
     if text in _WHEN:
         return Clause(text, frozenset(_WHEN[text]), required=required)
+    each = _EACH.fullmatch(text)
+    if each is not None:
+        waits = None if each["waits"] == "many" else int(each["waits"])
+        return Clause(text, frozenset({"evaluation", "phase"}), waits, required=required, phase=each["phase"])
     match = _EVERY.fullmatch(text)
     if match is None:
         raise ValueError(f"not an expectation: {text!r}")
@@ -153,6 +162,7 @@ def _said(findings: list[dict[str, Any]]) -> str:
     for finding in findings:
         often = finding["frequency"]
         every = f"/{often['every']}" if often["when"] == "some-steps" else ""
+        every += f" {often['phase']}" if often.get("phase") else ""
         where = " in backward" if finding["backward"] else ""
         said.append(
             f"{finding['code']} {often['waits']:g} {often['when']}{every}{where} {finding['operators']}"

@@ -84,6 +84,16 @@ def test_about_is_within_a_half() -> None:
     assert not about.met_by([finding(1, "some-steps", 3, 4)])
 
 
+def test_a_phase_is_named() -> None:
+    (each,) = clauses("# waits: 64 each rollout")
+    seen = finding(1, "phase", 64)
+    seen["frequency"]["phase"] = "rollout"
+    assert each.met_by([seen])
+    assert not each.met_by([finding(1, "phase", 64)])
+    seen["frequency"]["phase"] = "checkpoint"
+    assert not each.met_by([seen])
+
+
 def test_a_comment_that_says_nothing_is_refused() -> None:
     assert clauses("# just a comment") == []
     with pytest.raises(ValueError, match="not an expectation: 'sometimes'"):

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gapless.analyze.group import Group, Part
+from gapless.analyze.phases import EVALUATION
 from gapless.analyze.steps import Steps
-from gapless.model import Frequency, When
+from gapless.model import Frequency, Recurrence, When
 
-_OUTSIDE: dict[Part, When] = {"eval": "evaluation", "before": "set-up", "after": "after"}
+_OUTSIDE: dict[Part, When] = {"before": "set-up", "after": "after"}
 
 
 def frequency(group: Group, steps: Steps) -> Frequency:
     """When and how often the waits of `group` happen."""
     total = group.total
     whole = float(total)
+    if group.phase is not None:
+        return _of_phase(group.phase, total)
     if group.part != "steps":
         return Frequency(when=_OUTSIDE[group.part], waits=whole, total=total)
     if not steps.seen:
@@ -30,6 +33,18 @@ def frequency(group: Group, steps: Steps) -> Frequency:
     every = _distance(sorted(group.steps), steps.seen)
     return Frequency(
         when="some-steps", waits=sum(hit) / len(hit), per_step=per_step, every=every, total=total
+    )
+
+
+def _of_phase(phase: Recurrence, total: int) -> Frequency:
+    """Waits of a phase, for each of those that were seen."""
+    return Frequency(
+        when="evaluation" if phase.name == EVALUATION else "phase",
+        waits=total / max(phase.times, 1),
+        total=total,
+        phase=phase.name,
+        times=phase.times,
+        apart=phase.every,
     )
 
 

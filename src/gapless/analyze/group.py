@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gapless.analyze.loop import Loop
+from gapless.analyze.phases import Phases
 from gapless.analyze.steps import Steps
-from gapless.model import Event, Session, Site, SourceLine, WaitRule, user_line
+from gapless.model import Recurrence, Session, Site, SourceLine, WaitRule, user_line
 from gapless.rules import match
 
 _Described = tuple[WaitRule, SourceLine, str, bool]
@@ -18,8 +19,9 @@ UNKNOWN = SourceLine("<unknown>", 0)
 """Stands where no Python frame was there: a thread of a library's own."""
 
 
-Part = Literal["steps", "before", "after", "eval"]
-"""Where in a run waits are: in its training steps, before the first, behind the last, or in evaluation."""
+Part = Literal["steps", "before", "after", "phase"]
+"""Where in a run waits are: in its training steps, before the first, behind the last, or in a phase, such as
+evaluation, that recurs between steps."""
 
 
 @dataclass
@@ -27,8 +29,8 @@ class Group:
     """What becomes one finding: waits of one `part` of the run.
 
     `by_site` counts waits by the number of their site, `steps` by step. `trailing` are those of an
-    iteration's code behind the last optimizer's step, and `outside` those of a part that is no step. `parts`
-    are the groups that were made one.
+    iteration's code behind the last optimizer's step, and `outside` those of a part that is no step. `phase`
+    is that of a group whose part is one. `parts` are the groups that were made one.
     """
 
     rule: WaitRule
@@ -41,6 +43,7 @@ class Group:
     trailing: int = 0
     outside: int = 0
     bytes: int = 0
+    phase: Recurrence | None = None
     parts: tuple[Group, ...] = ()
 
     @property
@@ -48,20 +51,22 @@ class Group:
         return self.steps.total() + self.trailing + self.outside
 
 
-def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Group]:
+def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: Phases) -> list[Group]:
     """The session's events in groups, in order of their first event; each wait is in one of them."""
     described = [_describe(site) for site in session.sites]
-    in_loop = _sites_in_loop(session, steps, loop)
+    in_loop = _sites_in_loop(session, steps, loops)
     extra = _extra_sites(session, steps, described)
     groups: dict[tuple[object, ...], Group] = {}
     for event in session.events:
         rule, line, remedy, backward = described[event.site]
         step = steps.of(event.tick)
-        part = _part(event, step, steps, event.site in in_loop)
-        key = (*_place(described[event.site]), part, event.site in extra)
+        name = phases.name(event)
+        part = "phase" if name else _part(step, steps, event.site in in_loop)
+        key = (*_place(described[event.site]), part, name, event.site in extra and not name)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group(rule, line, remedy, backward, part)
+            recurring = phases.recurrence(name) if name else None
+            group = groups[key] = Group(rule, line, remedy, backward, part, phase=recurring)
         group.by_site[event.site] += event.waits
         group.bytes += event.bytes
         if part != "steps":
@@ -73,9 +78,7 @@ def group_events(session: Session, steps: Steps, loop: Loop | None) -> list[Grou
     return [one for group in groups.values() for one in (group, *_beyond(group, steps)) if one.total]
 
 
-def _part(event: Event, step: int, steps: Steps, in_loop: bool) -> Part:
-    if event.phase == "eval":
-        return "eval"
+def _part(step: int, steps: Steps, in_loop: bool) -> Part:
     if in_loop or not steps.seen or 0 < step < steps.seen:
         return "steps"
     return "after" if step else "before"
@@ -141,11 +144,11 @@ def _describe(site: Site) -> _Described:
     return rule, site.line or UNKNOWN, rule.remedy(site), backward
 
 
-def _sites_in_loop(session: Session, steps: Steps, loop: Loop | None) -> set[int]:
+def _sites_in_loop(session: Session, steps: Steps, loops: Sequence[Loop]) -> set[int]:
     """Sites whose waits before the first step mark belong to the first step and not to the set-up.
 
-    Where no loop was found, a site that waits again in a later step is taken to be in it.
+    What waits again in a later step is no set-up, wherever it is.
     """
-    if loop is not None:
-        return {number for number, site in enumerate(session.sites) if loop.holds(site.stack)}
-    return {event.site for event in session.events if 0 < steps.of(event.tick) < steps.seen}
+    again = {event.site for event in session.events if 0 < steps.of(event.tick) < steps.seen}
+    held = {number for number, site in enumerate(session.sites) if loops and loops[0].holds(site.stack)}
+    return again | held

@@ -10,6 +10,7 @@ import io
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gapless.model import Mark, SourceLine, Stack
 
@@ -23,11 +24,17 @@ _ENOUGH_MARKS = 50
 
 @dataclass(frozen=True)
 class Loop:
-    """The lines `first` to `last` of `file`, both included."""
+    """The lines `first` to `last` of `file`, both included.
+
+    `inner` are the first and the last line in it on the way to the steps: those of the next loop within, or
+    of the calls that lead there. `target` is what a ``for`` loop assigns to, as it is written.
+    """
 
     file: str
     first: int
     last: int
+    inner: tuple[int, int] = (0, 0)
+    target: str = ""
 
     def holds(self, stack: Stack) -> bool:
         """Whether some frame of `stack` is inside the loop."""
@@ -45,18 +52,26 @@ def read_source(file: str) -> str:
 def training_loop(
     steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = read_source
 ) -> Loop | None:
-    """The innermost loop that holds every step mark and the work of the steps; None where none is found.
+    """The innermost loop that holds every step mark and the work of the steps; None where none is found."""
+    return next(iter(training_loops(steps, marks, read)), None)
+
+
+def training_loops(
+    steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = read_source
+) -> tuple[Loop, ...]:
+    """The training loop and the loops around it, innermost first, in whatever functions they are.
 
     `steps` are the marks that end steps, `marks` all of the session's. A loop that only steps several
     optimizers is told apart by the backward passes: they happen elsewhere.
     """
     if not steps:
-        return None
+        return ()
     stacks = [mark.stack for mark in steps[:_ENOUGH_MARKS]]
     work = [mark.stack for mark in marks if mark.kind == "backward" and mark.stack][:_ENOUGH_MARKS]
     if not work:
         work = [mark.stack for mark in marks if mark.kind == "batch" and mark.stack][:_ENOUGH_MARKS]
     sources: dict[str, ast.Module | None] = {}
+    found: list[Loop] = []
     for frames in _common_frames(stacks):
         file = frames[0].file
         if file not in sources:
@@ -65,9 +80,32 @@ def training_loop(
         if tree is None:
             continue
         for loop in _loops_around(tree, file, [frame.line for frame in frames]):
-            if all(loop.holds(stack) for stack in work):
-                return loop
-    return None
+            if found or all(loop.holds(stack) for stack in work):
+                found.append(loop)
+    return tuple(found)
+
+
+@lru_cache(8)
+def tree_of(file: str, read: ReadSource = read_source) -> ast.Module | None:
+    """The syntax tree of `file`; None where it cannot be read."""
+    try:
+        return ast.parse(read(file))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def body_of(loop: Loop, read: ReadSource = read_source) -> list[ast.stmt]:
+    """The statements of `loop`, without those of an ``else``; empty where its source cannot be read."""
+    node = node_of(loop, read)
+    return list(node.body) if node is not None else []
+
+
+def node_of(loop: Loop, read: ReadSource = read_source) -> ast.For | ast.AsyncFor | ast.While | None:
+    """`loop` in the syntax tree of its file."""
+    tree = tree_of(loop.file, read)
+    at = loop.first, loop.last
+    loops = (node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, _LOOPS))
+    return next((node for node in loops if (_first(node), _last(node)) == at), None)
 
 
 def _common_frames(stacks: Sequence[Stack]) -> Iterator[tuple[SourceLine, ...]]:
@@ -96,16 +134,32 @@ def _parse(file: str, frame: SourceLine, read: ReadSource) -> ast.Module | None:
 
 def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loop]:
     """The loops that hold all `lines` and belong to the same function as they do, innermost first."""
-
-    def around(kinds: tuple[type[ast.AST], ...]) -> list[tuple[int, int]]:
-        spans = [
-            (node.lineno, node.end_lineno or node.lineno)
-            for node in ast.walk(tree)
-            if isinstance(node, kinds) and isinstance(node, ast.expr | ast.stmt)
-        ]
-        return sorted((span for span in spans if span[0] <= low and high <= span[1]), reverse=True)
-
     low, high = min(lines), max(lines)
+
+    def around(kinds: tuple[type[ast.AST], ...]) -> list[ast.AST]:
+        held = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, kinds) and _first(node) <= low <= high <= _last(node)
+        ]
+        return sorted(held, key=lambda node: (_first(node), -_last(node)), reverse=True)
+
     scopes = around(_SCOPES)
-    begin = scopes[0][0] if scopes else 0
-    return [Loop(file, first, last) for first, last in around(_LOOPS) if first >= begin]
+    begin = _first(scopes[0]) if scopes else 0
+    found: list[Loop] = []
+    inner = low, high
+    for node in around(_LOOPS):
+        if _first(node) < begin:
+            continue
+        target = ast.unparse(node.target) if isinstance(node, ast.For | ast.AsyncFor) else ""
+        found.append(Loop(file, _first(node), _last(node), inner, target))
+        inner = _first(node), _last(node)
+    return found
+
+
+def _first(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
+
+
+def _last(node: ast.AST) -> int:
+    return getattr(node, "end_lineno", None) or _first(node)

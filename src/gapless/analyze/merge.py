@@ -26,7 +26,7 @@ def merged(groups: Sequence[Group], session: Session, steps: Steps) -> list[Grou
     for group in groups:
         often = frequency(group, steps)
         first = session.sites[next(iter(group.by_site))]
-        key = (group.rule.code, group.rule.mended_with(first), often.when, often.every)
+        key = (group.rule.code, group.rule.mended_with(first), often.when, often.every, often.phase)
         found.setdefault(key, []).append(group)
     return [_one(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
 

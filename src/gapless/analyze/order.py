@@ -6,15 +6,24 @@ from collections.abc import Iterable
 
 from gapless.model import Finding, SourceLine
 
-_PHASES = {"every-step": 0, "some-steps": 0, "no-steps": 0, "evaluation": 1, "first-step": 2, "set-up": 3}
+_PHASES = {
+    "every-step": 0,
+    "some-steps": 0,
+    "no-steps": 0,
+    "evaluation": 1,
+    "phase": 1,
+    "first-step": 2,
+    "set-up": 3,
+}
 _LAST = 4
 
 
 def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """`findings`, the worst first.
 
-    Training steps come before evaluation, and both before what happens once. Within each, time that the step
-    loses decides, whatever it is lost to; then the number of waits and the time the CPU spends in them.
+    Training steps come before evaluation and other phases, and those before what happens once. Within each,
+    time that the step loses decides, whatever it is lost to; then the number of waits and the time the CPU
+    spends in them.
     """
     return tuple(sorted(findings, key=_weight))
 

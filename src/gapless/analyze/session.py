@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -11,10 +12,11 @@ from gapless.analyze.frequency import frequency
 from gapless.analyze.group import Group, group_events
 from gapless.analyze.loaders import findings as of_loaders
 from gapless.analyze.loaders import notes as loader_notes
-from gapless.analyze.loop import ReadSource, read_source, training_loop
+from gapless.analyze.loop import ReadSource, read_source, training_loops
 from gapless.analyze.memory import replayed
 from gapless.analyze.merge import callers, merged, spots
 from gapless.analyze.order import order
+from gapless.analyze.phases import Phases, summed
 from gapless.analyze.settle import settle
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
@@ -34,8 +36,10 @@ def report(
     """
     steps = find_steps(session.marks)
     session = msgspec.structs.replace(session, events=settle(session, steps))
-    loop = training_loop(steps.marks, session.marks, read)
-    groups = merged(group_events(session, steps, loop), session, steps)
+    loops = training_loops(steps.marks, session.marks, read)
+    phases = Phases(session, steps, loops)
+    steps = replace(steps, mixed=phases.steps())
+    groups = merged(group_events(session, steps, loops, phases), session, steps)
     waits = [_found(group, session, steps) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     memory = tuple(replayed(run, drawn) for run in session.memory)
@@ -45,8 +49,13 @@ def report(
         environment=session.environment,
         ending=session.ending,
         steps=summarize(groups, steps),
+        phases=summed(session.phases, waits),
         findings=(*waits, *(one for made in memory for one in made.findings)),
-        notes=(*session.notes, *_remarks(steps), *(note for run in session.memory for note in run.notes)),
+        notes=(
+            *session.notes,
+            *_remarks(steps, session.cut),
+            *(note for run in session.memory for note in run.notes),
+        ),
         estimate=estimate,
         memory=memory,
     )
@@ -116,7 +125,14 @@ def _found(group: Group, session: Session, steps: Steps) -> Finding:
     return msgspec.structs.replace(found, spots=spots(group, steps), callers=ways)
 
 
-def _remarks(steps: Steps) -> tuple[str, ...]:
+def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:
+    if cut:
+        return (f"the script was stopped {cut:.0f} s in, amid what follows the last step: it has more syncs",)
+    if steps.marks and steps.marks[0].kind == "gradients":
+        return (
+            "no optimizer was made, so each backward pass counts as a step: call `gapless.step()` at the end "
+            "of an iteration if that is wrong",
+        )
     if steps.seen and len(steps.steady) < 3:
         few = "1 step is" if steps.seen == 1 else f"{steps.seen} steps are"
         return (f"{few} too few to tell waits of every step from those of the first ones",)

@@ -23,7 +23,8 @@ def settle(session: Session, steps: Steps) -> tuple[Event, ...]:
     """
     events = session.events
     if session.ending.how == "enough-steps" and steps.seen:
-        events = tuple(event for event in events if event.tick <= steps.ends[-1])
+        last = steps.ends[-1]
+        events = tuple(event for event in events if event.tick <= last or event.time < session.cut)
     missing = _missing_in_training(events, steps)
     if not missing:
         return events

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gapless.model import Mark
+from gapless.model import Mark, user_line
 
 WARM_UP = 2
 """Steps that do not count for frequencies: caches fill and optimizers make their state in them."""
@@ -14,13 +14,17 @@ WARM_UP = 2
 _RAREST = 10
 """An optimizer that steps more than this many times less often than another does not define the iteration."""
 
-_ADVANCING = ("optimizer", "profiler", "user")
+_ADVANCING = ("optimizer", "profiler", "user", "gradients")
+_IN_TURN = ("optimizer", "gradients")
+"""Kinds of marks of which several may make one step together."""
 
 
 @dataclass
 class _Stepper:
-    """One optimizer's marks: how many, and where the first and the last stand among all of them."""
+    """The marks of one optimizer, or of one line's backward passes: how many, and where the first and the
+    last stand among all of their `kind`."""
 
+    kind: str
     first: int
     last: int
     count: int = 1
@@ -37,11 +41,11 @@ class StepTally:
         """Take note of `mark`; one that advances no tick is ignored."""
         if mark.kind not in self.seen:
             return
-        if mark.kind == "optimizer":
-            position = self.seen["optimizer"]
-            stepper = self.steppers.get(mark.name)
+        if mark.kind in _IN_TURN:
+            position, name = self.seen[mark.kind], _name(mark)
+            stepper = self.steppers.get(name)
             if stepper is None:
-                self.steppers[mark.name] = _Stepper(position, position)
+                self.steppers[name] = _Stepper(mark.kind, position, position)
             else:
                 stepper.last = position
                 stepper.count += 1
@@ -49,21 +53,26 @@ class StepTally:
 
     @property
     def kind(self) -> str:
-        """The kind of mark that ends steps: the user's word first, then the profiler's, then optimizers'."""
+        """The kind of mark that ends steps: the user's word first, then the profiler's, then optimizers', and
+        where there are none that of backward passes."""
         if self.seen["user"]:
             return "user"
         # A profiler that was stepped for a part of the run only, or once an epoch, does not tell steps.
-        if 2 * self.seen["profiler"] >= max(1, self._optimizer_steps()):
+        if 2 * self.seen["profiler"] >= max(1, self._steps_in_turn()):
             return "profiler"
-        return "optimizer"
+        return self._in_turn
 
     @property
     def count(self) -> int:
         """Steps ended so far."""
         kind = self.kind
-        return self._optimizer_steps() if kind == "optimizer" else self.seen[kind]
+        return self._steps_in_turn() if kind in _IN_TURN else self.seen[kind]
 
-    def _optimizer_steps(self) -> int:
+    @property
+    def _in_turn(self) -> str:
+        return "gradients" if self.seen["gradients"] and not self.seen["optimizer"] else "optimizer"
+
+    def _steps_in_turn(self) -> int:
         return sum(self.steppers[name].count for name in self.defining())
 
     def defining(self) -> frozenset[str]:
@@ -76,7 +85,9 @@ class StepTally:
         chosen: set[str] = set()
         group: list[str] = []
         group_end = -1
-        for name, stepper in sorted(self.steppers.items(), key=lambda item: item[1].first):
+        kind = self._in_turn
+        steppers = {name: stepper for name, stepper in self.steppers.items() if stepper.kind == kind}
+        for name, stepper in sorted(steppers.items(), key=lambda item: item[1].first):
             if group and stepper.first > group_end:
                 chosen.add(self._last_in_turn(group))
                 group = []
@@ -94,11 +105,15 @@ class StepTally:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a run; `ends` holds, for each, the number of tick-advancing marks before its last one."""
+    """The steps of a run; `ends` holds, for each, the number of tick-advancing marks before its last one.
+
+    `mixed` are the steps in which there is more than a step, such as a rollout.
+    """
 
     ends: tuple[int, ...] = ()
     source: str = ""
     marks: tuple[Mark, ...] = ()
+    mixed: frozenset[int] = frozenset()
 
     @property
     def seen(self) -> int:
@@ -124,7 +139,7 @@ def find_steps(marks: Iterable[Mark]) -> Steps:
     chosen = [
         (position, mark)
         for position, mark in enumerate(advancing)
-        if mark.kind == kind and (kind != "optimizer" or mark.name in names)
+        if mark.kind == kind and (kind not in _IN_TURN or _name(mark) in names)
     ]
     return Steps(
         ends=tuple(position for position, _ in chosen),
@@ -133,15 +148,26 @@ def find_steps(marks: Iterable[Mark]) -> Steps:
     )
 
 
+def _name(mark: Mark) -> str:
+    """What tells marks of a kind apart: the optimizer, or the user's line that made the gradients."""
+    if mark.name:
+        return mark.name
+    line = user_line(mark.stack)
+    return line.where if line is not None else mark.kind
+
+
 def _source(tally: StepTally) -> str:
     if tally.kind == "user":
         return "gapless.step()"
     if tally.kind == "profiler":
         return "profiler.step()"
+    if tally.kind == "gradients":
+        return "a backward pass (no optimizer)"
     defining = tally.defining()
-    names = [name for name in tally.steppers if name in defining]
-    others = [name for name in tally.steppers if name not in defining]
-    label = _labels(list(tally.steppers))
+    optimizers = [name for name, stepper in tally.steppers.items() if stepper.kind == "optimizer"]
+    names = [name for name in optimizers if name in defining]
+    others = [name for name in optimizers if name not in defining]
+    label = _labels(optimizers)
     source = " or ".join(label[name] for name in names)
     if not others:
         return source

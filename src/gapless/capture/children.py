@@ -148,7 +148,7 @@ def _named(failed: Session) -> Ending:
 
 
 def _steps(session: Session) -> int:
-    return sum(mark.kind in ("optimizer", "profiler", "user") for mark in session.marks)
+    return sum(mark.kind not in ("backward", "batch") for mark in session.marks)
 
 
 def _roll_call(speaker: Session, others: Sequence[Session]) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from gapless.model import Mark
@@ -23,10 +26,16 @@ class EnoughSteps(BaseException):
 
 @dataclass
 class Stopper:
-    """Raises `EnoughSteps` at a step mark when `enough` says so; `requests` counts how often it has."""
+    """Raises `EnoughSteps` at a step mark when `enough` says so; `requests` counts how often it has.
+
+    Between marks `between` does, where the script has run for too many seconds: an evaluation may be long.
+    `cut` is when it did.
+    """
 
     enough: Callable[[Mark], bool]
+    overdue: Callable[[float], bool] = lambda seconds: False
     requests: int = 0
+    cut: float = 0.0
     pid: int = field(default_factory=os.getpid)
 
     @property
@@ -37,11 +46,33 @@ class Stopper:
     def __call__(self, mark: Mark) -> None:
         if os.getpid() != self.pid:
             return  # a forked child is the script's own affair
-        if not self.enough(mark) or self.ignored:
+        if self.enough(mark):
+            self._stop()
+
+    def between(self, seconds: float) -> None:
+        """At `seconds` since the capture began, somewhere in what the main thread does between two marks."""
+        here = os.getpid() == self.pid and threading.current_thread() is threading.main_thread()
+        if here and self.overdue(seconds):
+            self.cut = self.cut or seconds
+            self._stop()
+
+    def _stop(self) -> None:
+        if self.ignored:
             return
         self.requests += 1
         if not self.ignored:
             raise EnoughSteps
+
+
+def variables(file: str, first: int, last: int) -> Mapping[str, object] | None:
+    """What names stand for in the innermost running function that is at a line of `file` from `first` to
+    `last`; None where none is. To be called in the thread that made the step, while it does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == file and first <= frame.f_lineno <= last:
+            return ChainMap(frame.f_locals, frame.f_globals)
+        frame = frame.f_back
+    return None
 
 
 def hide_in_threads() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TextIO
 
@@ -49,8 +49,15 @@ class Progress:
         if now - self._last < _EVERY:
             return
         self._last = now
-        of = f" of {self._wanted}" if self._wanted is not None else ""
+        of = f" of {self._wanted}" if self._wanted is not None and seen <= self._wanted else ""
         self._say(f"step {seen}{of} after {now - self._began:.0f} s")
+
+    def longer(self, names: Iterable[str], seconds: float) -> None:
+        """The steps asked for are made; the script runs on for so long to come to `names`."""
+        told = " and ".join(f"the next {name}" for name in dict.fromkeys(names))
+        if told:
+            steps = count(self._wanted or 0, "step")
+            self._say(f"{steps} made; running on to {told}, for at most {number(seconds)} s")
 
     def end(self, session: Session, seen: int) -> None:
         how = {"enough-steps": "stopped", "finished": "finished", "exit": "finished"}

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from gapless.analyze import WARM_UP, StepTally, report
+from gapless.analyze.enough import LONGER, Enough
 from gapless.commands import _gate, _output, _ranks
 from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET, Loaders
@@ -68,6 +70,7 @@ class Wishes:
     memory: bool
     loader: bool
     loader_budget: float
+    longer: float = 0.0
 
 
 @click.command("check", cls=ScriptCommand)
@@ -77,7 +80,9 @@ class Wishes:
     type=Steps(),
     default="10",
     show_default=True,
-    help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run it all.",
+    help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run it all. Where this "
+    f"is not given, up to {LONGER:g} s more are spent on coming to the next evaluation, checkpoint, rollout "
+    "or end of an epoch, and as many in it.",
 )
 @click.option("--gpu", metavar="NAME", help="The GPU to emulate: A100 (default), H100, L4, T4, ...")
 @click.option(
@@ -145,7 +150,9 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
     """
     if module is None and not script:
         raise UsageError("which script? gapless check train.py")
-    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    given = click.get_current_context().get_parameter_source("steps")
+    longer = LONGER if given is ParameterSource.DEFAULT and not _ranks.several() else 0.0
+    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), longer=longer, **options)  # type: ignore[arg-type]
     _output.refuse_terminal(wishes.form, sys.stdout, f"gapless check -f html {module or script[0]}")
     return check(module, script, wishes)
 
@@ -154,7 +161,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, say what was seen, and return the exit status."""
     from gapless.capture import children
     from gapless.capture.run import run
-    from gapless.capture.stopping import Stopper
+    from gapless.capture.stopping import Stopper, variables
     from gapless.capture.target import Target
 
     target = Target(words[0], words[1:]) if module is None else Target(module, words, module=True)
@@ -168,20 +175,29 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         color=not wishes.no_color,
     )
     tally = StepTally()
+    seen = Enough(
+        (wishes.steps or 0) + WARM_UP, lambda at: variables(at.file, at.first, at.last), wishes.longer
+    )
 
     def enough(mark: Mark) -> bool:
         tally.add(mark)
         progress.step(tally.count)
         if conclusion.loaders is not None:
             conclusion.loaders.step()
-        return wishes.steps is not None and tally.count >= wishes.steps + WARM_UP
+        if wishes.steps is None or not seen(mark, tally.count):
+            if tally.count == seen.steps and wishes.steps is not None:
+                progress.longer(seen.waiting_for(), seen.longer)
+            return False
+        return True
 
-    stopper = Stopper(enough)
+    stopper = Stopper(enough, seen.overdue)
     conclusion = Conclusion(wishes, progress, tally)
     if wishes.form in ALONE:
         _output.give_way()
     children.stand_down()
     emulator = _emulator(wishes, stopper)
+    if wishes.longer:
+        emulator.recorder.between_marks = stopper.between
     conclusion.look_on()
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
@@ -190,6 +206,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     with children.environment_for_children(_plan(wishes)) as folder:
 
         def with_children(session: Session) -> Session:
+            session = msgspec.structs.replace(session, phases=seen.phases(), cut=stopper.cut)
             return conclusion(children.merge(session, children.collect(folder)))
 
         session = with_children(

@@ -35,6 +35,7 @@ class Recorder:
         # Lightning ends an evaluation by setting `training` back, without a call of `train()`.
         self.evaluated: Any = None
         self.on_mark: Callable[[Mark], None] | None = None
+        self.between_marks: Callable[[float], None] | None = None  # told the time at waits and batches
         self.on_wait: list[Callable[[Site], None]] = []
         self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
         self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
@@ -71,10 +72,12 @@ class Recorder:
             self.programme.wait(site, mechanism, detail, waits, nbytes, operator)
         for listener in tuple(self.on_wait):
             listener(self._site(key))
+        if self.between_marks is not None and not node:
+            self.between_marks(self.duration())
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
-        """Note where steps begin or end; marks of optimizers, profilers and users advance the tick."""
-        advances = kind in ("optimizer", "profiler", "user")
+        """Note where steps begin or end; what ends steps advances the tick."""
+        advances = kind in ("optimizer", "profiler", "user", "gradients")
         with self._lock:
             raw = (
                 kind,
@@ -93,6 +96,8 @@ class Recorder:
                     self.memory.mark(kind, name)
         if advances and self.on_mark is not None:
             self.on_mark(self._as_mark(raw))
+        elif not advances and kind != "backward" and self.between_marks is not None:
+            self.between_marks(self.duration())
 
     def note(self, text: str) -> None:
         """Keep a remark for the report, once."""

@@ -100,10 +100,15 @@ def _install_backward(core: Core, patches: Patches) -> None:
         if before == HOST:
             core.recorder.phase = "train"
             core.recorder.mark("backward", depth=1)
+        on_device = local.backward != HOST
         try:
-            return real(outputs, *args, **kwargs)
+            out = real(outputs, *args, **kwargs)
         finally:
             local.backward = before
+        # Without an optimizer the parameters are updated by hand, once there are gradients.
+        if before == HOST and on_device and not core.trained:
+            core.recorder.mark("gradients", depth=1)
+        return out
 
     patches.set_everywhere(graph, "_engine_run_backward", run)
 

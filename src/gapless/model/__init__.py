@@ -6,7 +6,7 @@ from gapless.model.profile import Cause, Cost, Profile
 from gapless.model.ranks import Ranks, Reason, Straggler
 from gapless.model.report import RankSummary, Report, StepSummary
 from gapless.model.rule import SECTIONS, Hit, LoaderRule, MemoryRule, ProfileRule, RanksRule, Rule, WaitRule
-from gapless.model.session import Ending, Environment, Session
+from gapless.model.session import Ending, Environment, Recurrence, Session
 from gapless.model.source import SourceLine, Stack, library_frames, user_line
 from gapless.model.table import Table
 from gapless.model.verdict import Change, Verdict
@@ -34,6 +34,7 @@ __all__ = [
     "Ranks",
     "RanksRule",
     "Reason",
+    "Recurrence",
     "Report",
     "Rule",
     "Session",

@@ -99,10 +99,11 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `kind`: ``optimizer`` (a step of the optimizer `name`, skipped by a scaler or not), ``profiler``
     (``profiler.step()``), ``user`` (``gapless.step()``), ``backward`` (a backward pass begins),
-    ``batch`` (a batch was drawn from a DataLoader). Only the first three advance the tick.
+    ``batch`` (a batch was drawn from a DataLoader), ``gradients`` (a backward pass ended in a script that has
+    made no optimizer). ``backward`` and ``batch`` do not advance the tick.
     """
 
-    kind: Literal["optimizer", "profiler", "user", "backward", "batch"]
+    kind: Literal["optimizer", "profiler", "user", "backward", "batch", "gradients"]
     tick: int
     time: float
     name: str = ""

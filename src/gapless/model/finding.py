@@ -10,22 +10,26 @@ from gapless.model.event import Site
 from gapless.model.profile import Price
 from gapless.model.source import SourceLine, Stack
 
-When = Literal["every-step", "some-steps", "first-step", "set-up", "evaluation", "after", "no-steps"]
+When = Literal["every-step", "some-steps", "first-step", "set-up", "evaluation", "phase", "after", "no-steps"]
 """When the waits happen.
 
 ``every-step``: in each steady step; ``some-steps``: in some (`Frequency.every` says which);
 ``first-step``: in the first steps, which warm up, and never again (or beyond what comes in each);
-``set-up``: before the training loop; ``evaluation``: while the model is evaluated; ``after``: after the
-last step; ``no-steps``: the run had no steps to tell by.
+``set-up``: before the training loop; ``evaluation``: while the model is evaluated; ``phase``: in another
+part of the loop that recurs between steps, which `Frequency.phase` names; ``after``: after the last step;
+``no-steps``: the run had no steps to tell by.
 """
 
 
 class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How often: `waits` per occurrence (per step where `when` is a kind of step, else in all).
+    """How often: `waits` per occurrence: per step where `when` is a kind of step, per phase where `times`
+    says how many of them were seen, else in all.
 
     `per_step` is waits in steady training steps divided by their number. `every` is N for "every N
     steps", 0 where no regular distance shows. `total` counts what the finding stands for in the whole run:
-    the totals of all findings are all waits.
+    the totals of all findings are all waits. `phase` is what recurs between steps ("rollout", "checkpoint",
+    "epoch end", "evaluation"), `times` how many of them were seen, and `apart` the number of steps from one
+    to the next (0 where that is not known).
     """
 
     when: When
@@ -33,6 +37,9 @@ class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     per_step: float = 0.0
     every: int = 0
     total: int = 0
+    phase: str = ""
+    times: int = 0
+    apart: int = 0
 
 
 class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -14,7 +14,7 @@ from gapless.model.loading import Diagnosis
 from gapless.model.memory import MemoryReport
 from gapless.model.profile import Profile
 from gapless.model.proof import Proof
-from gapless.model.session import Ending, Environment
+from gapless.model.session import Ending, Environment, Recurrence
 from gapless.model.table import Table
 from gapless.model.verdict import Verdict
 
@@ -60,8 +60,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     says what was looked at; the part of that name holds all of its numbers: `profile` those of a trace (of
     the slowest rank where there are several, with a row in `ranks` for each), `memory` what each device's
     allocator did, `loader` what a DataLoader costs, `comparison` two runs and `proof` two callables side by
-    side. Of a session, `steps` are the training steps that were seen, `estimate` what one would take on a
-    GPU, `loaders` how its loaders fed it. `path` is the saved file that was reported ("": none).
+    side. Of a session, `steps` are the training steps that were seen, `phases` what recurs between them (also
+    what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `loaders` how its loaders
+    fed it. `path` is the saved file that was reported ("": none).
     """
 
     verdict: Verdict
@@ -70,6 +71,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     environment: Environment = Environment()
     ending: Ending = Ending()
     steps: StepSummary = StepSummary()
+    phases: tuple[Recurrence, ...] = ()
     findings: tuple[Finding, ...] = ()
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()

@@ -49,11 +49,31 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     message: str = ""
 
 
+class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A part of the training loop that recurs less often than steps do: an evaluation, a rollout, an epoch's
+    end.
+
+    `every` is the number of steps from one to the next (0: not known), `times` how many were seen in the run,
+    `waits` how many syncs each of them had in the mean, and `line` where it is in the source.
+
+    >>> Recurrence(name="evaluation", every=500, times=2, waits=260.0).name
+    'evaluation'
+    """
+
+    name: str
+    every: int = 0
+    times: int = 0
+    waits: float = 0.0
+    line: SourceLine | None = None
+
+
 class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one capture saw. `notes` are remarks for the user (``torch.compile runs eagerly``).
 
     `programme` is what the last steps asked of the device, where it was recorded; `memory` what
-    was asked of each device's memory. `loaders` are the DataLoaders that were gone through.
+    was asked of each device's memory. `loaders` are the DataLoaders that were gone through, and `phases` what
+    the source of the training loop says recurs in it, reached or not. `cut` is when the script was stopped
+    between two steps, in seconds since the capture began; 0 where it was stopped at a step, or not at all.
     """
 
     script: tuple[str, ...] = ()
@@ -67,6 +87,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     programme: Programme | None = None
     memory: tuple[MemoryRun, ...] = ()
     loaders: tuple[LoaderUse, ...] = ()
+    phases: tuple[Recurrence, ...] = ()
+    cut: float = 0.0
 
 
 class _Head(msgspec.Struct):

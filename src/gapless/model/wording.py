@@ -49,6 +49,7 @@ WHEN = {
     "evaluation": "in evaluation",
     "first-step": "in the first step",
     "set-up": "in set-up",
+    "phase": "between steps",
     "after": "after the last step",
 }
 LIMITS = {
@@ -88,6 +89,16 @@ def rate(per_step: float, noun: str = "wait", step: str = "step", each: str = "p
         return f"{count(1, noun)} {each} {step}"
     waits, steps = (part.numerator, part.denominator) if part else (1, round(1 / per_step))
     return f"{count(waits, noun)} {'every' if waits == 1 else 'in'} {steps} {step}s"
+
+
+def part(when: str, phase: str = "", times: int = 0, apart: int = 0) -> str:
+    """When waits happen that are in no step: ``in set-up``, ``at each evaluation (every 500 steps)``,
+    ``in the one rollout seen``. `times` of the phase were seen, `apart` steps from each other."""
+    if not times:
+        return WHEN[when]
+    if times == 1 and not apart:
+        return f"in the one {phase} seen"
+    return f"at each {phase}" + (f" (every {apart} steps)" if apart > 1 else "")
 
 
 def in_column(per_step: float) -> str:

@@ -10,7 +10,7 @@ from gapless.model.finding import Caller
 from gapless.model.loading import Diagnosis
 from gapless.model.memory import MemoryReport
 from gapless.model.profile import Price
-from gapless.model.wording import WHEN, count, duration, number, percent, reach, size
+from gapless.model.wording import count, duration, number, part, percent, reach, size
 
 _WIDE, _NOTHING = 3.0, 1_000
 """A price whose range spans more than this factor is told as an upper limit; nanoseconds that are nothing."""
@@ -28,14 +28,14 @@ def often(frequency: Frequency, steady: int) -> str:
     """``8× in every step``, ``once every 10 steps``; `steady` is the number of steps that were looked at."""
     waits, when = frequency.waits, frequency.when
     if not waits:  # nobody waits: a pattern of the memory
-        return WHEN[when] if when != "no-steps" else ""
+        return part(when) if when != "no-steps" else ""
     told = "once" if waits == 1 else times(waits)
     if when == "some-steps":
         if frequency.every:
             return f"{told} every {frequency.every} steps"
         hit = round(frequency.per_step * steady / waits)
         return f"{told} in {hit} of {steady} steps"
-    return f"{told} {WHEN[when]}"
+    return f"{told} {part(when, frequency.phase, frequency.times, frequency.apart)}"
 
 
 def matters(one: Finding) -> bool:

@@ -16,8 +16,8 @@ Step = tuple[Entry, ...]
 
 
 def recorded(programme: Programme, steps: Steps) -> list[Step]:
-    """The steady steps that were recorded whole, in order; without those in which a model was evaluated,
-    if there are others."""
+    """The steady steps that were recorded whole, in order; without those in which a model was evaluated, or
+    that hold a rollout or the like, if there are others."""
     segments = {segment.tick: segment for segment in programme.segments}
     plain, all_of_them = [], []
     for number in steps.steady:
@@ -28,7 +28,7 @@ def recorded(programme: Programme, steps: Steps) -> list[Step]:
         bodies = (programme.bodies[segments[tick].body] for tick in ticks)
         step = tuple(programme.entries[position] for body in bodies for position in body)
         all_of_them.append(step)
-        if not any(segments[tick].evaluates for tick in ticks):
+        if number not in steps.mixed and not any(segments[tick].evaluates for tick in ticks):
             plain.append(step)
     return plain or all_of_them
 

@@ -22,7 +22,7 @@ from gapless.model.comparison import (
 )
 from gapless.model.memory_comparison import MemoryComparison, OwnerChange
 from gapless.model.table import Column, Row
-from gapless.model.wording import CAUSES, TENSORS, WHEN, binary_size, count, duration, rate
+from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, part, rate
 
 
 def tables(made: Comparison) -> tuple[Table, ...]:
@@ -212,8 +212,9 @@ def _costs(made: Comparison, one: FindingChange) -> tuple[str, str]:
     """What it cost before and costs after."""
     if made.of == "sessions":
         often = one.finding.frequency
+        when = part(often.when, often.phase, often.times)
         told = [
-            rate(n, "sync") if often.per_step else f"{count(n, 'sync')} {WHEN[often.when]}"
+            rate(n, "sync") if often.per_step else f"{count(n, 'sync')} {when}"
             for n in (one.calls_before, one.calls_after)
         ]
         return told[0], told[1]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from gapless.analyze.tables.memory import tables as memory_tables
-from gapless.model import Finding, Report, SourceLine, Table
+from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.table import Column, Row
-from gapless.model.wording import WHEN, duration, number, reach
+from gapless.model.wording import duration, number, part, reach
 
-_OUTSIDE = ("evaluation", "first-step", "set-up", "after")
+_OUTSIDE = ("phase", "evaluation", "first-step", "set-up", "after")
 
 
 def tables(report: Report) -> tuple[Table, ...]:
@@ -23,14 +21,22 @@ def tables(report: Report) -> tuple[Table, ...]:
 
 def _outside(report: Report) -> Table | None:
     """Syncs that are no part of a training step: one row for each phase."""
-    outside = [one for one in report.findings if one.frequency.when in _OUTSIDE]
+    parts: dict[str, list[Finding]] = {}
+    for one in report.findings:
+        if one.frequency.when in _OUTSIDE:
+            parts.setdefault(_part(one.frequency), []).append(one)
     rows = []
-    for when, group in groupby(outside, key=lambda one: one.frequency.when):
-        members = list(group)
+    for name, members in parts.items():
         waits = sum(one.frequency.waits for one in members)
-        rows.append(Row((WHEN[when], number(waits), _places(members))))
+        rows.append(Row((name, number(waits), _places(members))))
     columns = (Column("", "text"), Column("syncs"), Column("at", "text"))
     return Table(title="Outside of steps", columns=columns, rows=tuple(rows)) if rows else None
+
+
+def _part(often: Frequency) -> str:
+    """``at each evaluation (every 500 steps), 3 seen``, ``in set-up``."""
+    seen = f", {often.times} seen" if often.times > 1 else ""
+    return part(often.when, often.phase, often.times, often.apart) + seen
 
 
 def _places(findings: list[Finding]) -> str | SourceLine:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.verdicts.changes import changes
+from gapless.analyze.verdicts.changes import MOST, changes
+from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
 from gapless.model import Finding, Report, SourceLine, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
-from gapless.model.wording import count, duration, number, percent, rate, reach
+from gapless.model.wording import count, duration, percent, rate, reach
 
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
@@ -31,12 +32,16 @@ def verdict(found: Report) -> Verdict:
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)
     todo = _changes(found, estimate, late) if level == "act" else ()
+    if todo:
+        apart = beside(found)
+        first = added(found) > found.steps.waits_per_step
+        todo = (*apart, *todo)[:MOST] if first else (*todo[: MOST - len(apart)], *apart)
     return Verdict(
         sentence=sentence,
         level=level,
         why=tuple(_why(found, estimate, late, level)),
         do_first=todo or (_unpriced(found) if level == "act" else ()),
-        per="per step" if late is not None or syncs(found) else "in all",
+        per="per step" if late is not None or syncs(found) else _per(found),
         confidence=_confidence(found, estimate),
         not_seen=tuple(not_seen(found)),
     )
@@ -66,6 +71,12 @@ def _nothing_to_tell(found: Report) -> Verdict | None:
     )
 
 
+def _per(found: Report) -> str:
+    """What the numbers of changes are of where none of them is in a step."""
+    recurring = {one.frequency.phase for one in found.findings if one.frequency.times}
+    return f"at each {recurring.pop()}" if len(recurring) == 1 else "in all"
+
+
 # -- what a step loses ------------------------------------------------------------------------------
 
 
@@ -77,8 +88,7 @@ def _late(found: Report) -> Finding | None:
 
 def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
     in_steps = syncs(found)
-    evaluated = sum(one.frequency.waits for one in found.findings if one.frequency.when == "evaluation")
-    more = f"; {number(evaluated)} more in evaluation" if evaluated else ""
+    more, apart = between(found, bool(in_steps)), worth_fixing(found)
     if late is not None and late.price is not None and late.price.last >= LITTLE * late.price.of:
         step, waiting = late.price.of, late.price.last / late.price.of
         stalls = estimate.saved.most / step if estimate is not None and in_steps else 0.0
@@ -86,20 +96,20 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
         if stalls >= NOTHING:
             total = percent(min(waiting + stalls, 1.0))
             both = f"{lost}, up to {percent(stalls)} in {in_steps}"
-            return f"Your GPU would idle for {total} of each step: {both}", "act"
-        return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}", "act"
+            return f"Your GPU would idle for {total} of each step: {both}{more}", "act"
+        return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}{more}", "act"
     if not in_steps:
         sample = f"{count(found.steps.steady, 'training step')}"
-        if evaluated:
-            return f"No syncs in training steps; {number(evaluated)} in evaluation", "act"
+        if apart:
+            return f"No syncs in training steps{more}", "act"
         if found.steps.steady < ENOUGH:
             return f"Not enough was seen to tell: no syncs in {sample}", "unknown"
-        return f"Nothing worth fixing: no syncs in {sample}", "fine"
+        return f"Nothing worth fixing: no syncs in {sample}{more}", "fine"
     if estimate is None:
         return f"{in_steps}{more}", "act"
     most = estimate.saved.most / estimate.step.likely if estimate.step.likely else 0.0
-    if not evaluated and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
-        return f"Nothing worth fixing: {in_steps}{_only(found)}, {_below(most)} of a step", "fine"
+    if not apart and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
+        return f"Nothing worth fixing: {in_steps}{_only(found)}, {_below(most)} of a step{more}", "fine"
     bound = "up to " if _bounded(estimate) else ""
     return (
         f"{in_steps}: together {bound}{percent(most if bound else _likely(estimate))} of each step{more}",
@@ -226,9 +236,11 @@ def _unpriced(found: Report) -> tuple[Change, ...]:
     """The same list where nothing has a price: by syncs in a step, in evaluation where steps have none."""
     counts = {n: one.frequency.per_step for n, one in enumerate(found.findings) if one.frequency.per_step}
     if not counts:
-        recurring = ("evaluation", "no-steps")
+        together = len({one.frequency.phase for one in found.findings if one.frequency.times}) == 1
         counts = {
-            n: one.frequency.waits for n, one in enumerate(found.findings) if one.frequency.when in recurring
+            n: one.frequency.waits if together else float(one.frequency.total)
+            for n, one in enumerate(found.findings)
+            if one.frequency.when in ("evaluation", "phase", "no-steps")
         }
     return changes(found.findings, counts.items(), float(sum(counts.values())), unit="syncs")
 
@@ -241,10 +253,7 @@ def not_seen(found: Report) -> Iterator[str]:
     how, status, message = found.ending.how, found.ending.status, found.ending.message
     who = "The cell" if found.script == ("the cell",) else "The script"
     if how == "enough-steps":
-        steps = count(found.steps.seen, "training step")
-        evaluated = any(one.frequency.when == "evaluation" for one in found.findings)
-        rest = "checkpointing was" if evaluated else "evaluation and checkpointing were"
-        yield f"Only {steps} ran; {rest} not checked (`--steps all`)"
+        yield f"Only {count(found.steps.seen, 'training step')} ran; {missed(found)}"
     elif how == "exit" and status:
         yield f"{who} left with status {status}: only what ran until then was checked"
     elif how == "interrupted":

@@ -1,0 +1,177 @@
+"""Phases: parts of a run that recur less often than steps do, told by where in the loops their waits lie.
+
+What lies in a loop around the training loop, and not in that one, recurs with each of its passes. An
+evaluation is told by the model's mode, or by the name of the function; a checkpoint by ``torch.save``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from gapless.analyze.loop import Loop
+from gapless.analyze.steps import Steps
+from gapless.model import Event, Finding, Recurrence, Session, Site, Stack
+
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+ROLLOUT = "rollout"
+
+_COUNTED = ("epoch", "iteration", "update", "episode", "round", "trial", "fold")
+"""What passes of a loop are called, as its variable tells."""
+_NAMES = (
+    (EVALUATION, re.compile(r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation|test)(?:_|$)")),
+    (CHECKPOINT, re.compile(r"(?:^|_)(?:checkpoint|checkpoints|ckpt|save_model|save_state)(?:_|$)|^_?save$")),
+    (ROLLOUT, re.compile(r"(?:^|_)(?:rollout|rollouts|collect|trajectory|trajectories)(?:_|$)")),
+)
+
+
+KNOWN = (EVALUATION, CHECKPOINT, ROLLOUT)
+"""Phases that have a name of their own; others are called by the loop they are in."""
+
+
+def telling(phases: Iterable[Recurrence]) -> list[Recurrence]:
+    """Those of `phases` that have a name of their own, or all where none has."""
+    phases = list(phases)
+    return [one for one in phases if one.name in KNOWN] or phases
+
+
+def named(function: str) -> str:
+    """The phase that a function of this name is; "" where its name says none.
+
+    >>> named("evaluate_policy")
+    'evaluation'
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", function.rpartition(".")[2]).lower()
+    return next((name for name, pattern in _NAMES if pattern.search(words)), "")
+
+
+class Phases:
+    """Which phase each event of a session is in, and how often each phase was seen."""
+
+    def __init__(self, session: Session, steps: Steps, loops: Sequence[Loop]) -> None:
+        self._steps = steps
+        self._known = session.phases
+        self._by_site = _by_site(session, steps, loops) if steps.seen else {}
+        self._ticks: dict[str, set[int]] = {}
+        for event in session.events:
+            name = self.name(event)
+            if name:
+                self._ticks.setdefault(name, set()).add(event.tick)
+
+    def name(self, event: Event) -> str:
+        """The phase `event` is in; "" for training steps, set-up and what follows the last step."""
+        return EVALUATION if event.phase == "eval" else self._by_site.get(event.site, "")
+
+    def recurrence(self, name: str) -> Recurrence:
+        """How often the phase `name` was seen; never (`times` is 0) where no steps tell one from the next."""
+        if not self._steps.seen:
+            return Recurrence(name=name)
+        at = sorted({self._steps.of(tick) for tick in self._ticks.get(name, ())})
+        known = [one for one in self._known if one.name == name]
+        every = distance(at, self._steps.seen) or (known[0].every if len(known) == 1 else 0)
+        return Recurrence(name=name, every=every, times=len(at), line=known[0].line if known else None)
+
+    def steps(self) -> frozenset[int]:
+        """The steps in which there is more than a step: a phase that is part of the training."""
+        return frozenset(
+            self._steps.of(tick)
+            for name, ticks in self._ticks.items()
+            if name != EVALUATION
+            for tick in ticks
+        )
+
+
+def summed(known: Iterable[Recurrence], findings: Iterable[Finding]) -> tuple[Recurrence, ...]:
+    """The phases of a run with their syncs, those that were reached first; `known` are told by the source."""
+    found: dict[str, Recurrence] = {}
+    for one in findings:
+        often = one.frequency
+        if often.phase:
+            before = found.get(often.phase)
+            waits = often.waits + (before.waits if before else 0.0)
+            found[often.phase] = Recurrence(
+                name=often.phase, every=often.apart, times=often.times, waits=waits, line=one.line
+            )
+    rest = [one for one in known if one.name not in found]
+    return (*sorted(found.values(), key=lambda one: -one.waits), *sorted(rest, key=lambda one: not one.times))
+
+
+def distance(at: Sequence[int], seen: int) -> int:
+    """N where phases that came before the steps `at` came every N steps; 0 where they did not, or once.
+
+    What follows the last of the `seen` steps may come early: the run was over.
+    """
+    if len(at) > 2 and at[-1] == seen:
+        at = at[:-1]
+    between = {later - earlier for earlier, later in pairwise(at)}
+    return between.pop() if len(between) == 1 else 0
+
+
+def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int, str]:
+    """The phase of each site that waits in one.
+
+    What recurs with every single step is a part of it, in whatever loop it is.
+    """
+    calls = _most_calls(session.events)
+    found: dict[int, str] = {}
+    for number, site in enumerate(session.sites):
+        name = _phase(site, loops, calls.get(number, 0))
+        if name:
+            found[number] = name
+    steady = set(steps.steady)
+    at: dict[int, set[int]] = {}
+    for event in session.events:
+        if event.site in found and event.phase == "train":
+            at.setdefault(event.site, set()).add(steps.of(event.tick))
+    by_name: dict[str, set[int]] = {}
+    for number, name in found.items():
+        by_name.setdefault(name, set()).update(at.get(number, ()))
+    return {number: name for number, name in found.items() if not steady <= by_name[name] or len(steady) < 2}
+
+
+def _most_calls(events: Iterable[Event]) -> dict[int, int]:
+    """How often each site was reached between two marks, at most."""
+    most: dict[int, int] = {}
+    for event in events:
+        most[event.site] = max(most.get(event.site, 0), event.calls)
+    return most
+
+
+def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
+    """The phase that `site` is in by the loops that hold it; "" for the training loop, and for none."""
+    level = next((number for number, loop in enumerate(loops) if loop.holds(site.stack)), None)
+    if level is None:
+        return ""
+    if any(frame.library == "torch" and frame.file.endswith("serialization.py") for frame in site.stack):
+        return CHECKPOINT
+    if not level:
+        return ""
+    loop = loops[level]
+    depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
+    return _by_functions(site.stack[:depth]) or _by_place(loop, site.stack[depth].line, calls)
+
+
+def _by_functions(stack: Stack) -> str:
+    """The phase that the user's outermost function of a telling name is."""
+    return next((name for frame in reversed(stack) if frame.is_user and (name := named(frame.function))), "")
+
+
+def _by_place(loop: Loop, line: int, calls: int) -> str:
+    return at_place(loop, line, calls > 1)
+
+
+def at_place(loop: Loop, line: int, looped: bool) -> str:
+    """The phase by where in the loop's body it is, before or after the way to the steps.
+
+    `looped` says that it does the same several times.
+    """
+    before = line < loop.inner[0]
+    counted = next((word for word in _COUNTED if word in loop.target.lower()), "")
+    if before and looped and counted != "epoch":
+        return ROLLOUT
+    if counted:
+        return f"{counted} {'start' if before else 'end'}"
+    return f"pass of the loop at {os.path.basename(loop.file)}:{loop.first}"

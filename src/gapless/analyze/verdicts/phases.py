@@ -1,0 +1,89 @@
+"""What the verdict says of phases: what recurs between steps, and what was not reached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from gapless.analyze.phases import CHECKPOINT, EVALUATION, telling
+from gapless.analyze.verdicts.changes import changes
+from gapless.model import Change, Recurrence, Report
+from gapless.model.wording import number, part
+
+_NAMED = 3
+"""Phases that are told in the first sentence."""
+_BESIDE = 2
+"""Changes of phases that stand beside those that have a price."""
+_RARE = 0.1
+"""Syncs per step, shared out over the steps between them, that are not worth anybody's time."""
+
+
+def between(found: Report, steps_too: bool) -> str:
+    """``; 192 more at each rollout (every 16 steps)``, to follow what is said of steps; else ""."""
+    told: list[str] = []
+    seen = [one for one in found.phases if one.waits]
+    many = [one for one in seen if _shared_out(one, found) > _RARE]
+    for one in (many or seen)[:_NAMED]:
+        about = "" if one.waits == int(one.waits) else "about "
+        more = " more" if steps_too and not told else ""
+        when = part(_when(one.name), one.name, one.times, one.every)
+        told.append(f"{about}{number(round(one.waits))}{more} {when}")
+    return f"; {', '.join(told)}" if told else ""
+
+
+def _when(phase: str) -> str:
+    return "evaluation" if phase == EVALUATION else "phase"
+
+
+def added(found: Report) -> float:
+    """Syncs of all phases, shared out over the steps; a checkpoint has to copy what it saves."""
+    return sum(_shared_out(one, found) for one in found.phases if one.name != CHECKPOINT)
+
+
+def _shared_out(one: Recurrence, found: Report) -> float:
+    return one.waits / (one.every or max(found.steps.seen, 1))
+
+
+def worth_fixing(found: Report) -> bool:
+    """Whether what recurs between steps is more than a log line now and then."""
+    return added(found) > _RARE
+
+
+def beside(found: Report) -> tuple[Change, ...]:
+    """What to change in phases, which have no price."""
+    if not worth_fixing(found):
+        return ()
+    made: list[Change] = []
+    for phase in found.phases:
+        if phase.name == CHECKPOINT or not phase.waits or _shared_out(phase, found) <= _RARE:
+            continue
+        of = ((n, one.frequency) for n, one in enumerate(found.findings))
+        waits = {n: often.waits for n, often in of if often.phase == phase.name}
+        for one in changes(found.findings, waits.items(), phase.waits, unit="syncs")[:_BESIDE]:
+            what = f"{one.what} ({part(_when(phase.name), phase.name, 2)})"
+            made.append(msgspec.structs.replace(one, what=what, before=-1.0, after=-1.0))
+    return tuple(made[:_BESIDE])
+
+
+def missed(found: Report) -> str:
+    """What a run that was stopped did not come to, and the option with which it does."""
+    unreached = telling(one for one in found.phases if not one.times)
+    if unreached:
+        far = max(one.every for one in unreached) if all(one.every for one in unreached) else 0
+        verb = "was" if len(unreached) == 1 else "were"
+        names = " and ".join(_unreached(unreached))
+        return f"{names} {verb} not checked (`--steps {far or 'all'}`)"
+    seen = {one.name for one in found.phases}
+    usual = ((EVALUATION, "evaluation"), (CHECKPOINT, "checkpointing"))
+    rest = [name for word, name in usual if word not in seen]
+    if not rest:
+        return "what comes later was not checked (`--steps all`)"
+    return f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not checked (`--steps all`)"
+
+
+def _unreached(phases: list[Recurrence]) -> Iterator[str]:
+    for one in phases:
+        where = f" ({os.path.basename(one.line.file)}:{one.line.line})" if one.line is not None else ""
+        yield f"the {one.name}{f' every {one.every} steps' if one.every else ''}{where}"

@@ -1,0 +1,173 @@
+"""Phases: what recurs less often than steps is told by name and for each time it was seen."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from building import Simulation, library_line, line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.analyze import report
+from gapless.analyze.phases import distance, named
+from gapless.model import Ending, Recurrence, SourceLine
+from gapless.model.session import decode, encode
+
+SOURCE = "\n" * 9 + (
+    "for iteration in range(9):\n"  # 10
+    + "    rollout()\n" * 9
+    + "    for batch in loader:\n"  # 20
+    + "        work()\n" * 30
+    + "    log()\n" * 9
+)
+"""A loop from line 10 to 59 around the training loop from 20 to 50."""
+ROLLOUT, STEP, END = 12, 30, 55
+
+
+def read(file: str) -> str:
+    return SOURCE
+
+
+def play(iterations: int = 3, updates: int = 16, rollout: int = 64) -> Simulation:
+    run = Simulation()
+    run.wait(5, 4)
+    for _ in range(iterations):
+        run.wait(ROLLOUT, rollout)
+        run.events[-1] = msgspec.structs.replace(run.events[-1], calls=rollout)
+        for _ in range(updates):
+            run.mark("backward", 40)
+            run.wait(STEP)
+            run.step(45)
+        run.wait(END)
+    return run
+
+
+def told(run: Simulation, **session: object):
+    return [
+        (one.line.line, one.frequency.when, one.frequency.phase, one.frequency.waits, one.frequency.times)
+        for one in report(run.session(**session), read).findings
+    ]
+
+
+def test_a_rollout_is_no_set_up():
+    assert told(play()) == [
+        (STEP, "every-step", "", 1, 0),
+        (ROLLOUT, "phase", "rollout", 64, 3),
+        (END, "phase", "iteration end", 1, 3),
+        (5, "set-up", "", 4, 0),
+    ]
+    made = report(play().session(), read)
+    assert made.steps.waits_per_step == 1
+    assert made.sentence == "1 sync in every step; 64 more at each rollout (every 16 steps)"
+
+
+def test_one_rollout_of_a_run_that_was_stopped_is_one():
+    run = play(1, 12)
+    found = told(run, ending=Ending(how="enough-steps"))
+    assert (ROLLOUT, "phase", "rollout", 64, 1) in found
+    assert "64 more in the one rollout seen" in report(run.session(), read).sentence
+
+
+def test_what_the_source_knows_of_the_period_is_told_of_one():
+    known = (Recurrence(name="rollout", every=16, times=1),)
+    made = report(play(1, 12).session(phases=known), read)
+    assert "64 more at each rollout (every 16 steps)" in made.sentence
+
+
+def test_what_was_not_reached_is_named():
+    at = SourceLine("/work/train.py", 80)
+    known = (Recurrence(name="evaluation", every=500, line=at),)
+    made = report(play(1, 12).session(phases=known, ending=Ending(how="enough-steps")), read)
+    (told,) = made.verdict.not_seen
+    assert told.startswith("Only 12 training steps ran; the evaluation every 500 steps (train.py:80) was not")
+    assert "--steps 500" in told
+
+
+def test_a_pass_of_one_step_is_a_step():
+    """A loop around the steps that has one of them in each pass: its code is the step's own."""
+    run = play(iterations=12, updates=1)
+    assert {when for _, when, *_ in told(run)} == {"every-step", "set-up"}
+
+
+def test_a_checkpoint_is_told_by_torch_save():
+    run = Simulation()
+    saving = (library_line(900, "torch/serialization.py", "save"),)
+    for step in range(80):
+        run.mark("backward", 40)
+        run.step(45)
+        if step % 40 == 39:
+            run.wait(48, 6, below=saving)
+    (one,) = report(run.session(), read).findings
+    assert (one.frequency.phase, one.frequency.waits, one.frequency.times) == ("checkpoint", 6, 2)
+    assert report(run.session(), read).verdict.level == "fine"
+
+
+def test_an_evaluation_that_a_function_is_named_for():
+    run = play(2, 14, 0)
+    run.outer = ()
+    inner, outer = line(150, function="evaluate"), line(END, function="main")
+    site = msgspec.structs.replace(run.sites[0], stack=(inner, outer))
+    run.sites.append(site)
+    run.events.append(msgspec.structs.replace(run.events[-1], site=len(run.sites) - 1, waits=9))
+    found = [one.frequency for one in report(run.session(), read).findings if one.line.line == 150]
+    assert [(one.when, one.waits, one.times) for one in found] == [("evaluation", 9, 1)]
+
+
+@pytest.mark.parametrize(
+    ("function", "phase"),
+    [
+        ("evaluate", "evaluation"),
+        ("Trainer.evaluation_loop", "evaluation"),
+        ("runValidation", "evaluation"),
+        ("collect_rollouts", "rollout"),
+        ("save_checkpoint", "checkpoint"),
+        ("latest", ""),
+        ("evaluated", ""),
+        ("main", ""),
+    ],
+)
+def test_names(function, phase):
+    assert named(function) == phase
+
+
+@given(st.integers(2, 50), st.integers(1, 6), st.integers(0, 49), st.integers(0, 49))
+def test_a_distance_is_the_one_there_is(every, times, first, early):
+    at = [first + every * n for n in range(times)]
+    assert distance(at, at[-1] + 1) == (every if times > 1 else 0)
+    if times > 1:  # the last of them follows the end of the run, whenever that was
+        cut = at[-1] + min(early, every)
+        assert distance([*at, cut], cut) in (every, 0) if cut > at[-1] else True
+
+
+WAITS = st.tuples(
+    st.sampled_from([5, ROLLOUT, 22, STEP, END, 70]), st.integers(1, 90), st.sampled_from(["train", "eval"])
+)
+
+
+@given(st.lists(st.lists(WAITS, max_size=4), max_size=14), st.sampled_from([read, lambda file: ""]))
+def test_each_wait_is_in_one_finding_in_whatever_phase(steps, source):
+    run = Simulation()
+    for number, waits in enumerate(steps):
+        for where, times, phase in waits:
+            run.phase = phase
+            run.wait(where, times)
+        if number < len(steps) - 1:
+            run.mark("backward", 40)
+            run.step(45)
+    session = run.session()
+    made = report(session, source)
+    recorded = sum(event.waits for event in session.events)
+    assert sum(one.frequency.total for one in made.findings) == recorded
+    for one in made.findings:
+        often = one.frequency
+        assert not often.times or often.waits * often.times == pytest.approx(often.total)
+        assert bool(often.phase) == (often.when in ("evaluation", "phase"))
+    for phase in made.phases:
+        parts = [one.frequency.waits for one in made.findings if one.frequency.phase == phase.name]
+        assert phase.waits == pytest.approx(sum(parts))
+
+
+@given(st.sampled_from([True, False]))
+def test_phases_are_saved(cut):
+    session = play().session(phases=(Recurrence(name="rollout", every=16, times=2),), cut=3.5 if cut else 0.0)
+    assert decode(encode(session)) == session
