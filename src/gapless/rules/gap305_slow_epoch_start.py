@@ -79,6 +79,7 @@ class SlowEpochStart(LoaderRule):
         yield Hit(
             evidence=(whole, share),
             remedy="; ".join(found.remedies) or self.advice,
+            change=found.change,
             idle=round(stall / found.steps),
             steps=1,
         )
@@ -91,6 +92,16 @@ class _Stall(NamedTuple):
     step: float
     parts: dict[str, float]
     remedies: list[str]
+
+    @property
+    def change(self) -> str:
+        """What to do where it is not the workers' starting that takes the time."""
+        longest = max(self.parts, key=lambda name: self.parts[name])
+        return _CHANGES.get(longest, "")
+
+
+_ORDER, _STREAM = "drawing the order", "the stream that begins anew (opens its files, fills its buffer)"
+_CHANGES = {_ORDER: "draw the order in blocks, as it goes", _STREAM: "let one pass go through several epochs"}
 
 
 def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
@@ -117,8 +128,13 @@ def _measured(use: LoaderUse, made: Diagnosis) -> _Stall | None:
                 f"{duration(transfer.start + transfer.boot)}, if no threads and no CUDA run by then"
             )
     parts["opening what the dataset reads from"] = opened
-    parts["the stream that begins anew (opens its files, fills its buffer)"] = begin.again
-    parts["drawing the order"] = begin.shuffle
+    parts[_STREAM] = begin.again
+    parts[_ORDER] = begin.shuffle
+    if begin.shuffle > max(_LEAST, opened):
+        remedies.append(
+            f"the sampler takes {duration(begin.shuffle)} until its first position: draw the order with one "
+            "`torch.randperm`, or in blocks as it goes"
+        )
     if begin.again > max(_LEAST, opened):
         remedies.append(
             f"the stream begins anew in every pass ({duration(begin.again)}): let one pass go through "
