@@ -27,6 +27,7 @@ from gapless.render import ALONE, renderer
 
 if TYPE_CHECKING:
     from gapless.capture.children import Plan
+    from gapless.capture.stopping import Stopper
     from gapless.emulate.emulator import Emulator
 
 _CHILD = "gapless.commands._child:start"
@@ -196,8 +197,6 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         _output.give_way()
     children.stand_down()
     emulator = _emulator(wishes, stopper)
-    if wishes.longer:
-        emulator.recorder.between_marks = stopper.between
     conclusion.look_on()
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
@@ -252,7 +251,7 @@ def _check_trace(wishes: Wishes) -> None:
         raise UsageError(f"{path} is no profile to calibrate with: give the JSON that torch.profiler wrote")
 
 
-def _emulator(wishes: Wishes, stopper: object) -> Emulator:
+def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
     try:
         from gapless.emulate.emulator import Emulator
     except ModuleNotFoundError as error:
@@ -262,7 +261,8 @@ def _emulator(wishes: Wishes, stopper: object) -> Emulator:
     return Emulator(
         wishes.gpu,
         wishes.devices or _ranks.here(),
-        on_mark=stopper,  # type: ignore[arg-type]
+        on_mark=stopper,
+        between_marks=stopper.between if wishes.longer else None,
         programme=wishes.prices,
         memory=wishes.memory,
         lasting=True,

@@ -54,9 +54,10 @@ class Emulator:
     Without `devices` there are as many as ranks on this machine (torchrun says so), or one.
 
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
-    may raise to stop the script. With `programme` the session holds what the last steps asked of the device,
-    with `memory` what was asked of its memory. One that is `lasting`, on until the process ends, starts
-    sooner: it imports nothing of torch that the script may never use.
+    may raise to stop the script; so may `between_marks`, which is told the seconds since the beginning at
+    each wait and batch in between. With `programme` the session holds what the last steps asked of the
+    device, with `memory` what was asked of its memory. One that is `lasting`, on until the process ends,
+    starts sooner: it imports nothing of torch that the script may never use.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
     Raises:
@@ -69,6 +70,7 @@ class Emulator:
         devices: int | None = None,
         *,
         on_mark: Callable[[Mark], None] | None = None,
+        between_marks: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         programme: bool = False,
         memory: bool = False,
@@ -81,6 +83,7 @@ class Emulator:
         self.devices = devices
         self.recorder = Recorder(clock)
         self.recorder.on_mark = on_mark
+        self.recorder.between_marks = between_marks
         if programme:
             self.recorder.programme = ProgrammeRecorder(self.gpu)
         self.core = Core(self.gpu, devices, self.recorder, clock)
