@@ -21,6 +21,10 @@ part of the loop that recurs between steps, which `Frequency.phase` names; ``aft
 """
 
 
+RARE = 10
+"""A value that is read every so many steps is read as it should be."""
+
+
 class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How often: `waits` per occurrence: per step where `when` is a kind of step, per phase where `times`
     says how many of them were seen, else in all.
@@ -40,6 +44,11 @@ class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     phase: str = ""
     times: int = 0
     apart: int = 0
+
+    @property
+    def rare(self) -> bool:
+        """Whether it is as seldom as a log should be: every ten steps or less often."""
+        return self.when == "some-steps" and self.every >= RARE
 
 
 class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

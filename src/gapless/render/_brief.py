@@ -30,7 +30,8 @@ def plain(text: str) -> str:
 
 def level(one: Finding) -> Level:
     """``warning`` for what costs training steps, ``note`` for set-up, evaluation and what costs nothing."""
-    if one.frequency.when not in _RECURRING or one.code.startswith(_OF_THE_PROFILE):
+    often = one.frequency
+    if often.when not in _RECURRING or often.rare or one.code.startswith(_OF_THE_PROFILE):
         return "note"
     loss = one.loss
     if loss is not None and (loss.idle or loss.blocked) and loss.share < _MATTERS:

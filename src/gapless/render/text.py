@@ -53,7 +53,7 @@ def _matters(one: Finding, total: int) -> bool:
     if loss is not None and (loss.idle or loss.blocked):
         # Other tools would name a long wait first: that it costs nothing is worth knowing.
         return loss.share >= _MATTERS or (total > 0 and loss.blocked >= _LONG * total)
-    return one.frequency.when in _IN_STEPS
+    return one.frequency.when in _IN_STEPS and not one.frequency.rare
 
 
 def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
@@ -61,7 +61,7 @@ def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
     rest = [one for one in report.findings if one not in shown]
     if not rest:
         return False
-    inside = [one for one in rest if one.frequency.when in _IN_STEPS]
+    inside = [one for one in rest if one.frequency.when in _IN_STEPS and not one.frequency.rare]
     if inside:
         canvas.blank()
         lost = max((one.loss.share for one in inside if one.loss), default=0.0)

@@ -20,21 +20,23 @@ def tables(report: Report) -> tuple[Table, ...]:
 
 
 def _outside(report: Report) -> Table | None:
-    """Syncs that are no part of a training step: one row for each phase."""
+    """Syncs that are no part of each training step: one row for each phase."""
     parts: dict[str, list[Finding]] = {}
     for one in report.findings:
-        if one.frequency.when in _OUTSIDE:
+        if one.frequency.when in _OUTSIDE or one.frequency.rare:
             parts.setdefault(_part(one.frequency), []).append(one)
     rows = []
     for name, members in parts.items():
         waits = sum(one.frequency.waits for one in members)
         rows.append(Row((name, number(waits), _places(members))))
     columns = (Column("", "text"), Column("syncs"), Column("at", "text"))
-    return Table(title="Outside of steps", columns=columns, rows=tuple(rows)) if rows else None
+    return Table(title="Other than in each step", columns=columns, rows=tuple(rows)) if rows else None
 
 
 def _part(often: Frequency) -> str:
-    """``at each evaluation (every 500 steps), 3 seen``, ``in set-up``."""
+    """``at each evaluation (every 500 steps), 3 seen``, ``in set-up``, ``every 10 steps, as it should be``."""
+    if often.rare:
+        return f"every {often.every} steps, as it should be"
     seen = f", {often.times} seen" if often.times > 1 else ""
     return part(often.when, often.phase, often.times, often.apart) + seen
 

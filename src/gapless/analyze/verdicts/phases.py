@@ -63,7 +63,7 @@ def beside(found: Report) -> tuple[Change, ...]:
         waits = {n: often.waits for n, often in of if often.phase == phase.name}
         for one in changes(found.findings, waits.items(), phase.waits, unit="syncs")[:_BESIDE]:
             what = f"{one.what} ({part(_when(phase.name), phase.name, 2)})"
-            made.append(msgspec.structs.replace(one, what=what, before=-1.0, after=-1.0))
+            made.append(msgspec.structs.replace(one, what=what))
     return tuple(made[:_BESIDE])
 
 

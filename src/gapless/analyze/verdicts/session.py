@@ -31,17 +31,13 @@ def verdict(found: Report) -> Verdict:
     estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)
-    todo = _changes(found, estimate, late) if level == "act" else ()
-    if todo:
-        apart = beside(found)
-        first = added(found) > found.steps.waits_per_step
-        todo = (*apart, *todo)[:MOST] if first else (*todo[: MOST - len(apart)], *apart)
+    todo, per = _to_do(found, estimate, late) if level == "act" else ((), "")
     return Verdict(
         sentence=sentence,
         level=level,
         why=tuple(_why(found, estimate, late, level)),
-        do_first=todo or (_unpriced(found) if level == "act" else ()),
-        per="per step" if late is not None or syncs(found) else _per(found),
+        do_first=todo,
+        per=per,
         confidence=_confidence(found, estimate),
         not_seen=tuple(not_seen(found)),
     )
@@ -198,6 +194,18 @@ def _confidence(found: Report, estimate: Estimate | None) -> str:
 # -- what to do first -----------------------------------------------------------------------------------
 
 
+def _to_do(
+    found: Report, estimate: Estimate | None, late: Finding | None
+) -> tuple[tuple[Change, ...], str]:
+    """The changes of steps and of phases, and what their numbers are of."""
+    todo, apart = _changes(found, estimate, late), beside(found)
+    if not todo and not apart:
+        return _unpriced(found), "per step" if syncs(found) else _per(found)
+    if added(found) > found.steps.waits_per_step:  # phases have the most syncs
+        return (*apart, *todo)[:MOST], "per step" if todo else ""
+    return (*todo[: MOST - len(apart)], *apart), "per step" if todo else ""
+
+
 def _changes(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[Change, ...]:
     if estimate is None and late is None:
         return ()
@@ -224,7 +232,7 @@ def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> l
     before = 0
     for at, saved in zip(prices.shortest, prices.saved, strict=True):
         position = positions.get(id(prices.each[at]))
-        if position is not None:
+        if position is not None and not findings[position].frequency.rare:
             added.append((position, float(saved - before)))
         before = saved
     if bound and before:  # an upper limit of all, shared out as the likely savings are
@@ -234,7 +242,8 @@ def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> l
 
 def _unpriced(found: Report) -> tuple[Change, ...]:
     """The same list where nothing has a price: by syncs in a step, in evaluation where steps have none."""
-    counts = {n: one.frequency.per_step for n, one in enumerate(found.findings) if one.frequency.per_step}
+    steady = ((n, one.frequency) for n, one in enumerate(found.findings))
+    counts = {n: often.per_step for n, often in steady if often.per_step and not often.rare}
     if not counts:
         together = len({one.frequency.phase for one in found.findings if one.frequency.times}) == 1
         counts = {
