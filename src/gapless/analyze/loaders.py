@@ -77,15 +77,19 @@ def _found(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
 
 
 def _price(use: LoaderUse, hit: Hit) -> Price:
-    """What a step would be shorter without waiting for its batches, over what the estimate allows."""
-    late = use.late if use.late.likely == hit.idle else Range(hit.idle, hit.idle, hit.idle)
+    """How much shorter a step would be, over what the estimate allows: what is left of waiting is not saved."""
+    waits = use.late.likely == hit.idle
+    late = use.late if waits else Range(hit.idle, hit.idle, hit.idle)
+    left = use.left if waits else Range()
+    likely = max(late.likely - left.likely, 0)
+    least, most = sorted((max(late.least - left.least, 0), max(late.most - left.most, 0)))
     return Price(
-        alone=late.likely,
-        last=late.likely,
-        least_alone=late.least,
-        least_last=late.least,
-        most_alone=late.most,
-        most_last=late.most,
+        alone=likely,
+        last=likely,
+        least_alone=min(least, likely),
+        least_last=min(least, likely),
+        most_alone=max(most, likely),
+        most_last=max(most, likely),
         removal="free",
         estimated=True,
         of=use.step.likely + late.likely,

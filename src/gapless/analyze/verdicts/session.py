@@ -82,11 +82,19 @@ def _late(found: Report) -> Finding | None:
     return max(inputs, key=lambda one: one.price.last if one.price else 0, default=None)
 
 
+def _waits_for_data(found: Report, late: Finding | None) -> float:
+    """Nanoseconds of a step that the GPU waits for its batch; the advised setting may leave some of it."""
+    if late is None or late.price is None:
+        return 0.0
+    return max([late.price.last, *(use.late.likely for use in found.loaders if use.line == late.line)])
+
+
 def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
     in_steps = syncs(found)
     more, apart = between(found, bool(in_steps)), worth_fixing(found)
-    if late is not None and late.price is not None and late.price.last >= LITTLE * late.price.of:
-        step, waiting = late.price.of, late.price.last / late.price.of
+    waits = _waits_for_data(found, late)
+    if late is not None and late.price is not None and waits >= LITTLE * late.price.of:
+        step, waiting = late.price.of, waits / late.price.of
         stalls = estimate.saved.most / step if estimate is not None and in_steps else 0.0
         lost = f"{percent(waiting)} waiting for data"
         if stalls >= NOTHING:
