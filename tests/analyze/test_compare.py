@@ -544,7 +544,7 @@ class TestSessions:
         for _ in range(12):
             simulation.step(95)
         made = compare_reports(("a", self.run(1)), ("b", report(simulation.session(), lambda file: "")))
-        assert made.sentence.startswith("No syncs in training steps instead of ")
+        assert made.sentence.startswith("No syncs per training step instead of ")
         assert made.length.after == 0
 
     def test_as_before(self):

@@ -173,12 +173,18 @@ print('reached the end')
 """
 
 
+def assert_a_sync_in_each_of(steady, report):
+    text = " ".join(report.split())
+    assert "1 sync in every step" in text
+    assert f"train.py · emulated NVIDIA Counting Frame · {steady} steady steps" in text
+
+
 def test_stops_after_enough_steps(write, fake_gapless):
     write("train.py", LOOP.format(n=1000, after="print(i)"))
     seen = fake_gapless("check", "train.py")
     assert seen.returncode == 0
     assert seen.stdout.splitlines()[:12] == [*map(str, range(11)), ""]
-    assert "1 wait per training step in 10 steady steps of train.py" in seen.stdout
+    assert_a_sync_in_each_of(10, seen.stdout)
     assert "reached the end" not in seen.stdout
     assert "gapless: stopped after 12 steps" in seen.stderr
     assert "Traceback" not in seen.stderr
@@ -188,7 +194,7 @@ def test_all_steps(write, fake_gapless):
     write("train.py", LOOP.format(n=30, after="pass"))
     seen = fake_gapless("check", "--steps", "all", "train.py")
     assert "reached the end" in seen.stdout
-    assert "1 wait per training step in 28 steady steps" in seen.stdout
+    assert_a_sync_in_each_of(28, seen.stdout)
 
 
 SWALLOWING = """import gpu
@@ -258,7 +264,7 @@ def test_failing_after_some_steps_still_reports(write, fake_gapless):
     seen = fake_gapless("check", "-q", "train.py")
     assert seen.returncode == 1
     assert "AssertionError: lost" in seen.stderr
-    assert "1 wait per training step in 3 steady steps" in seen.stdout
+    assert_a_sync_in_each_of(3, seen.stdout)
     assert "The script failed (AssertionError: lost)" in " ".join(seen.stdout.split())
 
 
@@ -269,7 +275,7 @@ def test_what_cannot_be_emulated_is_one_line(write, fake_gapless):
     assert "Traceback" not in seen.stderr
     text = " ".join(seen.stdout.split())
     assert "train.py:3: a Triton kernel needs a GPU: run it on one" in text
-    assert "1 wait in train.py" in text
+    assert "1 sync in train.py, but no training step was seen" in text
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -285,7 +291,7 @@ def test_signals_end_the_script_and_not_the_report(number, status, write, tmp_pa
     process.send_signal(number)
     seen = finish(process)
     assert seen.returncode == status
-    assert "1 wait per training step in 2 steady steps" in seen.stdout
+    assert_a_sync_in_each_of(2, seen.stdout)
     assert "interrupted" in seen.stdout
 
 
@@ -314,14 +320,14 @@ def test_a_rank_that_waits_for_another_one_can_be_ended(write, tmp_path):
     process.send_signal(signal.SIGTERM)
     seen = finish(process)
     assert seen.returncode == 143
-    assert "1 wait per training step in 2 steady steps" in seen.stdout
+    assert_a_sync_in_each_of(2, seen.stdout)
 
 
 def test_hard_exit_is_reported_and_saved(write, fake_gapless, tmp_path):
     write("train.py", LOOP.format(n=4, after="pass") + "import os\nos._exit(6)\n")
     seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py")
     assert seen.returncode == 6
-    assert "1 wait per training step" in seen.stdout
+    assert_a_sync_in_each_of(2, seen.stdout)
     assert json.loads((tmp_path / "run.gapless.json").read_bytes())["session"]["ending"]["status"] == 6
 
 

@@ -30,13 +30,14 @@ def words(text: str) -> str:
 def test_report_and_progress(train, fake_gapless):
     seen = fake_gapless("check", "--steps", "9", "train.py")
     assert seen.returncode == 0
-    assert words(seen.stdout).startswith(
-        "2.3 waits per training step (2 to 3) in 9 steady steps of train.py "
-        "on an emulated NVIDIA Counting Frame."
-    )
-    assert "every step, 2×" in seen.stdout
-    assert "every 3 steps, 1×" in seen.stdout
-    assert "set-up      5 waits at train.py:2" in seen.stdout
+    said = words(seen.stdout)
+    assert said.startswith("2 to 3 syncs in every step. (counted on an emulated NVIDIA Counting Frame)")
+    assert "train.py:4, 6 2.3 → 0 syncs" in said
+    assert "9 steady steps, each ending with SGD.step" in said
+    assert "GAP101 item-read 2× in every step train.py:4" in said
+    assert "GAP101 item-read once every 3 steps train.py:6" in said
+    assert "in set-up 5 train.py:2" in said
+    assert "11 training steps ran; evaluation and checkpointing were not checked (`--steps all`)" in said
     assert seen.stderr.splitlines()[0] == (
         "gapless: running train.py on an emulated Counting Frame until 9 steady steps"
     )
@@ -51,7 +52,11 @@ def test_all_unfolds(train, fake_gapless):
     seen = fake_gapless("check", "-q", "--steps", "all", "--all", "train.py")
     assert "│ gpu.wait(5)" in seen.stdout
     assert "│ gpu.wait(7)" in seen.stdout
-    assert "evaluation, 7×" in seen.stdout
+    said = words(seen.stdout)
+    assert said.startswith("2 to 3 syncs in every step; 7 more in evaluation.")
+    assert "GAP101 item-read 7× in evaluation train.py:9" in said
+    assert "GAP101 item-read 5× in set-up train.py:2" in said
+    assert "Not checked" not in said
 
 
 def test_json_is_the_last_line(train, fake_gapless):
@@ -62,7 +67,7 @@ def test_json_is_the_last_line(train, fake_gapless):
 GATES = [
     ((), 0, ""),
     (("--max-waits", "3"), 0, ""),
-    (("--max-waits", "2"), 1, "2.3 waits per training step, over the bound of 2 (--max-waits)"),
+    (("--max-waits", "2"), 1, "2.3 syncs per training step, over the bound of 2 (--max-waits)"),
     (("--max-waits", "0"), 1, "over the bound of 0 (--max-waits)"),
     (("--fail-on", "GAP101"), 1, "GAP101 at 2 lines (--fail-on)"),
     (("--fail-on", "gap1"), 1, "GAP101 at 2 lines (--fail-on)"),
@@ -76,7 +81,7 @@ def test_gates(options, status, reason, train, fake_gapless):
     assert seen.returncode == status
     assert reason in seen.stderr
     assert bool(reason) == bool(seen.stderr)
-    assert "waits per training step" in seen.stdout
+    assert "2 to 3 syncs in every step" in words(seen.stdout)
 
 
 def test_set_up_and_evaluation_pass_a_gate(write, fake_gapless):
@@ -120,7 +125,7 @@ def test_rank_0_speaks_for_all_and_each_saves(train, fake_gapless, tmp_path):
             "check", "--max-waits", "0", "-o", "run.gapless.json", "train.py", RANK=rank, WORLD_SIZE="2"
         )
         assert seen.returncode == (1 if rank == "0" else 0)
-        assert ("per training step" in seen.stdout) == (rank == "0")
+        assert ("in every step" in seen.stdout) == (rank == "0")
         assert ("running" in seen.stderr) == (rank == "0")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run.gapless.json",
@@ -131,7 +136,9 @@ def test_rank_0_speaks_for_all_and_each_saves(train, fake_gapless, tmp_path):
 
 def test_a_script_that_calls_itself_rank_1_is_still_reported(write, fake_gapless):
     write("train.py", "import os\nos.environ.update(RANK='1', WORLD_SIZE='2')\n")
-    assert "No waits in train.py" in fake_gapless("check", "-q", "train.py").stdout
+    assert "No syncs in train.py, but no training step was seen" in words(
+        fake_gapless("check", "-q", "train.py").stdout
+    )
 
 
 def test_colour_on_request_only(train, fake_gapless):

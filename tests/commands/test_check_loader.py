@@ -89,8 +89,8 @@ def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
     assert json.loads(again.stdout)["findings"] == document["findings"]
     # The measurement is there for the other commands, too.
     taken = python("-m", "gapless", "loader", "-f", "json", "run.json", "--step-ms", "1000")
-    assert json.loads(taken.stdout)["diagnosis"]["demand"]["step"] == 1e9
-    assert json.loads(taken.stdout)["diagnosis"]["dataset"] == "Photos"
+    measured = json.loads(taken.stdout)["loader"]
+    assert (measured["demand"]["step"], measured["dataset"]) == (1e9, "Photos")
 
 
 def test_what_it_yields_wrongly_fails_the_gate(train, python):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,8 @@ def test_the_check_tells_of_the_leak(saved) -> None:
     out = " ".join(saved[1].split())
     assert "GAP405 memory-grows" in out
     assert "kept.append(model(batch))" in out
-    assert "memory, device 0: at most" in out
+    assert re.search(r"reserved \S+ 24 MiB allocated \S+ 18\.1 MiB", out)
+    assert "At the peak, in step 12 of 12: 18.1 MiB allocated" in out
     assert "what kernels ask for inside" in out
 
 
@@ -79,8 +81,9 @@ def test_it_fits_or_not(saved, capsys) -> None:
 def test_json_has_findings_and_steps(saved, capsys) -> None:
     found = json.loads(run(capsys, "-f", "json", "--search", "-q", saved[0])[1])
     assert [one["code"] for one in found["findings"]] == ["GAP405"]
-    assert len(found["ends"]) == 12
-    assert found["growth"][0]["line"]["code"].startswith("kept.append")
+    (memory,) = found["memory"]
+    assert len(memory["ends"]) == 12
+    assert memory["growth"][0]["line"]["code"].startswith("kept.append")
 
 
 def test_a_session_without_memory_is_refused(saved, capsys, tmp_path) -> None:

@@ -106,7 +106,8 @@ def test_show(tmp_path, capsys):
     save(session, path)
     status, out, err = run(capsys, "show", path)
     assert (status, err) == (0, "")
-    assert out.startswith("1 wait per training step in 10 steady steps of train.py.\n")
+    assert out.startswith("1 sync in every step.\n")
+    assert "train.py · 10 steady steps, each ending with SGD.step\n" in out
     assert "/nowhere/train.py:7 in train\n  │ loss.item()\n" in out
     status, out, _ = run(capsys, "show", "-f", "json", path)
     assert json.loads(out)["steps"]["waits_per_step"] == 1

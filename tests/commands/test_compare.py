@@ -105,9 +105,12 @@ def test_json(tmp_path, capsys):
     status, out, _ = run(capsys, "-f", "json", before, after)
     document = json.loads(out)
     assert status == 0
-    assert (document["format"], document["of"], document["per"]) == ("gapless-comparison", "profiles", "step")
-    assert document["length"]["after"] == pytest.approx(600_000)
-    assert document["before"]["name"] == str(before)
+    assert (document["format"], document["version"], document["kind"]) == ("gapless-report", 2, "comparison")
+    assert document["verdict"].startswith("The step takes 600 µs instead of 1,000")
+    made = document["comparison"]
+    assert (made["of"], made["per"]) == ("profiles", "step")
+    assert made["length"]["after"] == pytest.approx(600_000)
+    assert made["before"]["name"] == str(before)
 
 
 def test_saved_profiles_and_traces_go_together(tmp_path, capsys):
@@ -148,7 +151,7 @@ def test_two_sessions(tmp_path, capsys):
     before, after = session(tmp_path / "a.gapless.json", 3), session(tmp_path / "b.gapless.json", 0)
     status, out, _ = run(capsys, before, after)
     assert status == 0
-    assert out.startswith("No waits per training step instead of 3; 1 finding gone.\n")
+    assert out.startswith("No syncs per training step instead of 3; 1 finding gone.\n")
     assert "gone GAP101" in out
 
 
@@ -206,7 +209,7 @@ class TestTheGate:
         assert run(capsys, "--fail-on-regression", 40, some, more)[0] == 0
         status, _, err = run(capsys, "--fail-on-regression", 1000, none, some)
         assert status == 1
-        assert "more waits than before, over the bound" in err
+        assert "more syncs than before, over the bound" in err
 
     def test_within_the_spread_is_no_regression(self):
         change = msgspec.structs.replace
@@ -223,7 +226,7 @@ class TestTheGate:
         side = Side(name="x")
         length = Measure(name="waits", before=0, after=1, unit="waits")
         made = Comparison(sentence="", of="sessions", per="step", before=side, after=side, length=length)
-        assert regression(made, 5)[0].startswith("more waits than before")
+        assert regression(made, 5)[0].startswith("more syncs than before")
 
     def test_each_new_finding_is_named_with_its_line(self, tmp_path, capsys):
         """Two waits are gone and two have come: as many as before, and no gate passes it."""
@@ -231,7 +234,7 @@ class TestTheGate:
         after = waiting(tmp_path / "b.json", {7: "acc.item()", 8: "print(rate)", 9: "x[mask]"})
         status, out, err = run(capsys, "--fail-on-regression", 0, before, after)
         assert status == 1
-        assert out.startswith("3 waits per training step, as before; 2 findings gone, 2 new.")
+        assert out.startswith("3 syncs per training step, as before; 2 findings gone, 2 new.")
         assert err.splitlines() == [
             "gapless: new: GAP101 item-read at /work/train.py:7: acc.item() (--fail-on-regression)",
             "gapless: new: GAP101 item-read at /work/train.py:8: print(rate) (--fail-on-regression)",
@@ -260,7 +263,7 @@ class TestTheGate:
         after = waiting(tmp_path / "b.json", {7: "loss.item()"}, times=2)
         status, _, err = run(capsys, "--fail-on-regression", 0, before, after)
         assert status == 1
-        assert "more: GAP101 item-read at /work/train.py:7, 2 waits per step instead of 1 wait" in err
+        assert "more: GAP101 item-read at /work/train.py:7, 2 syncs per step instead of 1 sync" in err
 
     def test_a_new_finding_of_a_trace(self):
         """Findings of traces have lines without their text: they move with their function."""
@@ -335,7 +338,7 @@ class TestCallables:
     def test_the_same(self, losses, capsys):
         status, out, err = run(capsys, "losses.py:original", "losses.py:fixed", *self.quick)
         assert (status, err) == (0, "")
-        assert out.startswith("The same; no waits a call instead of 2.\n")
+        assert out.startswith("The same; no sync per call instead of 2.\n")
         assert "GAP112 boolean-mask-read" in out
         assert "losses.py:9 original" in out
         assert max(map(len, out.splitlines())) <= 80
@@ -344,17 +347,22 @@ class TestCallables:
         status, out, _ = run(capsys, "losses.py:original", "losses.py:wrong", *self.quick)
         assert status == 1
         assert out.startswith("Not the same: case `empty mask`, output is 0 instead of nan")
-        again = next(line for line in out.splitlines() if line.startswith("  again: gapless compare "))
-        words = shlex.split(again.removeprefix("  again: gapless compare "))
+        again = next(line for line in out.splitlines() if line.startswith("  again "))
+        words = shlex.split(again)
+        assert words[:3] == ["again", "gapless", "compare"]
+        words = words[3:]
         status, out, _ = run(capsys, *words)
         assert status == 1
         assert "cases   1 not the same, on " in out
 
     def test_json(self, losses, capsys):
         status, out, _ = run(capsys, "-f", "json", "losses.py:original", "losses.py:wrong", *self.quick)
-        made = json.loads(out)
+        document = json.loads(out)
         assert status == 1
-        assert (made["format"], made["version"], made["same"]) == ("gapless-proof", 1, False)
+        assert (document["kind"], document["level"]) == ("proof", "failed")
+        made = document["proof"]
+        assert document["verdict"] == made["verdict"]
+        assert made["same"] is False
         assert made["time"] is None
         assert [cost["waits"] for cost in made["costs"]] == [2, 0]
         failed = {case["name"]: case for case in made["cases"] if case["outcome"] == "differs"}
@@ -391,7 +399,7 @@ class TestCallables:
 
     def test_time_is_measured_and_marked(self, losses, capsys):
         words = ("losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--seconds", 0.05)
-        made = json.loads(run(capsys, "-f", "json", *words, "--device", "cpu")[1])
+        made = json.loads(run(capsys, "-f", "json", *words, "--device", "cpu")[1])["proof"]
         assert made["time"]["clock"] == "CPU"
         assert made["time"]["rounds"] >= 8
         assert "CPU time" in run(capsys, *words, "--device", "cpu")[1]
@@ -539,7 +547,7 @@ class TestScripts:
         status = main(["compare", f"{script} --read", str(script)])
         out, err = capfd.readouterr()
         assert status == 0
-        assert out.startswith("No waits per training step instead of 1; 1 finding gone.\n")
+        assert out.startswith("No syncs per training step instead of 1; 1 finding gone.\n")
         assert err.count("loss ") == 6
 
     def test_a_script_that_fails_keeps_its_status(self, tmp_path, write, capfd):
@@ -568,7 +576,7 @@ class TestPublicTraces:
         names = [next(TRACES.glob(f"*{part}*.json.gz")) for part in (before, after)]
         status, out, _ = run(capsys, "-f", "json", *names)
         assert status == 0
-        return json.loads(out)
+        return json.loads(out)["comparison"]
 
     def test_four_workers_instead_of_none(self, capsys):
         """The TensorBoard plugin says 55.5 and 70.3 % utilization, and 33.4 % data loading in the first."""

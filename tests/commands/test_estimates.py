@@ -84,7 +84,7 @@ def test_every_wait_of_the_segmentation_example_has_a_price(python):
         words = ("-m", "gapless", "check", "-q", "--no-loader", "--steps", "2", "-f", "json", script, *sizes)
         checked[stage] = document(python(*words))
     inside = [one for one in checked["original"]["findings"] if one["frequency"]["when"] == "every-step"]
-    assert len(inside) == 6
+    assert sum(len(one["spots"]) or 1 for one in inside) == 6  # one of them in backward of another
     assert all(one["price"]["last"] > 0 for one in inside)
     assert checked["original"]["estimate"]["prices"]["all"] > max(one["price"]["last"] for one in inside)
     after = checked["step3_ignore_index"]["estimate"]

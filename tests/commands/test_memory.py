@@ -8,7 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from gapless.render._memory import sparkline
+from gapless.render._tables import sparkline
 
 from gapless.commands import main
 from gapless.commands.memory import parse_size
@@ -175,11 +175,11 @@ def test_what_is_no_size(text):
 
 
 def test_sparklines():
-    assert sparkline([0, 1, 2, 4, 8], 8, 5) == " ▁▂▄█"
-    assert sparkline([0, 8, 0, 0], 8, 2) == "█ "
-    assert sparkline([8, 8], 8, 10) == "██"
-    assert sparkline([0, 8], 8, 2, unicode=False) == " #"
-    assert sparkline([0, 0], 0, 2) == "  "
+    assert sparkline([0, 1 / 8, 2 / 8, 4 / 8, 1], 5) == " ▁▂▄█"
+    assert sparkline([0, 1, 0, 0], 2) == "█ "
+    assert sparkline([1, 1], 10) == "██"
+    assert sparkline([0, 1], 2, unicode=False) == " #"
+    assert sparkline([0, 0], 2) == "  "
 
 
 # Other files than snapshots -----------------------------------------------------------------------

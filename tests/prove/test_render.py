@@ -128,12 +128,12 @@ def shown(made: Proof, style: Style) -> str:
 @pytest.mark.parametrize(
     ("time", "words"),
     [
-        (timing(3.1), "The same, and 3.1× (2.9–3.3) faster; no waits a call instead of 2"),
-        (timing(1.01), "The same, and no difference in time can be told (0.96–1.06); no waits"),
-        (timing(0.7), "The same, but slower here: 0.70× (0.66–0.73); no waits a call instead of 2"),
-        (timing(3.1, "CPU"), "The same, and 3.1× (2.9–3.3) faster in CPU time; no waits"),
-        (timing(0.7, "CPU"), "The same, but slower here: 0.70× (0.66–0.73, CPU time); no waits"),
-        (None, "The same; no waits a call instead of 2"),
+        (timing(3.1), "The same, and 3.1× (2.9–3.3) faster; no sync per call instead of 2"),
+        (timing(1.01), "The same, and no difference in time can be told (0.96–1.06); no sync"),
+        (timing(0.7), "The same, but slower here: 0.70× (0.66–0.73); no sync per call instead of 2"),
+        (timing(3.1, "CPU"), "The same, and 3.1× (2.9–3.3) faster in CPU time; no sync"),
+        (timing(0.7, "CPU"), "The same, but slower here: 0.70× (0.66–0.73, CPU time); no sync"),
+        (None, "The same; no sync per call instead of 2"),
     ],
     ids=["faster", "as-fast", "slower", "faster-cpu", "slower-cpu", "not-measured"],
 )
@@ -144,13 +144,13 @@ def test_verdicts(time, words):
 def test_the_verdict_of_what_is_not_the_same():
     assert proof(DIFFERENT).verdict == (
         "Not the same: case `empty mask`, gradient of logits, largest difference 0.25 (0.25 instead of 0); "
-        "no waits a call instead of 2"
+        "no sync per call instead of 2"
     )
     again = msgspec.structs.replace(DIFFERENT[1], name="odd sizes")
     assert (
         "(1 other case too); 1.50× (1.42–1.58) faster; no" in proof((*DIFFERENT, again), timing(1.5)).verdict
     )
-    assert proof(costs=(COSTS[0], COSTS[0])).verdict.endswith("2 waits a call, as before")
+    assert proof(costs=(COSTS[0], COSTS[0])).verdict.endswith("2 syncs per call, as before")
 
 
 SWEEP = swept(

@@ -11,6 +11,7 @@ import torch
 from tracing import training
 
 import gapless
+from gapless.analyze import report
 from gapless.analyze.profile.profile import profile
 from gapless.analyze.profile.report import report as explain
 from gapless.commands import main
@@ -24,7 +25,7 @@ from gapless.model.loading_mistakes import Mistake, Verification
 from gapless.model.profile import encode as encode_profiles
 from gapless.model.proof import Cost, Proof
 from gapless.model.session import encode as encode_session
-from gapless.render import Style, _loader, _proof, _schema, renderer
+from gapless.render import Style, _schema, renderer
 
 STYLE = Style()
 
@@ -65,25 +66,28 @@ SAVED = Path(__file__).parents[1] / "model" / "saved"
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("kind", "words"),
     [
         ("comparison", ["compare", "profile.json", "profile.json"]),
         ("comparison", ["compare", "session.json", "session.json"]),
-        ("report", ["show", "profile.json"]),
-        ("memory-report", ["memory", "--search", "memory.json"]),
+        ("profile", ["show", "profile.json"]),
+        ("memory", ["memory", "--search", "memory.json"]),
         ("loader", ["loader", "loader.json"]),
     ],
 )
-def test_what_commands_write_fits(name, words, capsys, monkeypatch) -> None:
+def test_what_commands_write_fits(kind, words, capsys, monkeypatch) -> None:
     monkeypatch.chdir(SAVED)
     assert main([*words, "-f", "json"]) == 0
-    assert_fits(name, capsys.readouterr().out)
+    written = capsys.readouterr().out
+    assert json.loads(written)["kind"] == kind
+    assert json.loads(written)[kind]
+    assert_fits("report", written)
 
 
 def test_a_proof_fits() -> None:
     cost = Cost(waits=1.0, first=2, operators=3, peak=4, estimate=Range(1, 2, 3))
     made = Proof(verdict="the same", same=True, before="a", after="b", cases=(), costs=(cost, cost))
-    assert_fits("proof", _proof.as_json(made, STYLE))
+    assert_fits("report", renderer("json")(report(made), STYLE))
 
 
 def test_saved_sessions_and_profiles_fit(session) -> None:
@@ -96,7 +100,7 @@ def test_loaders_fit(tmp_path) -> None:
     made = Diagnosis(now=Prediction(setting=Setting(workers=2)), correctness=correctness)
     save_loader(made, tmp_path / "loader.json")
     assert_fits("loader", (tmp_path / "loader.json").read_bytes())
-    assert_fits("loader", _loader.as_json(made, STYLE))
+    assert_fits("report", renderer("json")(report(made), STYLE))
     assert_fits("session", encode_session(Session(loaders=(LoaderUse(diagnosis=made),))))
 
 
@@ -113,4 +117,4 @@ def test_the_command_lists_prints_and_refuses(capsys: pytest.CaptureFixture[str]
     assert main(["schema", "report"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(_schema.schema("report")))
     assert main(["schema", "reports"]) == 2
-    assert "there are report, comparison" in capsys.readouterr().err
+    assert "there are report, loader" in capsys.readouterr().err

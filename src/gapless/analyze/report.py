@@ -21,7 +21,8 @@ def report(seen: Any, *how: Any, **more: Any) -> Report:
 
     `seen` is a session, the profiles of one run (one for each rank), a run of the allocator or what replaying
     it said, the diagnosis of a loader, a comparison or a proof. Of sessions and memory, `drawn` also lays the
-    memory out for a page; of sessions, ``priced=False`` leaves out estimates; of profiles, `notes` are added
+    memory out for a page; of sessions, ``priced=False`` leaves out estimates and
+    `by_line` keeps apart what one change mends; of profiles, `notes` are added
     and `read` gives the text of the user's source files.
 
     >>> report(gapless.load("run.gapless.json")).verdict.sentence

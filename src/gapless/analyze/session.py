@@ -27,19 +27,25 @@ from gapless.model.loader_use import LoaderUse
 
 
 def report(
-    session: Session, read: ReadSource = read_source, priced: bool = True, drawn: bool = False
+    session: Session,
+    read: ReadSource = read_source,
+    priced: bool = True,
+    drawn: bool = False,
+    by_line: bool = False,
 ) -> Report:
     """What `session` means, all of it: waits, loaders and memory. `read` gives the text of source files.
 
     With `priced`, what a step and each wait in it would take on the GPU is estimated, where the session holds
-    what its steps asked of the device; with `drawn` the memory is laid out for a page to draw.
+    what its steps asked of the device; with `drawn` the memory is laid out for a page to draw. `by_line` keeps
+    apart what one change mends at several lines, so that two runs can be compared line by line.
     """
     steps = find_steps(session.marks)
     session = msgspec.structs.replace(session, events=settle(session, steps))
     loops = training_loops(steps.marks, session.marks, read)
     phases = Phases(session, steps, loops)
     steps = replace(steps, mixed=phases.steps())
-    groups = merged(group_events(session, steps, loops, phases), session, steps)
+    groups = group_events(session, steps, loops, phases)
+    groups = groups if by_line else merged(groups, session, steps)
     waits = [_found(group, session, steps) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     memory = tuple(replayed(run, drawn) for run in session.memory)

@@ -26,7 +26,7 @@ def parse_codes(text: str) -> tuple[str, ...]:
 def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) -> list[str]:
     """What is over the bounds, in words; empty where nothing is.
 
-    `max_waits` bounds the waits of a steady step. `fail_on` names rules that no training step may meet;
+    `max_waits` bounds the syncs of a steady step. `fail_on` names rules that no training step may meet;
     set-up and evaluation may.
     """
     if report.environment.unused and (max_waits is not None or fail_on):
@@ -36,12 +36,12 @@ def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) 
         if not report.steps.seen:
             found.append("no training step was seen, so that --max-waits has nothing to bound")
         elif report.steps.waits_per_step > max_waits:
-            waits = rate(report.steps.waits_per_step, step="training step")
-            found.append(f"{waits}, over the bound of {number(max_waits)} (--max-waits)")
+            syncs = rate(report.steps.waits_per_step, "sync", step="training step")
+            found.append(f"{syncs}, over the bound of {number(max_waits)} (--max-waits)")
     codes: dict[str, int] = {}
     for finding in report.findings:
         if finding.code.startswith(fail_on or ("?",)) and finding.frequency.when in _RECURRING:
-            codes[finding.code] = codes.get(finding.code, 0) + 1
+            codes[finding.code] = codes.get(finding.code, 0) + max(len(finding.lines), 1)
     if codes:
         named = ", ".join(f"{code} at {count(lines, 'line')}" for code, lines in sorted(codes.items()))
         found.append(f"{named} (--fail-on)")

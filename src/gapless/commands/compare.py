@@ -174,7 +174,7 @@ def regression(made: Comparison, bound: float, path: Callable[[str], str] = str)
     if grown(made, bound):
         percent = made.length.percent
         more = f"{percents(percent)} more" if percent is not None else "more"
-        what = "waits" if made.of == "sessions" else "time"
+        what = "syncs" if made.of == "sessions" else "time"
         reasons.append(f"{more} {what} than before, over the bound of {percents(bound)}")
     return [f"{reason} (--fail-on-regression)" for reason in reasons]
 
@@ -186,7 +186,7 @@ def _worse(row: FindingChange, path: Callable[[str], str]) -> str:
     what = f"{row.state if row.state == 'new' else 'more'}: {one.code} {one.name} at {where}"
     if row.state != "new":
         was, now = (found.frequency.per_step if found else 0.0 for found in (row.before, row.after))
-        what += f", {rate(now)} instead of {rate(was)}"
+        what += f", {rate(now, 'sync')} instead of {rate(was, 'sync')}"
     return f"{what}: {line.code}" if line and line.code else what
 
 
@@ -212,7 +212,8 @@ def _scripts(before: str, after: str, gpu: str | None) -> Comparison:
     for name, *arguments in words:
         Target(name, tuple(arguments)).check()
     sides = [
-        (name, report(session_of(one, _STEPS, gpu))) for name, one in zip((before, after), words, strict=True)
+        (name, report(session_of(one, _STEPS, gpu), by_line=True))
+        for name, one in zip((before, after), words, strict=True)
     ]
     return compare_reports(sides[0], sides[1])
 
@@ -223,7 +224,8 @@ def _sessions(before: str, after: str) -> Comparison:
     from gapless.model.session import load
 
     sessions = load(before), load(after)
-    made = compare_reports((before, report(sessions[0])), (after, report(sessions[1])))
+    sides = [(name, report(one, by_line=True)) for name, one in zip((before, after), sessions, strict=True)]
+    made = compare_reports(sides[0], sides[1])
     if not all(one.memory for one in sessions):
         return made
     memory = _memory_compare.compare(sessions[0].memory, sessions[1].memory, before, after)

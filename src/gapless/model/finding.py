@@ -119,3 +119,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     change: str = ""
     spots: tuple[Spot, ...] = ()
     callers: tuple[Caller, ...] = ()
+
+    @property
+    def lines(self) -> tuple[SourceLine, ...]:
+        """The lines that it is about, each once, its own first."""
+        own = (self.line,) if self.line is not None else ()
+        return tuple({(at.file, at.line): at for at in (*own, *(one.line for one in self.spots))}.values())

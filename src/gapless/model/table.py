@@ -8,7 +8,7 @@ import msgspec
 
 from gapless.model.source import SourceLine
 
-Tone = Literal["", "good", "bad", "dim", "bold"]
+Tone = Literal["", "good", "bad", "dim", "bold", "command"]
 Cell = str | float | SourceLine | tuple[float, ...]
 """Text as it is shown, a share from 0 to 1 that is drawn as a bar, a line of code, or the heights of a curve
 as shares of its highest."""
@@ -22,7 +22,9 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One row: a cell for each column. `tone` is how the row as a whole is to be seen."""
+    """One row: a cell for each column. `tone` is how the row as a whole is to be seen; a ``command`` is
+    there to be copied, and never broken into lines.
+    """
 
     cells: tuple[Cell, ...]
     tone: Tone = ""

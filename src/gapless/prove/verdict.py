@@ -100,9 +100,9 @@ def waits(costs: Sequence[Cost]) -> str:
     """How often a call waits now, and how often it did."""
     before, after = (one.waits for one in costs)
     if before == after:
-        return f"{_waits(after)} a call, as before"
-    return f"{_waits(after)} a call instead of {number(before)}"
+        return f"{_waits(after)} per call, as before"
+    return f"{_waits(after)} per call instead of {number(before)}"
 
 
 def _waits(value: float) -> str:
-    return count(value, "wait") if value else "no waits"
+    return count(value, "sync") if value else "no sync"

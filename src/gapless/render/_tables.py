@@ -12,7 +12,7 @@ from gapless.render._canvas import Canvas
 
 _GAP, _LEAST_NAME, _LEAST_DRAWN, _LEAST_TEXT = 2, 12, 8, 24
 _LONG_TITLE = 34
-_TONES = {"": "", "good": "green", "bad": "red", "dim": "dim", "bold": "bold"}
+_TONES = {"": "", "good": "green", "bad": "red", "dim": "dim", "bold": "bold", "command": ""}
 _LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " ._-=+*%#"
 
 
@@ -55,7 +55,11 @@ def _prose(canvas: Canvas, one: Table, rows: Sequence[Row]) -> None:
     width = min(max(len(_plain(canvas, row.cells[0])) for row in rows), canvas.style.width // 3)
     for row in rows:
         lead = Text(f"  {_plain(canvas, row.cells[0]):<{width}}  ", style="dim")
-        canvas.hanging(lead, Text(_plain(canvas, row.cells[1]), style=_TONES[row.tone]))
+        said = Text(_plain(canvas, row.cells[1]), style=_TONES[row.tone])
+        if row.tone == "command":
+            canvas.line(Text.assemble(lead, said))
+        else:
+            canvas.hanging(lead, said)
 
 
 def _grid(canvas: Canvas, one: Table, rows: Sequence[Row]) -> None:

@@ -17,9 +17,9 @@ STEPS = 8
 STEPS_PRICED = STEPS - 2  # two warm up
 
 
-def told(*step: Entry, steps: int = STEPS, **more):
+def told(*step: Entry, steps: int = STEPS, by_line: bool = False, **more):
     """The report of a run whose steps are all alike."""
-    return report(session(*[list(step)] * steps, **more))
+    return report(session(*[list(step)] * steps, **more), by_line=by_line)
 
 
 def price(found, line: int = 1):
@@ -61,7 +61,10 @@ def test_a_long_stretch_of_the_host_behind_a_wait_is_what_the_wait_costs():
 
 def test_waits_in_a_row_stand_in_for_each_other():
     found = told(add(10.0), read(0), read(1), read(2), *[add()] * 200)
-    prices = [price(found, line) for line in (1, 2, 3)]
+    assert [one.line.line for one in found.findings] == [1]
+    assert price(found).last == price(found).alone > 0.9 * found.estimate.prices.all
+    lines = told(add(10.0), read(0), read(1), read(2), *[add()] * 200, by_line=True)
+    prices = [price(lines, line) for line in (1, 2, 3)]
     assert all(one.alone < 0.05 * found.estimate.prices.all for one in prices)
     assert all(one.last > 0.5 * found.estimate.prices.all for one in prices)
 
@@ -90,7 +93,7 @@ def test_what_happens_every_other_step_costs_half_a_step():
 
 
 def test_findings_of_equal_frequency_are_ordered_by_price():
-    found = told(read(0), add(10.0), read(1), *[add()] * 200)
+    found = told(read(0), add(10.0), read(1), *[add()] * 200, by_line=True)
     assert [one.line.line for one in found.findings] == [2, 1]
     assert report(session(*[[read(0), add(10.0), read(1)]] * STEPS), priced=False).estimate is None
 

@@ -73,5 +73,5 @@ def session_sentence(made: Comparison) -> str:
 
 def _waits(made: Comparison, waits: float) -> str:
     if made.per == "step":
-        return rate(waits, "sync", "training step") if waits else "No syncs in training steps"
+        return rate(waits, "sync", "training step") if waits else "No syncs per training step"
     return f"{count(waits, 'sync') if waits else 'No syncs'} in the whole run"

@@ -12,7 +12,10 @@ from gapless.model.comparison import Comparison, Measure, Side
 
 
 def compare_reports(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
-    """What changed between two reports of sessions, each with its name: waits per step, and findings."""
+    """What changed between two reports of sessions, each with its name: syncs per step, and findings.
+
+    The reports name each line by itself (`by_line`), else a line that has come to a finding is not seen.
+    """
     sides = _side(*before), _side(*after)
     per_step = all(side.steps for side in sides)
     numbers = [_waits(report, per_step) for _, report in (before, after)]

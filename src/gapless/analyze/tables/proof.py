@@ -39,6 +39,8 @@ def _sides(made: Proof) -> Table:
     )
     rows = [Row(("before", made.before)), Row(("after", made.after))]
     rows.append(Row(("cases", told + (f", on {made.device}" if made.device else ""))))
+    if made.again:
+        rows.append(Row(("again", made.again), "command"))
     return _two("", rows, where="before")
 
 

@@ -45,9 +45,8 @@ def _places(findings: list[Finding]) -> str | SourceLine:
     """``a.py:3, 5, b.py:7``, each file named once."""
     numbers: dict[str, dict[int, None]] = {}
     for one in findings:
-        for line in (one.line, *(spot.line for spot in one.spots)):
-            if line is not None:
-                numbers.setdefault(line.file, {})[line.line] = None
+        for line in one.lines:
+            numbers.setdefault(line.file, {})[line.line] = None
     if len(numbers) == 1 and len(next(iter(numbers.values()))) == 1:
         return findings[0].line or ""
     names = {file: file.replace("\\", "/").rsplit("/", 1)[-1] for file in numbers}

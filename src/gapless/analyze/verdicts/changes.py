@@ -62,12 +62,8 @@ def _change(
 ) -> Change:
     mended = [findings[position] for position in draft.members]
     first = next((one for one in mended if one.line is not None), mended[0])
-    lines = {
-        spot.line.line
-        for one in mended
-        for spot in (one.spots or (one,))
-        if spot.line is not None and first.line is not None and spot.line.file == first.line.file
-    }
+    file = first.line.file if first.line is not None else None
+    lines = {at.line for one in mended for at in one.lines if at.file == file}
     return Change(
         what=draft.what,
         line=first.line,

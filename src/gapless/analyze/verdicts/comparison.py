@@ -29,7 +29,4 @@ def of_callables(made: Proof) -> Verdict:
     """The first lines of a proof."""
     slower = made.time is not None and made.time.faster == "before"
     level: Level = "fine" if made.same and not slower else "act" if made.same else "failed"
-    why = []
-    if not made.same and made.again:
-        why.append(f"Again, that case alone: {made.again}")
-    return Verdict(sentence=made.verdict, level=level, why=tuple(why))
+    return Verdict(sentence=made.verdict, level=level)
