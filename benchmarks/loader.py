@@ -29,8 +29,8 @@ import _sheet
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gapless.loading.cores import beside
 from gapless.loading.forked import Tell, measured
+from gapless.loading.machine import beside
 from gapless.loading.measure import diagnose
 from gapless.loading.measure_items import ENOUGH, measure_items
 from gapless.loading.measure_loop import use

@@ -31,7 +31,7 @@ from loader import neighbours
 from torch.utils.data import DataLoader
 
 from gapless.loading import diagnose, tune
-from gapless.loading.cores import Others
+from gapless.loading.machine import Others
 from gapless.model.loading import Diagnosis
 
 STEP = 0.020

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -15,8 +14,7 @@ from typing import Any
 import pytest
 from conftest import finish, start
 
-from gapless.commands import _many
-from gapless.commands._many import analyze_many, cores
+from gapless.commands._many import analyze_many
 from gapless.errors import UnreadableInput, UsageError
 from gapless.model import Profile
 
@@ -137,40 +135,6 @@ def test_ctrl_c_ends_all_of_it_at_once(
     for child in children:
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
-
-
-class TestCores:
-    def quota(self, folder: Path, name: str, text: str) -> None:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    def test_no_more_than_this_process_may_use(self) -> None:
-        assert 1 <= cores() <= (os.cpu_count() or 1)
-
-    @pytest.mark.parametrize(
-        ("name", "text", "limit"),
-        [
-            ("cpu.max", "150000 100000\n", 1.5),
-            ("cpu.max", "max 100000\n", math.inf),
-            ("cpu.max", "nonsense", math.inf),
-            ("other", "", math.inf),
-        ],
-    )
-    def test_the_quota_of_the_control_group(self, tmp_path: Path, name: str, text: str, limit: float) -> None:
-        self.quota(tmp_path, name, text)
-        assert _many._quota(tmp_path) == limit
-
-    @pytest.mark.parametrize(("micro", "limit"), [("250000", 2.5), ("-1", math.inf)])
-    def test_the_quota_in_its_first_version(self, tmp_path: Path, micro: str, limit: float) -> None:
-        self.quota(tmp_path, "cpu/cpu.cfs_quota_us", micro)
-        self.quota(tmp_path, "cpu/cpu.cfs_period_us", "100000")
-        assert _many._quota(tmp_path) == limit
-
-    def test_half_a_core_is_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.quota(tmp_path, "cpu.max", "50000 100000")
-        monkeypatch.setattr(_many, "_CGROUP", tmp_path)
-        assert cores() == 1
 
 
 class FakeRay:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
-from gapless.loading import cores, predict
-from gapless.loading.cores import _busy, beside, of_group, quota, throttled
+from gapless.loading import machine, predict
+from gapless.loading.machine import Others, _busy, beside, of_group, throttled
 from gapless.loading.predict import Measured
 from gapless.loading.sentence import notes
 from gapless.loading.simulate import Pipeline, simulate
@@ -325,14 +325,14 @@ STAT = "cpu  9 9 9 9 9 9 9 9\ncpu0 {} 0 10 500 7 0 0 {} 0 0\ncpu999 900 0 0 0 0 
 def test_others_are_what_is_used_and_not_our_own(monkeypatch, tmp_path):
     """Two seconds of one core, of which half is ours; and what a hypervisor kept of it."""
     told, now = tmp_path / "stat", [0.0]
-    monkeypatch.setattr(cores, "_STATISTICS", told)
-    monkeypatch.setattr(cores._used, "__defaults__", (told,))
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: {0}, raising=False)
-    monkeypatch.setattr(cores.os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(cores.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(machine, "_STATISTICS", told)
+    monkeypatch.setattr(machine._used, "__defaults__", (told,))
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: now[0])
     own = [5.0]
     told.write_text(STAT.format(100, 20))
-    others = cores.Others(lambda: own[0])
+    others = Others(lambda: own[0])
     now[0] = 0.05
     assert (others.cores(), others.stolen()) == (-1.0, 0.0)  # too soon to say
     now[0], own[0] = 2.0, 6.0
@@ -341,7 +341,7 @@ def test_others_are_what_is_used_and_not_our_own(monkeypatch, tmp_path):
     own[0] = 60.0
     assert others.cores() == 0.0
     told.unlink()
-    assert cores.Others(lambda: 0.0).cores() == -1.0
+    assert Others(lambda: 0.0).cores() == -1.0
 
 
 def test_what_a_group_of_processes_used(tmp_path):
@@ -365,29 +365,5 @@ def test_how_often_the_cores_slowed_down_for_heat(tmp_path):
 
 
 def test_a_machine_that_tells_nothing_has_nobody_beside(monkeypatch):
-    monkeypatch.setattr("gapless.loading.cores._busy", lambda: -1.0)
+    monkeypatch.setattr("gapless.loading.machine._busy", lambda: -1.0)
     assert beside(4, 0.01) == 0
-
-
-def test_the_quota_is_the_least_of_all_groups_above(tmp_path):
-    groups, membership = tmp_path / "cgroup", tmp_path / "self"
-    inner = groups / "a" / "b"
-    inner.mkdir(parents=True)
-    (groups / "a" / "cpu.max").write_text("150000 100000\n")
-    (inner / "cpu.max").write_text("max 100000\n")
-    membership.write_text("0::/a/b\n")
-    assert quota(groups, membership) == 1.5
-    membership.write_text("")
-    assert quota(groups, membership) == -1
-
-
-def test_the_quota_of_the_older_groups(tmp_path):
-    groups, membership = tmp_path / "cgroup", tmp_path / "self"
-    folder = groups / "cpu,cpuacct" / "docker"
-    folder.mkdir(parents=True)
-    (folder / "cpu.cfs_quota_us").write_text("50000")
-    (folder / "cpu.cfs_period_us").write_text("100000")
-    membership.write_text("4:cpu,cpuacct:/docker\n3:memory:/docker\n")
-    assert quota(groups, membership) == 0.5
-    (folder / "cpu.cfs_quota_us").write_text("-1")
-    assert quota(groups, membership) == -1

@@ -11,9 +11,8 @@ from loading import datasets as d
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-import gapless.loading
 from gapless.errors import UsageError
-from gapless.loading import shard, tune
+from gapless.loading import measure, shard, tune
 
 
 def generator() -> torch.Generator:
@@ -105,7 +104,7 @@ def test_start_method() -> None:
 def test_the_recommended_settings_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     advised = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "pin_memory": None}
     monkeypatch.setattr(
-        gapless.loading, "diagnose", lambda loader: SimpleNamespace(recommended=advised), raising=False
+        measure, "diagnose", lambda loader: SimpleNamespace(recommended=advised), raising=False
     )
     made = tune(DataLoader(d.Table(4), pin_memory=True))
     assert (made.num_workers, made.prefetch_factor, made.persistent_workers) == (2, 4, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import multiprocessing
 import os
 import signal
@@ -11,13 +10,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from gapless.cores import usable
 from gapless.errors import UnreadableInput, UsageError
 from gapless.model import Profile
 
@@ -26,8 +24,6 @@ Progress = Callable[[int, int], None]
 Result = Profile | UnreadableInput
 Answer = tuple[str, bytes]
 """What is wrong with the file ("" where nothing is), and the profile, encoded."""
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def analyze_many(
@@ -48,7 +44,7 @@ def analyze_many(
     tally = _Tally(len(paths), progress)
     if on == "ray":
         return _on_ray(paths, one, tally)
-    workers = min(jobs or cores(), len(paths))
+    workers = min(jobs or usable(), len(paths))
     if workers < 2:
         return [tally.told(_here(one, path)) for path in paths]
     return _in_processes(paths, one, workers, tally)
@@ -96,25 +92,6 @@ def _result(answer: Answer, path: str) -> Result:
 
 
 # On this machine --------------------------------------------------------------------------------
-
-
-def cores() -> int:
-    """How many cores this process may use: its affinity, within the quota of its control group."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota = _quota(_CGROUP)
-    return max(1, allowed if math.isinf(quota) else min(allowed, math.ceil(quota)))
-
-
-def _quota(root: Path) -> float:
-    """The control group's limit in cores, in both of its versions; infinite where there is none."""
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        limit, period = (root / "cpu.max").read_text().split()
-        return math.inf if limit == "max" else int(limit) / int(period)
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        micro = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
-        return micro / int((root / "cpu" / "cpu.cfs_period_us").read_text()) if micro > 0 else math.inf
-    return math.inf
 
 
 def _in_processes(paths: Sequence[str], one: One, workers: int, tally: _Tally) -> list[Result]:

@@ -110,8 +110,8 @@ def command(
 def _wishes(
     room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
 ) -> Wishes:
-    from gapless.commands._many import cores
     from gapless.commands._saved import nearby
+    from gapless.cores import usable
     from gapless.memory.report import Wishes
 
     name, capacity, total = room
@@ -122,7 +122,7 @@ def _wishes(
         tried=tried,
         search=search,
         begin="fresh" if fresh else "recorded",
-        jobs=jobs or cores(),
+        jobs=jobs or usable(),
         source=nearby,
     )
 

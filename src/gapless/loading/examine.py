@@ -14,10 +14,10 @@ from gapless.errors import GaplessError
 from gapless.loading import predict
 from gapless.loading.batches import length_of
 from gapless.loading.blocked import Blocked
-from gapless.loading.cores import Others
 from gapless.loading.correctness import verify_here
 from gapless.loading.forked import Stopped, Tell, available, measured
 from gapless.loading.lines import maker
+from gapless.loading.machine import Others
 from gapless.loading.measure import diagnose
 from gapless.loading.measure_items import measure_items
 from gapless.loading.sentence import cost

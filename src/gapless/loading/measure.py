@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 from gapless.loading import foreign, forked, predict
 from gapless.loading.batches import is_iterable, length_of, setting_of, start_of
 from gapless.loading.blocked import Blocked
-from gapless.loading.cores import Others, machine
 from gapless.loading.feed import Feed, understood
 from gapless.loading.forked import LoaderError, Stopped, measured
 from gapless.loading.lines import definition, maker
+from gapless.loading.machine import Others, machine
 from gapless.loading.measure_begin import forked_start, measure_begin
 from gapless.loading.measure_items import hot_lines, measure_items
 from gapless.loading.measure_loop import AT_LEAST, loop, use

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from gapless.loading.batches import Maker, alike, indices_of
 from gapless.loading.clock import Clock
 from gapless.loading.measure_workers import running, warned_off
-from gapless.loading.tuning import altered
+from gapless.loading.settings import altered
 from gapless.model.loading import Fetch, Setting
 from gapless.model.loading_feed import Begin
 

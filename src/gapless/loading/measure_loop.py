@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 
 from gapless.loading.batches import alike, is_iterable
 from gapless.loading.clock import processor_time
-from gapless.loading.cores import Others, of_group
 from gapless.loading.forked import Tell
 from gapless.loading.inside import Inside, Made
+from gapless.loading.machine import Others, of_group
 from gapless.loading.measure_workers import running, waiting_for_core, warned_off
 from gapless.model.loading import Seen, Setting
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+
+from gapless import trees
 
 _DEEP = 6
 """How far tensors are looked for inside of objects."""
@@ -32,16 +33,11 @@ def moved(value: Any, device: torch.device, opaque: bool = False) -> Any:
         # The sizes stay on the host by definition, and PackedSequence.to() makes tensors on the way.
         order, back = (None if part is None else moved(part, device) for part in value[2:])
         return type(value)(moved(value.data, device), value.batch_sizes, order, back)
-    if isinstance(value, Mapping):
-        return _like(value, {key: moved(part, device, opaque) for key, part in value.items()})
-    if isinstance(value, (list, tuple)):
-        items = [moved(part, device, opaque) for part in value]
-        return type(value)(*items) if hasattr(value, "_fields") else _rebuilt(value, items)
-    if hasattr(value, "to") and not isinstance(value, (type, torch.nn.Module)):
+    by_itself = hasattr(value, "to") and not isinstance(value, (type, torch.nn.Module))
+    if by_itself and not isinstance(value, (Mapping, list, tuple)):
         return _by_itself(value, device, opaque)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _dataclass(value, device, opaque)
-    return value
+    held = trees.parts(value)
+    return value if held is None else trees.rebuilt(value, [moved(part, device, opaque) for part in held])
 
 
 def each_tensor(value: Any) -> Iterator[Tensor]:
@@ -62,10 +58,8 @@ def _tensors(value: Any, inside: int, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
-    if isinstance(value, Mapping):
-        parts: Iterable[Any] = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        parts = value
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        parts: Iterable[Any] = value if isinstance(value, (set, frozenset)) else trees.parts(value) or ()
     elif inside < _DEEP and (inside or dataclasses.is_dataclass(value) or hasattr(value, "to")):
         if id(value) in seen or isinstance(value, (type, torch.nn.Module)):
             return
@@ -156,29 +150,3 @@ def _attributes(value: Any) -> Iterator[Any]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 yield getattr(value, name)
-
-
-def _dataclass(value: Any, device: torch.device, opaque: bool) -> Any:
-    """A copy with its fields moved; neither ``__init__`` nor ``__post_init__`` runs again."""
-    made = copy.copy(value)
-    for field in dataclasses.fields(value):
-        if hasattr(value, field.name):
-            object.__setattr__(made, field.name, moved(getattr(value, field.name), device, opaque))
-    return made
-
-
-def _like(value: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
-    """`parts` as a mapping of the kind of `value`."""
-    if type(value) is dict:
-        return parts
-    try:
-        made: Any = copy.copy(value)
-        for key, part in parts.items():
-            made[key] = part
-    except TypeError:
-        return parts
-    return made
-
-
-def _rebuilt(value: Any, items: list[Any]) -> Any:
-    return items if type(value) is list else type(value)(items)

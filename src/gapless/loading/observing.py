@@ -18,9 +18,9 @@ from gapless.loading import digests
 from gapless.loading.batches import bare
 from gapless.loading.lines import definition, maker
 from gapless.loading.observed import Draws, Epoch, Observed
+from gapless.loading.settings import altered
 from gapless.loading.sharding import Shard
 from gapless.loading.simulated import become, place, samplers
-from gapless.loading.tuning import altered
 from gapless.model.source import SourceLine
 
 Make = Callable[[], DataLoader]

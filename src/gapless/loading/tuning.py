@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
-from typing import Any, TypeVar
+from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from gapless.errors import UsageError
 from gapless.loading.lines import is_user, shown
+from gapless.loading.settings import SETTINGS, Loader, altered
 from gapless.loading.sharding import Shard
-
-Loader = TypeVar("Loader", bound=DataLoader)
-
-SETTINGS = (
-    "num_workers",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-)
-"""What can change without changing which batches come, and in which order."""
 
 _ONLY_WITH_WORKERS = {
     "prefetch_factor": None,
@@ -67,33 +54,8 @@ def tune(loader: Loader, **settings: Any) -> Loader:
     return altered(loader, wanted)
 
 
-def altered(loader: Loader, settings: dict[str, Any]) -> Loader:
-    """A copy of `loader` with those `settings`, checked by torch. It has no iterator and no workers yet."""
-    try:
-        checked: DataLoader = DataLoader(
-            _Nothing(), **{name: value for name, value in settings.items() if name in SETTINGS}
-        )
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"torch refuses these settings: {error}") from None
-    # A copy and not a new object: a subclass may be made from other arguments and hold things of its own.
-    # The attributes are written past DataLoader's guard, which keeps them from being changed under workers.
-    made = copy.copy(loader)
-    for name, value in settings.items():
-        if name == "multiprocessing_context":
-            made.__dict__["_DataLoader__multiprocessing_context"] = checked.multiprocessing_context
-        else:
-            made.__dict__[name] = value
-    made.__dict__["_iterator"] = None
-    return made
-
-
-class _Nothing(Dataset):
-    def __len__(self) -> int:
-        return 1
-
-
 def _recommended(loader: DataLoader) -> dict[str, Any]:
-    from gapless.loading import diagnose
+    from gapless.loading.measure import diagnose
 
     advised = dict(diagnose(loader).recommended)
     return {name: value for name, value in advised.items() if name in SETTINGS and value is not None}

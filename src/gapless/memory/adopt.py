@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gapless.memory import expandable
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import AddressSpace, Block, Pool
 from gapless.model.memory import MemoryRun, StartBlock, StartSegment
@@ -103,7 +102,7 @@ def _adopt_space(allocator: Allocator, ranges: list[StartSegment], live: Live) -
     """Mapped ranges of one stream and pool: all in one range of addresses, unmapped in between."""
     ranges = sorted(ranges, key=lambda one: one.address)
     pool = _pool(allocator, ranges[0])
-    rest = expandable.open_space(allocator, pool, ranges[0].stream, ranges[0].address)
+    rest = allocator.open_space(pool, ranges[0].stream, ranges[0].address)
     space = rest.expandable
     assert space is not None
     for one in ranges:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.memory.rewind import FREES
 from gapless.memory.sizes import SMALL_SEGMENT
-
-if TYPE_CHECKING:
-    from gapless.memory.start import Start
+from gapless.memory.start import Start
 
 MOST_FREE = 1 << 60
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.memory.calls import Calls, most_reserved
-from gapless.memory.rewind import FREES, pool_of
+from gapless.memory.frames import Places
+from gapless.memory.rewind import FREE as IDLE
+from gapless.memory.rewind import FREES, WAITING, pool_of
 from gapless.memory.settings import NO_LIMIT, Settings
 from gapless.memory.sizes import SMALL, SMALL_SEGMENT, round_size, segment_size
+from gapless.memory.start import Start
 from gapless.memory.timing import timed
-from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FAILED, FREE, RETIRE, STEP, Recorded
+from gapless.model.memory import (
+    ALLOC,
+    DEFER,
+    DONE,
+    EMPTY,
+    FAILED,
+    FREE,
+    RETIRE,
+    STEP,
+    Recorded,
+    StartBlock,
+    StartSegment,
+)
 from gapless.model.memory_answer import Refusal
-
-if TYPE_CHECKING:
-    from gapless.memory.frames import Places
-    from gapless.memory.start import Start
 
 
 class History:
@@ -38,6 +49,7 @@ class History:
         self._settings = settings
         self._places = places
         self._origin = trace[0]["time_us"] if self.timed else 0
+        self._start = start
         self._marks = _step_times(marks) if self.timed else []
         self._count = 0
         self._live: dict[int, int] = {}
@@ -70,6 +82,37 @@ class History:
         if ident is None:
             ident = self._begun[address] = self._new()
         return ident
+
+    def starting(self) -> tuple[StartSegment, ...]:
+        """What was reserved when recording began, with the allocations named as in the columns."""
+        found, rewind = [], self._start.rewind
+        for address in sorted(rewind.ranges):
+            home = rewind.ranges[address]
+            blocks = [self._block(start) for start in home.starts]
+            found.append(
+                StartSegment(
+                    address=address,
+                    size=home.size,
+                    stream=home.stream,
+                    small=home.small,
+                    expandable=home.expandable,
+                    pool=self.pool_number(home.pool),
+                    blocks=tuple(blocks),
+                )
+            )
+        return tuple(found)
+
+    def _block(self, address: int) -> StartBlock:
+        piece = self._start.rewind.pieces[address]
+        if piece.state == IDLE:
+            return StartBlock(piece.size)
+        return StartBlock(
+            size=piece.size,
+            ident=self.ident_at_start(address),
+            requested=piece.requested,
+            place=self._places.of_frames(piece.frames),
+            deferred=piece.state == WAITING,
+        )
 
     def recorded(self) -> Recorded:
         calls = self._calls

@@ -17,7 +17,7 @@ from gapless.memory.timing import call_times
 from gapless.memory.unpack import gunzipped
 from gapless.memory.unpickle import plain
 from gapless.model._disk import read_whole
-from gapless.model.memory import MemoryRun, StartSegment
+from gapless.model.memory import MemoryRun
 
 _EMBEDDED = re.compile(rb'"base64":\s*"([A-Za-z0-9+/=]+)"')
 _MOVES = frozenset(
@@ -118,7 +118,7 @@ def _run(
     places = Places()
     rewound = starting(segments, trace, settings[1], name)
     history = History(trace, settings[1], rewound, places, marks)
-    start: tuple[StartSegment, ...] = rewound.segments(history, places)
+    start = history.starting()
     recorded = history.recorded()
     return MemoryRun(
         origin="snapshot",

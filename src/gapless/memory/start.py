@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gapless.errors import UnreadableInput
 from gapless.memory.rewind import FREE, USED, WAITING, Inconsistent, Piece, Range, Rewind, pool_of
 from gapless.memory.settings import Settings
 from gapless.memory.sizes import SMALL_SEGMENT
-from gapless.model.memory import StartBlock, StartSegment
-
-if TYPE_CHECKING:
-    from gapless.memory.frames import Places
-    from gapless.memory.history import History
 
 _STATES = {
     "active_allocated": USED,
@@ -32,37 +27,6 @@ class Start:
     @property
     def reserved(self) -> int:
         return self.rewind.reserved
-
-    def segments(self, history: History, places: Places) -> tuple[StartSegment, ...]:
-        """All of it, with the allocations named as `history` names them."""
-        found = []
-        for address in sorted(self.rewind.ranges):
-            home = self.rewind.ranges[address]
-            blocks = [self._block(start, history, places) for start in home.starts]
-            found.append(
-                StartSegment(
-                    address=address,
-                    size=home.size,
-                    stream=home.stream,
-                    small=home.small,
-                    expandable=home.expandable,
-                    pool=history.pool_number(home.pool),
-                    blocks=tuple(blocks),
-                )
-            )
-        return tuple(found)
-
-    def _block(self, address: int, history: History, places: Places) -> StartBlock:
-        piece = self.rewind.pieces[address]
-        if piece.state == FREE:
-            return StartBlock(piece.size)
-        return StartBlock(
-            size=piece.size,
-            ident=history.ident_at_start(address),
-            requested=piece.requested,
-            place=places.of_frames(piece.frames),
-            deferred=piece.state == WAITING,
-        )
 
 
 def starting(segments: list[Any], trace: list[Any], settings: Settings, name: str) -> Start:

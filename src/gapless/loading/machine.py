@@ -1,8 +1,7 @@
-"""What the machine has for this process: cores that it may use, and who else uses them."""
+"""What the machine has for this process: cores, who else uses them, and memory."""
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import time
@@ -10,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from gapless.cores import CGROUP, allowed, quota
 from gapless.model.loading import Machine
 
-_GROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _STATISTICS = Path("/proc/stat")
 _SETTLED = 0.25
 """Part of a try that does not count."""
@@ -25,45 +24,6 @@ _SHORT = 0.1
 """Seconds in which the system's ticks say nothing yet."""
 _FULL, _NOBODY = 0.95, 0.03
 """Parts of the cores that are all of them, and none."""
-
-
-def allowed() -> int:
-    """The cores that the scheduler may put this process on."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def quota(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP) -> float:
-    """The least limit, in cores, of this process's control group and those above it; -1 where there is none.
-
-    Both versions of control groups are read. Inside a container the group's own path is often not visible;
-    then its root, which is the container's, is.
-    """
-    least = math.inf
-    for folder, second in _folders(groups, membership):
-        with suppress(OSError, ValueError, ZeroDivisionError):
-            if second:
-                limit, period = (folder / "cpu.max").read_text().split()
-                found = math.inf if limit == "max" else int(limit) / int(period)
-            else:
-                micro = int((folder / "cpu.cfs_quota_us").read_text())
-                found = micro / int((folder / "cpu.cfs_period_us").read_text()) if micro > 0 else math.inf
-            least = min(least, found)
-    return -1.0 if math.isinf(least) else least
-
-
-def _folders(groups: Path, membership: Path) -> list[tuple[Path, bool]]:
-    """The folders of this process's group and of those above it, and whether they are of version 2."""
-    found = [(groups, True), (groups / "cpu", False), (groups / "cpu,cpuacct", False)]
-    with suppress(OSError):
-        for row in membership.read_text().splitlines():
-            _, controllers, path = row.split(":", 2)
-            if controllers == "" or "cpu" in controllers.split(","):
-                root = groups / controllers if controllers else groups
-                parts = [part for part in path.split("/") if part not in ("", "..")]
-                steps = [root.joinpath(*parts[: depth + 1]) for depth in range(len(parts))]
-                found += [(step, not controllers) for step in steps]
-    return found
 
 
 def machine(start: str, seconds: float = 0.0) -> Machine:
@@ -263,8 +223,8 @@ def _available() -> int:
             if row.startswith("MemAvailable:"):
                 free = int(row.split()[1]) * 1024
     with suppress(OSError, ValueError):
-        limit = int((_GROUPS / "memory.max").read_text())
-        left = limit - int((_GROUPS / "memory.current").read_text())
+        limit = int((CGROUP / "memory.max").read_text())
+        left = limit - int((CGROUP / "memory.current").read_text())
         free = left if free < 0 else min(free, left)
     return free
 
