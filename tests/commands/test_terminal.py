@@ -76,7 +76,7 @@ def test_completion():
     assert completions("profile", "-o", "p") == [("dir", "p")]
     assert ("plain", "GAP112") in completions("rule", "gap11")
     assert ("plain", "GAP101,GAP112") in completions("check", "--fail-on", "GAP101,GAP11")
-    assert completions("schema", "memory-") == [("plain", "memory-report")]
+    assert completions("schema", "mem") == [("plain", "memory")]
     assert ("plain", "h100-pcie") in completions("check", "--gpu", "H1")
 
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def trace(tmp_path) -> Path:
 def test_one_trace(capsys, trace):
     status, out, err = run(capsys, trace)
     assert status == 0
-    assert out.startswith("GPU busy ")
+    assert out.startswith("Your GPU idles 51 % of each 980 µs step")
+    assert "because of item-read at train.py:12, 30 %" in " ".join(out.split())
     assert "GAP101 item-read" in out
     assert "/work/train.py:12 in train" in out
     assert err == ""
@@ -51,7 +53,7 @@ def test_json_has_everything(capsys, trace):
 def test_all_unfolds_kernels_lines_and_phases(capsys, trace):
     _, short, _ = run(capsys, trace)
     _, long, _ = run(capsys, "--all", trace)
-    for word in ("gemm_grad", "launched at", "backward"):
+    for word in ("gemm_grad", "Launched at", "backward"):
         assert word in long
         assert word not in short
 
@@ -111,7 +113,7 @@ def test_ranks_are_explained_together(capsys, tmp_path):
         made.write(tmp_path / f"rank{rank}.json.gz")
     status, out, _ = run(capsys, tmp_path)
     assert status == 0
-    assert out.startswith("Rank 1 of 2: ")
+    assert out.startswith("The GPU of rank 1 (of 2 in these files) idles ")
     assert "arrives late" in out
 
 
@@ -120,7 +122,7 @@ def test_runs_that_do_not_belong_together_stay_apart(capsys, tmp_path):
     training("old", steps=3).write(tmp_path / "two.json")
     status, out, _ = run(capsys, "-q", tmp_path)
     assert status == 0
-    assert out.count("GPU busy ") == 2
+    assert out.count("Your GPU idles ") == 2
 
 
 def bad(folder: Path) -> dict[str, Path]:
@@ -230,7 +232,7 @@ def test_what_would_it_take_without(capsys):
     path = next(TRACES.glob("*asdf_True-41e7*"))
     status, out, _ = run(capsys, "--without", "GAP112", path)
     assert status == 0
-    assert "\nWithout GAP112 (" in out
+    assert re.search(r"[Ww]ithout GAP112 \(\d+ syncs?\)", " ".join(out.split()))
     status, out, err = run(capsys, "--without", "GAP128", path)
     assert (status, out) == (2, "")
     assert "nothing to leave out" in err

@@ -27,8 +27,15 @@ def answer(report: MemoryReport) -> Verdict:
         why=tuple(f"{one[:1].upper()}{one[1:]}" for one in why),
         do_first=todo,
         confidence=_confidence(report),
+        not_seen=tuple(_not_seen(report)),
         per="",
     )
+
+
+def _not_seen(report: MemoryReport) -> Iterator[str]:
+    """That there is more to try, where nobody has said what to try."""
+    if report.replayed and report.lack is None and not report.searched and not report.trials:
+        yield "Other settings of the allocator were not tried (`--search`)"
 
 
 def sentence(report: MemoryReport) -> str:

@@ -69,6 +69,9 @@ class Canvas:
     def spread(self, left: Text, right: Text) -> None:
         """`left` and `right` at the two margins; on a line of its own where both do not fit on one."""
         left, right = self._clean(left), self._clean(right)
+        if not right.plain:
+            self.clipped(left)
+            return
         gap = self.style.width - left.cell_len - right.cell_len
         if gap >= 2:
             self.line(left + Text(" " * gap) + right)

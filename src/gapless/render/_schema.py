@@ -64,6 +64,8 @@ def schema(name: str) -> dict[str, Any]:
         if kind.whole and "properties" in part:  # every field is written, defaults too
             part["required"] = list(part["properties"])
     own = parts.pop(kind.struct.__name__)
+    if kind.struct is Report:
+        own = _as_written(own, parts)
     head = {"format": {"const": kind.format}, "version": {"const": kind.version}}
     properties = {**head, **{key: value for key, value in own["properties"].items() if key not in head}}
     required = ["format", "version", *(key for key in own.get("required", ()) if key not in head)]
@@ -76,6 +78,16 @@ def schema(name: str) -> dict[str, Any]:
         "required": required,
         "$defs": parts,
     }
+
+
+def _as_written(own: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a report as :func:`gapless.render.json.content` writes it: verdict first, no tables."""
+    first = dict(parts["Verdict"]["properties"])
+    rest = {key: value for key, value in own["properties"].items() if key not in ("verdict", "tables")}
+    for name in ("Table", "Column", "Row"):
+        parts.pop(name, None)
+    properties = {"verdict": first.pop("sentence"), **first, **rest}
+    return {**own, "properties": properties, "required": list(properties)}
 
 
 def _rows(info: Any) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -298,7 +298,7 @@ def _row(name: str, outcome: Outcome, made: MemoryReport, last: str, best: bool 
 def failed(outcome: Outcome) -> str:
     """That a replay does not come through; "" where it does."""
     if outcome.shortage is not None:
-        return f"out of memory after {percent(outcome.done)}"
+        return f"fails at {percent(outcome.done)}"
     return f"out of memory, {count(outcome.failures, 'request')} failed" if outcome.failures else ""
 
 

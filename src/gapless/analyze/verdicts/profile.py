@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 from gapless.analyze.profile.causes import by_cause
@@ -57,8 +58,8 @@ def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
     )
     who = "Your GPU"
     if found.ranks:
-        named = f"Rank {profile.rank}" if profile.rank >= 0 else "The slowest rank"
-        who = f"{named} (of {len(found.ranks)} in these files)'s GPU"
+        named = f"rank {profile.rank}" if profile.rank >= 0 else "the slowest rank"
+        who = f"The GPU of {named} (of {len(found.ranks)} in these files)"
     causes = by_cause(profile)
     if idle < FINE * total:
         return (
@@ -79,7 +80,13 @@ def _why(found: Report, profile: Profile) -> Iterator[str]:
         yield _asked(prices, prices.asked)
     worst = next((one for one in found.findings if one.loss is not None and one.loss.idle), None)
     if worst is not None:
-        yield from (f"{told[:1].upper()}{told[1:]}" for told in worst.evidence[:2])
+        it = f"{worst.name} at {_place(worst)}"
+        told = [one.replace("because of it", f"because of {it}") for one in worst.evidence[:2]]
+        yield from (f"{one[:1].upper()}{one[1:]}" for one in told)
+
+
+def _place(one: Finding) -> str:
+    return f"{os.path.basename(one.line.file)}:{one.line.line}" if one.line else one.place or "unknown lines"
 
 
 def _asked(prices: Prices, asked: Asked) -> str:
