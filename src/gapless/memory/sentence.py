@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from gapless.model.memory import MemoryReport, Outcome, Remedy
@@ -131,15 +132,11 @@ def _room(lack: OutOfMemory) -> str:
 def _holders(report: MemoryReport) -> str:
     """Who holds most when the request fails."""
     failing = report.failing
-    named = [
-        (one.line, one.operator, one.bytes, one.before)
-        for one in (failing.owners if failing is not None else ())[:_OWNERS]
-    ]
-    told = [
-        f"{_place(line) if line else operator or ('from before the recording' if before else 'no stack')} "
-        f"{binary_size(held)}"
-        for line, operator, held, before in named
-    ]
+    held: Counter[str] = Counter()
+    for one in failing.owners if failing is not None else ():
+        unknown = "from before the recording" if one.before else "no stack"
+        held[_place(one.line) if one.line else one.operator or unknown] += one.bytes
+    told = [f"{place} {binary_size(size)}" for place, size in held.most_common(_OWNERS)]
     return f"most is held by {', '.join(told)}" if told else ""
 
 

@@ -43,7 +43,7 @@ def render(report: Report, style: Style) -> str:
         finding(canvas, one, report, advised.setdefault(one.remedy, one))
     folded |= _rest(canvas, report, shown)
     folded |= tables(canvas, report.tables, "after")
-    _closing(canvas, report, folded)
+    _closing(canvas, report, shown, folded)
     return canvas.text()
 
 
@@ -74,10 +74,10 @@ def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
     return True
 
 
-def _closing(canvas: Canvas, report: Report, folded: bool) -> None:
+def _closing(canvas: Canvas, report: Report, shown: Sequence[Finding], folded: bool) -> None:
     lines = [Text.assemble(("Not checked: ", "bold"), f"{text}.") for text in report.verdict.not_seen[:2]]
     lines += [Text.assemble(("note: ", "bold"), note) for note in report.notes]
-    hints = [f"gapless rule {one.code} explains the first" for one in report.findings[:1]]
+    hints = [f"gapless rule {one.code} explains the first" for one in shown[:1]]
     hints += ["--all shows the rest"] if folded and not canvas.style.unfold else []
     hints += list(canvas.style.hints)
     if hints:

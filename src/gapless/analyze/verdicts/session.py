@@ -180,7 +180,7 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
             yield f"{percent(part)} of the syncs are {most.name} at {_place(most)}"
     if estimate is None and found.estimate is not None:
         yield f"No prices: {found.estimate.refused}"
-    elif estimate is not None and estimate.reasons:
+    elif estimate is not None and estimate.reasons and (found.steps.most or late is not None):
         if any("host" in reason for reason in estimate.reasons):
             yield (
                 "Upper limits: this step is limited by CPU/Python overhead, and your CPU's speed is unknown "
