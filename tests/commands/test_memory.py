@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import pickle
+import re
 from pathlib import Path
 
 import pytest
-from gapless.render._tables import sparkline
 
 from gapless.commands import main
 from gapless.commands.memory import parse_size
@@ -19,6 +18,7 @@ from gapless.memory.recorder import Recorder
 from gapless.memory.sizes import MIB
 from gapless.model.memory import save
 from gapless.model.source import SourceLine
+from gapless.render._tables import sparkline
 from tests.tracing import Trace
 
 LINE = SourceLine("/home/me/model.py", 10, "forward")

@@ -77,7 +77,7 @@ def _found(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
 
 
 def _price(use: LoaderUse, hit: Hit) -> Price:
-    """How much shorter a step would be, over what the estimate allows: what is left of waiting is not saved."""
+    """How much shorter a step would be, over what the estimate allows, without what is left of waiting."""
     waits = use.late.likely == hit.idle
     late = use.late if waits else Range(hit.idle, hit.idle, hit.idle)
     left = use.left if waits else Range()

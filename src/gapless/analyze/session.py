@@ -36,8 +36,8 @@ def report(
     """What `session` means, all of it: waits, loaders and memory. `read` gives the text of source files.
 
     With `priced`, what a step and each wait in it would take on the GPU is estimated, where the session holds
-    what its steps asked of the device; with `drawn` the memory is laid out for a page to draw. `by_line` keeps
-    apart what one change mends at several lines, so that two runs can be compared line by line.
+    what its steps asked of the device; with `drawn` the memory is laid out for a page to draw. `by_line`
+    keeps apart what one change mends at several lines, so that two runs can be compared line by line.
     """
     steps = find_steps(session.marks)
     session = msgspec.structs.replace(session, events=settle(session, steps))

@@ -34,7 +34,7 @@ def _outside(report: Report) -> Table | None:
 
 
 def _part(often: Frequency) -> str:
-    """``at each evaluation (every 500 steps), 3 seen``, ``in set-up``, ``every 10 steps, as it should be``."""
+    """``at each evaluation (every 500 steps)``, ``in set-up``, ``every 10 steps, as it should be``."""
     if often.rare:
         return f"every {often.every} steps, as it should be"
     seen = f", {often.times} seen" if often.times > 1 else ""

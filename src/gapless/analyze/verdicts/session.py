@@ -202,9 +202,7 @@ def _confidence(found: Report, estimate: Estimate | None) -> str:
 # -- what to do first -----------------------------------------------------------------------------------
 
 
-def _to_do(
-    found: Report, estimate: Estimate | None, late: Finding | None
-) -> tuple[tuple[Change, ...], str]:
+def _to_do(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[tuple[Change, ...], str]:
     """The changes of steps and of phases, and what their numbers are of."""
     todo, apart = _changes(found, estimate, late), beside(found)
     if not todo and not apart:
