@@ -102,7 +102,7 @@ def diagnosed(name: str = "data") -> Diagnosis:
         advised=predictions[3],
         recommended=predictions[3].setting.arguments,
         seen=Seen(setting=Setting(), batches=12, step=98 * MS, wait=58 * MS, predicted=100 * MS),
-        verified=Seen(
+        seen_advised=Seen(
             setting=predictions[3].setting,
             batches=14,
             step=63 * MS,

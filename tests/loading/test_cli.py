@@ -21,6 +21,7 @@ from gapless.model.loading import (
     Fetch,
     Machine,
     Prediction,
+    Seen,
     Setting,
     Transfer,
     load,
@@ -200,6 +201,29 @@ def test_ctrl_c_before_anything_was_found_is_said(capfd, monkeypatch, script):
     assert capfd.readouterr().err == "gapless: interrupted before an item was made: nothing is known\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "checked"),
+    [([], True), (["--no-check-advice"], False), (["--no-verify"], False), (["--verify"], True)],
+)
+def test_whether_the_advice_is_run(capfd, monkeypatch, script, words, checked):
+    asked = []
+
+    def diagnose(*words, check_advice, **named):
+        asked.append(check_advice)
+        return Diagnosis(sentence="a batch takes 25 ms to make")
+
+    monkeypatch.setattr(measure, "diagnose", diagnose)
+    assert main(["loader", "photos_script.py:make_loader", "--no-mistakes", *words]) == 0
+    assert asked == [checked]
+
+
+def test_the_run_of_the_advice_has_its_name_in_what_was_saved_before(tmp_path):
+    ran = Seen(setting=Setting(workers=2), step=20 * MS)
+    save(Diagnosis(seen_advised=ran), tmp_path / "loader.json")
+    assert json.loads((tmp_path / "loader.json").read_text())["diagnosis"]["verified"]["step"] == 20 * MS
+    assert load(tmp_path / "loader.json").seen_advised == ran
+
+
 def test_a_busy_machine_is_the_first_line_and_fails_no_gate(capsys, tmp_path):
     path, told = tmp_path / "busy.json", "cannot be measured now: other programs use 1.8 of 2 cores. (Under.)"
     starved = Prediction(setting=Setting(), step=60 * MS, wait=40 * MS)
@@ -294,8 +318,8 @@ def test_a_script_that_fails_when_it_is_imported(capsys, script, tmp_path):
     )
 
 
-@pytest.mark.parametrize("words", [["--verify"], ["--ranks", 2]], ids=["verify", "ranks"])
-def test_a_saved_measurement_cannot_be_verified(capsys, tmp_path, words):
+@pytest.mark.parametrize("words", [["--check-advice"], ["--verify"], ["--ranks", 2]])
+def test_a_saved_measurement_cannot_be_run_again(capsys, tmp_path, words):
     path = saved(tmp_path / "loader.json")
     status, _, err = run(capsys, path, "--step-ms", 3, *words)
     assert (status, "a saved diagnosis holds none" in err) == (2, True)

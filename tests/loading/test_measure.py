@@ -115,7 +115,7 @@ def _nobody_else():
 def quick(_nobody_else):
     """One real measurement for several tests."""
     loader = DataLoader(Items(4000), batch_size=4, num_workers=1)
-    return diagnose(loader, 1.2, 0.005, busy=0.2, verify=True)
+    return diagnose(loader, 1.2, 0.005, busy=0.2, check_advice=True)
 
 
 def test_computing_is_told_from_waiting_and_from_being_kept_waiting():
@@ -308,10 +308,10 @@ def test_the_setting_advised_is_run_within_the_budget(monkeypatch):
     given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(33, 2))
     found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
     assert given.asked == ["cores", "items", "lines", "workers", "loop", "advice"]
-    assert found.verified.predicted == found.advised.step
+    assert found.seen_advised.predicted == found.advised.step
     assert (found.step_now, found.step_advised) == (60 * MS, 33 * MS)
     given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0))
-    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02, verify=False)
+    found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02, check_advice=False)
     assert "advice" not in given.asked
     assert found.sentence.endswith("(predicted, not run)")
 
@@ -320,14 +320,14 @@ def test_a_run_that_refutes_the_prediction_is_made_again(monkeypatch):
     given = Given(monkeypatch, items=FETCH, workers=MOVED, loop=ran(60, 0), advice=ran(45, 2))
     found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
     assert given.asked[-2:] == ["advice", "advice"]
-    assert found.verified.again == 45 * MS
+    assert found.seen_advised.again == 45 * MS
 
 
 def test_a_loader_that_has_what_is_advised_is_run_once(monkeypatch):
     given = Given(monkeypatch, items=Fetch(items=80, batch_size=8, batches=((MS // 9, 0),)), loop=ran(20, 0))
     found = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
     assert given.asked[-1] == "loop"
-    assert found.verified == found.seen
+    assert found.seen_advised == found.seen
 
 
 def test_an_item_slower_than_the_budget_has_an_answer(monkeypatch):
@@ -335,7 +335,7 @@ def test_an_item_slower_than_the_budget_has_an_answer(monkeypatch):
     given = Given(monkeypatch, items=slow)
     found = diagnose(DataLoader(Items(800), batch_size=8), 2, 0.02)
     assert given.asked == ["cores", "items"]
-    assert (found.transfer.assumed, found.seen, found.verified) == (True, None, None)
+    assert (found.transfer.assumed, found.seen, found.seen_advised) == (True, None, None)
     assert found.recommended["num_workers"] == 32
     assert found.sentence.endswith("(predicted, not run)")
     assert found.notes[0] == "no worker was tried: a batch takes 48 s, and --budget is 2 s"
@@ -528,7 +528,7 @@ def test_a_diagnosis_has_everything(quick):
     assert DataLoader(Items(4), **quick.recommended) is not None
     assert quick.seen is not None
     assert quick.seen.predicted > 0
-    assert quick.verified is not None
+    assert quick.seen_advised is not None
     assert "your step takes 5 ms" in quick.sentence
 
 

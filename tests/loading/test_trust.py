@@ -55,7 +55,7 @@ def made(**more: object) -> Diagnosis:
         "now": at(0, 60, 40),
         "advised": at(2, 20.5),
         "seen": run(0, 61, 60, others=0.1, had=0.99),
-        "verified": run(2, 21, 20.5, others=0.1, had=0.97),
+        "seen_advised": run(2, 21, 20.5, others=0.1, had=0.97),
     }
     return Diagnosis(**{**known, **more})  # type: ignore[arg-type]
 
@@ -71,7 +71,7 @@ def test_what_came_true_is_told_as_it_was_run():
 
 
 def test_what_was_not_run_is_told_as_that():
-    assert said(made(verified=None, seen=None)).endswith("20.5 ms in place of 60 ms (predicted, not run)")
+    assert said(made(seen_advised=None, seen=None)).endswith("20.5 ms in place of 60 ms (predicted, not run)")
 
 
 @given(factor=st.floats(0.2, 5), own=st.booleans())
@@ -79,7 +79,7 @@ def test_no_number_is_told_that_its_own_run_refutes(factor, own):
     runs = (
         {"seen": run(0, 60 * factor, 60, others=0.0)}
         if own
-        else {"verified": run(2, 20 * factor, 20, others=0.0)}
+        else {"seen_advised": run(2, 20 * factor, 20, others=0.0)}
     )
     found = settled(made(**runs))
     wrong = max(factor, 1 / factor) > REFUTED
@@ -91,17 +91,17 @@ def test_no_number_is_told_that_its_own_run_refutes(factor, own):
 
 
 def test_a_refuted_setting_is_advised_only_if_it_was_faster():
-    found = settled(made(verified=run(2, 35, 20)))
+    found = settled(made(seen_advised=run(2, 35, 20)))
     assert faster(found)
     assert found.recommended["num_workers"] == 2
     assert sentence(found).endswith("num_workers=2 was faster than num_workers=0")
-    found = settled(made(verified=run(2, 58, 20)))
+    found = settled(made(seen_advised=run(2, 58, 20)))
     assert found.recommended == {}
     assert sentence(found).endswith("was not clearly faster than num_workers=0")
 
 
 def test_a_setting_that_gains_nothing_when_it_is_run_is_not_advised():
-    found = settled(made(seen=run(0, 61, 55), verified=run(2, 60, 50)))
+    found = settled(made(seen=run(0, 61, 55), seen_advised=run(2, 60, 50)))
     assert found.doubt is None
     assert found.recommended["num_workers"] == 0
 
@@ -127,7 +127,7 @@ def test_who_has_the_cores_is_the_first_word(others, busy):
 
 
 def test_others_that_came_during_a_run_count_as_well():
-    found = doubt(made(verified=run(2, 40, 20, others=1.4)))
+    found = doubt(made(seen_advised=run(2, 40, 20, others=1.4)))
     assert (found.kind, found.others) == ("busy", 1.4)
 
 
@@ -135,7 +135,7 @@ def test_others_on_cores_that_nobody_needs_do_not_count():
     large = Machine(allowed=64, start="fork", others=20.0)
     assert doubt(made(machine=large, fetch=fetch(others=20.0))) is None
     idle = fetch(cpu=0.1, wait=200, others=0.9)  # it sleeps, and so does the step
-    of = made(fetch=idle, demand=Demand(step=20 * MS, busy=0.0), seen=None, verified=None)
+    of = made(fetch=idle, demand=Demand(step=20 * MS, busy=0.0), seen=None, seen_advised=None)
     assert doubt(of) is None
 
 
@@ -148,7 +148,7 @@ def test_who_gets_no_core_cannot_measure_whoever_has_it():
 
 
 def test_what_was_interrupted_is_told_until_there():
-    found = settled(made(interrupted="workers", seen=None, verified=None))
+    found = settled(made(interrupted="workers", seen=None, seen_advised=None))
     assert found.recommended == {}
     assert sentence(found) == (
         "interrupted while trying a worker: a batch takes 40 ms to make, 40 ms of it CPU time; no setting "

@@ -168,7 +168,7 @@ def test_a_loader_is_a_sound_page():
     [
         Diagnosis(),
         msgspec.structs.replace(
-            diagnosed(), predictions=(), now=None, advised=None, seen=None, verified=None
+            diagnosed(), predictions=(), now=None, advised=None, seen=None, seen_advised=None
         ),
         msgspec.structs.replace(diagnosed(), demand=diagnosed().demand.__class__()),
     ],

@@ -52,10 +52,11 @@ class _Interrupted(GaplessError):
 )
 @click.option("--budget", metavar="TIME", default="20s", show_default=True, help="How long to measure.")
 @click.option(
-    "--verify/--no-verify",
+    "--check-advice/--no-check-advice",
     default=None,
     help="Run the recommended setting within the budget and compare; on by default.",
 )
+@click.option("--verify/--no-verify", default=None, hidden=True)  # what it was called before
 @click.option(
     "--mistakes/--no-mistakes",
     default=True,
@@ -87,6 +88,7 @@ def command(
     session: str | None,
     step_cpu: float,
     budget: str,
+    check_advice: bool | None,
     verify: bool | None,
     mistakes: bool,
     ranks: int,
@@ -117,6 +119,7 @@ def command(
 
     Exit status: 0; 1 found what --fail-on names; 2 usage; 3 no batch can be made; 130 interrupted.
     """
+    check_advice = verify if check_advice is None else check_advice
     codes = _gate.parse_codes(fail_on)
     _output.refuse_terminal(form, sys.stdout, f"gapless loader -f html {target}")
     stream = _output.own_copy(sys.stdout)
@@ -124,12 +127,12 @@ def command(
         _output.give_way()  # the user's code may print, and the page stands alone
     demand = _demand(step_ms, profile, session, step_cpu)
     if target.endswith(".json"):
-        if verify or ranks > 1:
-            raise UsageError("--verify and --ranks run the loader, and a saved diagnosis holds none")
+        if check_advice or ranks > 1:
+            raise UsageError("--check-advice and --ranks run the loader, and a saved diagnosis holds none")
         made = _again(target, demand)
     else:
         wanted = ranks if mistakes else 0
-        made = _measured(target, demand, seconds(budget), verify is not False, wanted, quiet)
+        made = _measured(target, demand, seconds(budget), check_advice is not False, wanted, quiet)
     if output:
         save(made, output)
     found = report(made)
@@ -167,7 +170,9 @@ def seconds(text: str) -> float:
     return value
 
 
-def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: int, quiet: bool) -> Diagnosis:
+def _measured(
+    target: str, demand: Demand, budget: float, check_advice: bool, ranks: int, quiet: bool
+) -> Diagnosis:
     """Measure the loader that `target` names, and look for mistakes over `ranks` (0: do not)."""
     try:
         from gapless.loading.factory import find
@@ -185,7 +190,7 @@ def _measured(target: str, demand: Demand, budget: float, verify: bool, ranks: i
             demand.step / 1e9 if demand.step else None,
             busy=demand.busy,
             source=demand.source,
-            verify=verify,
+            check_advice=check_advice,
             progress=progress,
         )
         if ranks and feed.loader is not None and not made.interrupted:

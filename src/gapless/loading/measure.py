@@ -56,7 +56,7 @@ def diagnose(
     *,
     busy: float = 1.0,
     source: str = "",
-    verify: bool = True,
+    check_advice: bool = True,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Measure `loader`, predict it under other settings, and recommend one.
@@ -66,9 +66,9 @@ def diagnose(
 
     `budget` is in seconds; less is taken where less is enough. `step` is what a training step takes without
     its input, in seconds (None: unknown; then the recommendation is for the most batches per second), and
-    `busy` the part of it in which the host computes. The loader is run as it is and, with `verify`, under
-    the recommended setting, both within the budget: where a run and its prediction differ by more than a
-    quarter, or other programs have the cores, :attr:`Diagnosis.doubt` says so and why.
+    `busy` the part of it in which the host computes. The loader is run as it is and, with `check_advice`,
+    under the recommended setting, both within the budget: where a run and its prediction differ by more
+    than a quarter, or other programs have the cores, :attr:`Diagnosis.doubt` says so and why.
 
     A request to end (Ctrl-C) ends the measurement: what was found until then comes back, with
     :attr:`Diagnosis.interrupted`; it is raised where not one item was made.
@@ -88,7 +88,7 @@ def diagnose(
     if feed.loader is None:
         at = machine(torch.multiprocessing.get_start_method(), min(_PARTS["cores"] * budget, _CORES_AT_MOST))
         return foreign.as_it_is(feed, at, budget, demand, progress)
-    return _Measurement(feed, feed.loader, budget, demand, verify, progress).run()
+    return _Measurement(feed, feed.loader, budget, demand, check_advice, progress).run()
 
 
 class _Measurement:
@@ -98,11 +98,11 @@ class _Measurement:
         loader: DataLoader,
         budget: float,
         demand: Demand,
-        verify: bool,
+        check_advice: bool,
         progress: Progress,
     ) -> None:
         self.feed, self.loader = feed, loader
-        self.budget, self.demand, self.verify = budget, demand, verify
+        self.budget, self.demand, self.check_advice = budget, demand, check_advice
         self.progress = progress
         self.began = time.monotonic()
         self.setting = setting_of(loader)
@@ -117,7 +117,7 @@ class _Measurement:
         self.transfer: Transfer | None = None
         self.workers = True
         self.seen: Seen | None = None
-        self.verified: Seen | None = None
+        self.seen_advised: Seen | None = None
 
     def run(self) -> Diagnosis:
         made: Diagnosis | None = None
@@ -198,26 +198,26 @@ class _Measurement:
         assert advised is not None
         if self.workers or not self.setting.workers:
             self.seen = self._use("loop", now)
-        if not self.verify:
+        if not self.check_advice:
             return
         if (now.setting.workers, now.setting.prefetch) == (advised.setting.workers, advised.setting.prefetch):
-            self.verified = self.seen
+            self.seen_advised = self.seen
         else:
-            self.verified = self._use("advice", advised)
+            self.seen_advised = self._use("advice", advised)
         if (
-            self.verified is not None
-            and off(self.verified) > REFUTED
+            self.seen_advised is not None
+            and off(self.seen_advised) > REFUTED
             and self._left() > self._seconds("advice")
         ):
             again = self._use("advice", advised)
             step = again.step if again is not None else 0.0
-            self.verified = msgspec.structs.replace(self.verified, again=step)
+            self.seen_advised = msgspec.structs.replace(self.seen_advised, again=step)
 
     def _concluded(self, made: Diagnosis) -> Diagnosis:
         made = msgspec.structs.replace(
             made,
             seen=self.seen,
-            verified=self.verified,
+            seen_advised=self.seen_advised,
             interrupted=self.interrupted,
             duration=time.monotonic() - self.began,
         )

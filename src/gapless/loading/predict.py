@@ -211,6 +211,6 @@ def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
         advised=advised,
         recommended={} if saved.doubt is not None else advised.setting.arguments,
         seen=None,
-        verified=None,
+        seen_advised=None,
     )
     return msgspec.structs.replace(made, sentence=sentence(made))

@@ -55,7 +55,7 @@ def _refuted(of: Diagnosis) -> str:
     assert advised is not None
     assert now is not None
     text = "no step time can be told: what was predicted did not come true when it was run"
-    if of.seen is None or of.verified is None or _same(now, advised):
+    if of.seen is None or of.seen_advised is None or _same(now, advised):
         return text
     if of.recommended:
         return f"{text}; {_setting(advised)} was faster than {_setting(now)}"
@@ -64,7 +64,7 @@ def _refuted(of: Diagnosis) -> str:
 
 def _unchecked(of: Diagnosis) -> str:
     """What has to be said of a prediction that was not run."""
-    return "" if of.verified is not None else " (predicted, not run)"
+    return "" if of.seen_advised is not None else " (predicted, not run)"
 
 
 def cost(of: Diagnosis) -> str:
@@ -130,7 +130,7 @@ def _verdict(of: Diagnosis) -> str:
     if not of.demand.step:
         return _throughput(of, now, advised)
     step = f"your step takes {duration(of.demand.step)}"
-    taken, wait = of.step_advised, of.verified.wait if of.verified is not None else advised.wait
+    taken, wait = of.step_advised, of.seen_advised.wait if of.seen_advised is not None else advised.wait
     if wait > 2 * _SHARE * taken:
         leaves = f"and leaves {duration(wait)} of waiting per step"
         return f"{step}: nothing keeps up here; {_setting(advised)} is as good as any, {leaves}"

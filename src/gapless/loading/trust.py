@@ -53,10 +53,10 @@ def settled(of: Diagnosis) -> Diagnosis:
     now, advised = of.now, of.advised
     if now is None or advised is None:
         return of
-    if of.doubt is None and of.seen is not None and of.verified is not None:
-        gains = of.verified.step < (1 - predict.WITHIN) * of.seen.step
+    if of.doubt is None and of.seen is not None and of.seen_advised is not None:
+        gains = of.seen_advised.step < (1 - predict.WITHIN) * of.seen.step
         if not gains and now.setting.workers < advised.setting.workers:
-            of = msgspec.structs.replace(of, advised=now, verified=of.seen)
+            of = msgspec.structs.replace(of, advised=now, seen_advised=of.seen)
     return msgspec.structs.replace(of, recommended=of.advised.setting.arguments if _told(of) else {})  # type: ignore[union-attr]
 
 
@@ -69,13 +69,13 @@ def _told(of: Diagnosis) -> bool:
 
 def faster(of: Diagnosis) -> bool:
     """Whether the setting advised was clearly faster than the loader's own, both of them run."""
-    seen, verified = of.seen, of.verified
-    return seen is not None and verified is not None and 0 < REFUTED * verified.step < seen.step
+    seen, advised = of.seen, of.seen_advised
+    return seen is not None and advised is not None and 0 < REFUTED * advised.step < seen.step
 
 
 def doubt(of: Diagnosis) -> Doubt | None:
     """Why no number of `of` is to be headlined; None where nothing speaks against it."""
-    if of.interrupted and of.verified is None:
+    if of.interrupted and of.seen_advised is None:
         return Doubt(kind="interrupted")
     return _busy(of) or _refuted(of)
 
@@ -84,7 +84,7 @@ def _busy(of: Diagnosis) -> Doubt | None:
     """Others have cores that the loader would need."""
     at = of.machine
     limited = 0 <= at.quota < at.allowed
-    runs = [one for one in (of.seen, of.verified) if one is not None]
+    runs = [one for one in (of.seen, of.seen_advised) if one is not None]
     looks = [of.fetch.others, *(one.others for one in runs)]
     told = [one for one in looks if one >= 0] or [at.others]
     others = min(max(told), at.allowed)
@@ -117,7 +117,7 @@ def _needed(of: Diagnosis) -> float:
 
 def _refuted(of: Diagnosis) -> Doubt | None:
     """A run took another time than was predicted for it."""
-    for seen in (of.verified, of.seen):
+    for seen in (of.seen_advised, of.seen):
         if seen is not None and off(seen) > REFUTED:
             why = tuple(reasons(of, seen))
             return Doubt(kind="refuted", reasons=why)

@@ -293,7 +293,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `now` is the prediction for the loader's own setting, `best` the shortest of all, `advised` the cheapest
     within 5 % of it; `predictions` are all that were tried, by workers. `seen` is the loader run under its
-    own setting, `verified` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
+    own setting, `seen_advised` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
     `correctness` is whether it yields what it should, where that was looked at. With a `doubt` no prediction
     is to be relied on. `interrupted` is the part of the measurement that was cut short, "" where none was.
 
@@ -322,7 +322,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     advised: Prediction | None = None
     recommended: dict[str, int | bool | None] = {}
     seen: Seen | None = None
-    verified: Seen | None = None
+    seen_advised: Seen | None = msgspec.field(default=None, name="verified")
     correctness: Verification | None = None
     doubt: Doubt | None = None
     interrupted: str = ""
@@ -337,7 +337,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def step_advised(self) -> float:
         """A step under the setting advised: as it was run, or else as predicted; 0 where neither is."""
-        return _run(self.verified) or (self.advised.step if self.advised is not None else 0.0)
+        return _run(self.seen_advised) or (self.advised.step if self.advised is not None else 0.0)
 
 
 def _run(seen: Seen | None) -> float:

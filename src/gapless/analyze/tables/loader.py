@@ -110,7 +110,7 @@ def alike(one: Prediction, other: Prediction) -> bool:
 def _runs(made: Diagnosis) -> Table:
     rows = [
         _run(name, one)
-        for name, one in (("as it is", made.seen), ("as advised", made.verified))
+        for name, one in (("as it is", made.seen), ("as advised", made.seen_advised))
         if one is not None
     ]
     columns = "num_workers | step | waiting | ready | predicted"

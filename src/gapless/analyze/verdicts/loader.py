@@ -48,7 +48,7 @@ def _sentence(made: Diagnosis) -> tuple[str, Level]:
     if wait <= 2 * SHARE * before:
         return f"Nothing worth fixing: {setting} keeps up with a step of {duration(made.demand.step)}", "fine"
     lost = f"Your GPU would wait {percent(wait / before)} of each {duration(before)} step for data"
-    left = made.verified.wait if made.verified is not None else made.advised.wait
+    left = made.seen_advised.wait if made.seen_advised is not None else made.advised.wait
     if before <= after * (1 + SHARE):
         return f"{lost}, and no setting helps: make a batch cheaper", "act"
     return (
@@ -79,5 +79,5 @@ def _changes(made: Diagnosis) -> tuple[Change, ...]:
 
 
 def _confidence(made: Diagnosis) -> str:
-    ran = "the advice was run" if made.verified is not None else "predicted, not run"
+    ran = "the advice was run" if made.seen_advised is not None else "predicted, not run"
     return f"{count(made.machine.allowed, 'core')}, measured for {made.duration:.1f} s; {ran}"
