@@ -65,8 +65,11 @@ class Loaders:
 
         estimate, waits = found.estimate, found.steps.waits_per_step
         known = estimate is not None and not estimate.refused
-        length, host = (estimate.step, estimate.host) if estimate is not None and known else (None, None)
-        step = Step(length, steps, _ranks.here(), host, waits)
+        if estimate is not None and known:
+            length, host, device = estimate.step, estimate.host, estimate.device
+            step = Step(length, steps, _ranks.here(), host, waits, device)
+        else:
+            step = Step(None, steps, _ranks.here(), None, waits)
         with _undisturbed():
             return examine(self._uses, step, self._budget, self._said)
 

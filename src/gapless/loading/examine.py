@@ -51,13 +51,14 @@ Progress = Callable[[LoaderUse], None]
 class Step:
     """What a training step takes without its input, in nanoseconds (None: not known), and the number of steps
     that the run had; `ranks` share the machine. `host` is what the host needs for a step besides its waits
-    (None: not known), of which a step has `waits`."""
+    (None: not known), of which a step has `waits`; the GPU has work for `device` of it (0: not known)."""
 
     length: Range | None
     count: int
     ranks: int = 1
     host: int | None = None
     waits: float = 1.0
+    device: int = 0
 
 
 class Interrupted(BaseException):
@@ -132,6 +133,7 @@ def _seen(use: Use, step: Step, marks: int) -> LoaderUse:
         wait=use.wait,
         first=use.first,
         step=step.length or Range(),
+        device=step.device,
     )
 
 

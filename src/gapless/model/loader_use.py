@@ -20,7 +20,8 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     machine of the run, whose steps are not those of a GPU.
 
     `fetch` is a first measurement and `diagnosis` the whole one, where it was needed. `step` is what a
-    training step takes without its input (nanoseconds); `late` is how long it then waits for its batches, and
+    training step takes without its input (nanoseconds), `device` that part of it in which the GPU has work
+    (0: unknown); `late` is how long it then waits for its batches, and
     `left` how long under the setting that is advised. They are longest where the step is shortest. `mistakes`
     are what it yields wrongly; `untouched` are columns of its batches that the loop never uses; `notes` what
     could not be told.
@@ -39,6 +40,7 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wait: float = 0.0
     first: float = 0.0
     step: Range = Range()
+    device: int = 0
     late: Range = Range()
     left: Range = Range()
     fetch: Fetch | None = None

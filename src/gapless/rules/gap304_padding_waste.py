@@ -74,12 +74,12 @@ def _evidence(use: LoaderUse, padding: Padding) -> Iterator[str]:
         f"batch: {percent(padding.sorted)}; so {number(round(1 / max(padding.left, 1e-3), 1))} times fewer "
         f"values ({len(padding.lengths):,} items looked at)"
     )
-    if use.step.likely:
+    if use.step.likely and use.device:  # nothing but the GPU's own work gets less
         estimated = " (estimated)" if use.step.least < use.step.most else ""
-        saved = round(use.step.likely * (1 - padding.left))
+        saved = round(min(use.device, use.step.likely) * (1 - padding.left))
         yield (
-            f"saves up to {duration(saved)} of a step of {duration(use.step.likely)}{estimated}, if its time "
-            "follows the number of values"
+            f"saves up to {duration(saved)} of a step of {duration(use.step.likely)}{estimated}, if the "
+            "GPU's time in it follows the number of values"
         )
 
 
