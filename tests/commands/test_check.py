@@ -56,7 +56,7 @@ def test_all_unfolds(train, fake_gapless):
     assert said.startswith("2 to 3 syncs in every step; 7 more in evaluation.")
     assert "GAP101 item-read 7× in evaluation train.py:9" in said
     assert "GAP101 item-read 5× in set-up train.py:2" in said
-    assert "Not checked" not in said
+    assert "(`--steps all`)" not in said
 
 
 def test_json_is_the_last_line(train, fake_gapless):

@@ -51,7 +51,8 @@ def test_no_estimate_says_why():
 
 
 def test_alone_is_told_where_it_is_less():
-    text = shown(told(add(10.0), read(0), read(1), *[add()] * 300))
+    made = report(session(*[[add(10.0), read(0), read(1), *[add()] * 300]] * 8), by_line=True)
+    text = shown(made)
     assert "if you fix only this" in text
 
 

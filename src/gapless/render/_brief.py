@@ -67,7 +67,7 @@ def message(one: Finding, report: Report) -> str:
 
 def remarks(report: Report) -> list[str]:
     """What was not checked, and the notes."""
-    unseen = (f"Not checked: {line}" for line in report.verdict.not_seen)
+    unseen = report.verdict.not_seen
     return [portable(line) for line in (*unseen, *report.notes)]
 
 

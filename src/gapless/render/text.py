@@ -75,7 +75,7 @@ def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
 
 
 def _closing(canvas: Canvas, report: Report, shown: Sequence[Finding], folded: bool) -> None:
-    lines = [Text.assemble(("Not checked: ", "bold"), f"{text}.") for text in report.verdict.not_seen[:2]]
+    lines = [Text(f"{text}.") for text in report.verdict.not_seen[:2]]
     lines += [Text.assemble(("note: ", "bold"), note) for note in report.notes]
     hints = [f"gapless rule {one.code} explains the first" for one in shown[:1]]
     hints += ["--all shows the rest"] if folded and not canvas.style.unfold else []
