@@ -205,8 +205,10 @@ def _confidence(found: Report, estimate: Estimate | None) -> str:
 def _to_do(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[tuple[Change, ...], str]:
     """The changes of steps and of phases, and what their numbers are of."""
     todo, apart = _changes(found, estimate, late), beside(found)
-    if not todo and not apart:
-        return _unpriced(found), "per step" if syncs(found) else _per(found)
+    if not apart:
+        return (todo, "per step") if todo else (_unpriced(found), "per step" if syncs(found) else _per(found))
+    if estimate is None and not todo:
+        todo = _by_syncs(found, _steadily(found))
     if added(found) > found.steps.waits_per_step:  # phases have the most syncs
         return (*apart, *todo)[:MOST], "per step" if todo else ""
     return (*todo[: MOST - len(apart)], *apart), "per step" if todo else ""
@@ -248,8 +250,7 @@ def _of_waits(findings: Sequence[Finding], estimate: Estimate, bound: bool) -> l
 
 def _unpriced(found: Report) -> tuple[Change, ...]:
     """The same list where nothing has a price: by syncs in a step, in evaluation where steps have none."""
-    steady = ((n, one.frequency) for n, one in enumerate(found.findings))
-    counts = {n: often.per_step for n, often in steady if often.per_step and not often.rare}
+    counts = _steadily(found)
     if not counts:
         together = len({one.frequency.phase for one in found.findings if one.frequency.times}) == 1
         counts = {
@@ -257,6 +258,16 @@ def _unpriced(found: Report) -> tuple[Change, ...]:
             for n, one in enumerate(found.findings)
             if one.frequency.when in ("evaluation", "phase", "no-steps")
         }
+    return _by_syncs(found, counts)
+
+
+def _steadily(found: Report) -> dict[int, float]:
+    """Syncs per step of the findings that recur more often than a log."""
+    steady = ((n, one.frequency) for n, one in enumerate(found.findings))
+    return {n: often.per_step for n, often in steady if often.per_step and not often.rare}
+
+
+def _by_syncs(found: Report, counts: dict[int, float]) -> tuple[Change, ...]:
     return changes(found.findings, counts.items(), float(sum(counts.values())), unit="syncs")
 
 
