@@ -68,6 +68,12 @@ def test_one_rollout_of_a_run_that_was_stopped_is_one():
     assert "64 more in the one rollout seen" in report(run.session(), read).sentence
 
 
+def test_what_to_do_first_names_the_steps_and_the_phases():
+    first = report(play(3, 12).session(), read).verdict
+    assert [change.unit for change in first.do_first] == ["syncs", "syncs"]
+    assert {(change.before, change.after) for change in first.do_first} == {(1, 0), (64, 0)}
+
+
 def test_what_the_source_knows_of_the_period_is_told_of_one():
     known = (Recurrence(name="rollout", every=16, times=1),)
     made = report(play(1, 12).session(phases=known), read)

@@ -53,8 +53,8 @@ def test_all_unfolds(train, fake_gapless):
     assert "│ gpu.wait(5)" in seen.stdout
     assert "│ gpu.wait(7)" in seen.stdout
     said = words(seen.stdout)
-    assert said.startswith("2 to 3 syncs in every step; 7 more in evaluation.")
-    assert "GAP101 item-read 7× in evaluation train.py:9" in said
+    assert said.startswith("2 to 3 syncs in every step; 7 more in the one evaluation seen.")
+    assert "GAP101 item-read 7× in the one evaluation seen train.py:9" in said
     assert "GAP101 item-read 5× in set-up train.py:2" in said
     assert "(`--steps all`)" not in said
 
