@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from gapless.memory.report import Wishes, report
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.session import load
 
 EXAMPLES = _sheet.HERE.parent / "examples"

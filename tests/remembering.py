@@ -22,7 +22,8 @@ from gapless.model.loading import (
     Transfer,
 )
 from gapless.model.loading_mistakes import Mistake, Verification
-from gapless.model.memory import MemoryReport, MemoryRun
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import MemoryReport
 from gapless.model.source import SourceLine
 
 MS = 1_000_000

@@ -16,7 +16,8 @@ from gapless.emulate.memory import supported
 from gapless.emulate.memory_run import NOT_MODELLED
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
-from gapless.model.memory import ALLOC, FREE, MemoryReport, MemoryRun, check
+from gapless.model.memory import ALLOC, FREE, MemoryRun, check
+from gapless.model.memory_report import MemoryReport
 
 pytestmark = pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end")
 

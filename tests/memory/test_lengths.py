@@ -14,7 +14,8 @@ from gapless.memory.remedies import changes, edges, longest_first, padded, remed
 from gapless.memory.report import Wishes, report
 from gapless.memory.simulate import simulate
 from gapless.memory.trials import Where
-from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, Outcome, Place, Remedy, Trial, check
+from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, Place, check
+from gapless.model.memory_report import Outcome, Remedy, Trial
 
 
 def training(lengths, *, layers=4, width=32 << 10, square=64, odd=(), noise=None) -> MemoryRun:

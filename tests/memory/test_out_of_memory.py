@@ -18,8 +18,8 @@ from gapless.memory.report import Wishes, report
 from gapless.memory.sentence import apart
 from gapless.memory.snapshot import of_value
 from gapless.memory.timing import call_times
-from gapless.model.memory import MemoryReport, Trial
 from gapless.model.memory_calls import CallTimes
+from gapless.model.memory_report import MemoryReport, Trial
 from gapless.model.wording import binary_size
 from tests.memory.second import MIB, Conf, Device, Op, fails, snapshot
 

@@ -17,7 +17,9 @@ from gapless.memory.simulate import Simulation, simulate
 from gapless.memory.sizes import MIB
 from gapless.memory.trials import Where, attempt, attempt_all, candidates, improves, rank
 from gapless.model import memory as model
-from gapless.model.memory import CallTimes, MemoryRun, Outcome, StartBlock, StartSegment, Trial
+from gapless.model.memory import MemoryRun, StartBlock, StartSegment
+from gapless.model.memory_calls import CallTimes
+from gapless.model.memory_report import Outcome, Trial
 from gapless.model.source import SourceLine
 
 MODEL = SourceLine("/home/me/model.py", 10, "forward")

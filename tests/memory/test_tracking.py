@@ -19,7 +19,8 @@ from gapless.memory.sizes import MIB
 from gapless.memory.snapshot import read
 from gapless.memory.tracking import track
 from gapless.memory.trials import Where
-from gapless.model.memory import MemoryReport, MemoryRun
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import MemoryReport
 from gapless.model.track import Track
 
 

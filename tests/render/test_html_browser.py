@@ -19,7 +19,7 @@ from gapless.analyze.across import summarized
 from gapless.analyze.profile.profile import profile
 from gapless.memory.report import Wishes
 from gapless.model import Report, SourceLine, Table, Verdict
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.table import Column, Row
 from gapless.model.wording import binary_size
 from gapless.render import Style, html, renderer

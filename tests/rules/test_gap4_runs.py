@@ -12,7 +12,8 @@ from gapless.memory.recorder import Recorder
 from gapless.memory.report import Wishes, report
 from gapless.memory.sizes import MIB
 from gapless.model import Finding
-from gapless.model.memory import Fidelity, MemoryReport, MemoryRun
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import Fidelity, MemoryReport
 from gapless.model.profile import MemoryUse, Profile, Steps
 from gapless.model.source import SourceLine
 from gapless.rules import rule

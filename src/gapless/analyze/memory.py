@@ -8,8 +8,9 @@ from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
 from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
-from gapless.model.memory import MemoryReport, MemoryRun
+from gapless.model.memory import MemoryRun
 from gapless.model.memory_answer import OtherDevice
+from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, count
 from gapless.rules import of_kind
 

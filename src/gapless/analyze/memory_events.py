@@ -15,19 +15,8 @@ from gapless.analyze.profile.lines import Place as Around
 from gapless.analyze.profile.lines import Places, enclosing
 from gapless.analyze.profile.marks import find_marks
 from gapless.errors import UnreadableInput
-from gapless.model.memory import (
-    ALLOC,
-    FREE,
-    STEP,
-    CallTimes,
-    DriverCalls,
-    Kind,
-    MemoryRun,
-    Place,
-    Recorded,
-    StartBlock,
-    StartSegment,
-)
+from gapless.model.memory import ALLOC, FREE, STEP, Kind, MemoryRun, Place, Recorded, StartBlock, StartSegment
+from gapless.model.memory_calls import CallTimes, DriverCalls
 from gapless.model.source import SourceLine
 from gapless.model.wording import size
 from gapless.trace.timeline import Bools, HostKind, Memory, Timeline

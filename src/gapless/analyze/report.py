@@ -9,7 +9,8 @@ from typing import Any
 from gapless.model import Profile, Report, Session
 from gapless.model.comparison import Comparison
 from gapless.model.loading import Diagnosis
-from gapless.model.memory import MemoryReport, MemoryRun
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import MemoryReport
 from gapless.model.proof import Proof
 
 # Each kind's module is imported when it is asked for: of a session nobody pays for the replay of profiles.

@@ -15,7 +15,8 @@ from gapless.commands import _output
 from gapless.commands._bar import bar
 from gapless.commands._memory_input import choose, parse_size, read, room
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
-from gapless.model.memory import LargestBatch, MemoryReport, MemoryRun
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import LargestBatch, MemoryReport
 
 if TYPE_CHECKING:
     from gapless.memory.report import Wishes

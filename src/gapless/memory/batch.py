@@ -11,7 +11,8 @@ import numpy as np
 from gapless.errors import UsageError
 from gapless.memory.simulate import simulate
 from gapless.memory.trials import Where
-from gapless.model.memory import STEP, LargestBatch, MemoryRun, Outcome
+from gapless.model.memory import STEP, MemoryRun
+from gapless.model.memory_report import LargestBatch, Outcome
 
 _CLOSE = 0.01
 """Relative error of an allocation's size from which it follows no straight line."""

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from gapless.memory import observed
 from gapless.memory.moment import moment
 from gapless.memory.report import Wishes, report
-from gapless.model.memory import MemoryReport, MemoryRun, Moment, Owner
+from gapless.model.memory import MemoryRun
 from gapless.model.memory_comparison import MemoryComparison, MemorySide, OwnerChange
+from gapless.model.memory_report import MemoryReport, Moment, Owner
 from gapless.model.wording import binary_size, percent
 
 _ALL = 1 << 30

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gapless.model.memory import ALLOC, DEFER, FREE, STEP, Growth, Kind, MemoryRun
+from gapless.model.memory import ALLOC, DEFER, FREE, STEP, Kind, MemoryRun
+from gapless.model.memory_report import Growth
 from gapless.model.source import SourceLine
 
 WARM_UP = 2

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapless.memory.kinds import BACKWARD, Passes
-from gapless.model.memory import ALLOC, DEFER, FREE, STEP, Kept, MemoryRun
+from gapless.model.memory import ALLOC, DEFER, FREE, STEP, MemoryRun
+from gapless.model.memory_report import Kept
 from gapless.model.source import SourceLine, Stack
 
 _LEAST = 2

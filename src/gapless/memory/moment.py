@@ -11,7 +11,8 @@ from gapless.memory.blocks import Block
 from gapless.memory.kinds import kinds_of
 from gapless.memory.modules import folded, one_of, part_of
 from gapless.memory.simulate import Begin, Simulation
-from gapless.model.memory import ALLOC, STEP, Kind, MemoryRun, ModuleShare, Moment, Owner, Place
+from gapless.model.memory import ALLOC, STEP, Kind, MemoryRun, Place
+from gapless.model.memory_report import ModuleShare, Moment, Owner
 from gapless.model.source import SourceLine
 
 OWNERS = 50

@@ -8,19 +8,9 @@ from __future__ import annotations
 
 from gapless.memory.moment import OWNERS, asking, owners, shares
 from gapless.memory.simulate import POINTS, Simulation
-from gapless.model.memory import (
-    ALLOC,
-    DEFER,
-    FREE,
-    STEP,
-    Curve,
-    MemoryRun,
-    Moment,
-    Outcome,
-    Shortage,
-    StepEnd,
-)
+from gapless.model.memory import ALLOC, DEFER, FREE, STEP, MemoryRun
 from gapless.model.memory_answer import OutOfMemory
+from gapless.model.memory_report import Curve, Moment, Outcome, Shortage, StepEnd
 from gapless.model.wording import binary_size
 
 _CLOSE = 0.02

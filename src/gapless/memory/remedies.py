@@ -8,7 +8,8 @@ from functools import partial
 from gapless.memory.lengths import Law, Refused, law, with_lengths
 from gapless.memory.simulate import simulate
 from gapless.memory.trials import EXPANDABLE, Where, improves
-from gapless.model.memory import MemoryRun, Outcome, Remedy, Trial
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import Outcome, Remedy, Trial
 from gapless.model.wording import percent
 
 _FAITHFUL = 0.02

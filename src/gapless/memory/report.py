@@ -27,20 +27,9 @@ from gapless.memory.trials import (
     improves,
     rank,
 )
-from gapless.model.memory import (
-    ALLOC,
-    STEP,
-    Curve,
-    Fidelity,
-    MemoryReport,
-    MemoryRun,
-    Moment,
-    Outcome,
-    Remedy,
-    StepEnd,
-    Trial,
-)
+from gapless.model.memory import ALLOC, STEP, MemoryRun
 from gapless.model.memory_answer import OutOfMemory
+from gapless.model.memory_report import Curve, Fidelity, MemoryReport, Moment, Outcome, Remedy, StepEnd, Trial
 from gapless.model.wording import binary_size
 
 _QUICK = 100_000

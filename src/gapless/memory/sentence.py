@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gapless.model.memory import MemoryReport, Outcome, Remedy
 from gapless.model.memory_answer import OutOfMemory
+from gapless.model.memory_report import MemoryReport, Outcome, Remedy
 from gapless.model.source import SourceLine
 from gapless.model.verdict import Change, Level, Verdict
 from gapless.model.wording import binary_size, count, duration, percent

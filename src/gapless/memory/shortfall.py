@@ -8,8 +8,9 @@ from gapless.memory.driver import UNLIMITED
 from gapless.memory.settings import parse
 from gapless.memory.simulate import Begin, Simulation
 from gapless.memory.trials import Where
-from gapless.model.memory import ALLOC, FAILED, MemoryRun, Outcome, Shortage
+from gapless.model.memory import ALLOC, FAILED, MemoryRun
 from gapless.model.memory_answer import OutOfMemory, Refusal
+from gapless.model.memory_report import Outcome, Shortage
 
 _ROUNDS = 8
 """Replays at most in which more is given; two do nearly always."""

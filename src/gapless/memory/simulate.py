@@ -12,22 +12,9 @@ from gapless.memory.blocks import Block
 from gapless.memory.driver import UNLIMITED, Driver
 from gapless.memory.settings import Settings, parse
 from gapless.memory.sizes import round_size
-from gapless.model.memory import (
-    ALLOC,
-    DEFER,
-    DONE,
-    EMPTY,
-    FAILED,
-    FREE,
-    RETIRE,
-    STEP,
-    CallTimes,
-    Curve,
-    MemoryRun,
-    Outcome,
-    Shortage,
-    StepEnd,
-)
+from gapless.model.memory import ALLOC, DEFER, DONE, EMPTY, FAILED, FREE, RETIRE, STEP, MemoryRun
+from gapless.model.memory_calls import CallTimes
+from gapless.model.memory_report import Curve, Outcome, Shortage, StepEnd
 
 Begin = Literal["recorded", "fresh"]
 """How a run begins that was recorded from its middle: with the memory as it lay, or with its tensors anew."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from gapless.memory.kinds import told_apart
 from gapless.memory.simulate import Simulation
 from gapless.memory.trials import Where
-from gapless.model.memory import ALLOC, DEFER, FREE, STEP, Curve, MemoryReport, MemoryRun, Moment
+from gapless.model.memory import ALLOC, DEFER, FREE, STEP, MemoryRun
+from gapless.model.memory_report import Curve, MemoryReport, Moment
 from gapless.model.source import SourceLine
 from gapless.model.track import Call, Calls, Course, Layer, Points, Track
 

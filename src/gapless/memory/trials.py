@@ -14,7 +14,8 @@ import msgspec
 
 from gapless.memory.settings import Settings, parse
 from gapless.memory.simulate import Begin, simulate
-from gapless.model.memory import MemoryRun, Outcome, Trial
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import Outcome, Trial
 
 Progress = Callable[[int, int], None]
 _ALONE = 400_000

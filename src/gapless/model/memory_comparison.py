@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.model.memory import Owner
+from gapless.model.memory_report import Owner
 
 
 class MemorySide(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -11,7 +11,7 @@ from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Profile
 from gapless.model.proof import Proof
 from gapless.model.session import Ending, Environment, Recurrence

@@ -10,7 +10,7 @@ import msgspec
 
 from gapless.model.event import Site
 from gapless.model.loader_use import LoaderUse
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Profile
 from gapless.model.ranks import Ranks
 

@@ -8,7 +8,7 @@ from gapless.model import Finding, Frequency, Profile, Report, SourceLine
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Caller
 from gapless.model.loading import Diagnosis
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, number, part, percent, reach, size
 

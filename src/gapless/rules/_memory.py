@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model.event import Site
-from gapless.model.memory import MemoryReport, StepEnd
+from gapless.model.memory_report import MemoryReport, StepEnd
 from gapless.model.source import SourceLine
 from gapless.model.wording import binary_size, percent
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import count, percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told

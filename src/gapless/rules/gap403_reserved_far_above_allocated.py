@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, percent, size
 from gapless.rules import _memory as held
 from gapless.rules import _profile as told

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from gapless.model import Hit, MemoryRule, Profile, ProfileRule
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, count, size
 from gapless.rules import _memory as held
 

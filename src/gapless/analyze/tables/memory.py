@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gapless.model import SourceLine, Table
-from gapless.model.memory import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
+from gapless.model.memory_report import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
 from gapless.model.table import Cell, Column, Row, Tone, table
 from gapless.model.wording import TENSORS, binary_size, change, count, duration, percent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gapless.model.memory import MemoryReport
+from gapless.model.memory_report import MemoryReport
 from gapless.model.track import Layer, Points, Track
 from gapless.model.wording import TENSORS
 from gapless.render.html._clean import Clean
