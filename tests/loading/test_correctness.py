@@ -27,10 +27,10 @@ from torch.utils.data.distributed import DistributedSampler
 
 from gapless import loading
 from gapless.errors import UsageError
+from gapless.loading.checks import mistakes
+from gapless.loading.checks_common import World
 from gapless.loading.forked import LoaderError
-from gapless.loading.judging import mistakes
-from gapless.loading.judging_common import World
-from gapless.loading.observed import Epoch, Observed
+from gapless.loading.rank_items import Epoch, RankItems
 from gapless.model.loading_mistakes import Mistake
 from gapless.rules import rule
 
@@ -312,7 +312,7 @@ def test_real_ranks(ranks: int, tmp_path: Path) -> None:
     assert all(found["watched"] == ["GAP316"] for found in seen)
 
 
-def observed(rank: int, parts: list[list[int]], workers: int = 2) -> Observed:
+def observed(rank: int, parts: list[list[int]], workers: int = 2) -> RankItems:
     """A rank whose workers yield `parts`, each as one batch, alike in both epochs."""
     arrays = (
         [item for part in parts for item in part],
@@ -322,7 +322,7 @@ def observed(rank: int, parts: list[list[int]], workers: int = 2) -> Observed:
     names = ("items", "sizes", "workers")
     columns = {n: numpy.array(a, dtype=numpy.int64).tobytes() for n, a in zip(names, arrays, strict=True)}
     epoch = Epoch(**columns)
-    return Observed(
+    return RankItems(
         rank=rank, workers=workers, batch_size=0, drop_last=False, length=-1, dataset="Stream",
         epochs=(epoch, epoch),
     )  # fmt: skip

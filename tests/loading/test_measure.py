@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gapless.loading import diagnose, measure_loop, timed, trust
 from gapless.loading import measure as room
+from gapless.loading.fetch_counters import FetchCounters, Made
 from gapless.loading.forked import LoaderError, Stopped, available, measured, positions_kept
-from gapless.loading.inside import Inside, Made
 from gapless.loading.measure import unpicklable
 from gapless.loading.measure_items import hot_lines, measure_items
 from gapless.loading.measure_loop import use
@@ -419,7 +419,7 @@ def test_items_are_cut_short_when_the_end_is_asked_for():
 
 def test_a_short_loader_is_run_again_and_again():
     """Passes of three steps each: all of them count together."""
-    passes = [measure_loop._Pass(DataLoader(Items(3)), Setting(), Inside(0)) for _ in range(3)]
+    passes = [measure_loop._Pass(DataLoader(Items(3)), Setting(), FetchCounters(0)) for _ in range(3)]
     for one in passes:
         one.marks, one.waits, one.counts = [0, 10, 20, 30, 40, 50], [4] * 6, [0] * 6
         one.made, one.ran, one.first = Made(batches=4, wall=100, cpu=60, delay=20), (90, 10), 7
@@ -430,7 +430,7 @@ def test_a_short_loader_is_run_again_and_again():
 
 def test_batches_are_counted_where_they_are_made():
     loader = DataLoader(Items(12), batch_size=4)
-    inside = Inside(0)
+    inside = FetchCounters(0)
     with inside.counting():
         assert len(list(loader)) == 3
     assert len(list(loader)) == 3

@@ -19,7 +19,7 @@ from gapless.memory.trials import Where, attempt, attempt_all, candidates, impro
 from gapless.model import memory as model
 from gapless.model.memory import MemoryRun, StartBlock, StartSegment
 from gapless.model.memory_calls import CallTimes
-from gapless.model.memory_report import Outcome, Trial
+from gapless.model.memory_report import Outcome, Shortage, Trial
 from gapless.model.source import SourceLine
 
 MODEL = SourceLine("/home/me/model.py", 10, "forward")
@@ -244,7 +244,7 @@ def test_ranking():
     def outcome(**fields) -> Outcome:
         return Outcome(**{"peak_reserved": 1000, "price": 10_000_000, **fields})
 
-    short = model.Shortage(event=1, size=1)
+    short = Shortage(event=1, size=1)
     base = outcome(retries=2)
     named = {
         "no retry": outcome(),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from gapless.analyze.counted import counted_events
 from gapless.analyze.findings import finding
 from gapless.analyze.frequency import frequency
 from gapless.analyze.group import Group, group_events
@@ -17,7 +18,6 @@ from gapless.analyze.memory import replayed
 from gapless.analyze.merge import callers, merged, spots
 from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
-from gapless.analyze.settle import settle
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
 from gapless.analyze.verdicts.session import verdict
@@ -40,7 +40,7 @@ def report(
     keeps apart what one change mends at several lines, so that two runs can be compared line by line.
     """
     steps = find_steps(session.marks)
-    session = msgspec.structs.replace(session, events=settle(session, steps))
+    session = msgspec.structs.replace(session, events=counted_events(session, steps))
     loops = training_loops(steps.marks, session.marks, read)
     phases = Phases(session, steps, loops)
     steps = replace(steps, mixed=phases.steps())

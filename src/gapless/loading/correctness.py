@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader
 
 from gapless.errors import UsageError
 from gapless.loading import forked
-from gapless.loading.judging import mistakes
-from gapless.loading.judging_common import World
-from gapless.loading.judging_streams import foreign
-from gapless.loading.observed import Observed
-from gapless.loading.observing import observe
+from gapless.loading.checks import mistakes
+from gapless.loading.checks_common import World
+from gapless.loading.checks_streams import foreign
+from gapless.loading.rank_items import RankItems
 from gapless.loading.ranks import initialized
+from gapless.loading.record_items import record
 from gapless.loading.simulated import dividing
 from gapless.model.loading_mistakes import Verification
 
@@ -70,8 +70,8 @@ def verify_here(loader: DataLoader, items: int, seconds: float) -> Verification:
     Positions that do not come here may well come there.
     """
     look = functools.partial(_look, loader, most=items, seconds=seconds / 2)
-    seen: Observed = look(0, 1, simulate=False, alone=False)
-    alone: Observed | None = None
+    seen: RankItems = look(0, 1, simulate=False, alone=False)
+    alone: RankItems | None = None
     if seen.iterable or not seen.plain:
         alone = look(0, 1, simulate=False, alone=True)
     found = _verification(World((seen,), alone))
@@ -84,18 +84,18 @@ def verify_here(loader: DataLoader, items: int, seconds: float) -> Verification:
 
 def _look(
     loader: Target, rank: int, ranks: int, *, simulate: bool, alone: bool, most: int, seconds: float
-) -> Observed:
+) -> RankItems:
     """One rank, in a copy of this process."""
 
     # A process that is not copied must stay the rank it is.
     simulate = simulate and forked.available()
 
-    def work(tell: forked.Tell) -> Observed:
+    def work(tell: forked.Tell) -> RankItems:
         until = time.monotonic() + seconds
         many = most if _streams(loader) else most * 50
-        return observe(loader, rank, ranks, simulate=simulate, alone=alone, most=many, until=until)
+        return record(loader, rank, ranks, simulate=simulate, alone=alone, most=many, until=until)
 
-    return forked.measured(work, Observed, seconds + 5.0, lambda part: None)
+    return forked.measured(work, RankItems, seconds + 5.0, lambda part: None)
 
 
 def _streams(loader: Target) -> bool:
@@ -104,7 +104,7 @@ def _streams(loader: Target) -> bool:
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
-def _alone(look: Any, loader: Target, first: Observed, *, again: bool) -> Observed | None:
+def _alone(look: Any, loader: Target, first: RankItems, *, again: bool) -> RankItems | None:
     """The same without workers and ranks, where that can be had."""
     made = not isinstance(loader, DataLoader)
     if not first.iterable and (not made or first.plain):
@@ -129,8 +129,8 @@ def _together(look: Any) -> Verification:
     failed = [found["error"] for found in every if "error" in found]
     if failed:
         raise failed[0]
-    ranks = tuple(msgspec.json.decode(found["seen"], type=Observed) for found in every)
-    return _verification(World(ranks, msgspec.json.decode(every[0]["alone"], type=Observed | None)))
+    ranks = tuple(msgspec.json.decode(found["seen"], type=RankItems) for found in every)
+    return _verification(World(ranks, msgspec.json.decode(every[0]["alone"], type=RankItems | None)))
 
 
 def _verification(world: World) -> Verification:

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from gapless.loading.batches import alike, is_iterable
 from gapless.loading.clock import processor_time
+from gapless.loading.fetch_counters import FetchCounters, Made
 from gapless.loading.forked import Tell
-from gapless.loading.inside import Inside, Made
 from gapless.loading.machine import Others, of_group
 from gapless.loading.measure_workers import running, waiting_for_core, warned_off
 from gapless.model.loading import Seen, Setting
@@ -62,11 +62,11 @@ def loop(
     queue: bool = False,
 ) -> Seen:
     """Run a loop over what `make` gives, as :func:`use` does; with a `queue` it can tell what is ready."""
-    inside, begin, passes = Inside(setting.workers), time.perf_counter_ns(), list[_Pass]()
+    counters, begin, passes = FetchCounters(setting.workers), time.perf_counter_ns(), list[_Pass]()
     beside = Others(of_group)
-    with warned_off(), inside.counting():
+    with warned_off(), counters.counting():
         while True:
-            one = _Pass(make(), setting, inside)
+            one = _Pass(make(), setting, counters)
             passes.append(one)
             ended = one.run(step, busy, seconds, begin, tell)
             passed = (time.perf_counter_ns() - begin) / 1e9
@@ -85,8 +85,8 @@ def loop(
 class _Pass:
     """One time through a loader, in a loop."""
 
-    def __init__(self, loader: Any, setting: Setting, inside: Inside) -> None:
-        self.loader, self.inside = loader, inside
+    def __init__(self, loader: Any, setting: Setting, counters: FetchCounters) -> None:
+        self.loader, self.counters = loader, counters
         self.warm = setting.workers * max(setting.prefetch, 1) + 2
         self.turn = max(setting.workers, 1)
         self.first = 0
@@ -102,7 +102,7 @@ class _Pass:
         with running(self.loader) as iterator:
             asked = time.perf_counter_ns()
             pids = _processes()
-            before, made = _ran(pids), self.inside.made
+            before, made = _ran(pids), self.counters.made
             looked = begin
             while True:
                 ready = queued(iterator)
@@ -117,7 +117,7 @@ class _Pass:
                 self.marks.append(asked)
                 if len(self.marks) == self.warm:
                     pids = _processes()  # workers of a loader inside of it start with the first batch
-                    before, made = _ran(pids), self.inside.made
+                    before, made = _ran(pids), self.counters.made
                 if asked - looked > _EVERY and len(self.marks) > self.warm:
                     looked = asked
                     self._look(pids, before, made)
@@ -134,7 +134,7 @@ class _Pass:
         """What has happened until now, since `before` and `made`."""
         cpu, delay = _ran(pids)
         self.ran = cpu - before[0], delay - before[1]
-        self.made = self.inside.made.since(made)
+        self.made = self.counters.made.since(made)
 
     @property
     def steady(self) -> int:

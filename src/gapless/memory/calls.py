@@ -82,7 +82,7 @@ class Calls:
         if free >= 0:
             self.device_free = max(self.device_free, self.reserved + free)
 
-    def settle(self) -> None:
+    def served(self) -> None:
         self.releasing = False
 
 

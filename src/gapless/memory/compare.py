@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 
-from gapless.memory import observed
+from gapless.memory import recorded_curve
 from gapless.memory.moment import moment
 from gapless.memory.report import Wishes, report
 from gapless.model.memory import MemoryRun
@@ -61,8 +61,8 @@ def compare_runs(
 
 def _whole(run: MemoryRun, made: MemoryReport) -> Moment:
     """The peak with all of its owners."""
-    if observed.is_observed(run):
-        return observed.peak(run, run.allocated, most=_ALL)
+    if recorded_curve.has_curve(run):
+        return recorded_curve.peak(run, run.allocated, most=_ALL)
     return moment(run, made.peak.event, most=_ALL)
 
 

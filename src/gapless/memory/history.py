@@ -205,7 +205,7 @@ class History:
         pool = self.pool_number(pool_of(entry) or self._private.at(entry["addr"]))
         self._row(ALLOC, ident, entry, entry["size"], self._places.of_entry(entry), pool)
         self._complete()
-        self._calls.settle()
+        self._calls.served()
 
     def _free_requested(self, at: int, entry: Any) -> None:
         address = entry["addr"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gapless.memory import observed
+from gapless.memory import recorded_curve
 from gapless.memory.growth import growth
 from gapless.memory.kept import kept
 from gapless.memory.modules import with_classes
@@ -104,7 +104,7 @@ def report(run: MemoryRun, wishes: Wishes | None = None, progress: Progress | No
     for one in wishes.tried:
         parse(one)  # what is wrong is said before the first replay
     run = with_classes(run, wishes.source)
-    make = _observed if observed.is_observed(run) else _replayed if len(run) else _still
+    make = _of_curve if recorded_curve.has_curve(run) else _replayed if len(run) else _still
     base = make(run, wishes, where)
     trials, best = _trials(run, wishes, where, base, progress)
     lack = _afresh(run, where, base.lack, best)
@@ -191,23 +191,23 @@ def _still(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
     return base._replace(measure=None, fidelity=None, notes=(*base.notes, note))
 
 
-def _observed(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
+def _of_curve(run: MemoryRun, wishes: Wishes, where: Where) -> _Base:
     """The run as a profile recorded it; replayed for a comparison, where what it shows is enough for that."""
     own = Simulation(run).go()
-    why_not = observed.why_not(run, own)
+    why_not = recorded_curve.why_not(run, own)
     if not why_not and (where.capacity >= 0 or wishes.tried or wishes.search):
-        compared = (observed.compared(run, own),)
+        compared = (recorded_curve.compared(run, own),)
         return _replayed(run, wishes, where)._replace(fidelity=None, notes=compared)
-    doubt = observed.in_doubt(run, where.capacity)
-    outcome = observed.outcome(run, where.capacity)
+    doubt = recorded_curve.in_doubt(run, where.capacity)
+    outcome = recorded_curve.outcome(run, where.capacity)
     return _Base(
         outcome=outcome,
-        lack=observed.lack(run, outcome, where.capacity),
+        lack=recorded_curve.lack(run, outcome, where.capacity),
         measure=None if why_not else own.outcome(),
-        curve=observed.curve(run),
-        peak=observed.peak(run, run.allocated),
-        height=observed.peak(run, run.reserved),
-        ends=observed.ends(run),
+        curve=recorded_curve.curve(run),
+        peak=recorded_curve.peak(run, run.allocated),
+        height=recorded_curve.peak(run, run.reserved),
+        ends=recorded_curve.ends(run),
         notes=tuple(filter(None, [why_not, doubt])),
         open=bool(doubt),
     )
@@ -253,7 +253,7 @@ def _afresh(run: MemoryRun, where: Where, lack: OutOfMemory | None, best: int) -
 
 def _failing(run: MemoryRun, where: Where, lack: OutOfMemory | None) -> Moment | None:
     """The memory when the request failed; None where none did, or a profile does not tell."""
-    if lack is None or lack.event < 0 or observed.is_observed(run):
+    if lack is None or lack.event < 0 or recorded_curve.has_curve(run):
         return None
     return moment(run, lack.event, **where._asdict())
 

@@ -49,7 +49,8 @@ def dumped(value: Any, style: Style, **how: Any) -> str:
 def plain(value: Any) -> Any:
     """`value` as dictionaries and lists. Structs leave out their defaults when encoded; here they stay."""
     if isinstance(value, msgspec.Struct):
-        return {field: plain(getattr(value, field)) for field in value.__struct_fields__}
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {name: plain(getattr(value, field)) for name, field in names}  # named as in what is saved
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, str):

@@ -6,7 +6,7 @@ import pytest
 from tracing import Trace
 
 from gapless.analyze.profile.lines import Places
-from gapless.analyze.profile.narrow import narrow
+from gapless.analyze.profile.source_lines import with_source_lines
 from gapless.model import Cost, Profile, Site, SourceLine
 from gapless.model.profile import Recording
 
@@ -40,7 +40,7 @@ def told(line: int, function: str, call: str) -> SourceLine:
         stack=(SourceLine("train.py", line, function),),
     )
     profile = Profile(recording=Recording(stacks="frames"), costs=(Cost(cause="wait", site=site, idle=1),))
-    found = narrow(profile, lambda file: SOURCE if file == "train.py" else "")
+    found = with_source_lines(profile, lambda file: SOURCE if file == "train.py" else "")
     return found.costs[0].site.stack[0]
 
 

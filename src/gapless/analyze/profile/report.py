@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gapless.analyze.profile.findings import findings
-from gapless.analyze.profile.narrow import Read, narrow
+from gapless.analyze.profile.source_lines import Read, with_source_lines
 from gapless.analyze.ranks import remarks, slow_rank, summaries
 from gapless.analyze.tables.profile import tables
 from gapless.analyze.verdicts.profile import verdict
@@ -26,7 +26,7 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
     chosen = profiles[at]
     others = [*profiles[:at], *profiles[at + 1 :]]
     said = remarks(profiles) if rows else ()
-    one = narrow(chosen, read) if read else chosen
+    one = with_source_lines(chosen, read) if read else chosen
     waits = sum(cost.calls for cost in one.costs if cost.cause == "wait")
     count = one.steps.count
     found = Report(

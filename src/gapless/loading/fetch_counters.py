@@ -36,7 +36,7 @@ class Made(NamedTuple):
         return max(self.wall - self.cpu - self.delay, 0)
 
 
-class Inside:
+class FetchCounters:
     """Memory that this process and the workers it forks share; each adds to a row of its own.
 
     Workers that are spawned have no part in it: then nothing is counted.

@@ -48,7 +48,7 @@ class Draws(msgspec.Struct, frozen=True, kw_only=True):
     used: bool
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class RankItems(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's loader.
 
     `length` is that of a map-style dataset, -1 for a stream. `sampler` is the class that orders it, `plain`

@@ -17,7 +17,7 @@ from gapless.errors import UsageError
 from gapless.loading import digests
 from gapless.loading.batches import bare
 from gapless.loading.lines import definition, maker
-from gapless.loading.observed import Draws, Epoch, Observed
+from gapless.loading.rank_items import Draws, Epoch, RankItems
 from gapless.loading.settings import altered
 from gapless.loading.sharding import Shard
 from gapless.loading.simulated import become, place, samplers
@@ -31,9 +31,9 @@ _RANDOM = frozenset(
 )
 
 
-def observe(
+def record(
     target: DataLoader | Make, rank: int, ranks: int, *, simulate: bool, alone: bool, most: int, until: float
-) -> Observed:
+) -> RankItems:
     """What `target` yields as `rank` of `ranks`, up to `most` items of an epoch and until that time.
 
     `alone` asks for it without workers, as the measure of what there is.
@@ -50,7 +50,7 @@ def observe(
     stream = isinstance(loader.dataset, IterableDataset)
     epochs, draws, fine = _stream(loader, most, until) if stream else _positions(loader, most, until)
     order = _order(loader)
-    return Observed(
+    return RankItems(
         rank=rank,
         workers=loader.num_workers,
         batch_size=_batch_size(loader),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy
 
-from gapless.loading.observed import Observed
+from gapless.loading.rank_items import RankItems
 from gapless.model.loading_mistakes import Mistake
 from gapless.model.source import SourceLine
 
@@ -18,11 +18,11 @@ Array = numpy.ndarray
 class World(NamedTuple):
     """All ranks, and the same gone through by one process alone (where that was possible)."""
 
-    ranks: tuple[Observed, ...]
-    alone: Observed | None
+    ranks: tuple[RankItems, ...]
+    alone: RankItems | None
 
     @property
-    def one(self) -> Observed:
+    def one(self) -> RankItems:
         """The first rank."""
         return self.ranks[0]
 
@@ -100,7 +100,7 @@ TAILS = (
 )
 
 
-def last(rank: Observed, seen: str, count: int, remedy: str) -> Mistake:
+def last(rank: RankItems, seen: str, count: int, remedy: str) -> Mistake:
     return Mistake(
         code="GAP317",
         name="last-batch-surprise",

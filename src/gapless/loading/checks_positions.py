@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy
 
-from gapless.loading.judging_common import ENOUGH, NOTHING, SINGLE, World, by_ranks, last, lost, of
-from gapless.loading.observed import Draws, Observed
+from gapless.loading.checks_common import ENOUGH, NOTHING, SINGLE, World, by_ranks, last, lost, of
+from gapless.loading.rank_items import Draws, RankItems
 from gapless.model.loading_mistakes import Mistake
 
 
@@ -100,7 +100,7 @@ def _same_numbers(world: World) -> Iterator[Mistake]:
         yield _same_draws(one, draw, len(workers), len(epochs))
 
 
-def _same_draws(one: Observed, draw: Draws, workers: int, epochs: int) -> Mistake:
+def _same_draws(one: RankItems, draw: Draws, workers: int, epochs: int) -> Mistake:
     alike = [f"in {workers} of {of(one.workers, 'worker')}"] if workers > 1 else []
     alike += [f"in {of(epochs, 'epoch')}"] if epochs > 1 else []
     if draw.name.startswith("self"):

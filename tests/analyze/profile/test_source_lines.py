@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.analyze.profile.narrow import narrow
+from gapless.analyze.profile.source_lines import with_source_lines
 from gapless.model import Cost, Profile, Site, SourceLine
 from gapless.model.profile import LineTime, Recording
 
@@ -42,7 +42,7 @@ def told(site: Site, source: str = SOURCE, stacks: str = "frames") -> Site:
         lines=(LineTime(site=site, total=1, kernels=1),),
         recording=Recording(stacks=stacks),  # type: ignore[arg-type]
     )
-    found = narrow(profile, lambda file: source if file == "train.py" else "")
+    found = with_source_lines(profile, lambda file: source if file == "train.py" else "")
     assert found.lines[0].site == found.costs[0].site
     return found.costs[0].site
 

@@ -14,7 +14,7 @@ _Place = tuple[int, int]
 """A site and a step."""
 
 
-def settle(session: Session, steps: Steps) -> tuple[Event, ...]:
+def counted_events(session: Session, steps: Steps) -> tuple[Event, ...]:
     """The events of `session` that say something of the script, each in the phase it belongs to.
 
     Left out is what a script does once it has been stopped: it would not have done it there. Counted as

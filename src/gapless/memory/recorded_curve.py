@@ -17,7 +17,7 @@ _CLOSE = 0.02
 """How far the replay's peak may be from the recorded one."""
 
 
-def is_observed(run: MemoryRun) -> bool:
+def has_curve(run: MemoryRun) -> bool:
     """Whether `run` is of a profile that has the totals of the device's memory."""
     return len(run.reserved) == len(run) > 0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy
 
-from gapless.loading.judging_common import (
+from gapless.loading.checks_common import (
     ENOUGH,
     NOTHING,
     SINGLE,
@@ -18,7 +18,7 @@ from gapless.loading.judging_common import (
     lost,
     of,
 )
-from gapless.loading.observed import Observed
+from gapless.loading.rank_items import RankItems
 from gapless.model.loading_mistakes import Mistake
 
 _WORTH = 0.01
@@ -47,7 +47,7 @@ def _more(of: list[Array], than: list[Array]) -> int:
     )
 
 
-def _steady(alone: Observed | None) -> bool:
+def _steady(alone: RankItems | None) -> bool:
     """Whether an item has the same content in each pass, so that it can be told by it."""
     if alone is None or not alone.fingerprints or len(alone.epochs) < 2:
         return False
@@ -235,5 +235,5 @@ def _last_of_stream(world: World) -> Iterator[Mistake]:
             return
 
 
-def workers(rank: Observed) -> str:
+def workers(rank: RankItems) -> str:
     return of(rank.workers, "worker") if rank.workers else "the loader"

@@ -28,7 +28,7 @@ _TAKES = ("aten::index",)
 _PUTS = ("aten::index_put_", "aten::_index_put_impl_")
 
 
-def narrow(profile: Profile, read: Read) -> Profile:
+def with_source_lines(profile: Profile, read: Read) -> Profile:
     """`profile` with the user's lines told exactly, and their text, as far as the source tells them."""
     read = cache(read)
     costs: list[Cost] = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.loading.judging_common import World, ordering_line
-from gapless.loading.judging_positions import of_positions
-from gapless.loading.judging_streams import of_streams
-from gapless.loading.observed import Epoch, Observed
+from gapless.loading.checks_common import World, ordering_line
+from gapless.loading.checks_positions import of_positions
+from gapless.loading.checks_streams import of_streams
+from gapless.loading.rank_items import Epoch, RankItems
 from gapless.model.loading_mistakes import Mistake
 
 
@@ -50,7 +50,7 @@ def _batches(count: int) -> str:
     return "1 batch" if count == 1 else f"{count:,} batches"
 
 
-def _given(rank: Observed, epoch: Epoch) -> int:
+def _given(rank: RankItems, epoch: Epoch) -> int:
     """Batches that the loop gets; of streams, incomplete ones were looked at too."""
     sizes = epoch.batches()
     if not rank.iterable or not rank.drop_last:
