@@ -82,7 +82,8 @@ def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
     assert "with num_workers=0" in one["evidence"][1]
     assert 15e6 < one["price"]["last"] < 60e6
     step = document["estimate"]["step"]["likely"]
-    assert one["price"]["of"] == step + one["price"]["last"]
+    # The step as it is holds all of the waiting: what workers would take of it, and what they would leave.
+    assert step + one["price"]["last"] <= one["price"]["of"] < step + 60e6
     assert one["remedy"].startswith("`DataLoader(..., num_workers=")
     assert one["remedy"].split("num_workers=")[1][0] != "0"
     again = python("-m", "gapless", "show", "-f", "json", "run.json")
