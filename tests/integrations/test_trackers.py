@@ -59,7 +59,9 @@ def test_tensorboard():
     writer = Writer()
     log(example(), writer, 7)
     assert writer.scalars == {name: (pytest.approx(value), 7) for name, value in CHECK.items()}
-    assert writer.texts["gapless/report"].startswith("### 3 to 4 syncs in every step; 12 more in the one evaluation seen.")
+    assert writer.texts["gapless/report"].startswith(
+        "### 3 to 4 syncs in every step; 12 more in the one evaluation seen."
+    )
 
 
 def test_tensorboard_itself(tmp_path):

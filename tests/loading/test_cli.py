@@ -123,22 +123,24 @@ def test_a_saved_measurement_with_another_step(capsys, tmp_path):
     path = saved(tmp_path / "loader.json")
     status, out, err = run(capsys, path, "--step-ms", 108, "--step-cpu", 0)
     assert (status, err) == (0, "")
-    assert out.startswith("A batch takes 69 ms to make, 58 ms CPU time and 11 ms waiting; your")
-    assert "1 worker keeps up; take num_workers=1" in " ".join(out.split())
-    assert "  DataLoader(..., num_workers=1)\n" in out
+    assert out.startswith("Your GPU would wait 39 % of each 177 ms step for data.")
+    text = " ".join(out.split())
+    assert "Why: A batch takes 69 ms to make, 58 ms CPU time and 11 ms waiting." in text
+    assert "1 num_workers=1 the DataLoader 177 → 108 ms" in text
+    assert "`DataLoader(..., num_workers=1)`" in text
     assert max(map(len, out.splitlines())) <= 80
     _, out, _ = run(capsys, path, "--step-ms", 24, "--step-cpu", 0)
     assert "num_workers=3)" in out
     assert run(capsys, path)[1].startswith("Saved.\n")
 
 
-def test_json_can_be_read_again(capsys, tmp_path):
+def test_json_and_what_is_saved(capsys, tmp_path):
     path = saved(tmp_path / "loader.json")
-    status, out, _ = run(capsys, path, "--step-ms", 108, "-f", "json")
+    words = (path, "--step-ms", 108, "-f", "json", "-o", tmp_path / "other.json")
+    status, out, _ = run(capsys, *words)
     found = json.loads(out)
-    assert (status, found["format"], found["version"]) == (0, "gapless-loader", 1)
-    assert found["diagnosis"]["recommended"]["num_workers"] == 1
-    (tmp_path / "other.json").write_text(out)
+    assert (status, found["format"], found["kind"]) == (0, "gapless-report", "loader")
+    assert found["loader"]["recommended"]["num_workers"] == 1
     assert load(tmp_path / "other.json").demand == Demand(step=108 * MS, source="given")
 
 
@@ -150,7 +152,7 @@ def test_a_loader_is_measured(capfd, script, tmp_path):
     assert status == 0
     assert "Photos · map-style · 100 batches an epoch · 4 items a batch" in out
     assert "a photo is read" not in out
-    assert "run as it is" in out or "was not run" in out  # by how busy this machine is
+    assert "Run for real" in out or "was not run" in out  # by how busy this machine is
     assert max(map(len, out.splitlines())) <= 80
     made = load(kept)
     assert made.fetch.batch_size == 4
@@ -164,8 +166,14 @@ def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
     out, err = capfd.readouterr()
     assert err.splitlines()[-1] == "gapless: GAP312 (--fail-on)"
     rows = [row.strip() for row in out.splitlines()]
+    # Wrong results come before everything that is said of times, or of why nothing is.
+    assert " ".join(out.split()).startswith(
+        "The loader yields something else than it seems to: items-repeated-by-workers (GAP311), "
+        "items-repeated-by-ranks (GAP312). "
+    )
     assert "GAP311 items-repeated-by-workers" in rows
-    assert "photos_script.py:16  def __iter__(self):" in rows
+    assert "photos_script.py:16 in Lines.__iter__" in rows
+    assert "│ def __iter__(self):" in rows
     assert "seen    each of 2 workers yields all 40 items, so that an epoch has 80" in rows
     assert "GAP312 items-repeated-by-ranks" in rows
     kept = load("kept.json").correctness
@@ -173,7 +181,7 @@ def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
     assert (kept.codes, kept.ranks) == (("GAP311", "GAP312"), 2)
     # What was saved is found again, and the gate closes for it, too.
     assert main(["loader", "kept.json", "--fail-on", "GAP31", "-f", "json"]) == 1
-    assert json.loads(capfd.readouterr().out)["diagnosis"]["correctness"]["ranks"] == 2
+    assert json.loads(capfd.readouterr().out)["loader"]["correctness"]["ranks"] == 2
 
 
 @pytest.mark.parametrize("part", ["items", "mistakes"])
@@ -188,7 +196,7 @@ def test_ctrl_c_tells_what_was_found(capfd, monkeypatch, script, part):
     monkeypatch.setattr(measure, "diagnose", diagnose)
     monkeypatch.setattr(loading, "verify", verify)
     assert main(["loader", "photos_script.py:make_loader", "--budget", "500ms", "-f", "json"]) == 130
-    found = json.loads(capfd.readouterr().out)["diagnosis"]
+    found = json.loads(capfd.readouterr().out)["loader"]
     assert (found["sentence"], found["interrupted"]) == ("a batch takes 25 ms to make", part)
 
 
@@ -244,7 +252,7 @@ def test_reasons_stand_below_the_first_line(capsys, tmp_path):
     _, out, _ = run(capsys, path)
     assert out.splitlines()[:2] == [
         "No step time can be told.",
-        "  why   the processor slowed down for heat 3 times",
+        "Why: the processor slowed down for heat 3 times.",
     ]
 
 
@@ -271,7 +279,7 @@ def test_a_step_that_waits_can_fail_it(capsys, tmp_path, step, status):
 def test_what_else_can_be_named(capsys, script, target, note):
     status, out, _ = run(capsys, target, "--budget", "0.4", "-f", "json")
     assert status == 0
-    assert note in json.loads(out)["diagnosis"]["notes"][0]
+    assert note in json.loads(out)["loader"]["notes"][0]
 
 
 @pytest.mark.parametrize(

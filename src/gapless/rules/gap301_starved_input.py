@@ -81,8 +81,9 @@ class StarvedInput(ProfileRule, LoaderRule):
         if not loader.behind(made):
             return
         share = percent(late.likely / (step.likely + late.likely))
+        known = "" if step.least == step.most else "estimated, "  # a step that was given has no range
         seen = (
-            f"a step of {duration(step.likely)} (estimated, without its input) waits {duration(late.likely)} "
+            f"a step of {duration(step.likely)} ({known}without its input) waits {duration(late.likely)} "
             f"for its batch with {loader.setting(use.setting)}: {share}"
         )
         where = loader.hottest(made)

@@ -17,10 +17,8 @@ SHARE = 0.05
 def verdict(made: Diagnosis) -> Verdict:
     """The first lines of what was measured of a loader."""
     wrong = made.correctness.mistakes if made.correctness is not None else ()
-    if made.doubt is not None or made.now is None or made.advised is None:
-        sentence = made.sentence[:1].upper() + made.sentence[1:]
-        return Verdict(sentence=sentence or "Nothing could be predicted", why=tuple(_why(made)))
-    sentence, level = _sentence(made)
+    told = made.doubt is None and made.now is not None and made.advised is not None
+    sentence, level = _sentence(made) if told else _withheld(made)
     if wrong:
         named = ", ".join(dict.fromkeys(f"{one.name} ({one.code})" for one in wrong))
         sentence, level = f"The loader yields something else than it seems to: {named}. {sentence}", "act"
@@ -28,10 +26,15 @@ def verdict(made: Diagnosis) -> Verdict:
         sentence=sentence,
         level=level,
         why=tuple(_why(made)),
-        do_first=_changes(made),
-        confidence=_confidence(made),
+        do_first=_changes(made) if told else (),
+        confidence=_confidence(made) if told else "",
         per="per step" if made.demand.step else "per batch",
     )
+
+
+def _withheld(made: Diagnosis) -> tuple[str, Level]:
+    """Why nothing is said of times."""
+    return made.sentence[:1].upper() + made.sentence[1:] or "Nothing could be predicted", "unknown"
 
 
 def _sentence(made: Diagnosis) -> tuple[str, Level]:
