@@ -36,7 +36,7 @@ COPIES = {
 """Files of the project that become pages, with the page's place; so do the sheets of the benchmarks."""
 
 SECTIONS = {
-    "Start": ("index.md", "start.md", "examples.md"),
+    "Start": ("index.md", "start.md", "screens.md", "examples.md"),
     "Find": (
         "journeys/segmentation.md",
         "trace.md",

@@ -49,7 +49,8 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 def make_loader(args: argparse.Namespace) -> DataLoader:
     """Batches of images (batch, 3, size, size) and labels (batch,), in pinned memory."""
     images = RandomImages(args.size, args.classes, args.batch * args.steps)
-    return DataLoader(images, batch_size=args.batch, num_workers=args.workers, pin_memory=True)
+    workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+    return DataLoader(images, batch_size=args.batch, pin_memory=True, **workers)
 
 
 def make_model(args: argparse.Namespace, device: str) -> nn.Module:

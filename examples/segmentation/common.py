@@ -58,7 +58,8 @@ def train(args: argparse.Namespace, criterion: nn.Module) -> None:
     """Train the network on random scenes with the loss `criterion(logits, labels)`."""
     device = torch.device("cuda:0")
     scenes = RandomScenes(args.size, args.classes, args.batch * args.steps)
-    loader = DataLoader(scenes, args.batch, shuffle=True, num_workers=args.workers, pin_memory=True)
+    workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+    loader = DataLoader(scenes, args.batch, shuffle=True, pin_memory=True, **workers)
     model = Network(args.classes).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 

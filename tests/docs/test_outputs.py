@@ -15,12 +15,26 @@ QUICK = ("README", "start", "journeys_loading", "journeys_memory")
 """Pages whose commands run anew in the tests; the scripts of the others are those of `examples`, which
 have tests of their own in `tests/field` that say what is found at which line."""
 
-KEY = re.compile(r"^GAP\d+ |^ +│ |^ +\S+\.py:\d+|^At most \d|waits? per training step|^No waits")
+KEY = re.compile(r"^GAP\d+ |^ +│ |^ +\S+\.py:\d+(?!.*→)|^At most \d|^Nothing worth fixing: no syncs")
+_RESTS_ON = re.compile(r" \((A100|counted on).*")
+MEASURED = re.compile(r"(?:≥ )?[\d.,]+(?:–[\d.,]+)?( %| [mµn]?s\b|(?= →))")
+"""Numbers that another machine, or another hour, shows otherwise."""
+_WORKERS = re.compile(r"(?<=num_workers=)\d+")
 
 
 def key_lines(text: str) -> list[str]:
-    """The lines of `text` that carry a verdict, a finding, its place or its code."""
-    return [line.rstrip() for line in text.split("\n") if KEY.search(line)]
+    """The lines of `text` that carry a finding, its place or its code, or that there is none."""
+    return [_RESTS_ON.sub("", line).rstrip() for line in text.split("\n") if KEY.search(line)]
+
+
+def answer(text: str) -> list[str]:
+    """The verdict's sentence and the changes to make, without measured numbers and as one line each."""
+    head, _, todo = text.partition("Do first")
+    sentence = re.search(r"^[^$].*?(?=\.(?:\s|$)(?!\d))", head.split("\n", 1)[1].strip("…\n "), re.DOTALL)
+    changes = re.split(r"\n(?= \d+  )", todo.split("\n\n")[0])[1:]
+    changes = [re.split(r"\n(?! )", one)[0] for one in changes]
+    told = [(sentence[0] if sentence else "").split("; with ")[0], *changes]
+    return [" ".join(_WORKERS.sub("", MEASURED.sub(r"#\1", one)).split()) for one in told]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -34,6 +48,33 @@ def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path) -> None
         wanted = key_lines(one.shown)
         missing = [line for line in wanted if line not in key_lines(printed)]
         assert not missing, f"{one.command} prints other lines (python tools/outputs.py): {missing}"
+
+
+SCREENS = tools.outputs(PAGES["screens"].read_text(encoding="utf-8"))
+
+
+def test_the_first_screens_say_what_the_commands_say(tmp_path: Path) -> None:
+    """What to change first, in the order in which it stands: the words, the lines, and no time."""
+    page = PAGES["screens"].read_text(encoding="utf-8")
+    profiles = tools.prepare(tmp_path, page, PROFILES if PROFILES.is_dir() else None)
+    for one in SCREENS:
+        if not profiles and tools.needs([one.command]):
+            continue
+        printed = tools.kept(tools.run(one.command, tmp_path, "-q"), one.kept)
+        assert answer(f"$\n{printed}") == answer(one.shown), one.command
+
+
+def test_the_answer_of_a_screen_is_its_sentence_and_its_changes() -> None:
+    shown = (
+        "$ gapless check a.py\n…\n\nYour GPU would idle for 96 % of each step: 95 %\nwaiting. (A100: 4 µs)\n"
+        "Why: b.\n\nDo first      per step\n 1  `num_workers=2`\n    a.py:24     9.4 → ≥ 5.4 ms\n"
+        " 2  pin it  a.py:37   5.4 → 5.3 ms\na.py · 10 steady steps\n\n…\n"
+    )
+    assert answer(shown) == [
+        "Your GPU would idle for # % of each step: # % waiting",
+        "1 `num_workers=` a.py:24 # → # ms",
+        "2 pin it a.py:37 # → # ms",
+    ]
 
 
 def test_the_readme_shows_what_a_profile_says_to_the_letter(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _SPLIT = {
     "communication": "communication",
     "runtime": "runtime calls",
     "loading": "data loading",
-    "host": "host",
+    "host": "CPU operators",
     "other": "other",
 }
 
