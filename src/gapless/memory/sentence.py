@@ -166,11 +166,12 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
     best = report.trials[report.best] if report.best >= 0 else None
     chosen = report.remedies[report.remedy] if report.remedy >= 0 else best
     if chosen is not None and chosen.outcome is not None:
+        saved = chosen.outcome.retries < base.retries and lack is None
         yield Change(
             what=chosen.title if isinstance(chosen, Remedy) else f"PYTORCH_CUDA_ALLOC_CONF={chosen.settings}",
-            before=lack.needs if lack is not None else base.peak_reserved,
-            after=chosen.outcome.peak_reserved,
-            unit="bytes",
+            before=lack.needs if lack is not None else base.retries if saved else base.peak_reserved,
+            after=chosen.outcome.retries if saved else chosen.outcome.peak_reserved,
+            unit="retries" if saved else "bytes",
         )
     elif report.advised and report.expandable is not None:
         yield Change(

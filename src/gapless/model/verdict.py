@@ -8,7 +8,7 @@ import msgspec
 
 from gapless.model.source import SourceLine
 
-Unit = Literal["ns", "bytes", "syncs", ""]
+Unit = Literal["ns", "bytes", "syncs", "retries", ""]
 Level = Literal["act", "fine", "unknown", "failed"]
 """``act``: something is worth changing; ``fine``: nothing is; ``unknown``: not enough was seen to tell;
 ``failed``: the run itself went wrong (out of memory, results that differ)."""

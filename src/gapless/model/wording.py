@@ -155,6 +155,9 @@ def percent(fraction: float) -> str:
     return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
+_ONE = {"syncs": "sync", "retries": "retry"}
+
+
 def change(before: float, after: float, unit: str, bound: bool = False) -> str:
     """``8.8 → 1.9 ms``, ``89.4 → 71.0 GiB``, ``7 → 0 syncs``; "" where either is unknown (below 0).
 
@@ -163,8 +166,9 @@ def change(before: float, after: float, unit: str, bound: bool = False) -> str:
     if before < 0 or after < 0:
         return ""
     least = "≥ " if bound else ""
-    if unit == "syncs":
-        return f"{number(before)} → {least}{count(round(after, 2), 'sync')}"
+    if unit in ("syncs", "retries"):
+        after = round(after, 2)
+        return f"{number(before)} → {least}{number(after)} {_ONE[unit] if after == 1 else unit}"
     told = duration if unit == "ns" else binary_size
     was, now = told(before), told(after)
     if was == now and after < before:  # more digits than usual, where they are what tells the two apart

@@ -51,6 +51,8 @@ def changes(
     floor = _TOO_LITTLE * before
     worth = [one for one in drafts.values() if one.saving >= max(floor, 1e-9)]
     for draft in sorted(worth, key=lambda one: -one.saving)[:MOST]:
+        if before <= 0:  # those before it leave nothing
+            break
         after = max(before - draft.saving, 0.0)
         made.append(_change(draft, findings, before, after, bound, unit))
         before = after
