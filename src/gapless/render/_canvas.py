@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
+from rich.containers import Lines
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -60,11 +61,17 @@ class Canvas:
             lead.rstrip()
             self.clipped(lead)
             lead = Text(" " * min(lead.cell_len - len(lead.plain.lstrip()) + 2, self.style.width // 4))
-        room = max(_NARROW, self.style.width - lead.cell_len)
-        rows = self._clean(text).wrap(self._console, room, overflow="fold")
-        for position, row in enumerate(rows):
+        for position, row in enumerate(self._wrap(text, lead.cell_len)):
             row.rstrip()
             self.line(Text.assemble(lead if not position else " " * lead.cell_len, row))
+
+    def rows(self, text: Text, indent: int = 0) -> int:
+        """How many lines `text` takes beside a lead of `indent` columns."""
+        return len(self._wrap(text, indent))
+
+    def _wrap(self, text: Text, indent: int) -> Lines:
+        room = max(_NARROW, self.style.width - indent)
+        return self._clean(text).wrap(self._console, room, overflow="fold")
 
     def spread(self, left: Text, right: Text) -> None:
         """`left` and `right` at the two margins; on a line of its own where both do not fit on one."""

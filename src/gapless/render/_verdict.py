@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from gapless.model import Change, Verdict
@@ -10,6 +12,8 @@ from gapless.render._canvas import Canvas
 
 _TONES = {"act": "bold yellow", "fine": "bold green", "unknown": "bold", "failed": "bold red"}
 _NARROW, _MARGIN = 60, 8
+_AHEAD = 6
+"""Lines before what to do first, so that the first change and what it brings stand in the first ten."""
 
 
 def verdict(canvas: Canvas, one: Verdict) -> None:
@@ -18,8 +22,9 @@ def verdict(canvas: Canvas, one: Verdict) -> None:
     if one.confidence:
         told.append(f" ({one.confidence})", style="not bold dim")
     canvas.wrapped(told)
-    for position, reason in enumerate(one.why):
-        canvas.hanging(Text("     " if position else "Why: ", style="dim"), Text(f"{reason}."))
+    reasons = [Text(f"{reason}.") for reason in one.why]
+    ahead = _ahead(canvas, told, reasons) if one.do_first else len(reasons)
+    _reasons(canvas, "Why: ", reasons[:ahead])
     if not one.do_first:
         return
     canvas.blank()
@@ -27,6 +32,24 @@ def verdict(canvas: Canvas, one: Verdict) -> None:
     canvas.spread(Text("Do first", style="bold"), Text(one.per, style="dim"))
     for number, each, brought in changes:
         _change(canvas, number, each, brought)
+    if reasons[ahead:]:
+        canvas.blank()
+        _reasons(canvas, "Also: ", reasons[ahead:])
+
+
+def _ahead(canvas: Canvas, told: Text, reasons: Sequence[Text]) -> int:
+    """How many of the reasons stand before what to do first: one, and those that fit."""
+    taken = canvas.rows(told)
+    for number, reason in enumerate(reasons):
+        taken += canvas.rows(reason, len("Why: "))
+        if number and taken > _AHEAD:
+            return number
+    return len(reasons)
+
+
+def _reasons(canvas: Canvas, lead: str, reasons: Sequence[Text]) -> None:
+    for position, reason in enumerate(reasons):
+        canvas.hanging(Text(" " * len(lead) if position else lead, style="dim"), reason)
 
 
 def _change(canvas: Canvas, number: int, each: Change, brought: str) -> None:
