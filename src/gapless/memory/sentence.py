@@ -183,7 +183,7 @@ def _do_first(report: MemoryReport) -> Iterator[Change]:
     for one in report.kept:
         if one.sure and one.name:
             yield Change(
-                what=f"`del {one.name}` after its last use",
+                what=f"`del {one.name}` after its last use (allocated)",
                 line=one.line,
                 before=one.before,
                 after=one.after,

@@ -62,7 +62,7 @@ class ItemRead(WaitRule):
         "keep the value on the GPU (`.detach()`), sum it up there, and read the sum once every N "
         "steps; `gapless.ops.LogBuffer` keeps values of each step and brings them without a sync"
     )
-    change = "read it once at the end, or every N steps"
+    change = "read the value at the end, or every N steps"
     reach = "function"
 
     def matches(self, site: Site) -> bool:

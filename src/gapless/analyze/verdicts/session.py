@@ -38,7 +38,7 @@ def verdict(found: Report) -> Verdict:
         why=tuple(_why(found, estimate, late, level)),
         do_first=todo,
         per=per,
-        confidence=_confidence(found, estimate),
+        confidence=_confidence(found, estimate, late is not None),
         not_seen=tuple(not_seen(found)),
     )
 
@@ -190,13 +190,14 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
 
 
-def _confidence(found: Report, estimate: Estimate | None) -> str:
+def _confidence(found: Report, estimate: Estimate | None, late: bool) -> str:
     if estimate is None:
         return f"counted on an emulated {found.environment.device}" if found.environment.emulated else ""
     step = estimate.step
     how = "times from a real profile" if estimate.calibrated else "estimated"
     gpu = (estimate.gpu or found.environment.device).removeprefix("NVIDIA ")
-    return f"{gpu}, {how}: step {duration(step.likely)} ({reach(step.least, step.most)})"
+    what = "step without waiting for data" if late else "step"
+    return f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"
 
 
 # -- what to do first -----------------------------------------------------------------------------------
