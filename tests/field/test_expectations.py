@@ -24,6 +24,7 @@ def finding(line: int, when: str, waits: float = 1, every: int = 0, file: str = 
         "frequency": {"when": when, "waits": waits, "every": every},
         "operators": ["aten::item"],
         "backward": False,
+        "spots": [],
     }
 
 

@@ -41,7 +41,7 @@ class Model(nn.Module):
 
 def save(path, model, optimizer, step):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    torch.save(state, path)  # waits: many every 10 steps; may wait: set-up
+    torch.save(state, path)  # waits: many each checkpoint; may wait: set-up
 
 
 def resume(path, model, optimizer):
