@@ -98,5 +98,6 @@ def test_nothing_slower_makes_a_run_shorter(step, host, device):
 
     # Times are whole nanoseconds: each part of an entry may come out one shorter.
     usual = span(1, 1) - 3 * sum(2 + kernels for _, _, kernels in step)
-    assert span(host, 1) >= usual
-    assert span(1, device) >= usual
+    rounded = 10  # nanoseconds, over the entries of a step
+    assert span(host, 1) >= usual - rounded
+    assert span(1, device) >= usual - rounded
