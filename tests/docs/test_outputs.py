@@ -19,8 +19,8 @@ KEY = re.compile(r"^GAP\d+ |^ +│ |^ +\S+\.py:\d+(?!.*→)|^At most \d|^Nothing
 _RESTS_ON = re.compile(r" \((A100|counted on).*")
 MEASURED = re.compile(r"(?:≥ )?[\d.,]+(?:–[\d.,]+)?( %| [mµn]?s\b|(?= →))")
 """Numbers that another machine, or another hour, shows otherwise."""
-_SETTING = re.compile(r"(?<=`num_workers=)[^`]*")
-"""Which setting of a loader is best is measured, too."""
+_SETTING = re.compile(r"(?<=num_workers=)\d+|, (?:prefetch_factor|pin_memory)=\w+")
+"""How many workers are best is measured, too, and what makes as good as no difference."""
 
 
 def key_lines(text: str) -> list[str]:

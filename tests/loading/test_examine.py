@@ -14,7 +14,7 @@ from gapless.loading.forked import LoaderError, Stopped, available
 from gapless.loading.uses import Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading import Diagnosis, Doubt, Fetch, Machine, Prediction, Setting
+from gapless.model.loading import Diagnosis, Doubt, Fetch, Machine, Prediction, Seen, Setting
 
 pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
 MS = 1_000_000
@@ -197,6 +197,31 @@ def test_a_prediction_in_doubt(monkeypatch, kind):
     else:
         assert seen.notes == ("no wait is told: no (two runs of it took 4 ms and 9 ms per step)",)
         assert seen.late == Range()
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_wait_that_was_run_is_told_whatever_the_setting_to_take_did(monkeypatch, faster):
+    """What it would leave is then what it left when it was run; nothing less where it was no faster."""
+    doubt = Doubt(kind="refuted", reasons=("why",))
+    now, then = predicted(25 * MS, 23 * MS, 0), predicted(4 * MS, 2 * MS, 4)
+    own = Seen(setting=now.setting, batches=20, step=26 * MS, wait=24 * MS, predicted=25 * MS)
+    tried = Seen(setting=then.setting, batches=20, step=8 * MS, wait=6 * MS, predicted=4 * MS)
+    tried = tried if faster else msgspec.structs.replace(tried, step=25 * MS, wait=25 * MS)
+    made = Diagnosis(
+        machine=Machine(allowed=2, start="fork"),
+        fetch=fetched(30),
+        doubt=doubt,
+        now=now,
+        advised=then,
+        seen=own,
+        seen_advised=tried,
+        recommended={"num_workers": 4} if faster else {},
+    )
+    monkeypatch.setattr(room, "diagnose", lambda *words, **named: made)
+    (seen,), _ = examined(run(DataLoader(d.Table(40))), step(0.001, 0.002, 0.003))
+    assert seen.notes == ("the setting to take was run and took another time than predicted (why)",)
+    assert seen.late.likely == 25 * MS
+    assert seen.left.likely == (6 * MS if faster else 25 * MS)
 
 
 def test_a_loop_that_begins_anew_for_each_batch():

@@ -43,9 +43,9 @@ def group(profiles: Sequence[Profile]) -> Grouping:
     """Which of these profiles were recorded at the same time by ranks of one run.
 
     Two are, if their ranks differ, their steps and world sizes do not, and either the same collectives are in
-    both (their ends keep the same distance), or they were recorded at the same time and say themselves that
-    they are ranks: in the file, or by names like ``rank3.json`` in one folder. The same rank twice is two
-    captures. What cannot be shown to belong together stays apart.
+    both (their ends keep the same distance), or they were recorded at the same time, or by one launch, and
+    say themselves that they are ranks: in the file, or by names like ``rank3.json`` in one folder. The same
+    rank twice is two captures. What cannot be shown to belong together stays apart.
     """
     files = sorted((_File(one) for one in profiles), key=lambda one: one.order)
     crowded = _crowded(files)
@@ -111,7 +111,7 @@ def _belongs(one: _File, capture: list[_File], crowded: bool) -> bool:
     if not _same_steps(one.profile, first.profile):
         return False
     both = one.recorded == first.recorded and min(one.rank, first.rank) >= 0
-    if both and (one.recorded or one.folder == first.folder) and _same_time(one.profile, first.profile):
+    if both and (one.recorded or one.folder == first.folder) and _together(one.profile, first.profile):
         comparable = not one.sequences.keys().isdisjoint(first.sequences)
         if not (crowded and comparable) or _meet(one, first, proof=False):
             return True
@@ -137,6 +137,16 @@ def _meet(one: _File, other: _File, *, proof: bool) -> Pairs:
         if pairs:
             return pairs
     return {}
+
+
+def _together(one: Profile, other: Profile) -> bool:
+    """Whether both were recorded by one launch, or else at one time.
+
+    Ranks that exchange nothing may run one after the other where processors are few.
+    """
+    if one.launch and other.launch:
+        return one.launch == other.launch
+    return _same_time(one, other)
 
 
 def _same_time(one: Profile, other: Profile) -> bool:

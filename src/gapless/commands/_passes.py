@@ -26,12 +26,14 @@ from gapless.model.profile import load, save
 class Task(msgspec.Struct, frozen=True):
     """Which profiles to make: of `pairs` of files (times, stacks; "" for one there is not), into `output`.
 
-    `ranks` is of how many, which a file says only where the script made a process group.
+    `ranks` is of how many, which a file says only where the script made a process group; `launch` names what
+    launched them all, "" where not all are known to be of one.
     """
 
     pairs: tuple[tuple[str, str], ...]
     output: str
     ranks: int = 1
+    launch: str = ""
     priced: bool = True
     quiet: bool = False
 
@@ -71,7 +73,7 @@ def make(task: Task) -> None:
     for failure in failures:
         _output.say(str(failure))
     if profiles:
-        save(profiles, task.output)
+        save([msgspec.structs.replace(one, launch=task.launch) for one in profiles], task.output)
 
 
 def of_pair(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import click
 
@@ -251,8 +252,10 @@ class Conclusion:
         if not pairs:
             raise UnreadableInput(self.profiling.why_nothing())
         priced = self.wishes.prices and len(pairs) <= MOST_PRICED
+        # A rank that was not heard of may have left files of an earlier launch.
+        launch = "" if missing else uuid4().hex
         profiles = of_pairs(
-            Task(pairs, str(self.recipe.folder / SAVED), _ranks.world(), priced, self.wishes.quiet)
+            Task(pairs, str(self.recipe.folder / SAVED), _ranks.world(), launch, priced, self.wishes.quiet)
         )
         self.told.kept(self._style.path(str(self.recipe.folder)))
         grouping = group(profiles)

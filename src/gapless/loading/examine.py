@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gapless.errors import GaplessError
-from gapless.loading import predict
+from gapless.loading import predict, trust
 from gapless.loading.batches import length_of
 from gapless.loading.blocked import Blocked
 from gapless.loading.correctness import verify_here
@@ -25,7 +25,7 @@ from gapless.loading.untouched import untouched
 from gapless.loading.uses import Use, Uses
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading import Demand, Diagnosis, Fetch, Prediction
+from gapless.model.loading import Demand, Diagnosis, Doubt, Fetch, Prediction
 from gapless.model.loading_mistakes import Mistake
 from gapless.model.wording import count
 
@@ -212,28 +212,57 @@ def _measured(use: Use, seen: LoaderUse, step: Step, budget: float) -> LoaderUse
     made = diagnose(use.loader, budget, demands[1].step / 1e9, source="estimate")
     if made.interrupted:
         raise _cut(KeyboardInterrupt(), use, seen, made.fetch)
-    if made.doubt is not None and made.doubt.kind == "refuted":
-        why = f"no wait is told: {made.sentence} ({'; '.join(made.doubt.reasons)})"
-        return msgspec.structs.replace(seen, diagnosis=made, notes=(*seen.notes, why))
+    refuted = made.doubt is not None and made.doubt.kind == "refuted"
+    stands = not refuted or (_borne_out(made) and step.ranks == 1)
     if made.doubt is not None:
-        # What items compute, and wait for, is known in spite of it; a loop with them was not tried.
-        had = f"{made.doubt.others:.1f} of {count(made.machine.allowed, 'core')}"
-        why = f"other programs used {had}: what is predicted was not checked by a run"
+        why = _doubted(made, made.doubt, stands)
         seen = msgspec.structs.replace(seen, notes=(*seen.notes, why))
-        made = predict.again(msgspec.structs.replace(made, doubt=None), demands[1])
-    if made.machine.others or step.ranks > 1:
+        if not stands:
+            return msgspec.structs.replace(seen, diagnosis=made)
+        # What items compute, and wait for, is known in spite of it.
+        made = msgspec.structs.replace(made, doubt=None)
+        made = made if refuted else predict.again(made, demands[1])
+    if (made.machine.others and not refuted) or step.ranks > 1:
         made = predict.again(_shared(made, step.ranks), demands[1])
     each = [made if demand == demands[1] else predict.again(made, demand) for demand in demands]
     leads = _leads(step.length, step)
     late, left = zip(
         *(_late(one, made, seen.per_step, lead) for one, lead in zip(each, leads, strict=True)), strict=True
     )
+    if refuted:
+        left = tuple(_left_in_run(made, wait, seen.per_step) for wait in late)
     return msgspec.structs.replace(
         seen,
         diagnosis=made,
         late=Range(late[2], late[1], late[0]),
         left=Range(left[2], left[1], left[0]),
     )
+
+
+def _doubted(made: Diagnosis, doubt: Doubt, stands: bool) -> str:
+    """What a report says of a prediction that a run refuted, or that no run could check.
+
+    The wait of the loader as it is `stands` where its own run was as predicted.
+    """
+    reasons = "; ".join(doubt.reasons)
+    if doubt.kind != "refuted":
+        had = f"other programs used {doubt.others:.1f} of {count(made.machine.allowed, 'core')}"
+        told = had if doubt.others >= trust.BUSY * made.machine.allowed else reasons
+        return f"{told}: what is predicted was not checked by a run"
+    if not stands:
+        return f"no wait is told: {made.sentence} ({reasons})"
+    return f"the setting to take was run and took another time than predicted ({reasons})"
+
+
+def _borne_out(made: Diagnosis) -> bool:
+    """Whether the loader as it is took in its run what was predicted for it."""
+    return made.seen is not None and trust.off(made.seen) <= trust.REFUTED
+
+
+def _left_in_run(made: Diagnosis, late: int, per_step: float) -> int:
+    """What the setting to take left of a wait when it was run: all of it where it was not clearly faster."""
+    seen = made.seen_advised
+    return min(round(seen.wait * per_step), late) if seen is not None and trust.faster(made) else late
 
 
 def _lengths(step: Range) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ REFUTED = 1.25
 """A factor by which a run differs from its prediction so that no number is headlined."""
 FEW = 6
 """Steps of a run that say nothing yet."""
-_BUSY = 0.25
+BUSY = 0.25
 """Part of the cores that others may use while something is measured."""
 _STARVED = 0.8
 """Part of the time in which items could be made that they must have had a core."""
@@ -88,8 +88,8 @@ def _busy(of: Diagnosis) -> Doubt | None:
     looks = [of.fetch.others, *(one.others for one in runs)]
     told = [one for one in looks if one >= 0] or [at.others]
     others = min(max(told), at.allowed)
-    if max(told) >= _BUSY * at.allowed and _needed(of) + others > at.allowed:
-        if at.others >= _BUSY * at.allowed:  # they had all they wanted while nothing was measured
+    if max(told) >= BUSY * at.allowed and _needed(of) + others > at.allowed:
+        if at.others >= BUSY * at.allowed:  # they had all they wanted while nothing was measured
             others = min(max(others, at.others), at.allowed)
         return Doubt(kind="busy", others=round(others, 1))
     if of.fetch.had < _STARVED and not limited:
@@ -144,7 +144,7 @@ def reasons(of: Diagnosis, seen: Seen) -> Iterator[str]:
 
 def _of_machine(of: Diagnosis, seen: Seen) -> Iterator[str]:
     at = of.machine
-    if seen.others >= 0 and abs(seen.others - at.others) >= _BUSY:
+    if seen.others >= 0 and abs(seen.others - at.others) >= BUSY:
         yield (
             f"other programs used {number(round(seen.others, 1))} of {count(at.allowed, 'core')} in it, and "
             f"{number(round(at.others, 1))} when this was predicted"

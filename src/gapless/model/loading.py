@@ -16,6 +16,7 @@ FORMAT = "gapless-loader"
 VERSION = 1
 
 _CLEARLY, _LOOKS = 0.8, 5
+_COMPUTES = 0.1
 """Part of the looks that must agree on what is waited for, and how many there must be."""
 _WAITING = {
     "io": "waiting for I/O",
@@ -114,7 +115,12 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def had(self) -> float:
-        """The part of the time in which items could be made that they had a core."""
+        """The part of the time in which items could be made that they had a core.
+
+        1 where they compute for less than a tenth of what they take: being woken up late says nothing then.
+        """
+        if self.item_cpu < _COMPUTES * self.item:
+            return 1.0
         delayed = max(self.item - self.item_cpu - self.item_wait, 0.0)
         return self.item_cpu / (self.item_cpu + delayed) if self.item_cpu > 0 else 1.0
 

@@ -285,7 +285,8 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to
     it. `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines
     them, -1 where they are unknown. `prices` and `lanes` are None where none were asked for. `device` is the
-    number of the GPU that was looked at, the busiest.
+    number of the GPU that was looked at, the busiest. Profiles with the same `launch` were recorded by ranks
+    that were launched together; "" where nobody knows.
     """
 
     path: str = ""
@@ -293,6 +294,7 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     span: int = 0
     rank: int = -1
     world_size: int = 0
+    launch: str = ""
     vendor: str = ""
     device: int = -1
     gpu: str = ""

@@ -15,7 +15,7 @@ from gapless.replay.model import Model, build
 from gapless.replay.waits import waits
 
 
-def timed(entry: Entry, device: int = 10_000, kernels: int = 1, host: int = 16_000) -> Timed:
+def timed(entry: Entry, device: int = 10_000, kernels: int = 1, host: float = 16_000) -> Timed:
     return Timed(entry, device, kernels, host) if entry.kind == "operator" else Timed(entry)
 
 
@@ -88,16 +88,18 @@ def test_the_unchanged_replay_is_exact(step):
     assert found.drift < 0.005 + few
 
 
+SLOWER = st.integers(64, 192).map(lambda number: number / 64)
+"""Factors by which binary fractions are multiplied exactly."""
+
+
 @settings(deadline=None, max_examples=15)
-@given(st.lists(entries, min_size=1, max_size=20), st.floats(1, 3), st.floats(1, 3))
+@given(st.lists(entries, min_size=1, max_size=20), SLOWER, SLOWER)
 def test_nothing_slower_makes_a_run_shorter(step, host, device):
     def span(slow, length):
-        made = [timed(e, round(d * length), k, round(16_000 * slow)) for e, d, k in step] + [timed(add())]
+        made = [timed(e, round(d * length), k, 16_000 * slow) for e, d, k in step] + [timed(add())]
         machine = run([made] * 3, A100, USUAL.scaled(slow)).timeline
         return machine.span[1]
 
-    # Times are whole nanoseconds: each part of an entry may come out one shorter.
-    usual = span(1, 1) - 3 * sum(2 + kernels for _, _, kernels in step)
-    rounded = 10  # nanoseconds, over the entries of a step
-    assert span(host, 1) >= usual - rounded
-    assert span(1, device) >= usual - rounded
+    usual = span(1, 1)
+    assert span(host, 1) >= usual
+    assert span(1, device) >= usual

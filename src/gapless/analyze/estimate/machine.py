@@ -36,7 +36,7 @@ class Timed:
     entry: Entry
     device: int = 0
     kernels: int = 1
-    host: int = 0
+    host: float = 0
 
 
 @dataclass
@@ -109,7 +109,8 @@ class _Machine:
             self.backward = timed.entry.backward
             self.spend(int(self.host.handover))
         call = int(self.host.call)
-        self.spend(max(timed.host - timed.kernels * call, 0))
+        # Rounded once, so that what is slower is never rounded to something shorter.
+        self.spend(int(max(timed.host - timed.kernels * self.host.call, 0)))
         rest = timed.device
         for number in range(timed.kernels, 0, -1):
             self.next()
@@ -137,7 +138,7 @@ class _Machine:
         memory = "Pinned" if pinned else "Pageable"
         name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
         call = int(self.host.call)
-        self.spend(int(max(self.host.forward, call)) - call)
+        self.spend(int(max(self.host.forward - self.host.call, 0)))
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
         blocks = waits and not pinned and not (to_device and nbytes <= STAGED)
         row = self.call("cudaMemcpyAsync", max(call, end + RETURN - self.now) if blocks else call)

@@ -60,9 +60,7 @@ class Times:
             named = found or self.measured.named(entry)
             device = found.device if found is not None else device * self.measured.factor(entry)
             kernels = max(round(named.kernels), 1) if named is not None else kernels
-        return Timed(
-            entry, round(device * self.device_factor), kernels, round(self.host.needs(entry, kernels))
-        )
+        return Timed(entry, round(device * self.device_factor), kernels, self.host.needs(entry, kernels))
 
     def unknown(self, steps: Sequence[Step]) -> float:
         """The share of the device's time that operators have whose cost is not known."""

@@ -28,6 +28,8 @@ def _outside(report: Report) -> Table | None:
     rows = []
     for name, members in parts.items():
         waits = sum(one.frequency.waits for one in members)
+        if members[0].frequency.rare:
+            name += f" ({sum(one.frequency.total for one in members)} in all)"
         rows.append(Row((name, number(waits), _places(members))))
     columns = (Column("", "text"), Column("syncs"), Column("at", "text"))
     return Table(title="Other than in each step", columns=columns, rows=tuple(rows)) if rows else None
