@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import hypothesis
 import pytest
 
@@ -19,31 +19,32 @@ hypothesis.settings.load_profile("patient")
 
 HERE = Path(__file__).parent
 Process = subprocess.CompletedProcess[str]
+LIMIT = 120.0
+"""Seconds after which a process has failed."""
 
 
 def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
     """Start Python with `words` in `cwd`, with none of the variables that change what is tested."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "NO_COLOR", "FORCE_COLOR"))}
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
-        env={**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **environment},
+        env={**_environment(), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         errors="backslashreplace",
-        # A shell's background job ignores interrupts, and so would all that it starts.
-        preexec_fn=_heed_interrupts if os.name == "posix" else None,
+        preexec_fn=fork_server.heed_interrupts if os.name == "posix" else None,
     )
 
 
-def _heed_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "NO_COLOR", "FORCE_COLOR"))}
+    return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 120) -> Process:
+def finish(process: subprocess.Popen[str], timeout: float = LIMIT) -> Process:
     """Wait for `process`, and end it where it does not end."""
     try:
         out, err = process.communicate(timeout=timeout)
@@ -57,7 +58,7 @@ def finish(process: subprocess.Popen[str], timeout: float = 120) -> Process:
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., Process]:
     """``python(*words)`` runs Python in an empty folder."""
-    return lambda *words, **environment: finish(start(*words, cwd=tmp_path, **environment))
+    return lambda *words, **changes: fork_server.run(words, tmp_path, {**_environment(), **changes}, LIMIT)
 
 
 @pytest.fixture

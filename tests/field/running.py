@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import fork_server
 
 _REPORT = '{"format":"gapless-report"'
 LIMIT = 120
@@ -35,15 +35,12 @@ def check(
 ) -> Outcome:
     """Check `script`; with `ranks` under torchrun, in so many processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
-    command = [sys.executable, *launcher, "-m", "gapless", "check", "--no-loader", *options]
-    done = subprocess.run(
-        [*command, "-q", "-f", "json", str(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        check=False,
+    words = [*launcher, "-m", "gapless", "check", "--no-loader", *options]
+    done = fork_server.run(
+        (*words, "-q", "-f", "json", str(script), *arguments),
+        folder or Path.cwd(),
+        {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **environment},
+        LIMIT,
     )
     reports = [line for line in done.stdout.splitlines() if line.startswith(_REPORT)]
     assert len(reports) == 1, f"{len(reports)} reports, exit status {done.returncode}\n{done.stderr[-4000:]}"

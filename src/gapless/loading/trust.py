@@ -144,11 +144,14 @@ def reasons(of: Diagnosis, seen: Seen) -> Iterator[str]:
 
 def _of_machine(of: Diagnosis, seen: Seen) -> Iterator[str]:
     at = of.machine
-    if seen.others >= 0 and abs(seen.others - at.others) >= BUSY:
+    before = of.fetch.others if of.fetch.others >= 0 else at.others
+    if seen.others >= 0 and abs(seen.others - before) >= BUSY:
         yield (
             f"other programs used {number(round(seen.others, 1))} of {count(at.allowed, 'core')} in it, and "
-            f"{number(round(at.others, 1))} when this was predicted"
+            f"{number(round(before, 1))} when this was predicted"
         )
+    elif of.fetch.had < _STARVED <= seen.had:
+        yield f"its items had a core {percent(of.fetch.had)} of the time when this was predicted"
     if seen.stolen >= _STOLEN:
         yield f"the hypervisor kept {number(round(seen.stolen, 1))} of {count(at.allowed, 'core')} for others"
     if 0 <= seen.had < _STARVED and seen.setting.workers + 1 <= at.allowed:

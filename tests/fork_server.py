@@ -1,0 +1,196 @@
+"""Processes of Python that begin with torch and the like imported already, as copies of one that did.
+
+``python fork_server.py NUMBER`` (of a listening socket) imports what takes long, and then makes a copy of
+itself for each request; the copy runs what ``python WORDS…`` would. Importing is most of what a short run
+takes. `run` asks for a copy, or starts a process where that is not the same.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Finished = subprocess.CompletedProcess[str]
+IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click")
+READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "MALLOC_", "LC_", "LANG")
+"""Variables with these beginnings are read before a copy could see another value."""
+_KEPT = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+_KEPT |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+
+
+# -- the process that is copied ----------------------------------------------------------------------------
+
+
+def serve(listener: socket.socket) -> dict[str, Any]:
+    """Answer requests until whoever started this goes; in a copy, returns what it has to run."""
+    ears = selectors.DefaultSelector()
+    ears.register(listener, selectors.EVENT_READ, None)
+    parent = os.getppid()
+    while True:
+        for key, _ in ears.select(timeout=5):
+            if key.data is None:
+                asked = _asked(listener, ears)
+                if asked is not None:
+                    return asked
+                continue
+            pid, connection = key.data
+            ears.unregister(key.fileobj)
+            os.close(key.fd)
+            _, status = os.waitpid(pid, 0)
+            with suppress(OSError):  # nobody may want to know any more
+                connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+            connection.close()
+        if os.getppid() != parent:
+            os._exit(0)
+
+
+def _asked(listener: socket.socket, ears: selectors.BaseSelector) -> dict[str, Any] | None:
+    """Make a copy for the next request; None in the process that was copied."""
+    connection, _ = listener.accept()
+    data, streams = _received(connection)
+    pid = os.fork()
+    if pid:
+        for stream in streams:
+            os.close(stream)
+        connection.send(f"{pid}\n".encode())
+        ears.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
+        return None
+    for key in list(ears.get_map().values()):
+        if key.data is not None:
+            os.close(key.fd)
+            key.data[1].close()
+    ears.close()
+    listener.close()
+    connection.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    return data
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """A request: a line of JSON, with the three streams beside its first byte."""
+    data, streams, _, _ = socket.recv_fds(connection, 1, 3)
+    with connection.makefile("rb") as rest:
+        return json.loads(data + rest.readline()), list(streams)
+
+
+def become(asked: dict[str, Any]) -> None:
+    """Run what ``python WORDS…`` would, in the folder and with the environment that were asked for."""
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["cwd"])
+    words: list[str] = asked["words"]
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path[0] = asked["cwd"]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def main() -> None:
+    for name in IMPORTED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    become(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+# -- who asks ----------------------------------------------------------------------------------------------
+
+
+def run(words: tuple[str, ...], cwd: Path, environment: dict[str, str], timeout: float) -> Finished:
+    """What ``python WORDS…`` printed, and its exit status as `subprocess.run` has it.
+
+    Raises:
+        subprocess.TimeoutExpired: it had not ended after so many seconds, and was killed.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        alike = all(_KEPT.get(name) == value for name, value in environment.items() if _read_at_start(name))
+        if hasattr(os, "pidfd_open") and alike and (words[0] == "-m" or not words[0].startswith("-")):
+            status = _copied(words, cwd, environment, timeout, (out.fileno(), err.fileno()))
+        else:
+            command = [sys.executable, *words]
+            nothing = subprocess.DEVNULL
+            status = subprocess.run(
+                command, cwd=cwd, env=environment, stdin=nothing, stdout=out, stderr=err, timeout=timeout
+            ).returncode
+        told = []
+        for stream in (out, err):
+            stream.seek(0)
+            told.append(stream.read().decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
+    if status is None:
+        raise subprocess.TimeoutExpired([sys.executable, *words], timeout, *told)
+    return subprocess.CompletedProcess([sys.executable, *words], status, *told)
+
+
+def _copied(
+    words: tuple[str, ...], cwd: Path, environment: dict[str, str], timeout: float, streams: tuple[int, int]
+) -> int | None:
+    """The exit status of a copy that writes into `streams`; None where it had to be killed."""
+    asked = {"words": words, "cwd": os.fspath(cwd), "environment": environment}
+    data = json.dumps(asked).encode() + b"\n"
+    with socket.socket(socket.AF_UNIX) as connection, open(os.devnull) as nothing:
+        connection.connect(_address(os.getpid()))
+        socket.send_fds(connection, [data[:1]], [nothing.fileno(), *streams])
+        connection.sendall(data[1:])
+        with connection.makefile("r") as said:
+            pid = int(said.readline())
+            if not select.select([connection], [], [], timeout)[0]:
+                os.kill(pid, signal.SIGKILL)
+                return None
+            return int(said.readline())
+
+
+def _read_at_start(variable: str) -> bool:
+    return variable.startswith(READ_AT_START)
+
+
+@cache
+def _address(pid: int) -> str:
+    """Where the process listens that is copied for the process `pid`, which starts it."""
+    folder = tempfile.mkdtemp()
+    path = os.path.join(folder, "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno())],
+            env=_KEPT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            preexec_fn=heed_interrupts,
+        )
+    atexit.register(process.wait)
+    atexit.register(process.kill)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return path
+
+
+def heed_interrupts() -> None:
+    """In a new process: end when interrupted, which a shell's background job and all it starts do not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main()
