@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: browser clean demo docs format test
+.PHONY: browser clean demo docs format test versions
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/gapless check examples/metrics/naive.py --average macro
@@ -31,6 +31,10 @@ test: $(VENV)/.test-ready browser
 docs: $(VENV)/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "the site is in site/"
+
+# Each supported version of torch in an environment of its own: hours, and a gigabyte of download for each.
+versions: $(VENV)/.demo-ready
+	$(BIN)/python benchmarks/versions.py $(ONLY)
 
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .

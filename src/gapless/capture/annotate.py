@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd import _profiler_enabled
 from torch.autograd import profiler as _profiler
 
 from gapless.errors import UsageError
+from gapless.torch_internals import place, profiler_enabled
 
 _ENABLED = "__gapless_profiling__"
 _RANGE = "__gapless_range__"
@@ -137,13 +137,14 @@ _METHODS = (
     functools.partialmethod,
 )
 _WORKING = frozenset({"__call__", "__getitem__", "__iter__", "__next__", "__enter__", "__exit__", "__len__"})
+_SOMEWHERE = place("profiler_somewhere")
 
 
 def _profiling() -> bool:
     """Whether a profiler looks on: in this thread, or in all."""
     if torch.compiler.is_compiling():  # ranges would break the graph, and say nothing of fused operators
         return False
-    return _profiler._is_profiler_enabled or _profiler_enabled()
+    return getattr(*_SOMEWHERE) or profiler_enabled()
 
 
 # What is labelled ------------------------------------------------------------------------------------------

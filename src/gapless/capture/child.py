@@ -10,8 +10,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any
 
-import torch.utils.data._utils.worker as worker
-
+from gapless import torch_internals
 from gapless.capture.children import (
     Plan,
     ending_of,
@@ -111,7 +110,7 @@ class Child:
 
     def _leave_workers_alone(self) -> None:
         """A DataLoader's worker that was spawned runs on the host, at full speed, and leaves no session."""
-        real = worker._worker_loop
+        real = torch_internals.worker_loop
 
         @wraps(real)
         def _worker_loop(*args: Any, **kwargs: Any) -> Any:
@@ -121,4 +120,4 @@ class Child:
                 self.emulator.stop()
             return real(*args, **kwargs)
 
-        worker._worker_loop = _worker_loop
+        setattr(*torch_internals.place("worker_loop"), _worker_loop)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode
 
 from gapless.emulate.functions import ForkedMode, FunctionMode
 from gapless.emulate.operators import OperatorMode
+from gapless.torch_internals import (
+    current_dispatch_mode,
+    current_function_mode,
+    pop_dispatch_mode,
+    pop_function_mode,
+)
 
 _plain = False
 _registered = False
@@ -34,14 +36,10 @@ def plain_forks() -> Iterator[None]:
         _plain = False
 
 
-def _mode() -> Any:
-    return torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
-
-
 def _leave_modes() -> None:
     if not _plain:
         return
-    while isinstance(_mode(), (ForkedMode, FunctionMode)):
-        torch._C._pop_torch_function_stack()
-    while isinstance(_get_current_dispatch_mode(), OperatorMode):
-        _pop_mode()
+    while isinstance(current_function_mode(), (ForkedMode, FunctionMode)):
+        pop_function_mode()
+    while isinstance(current_dispatch_mode(), OperatorMode):
+        pop_dispatch_mode()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from gapless import torch_internals
 from gapless.emulate.module_paths import ModulePaths, shown
 from gapless.errors import UsageError
 from gapless.model._disk import write_whole
@@ -60,7 +61,7 @@ class memory_snapshot:  # noqa: N801 - used like a function
         self.saved = False
         self.out_of_memory = False
         self._options = {"stacks": stacks, "max_entries": entries}
-        self._modules = _Modules() if modules and hasattr(torch.cuda.memory, "_set_memory_metadata") else None
+        self._modules = _Modules() if modules and torch_internals.set_memory_metadata is not None else None
         self._on = False
 
     def start(self) -> memory_snapshot:
@@ -69,9 +70,7 @@ class memory_snapshot:  # noqa: N801 - used like a function
             raise UsageError(
                 "a snapshot needs a GPU, and here is none: gapless check --memory SCRIPT records one without"
             )
-        if not hasattr(torch.cuda.memory, "_record_memory_history"):
-            raise UsageError("this build of PyTorch keeps no history of its memory: upgrade to 2.1 or later")
-        torch.cuda.memory._record_memory_history("all", **self._options)
+        torch_internals.record_memory_history("all", **self._options)
         self._on = True
         _watch(self._failed)
         if self._modules is not None:
@@ -90,7 +89,7 @@ class memory_snapshot:  # noqa: N801 - used like a function
             if save:
                 self._write()
         finally:
-            torch.cuda.memory._record_memory_history(None)
+            torch_internals.record_memory_history(None)
 
     def __enter__(self) -> memory_snapshot:
         return self.start()
@@ -111,7 +110,7 @@ class memory_snapshot:  # noqa: N801 - used like a function
         """The script does not fail for a full disk."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(pickle.dumps(torch.cuda.memory._snapshot()), self.path)
+            write_whole(pickle.dumps(torch_internals.memory_snapshot()), self.path)
         except OSError as error:
             warnings.warn(f"{self.path} could not be written: {error.strerror or error}", stacklevel=3)
         else:
@@ -125,10 +124,9 @@ _attached: list[bool] = []
 def _watch(told: Callable[[], None]) -> None:
     """Have `told` called before a request fails. torch takes no observer back: there is one for all."""
     _watching.append(told)
-    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if attach is None or _attached:
+    if torch_internals.watch_out_of_memory is None or _attached:
         return
-    attach(_out_of_memory)
+    torch_internals.watch_out_of_memory(_out_of_memory)
     _attached.append(True)
 
 
@@ -158,16 +156,16 @@ class _Modules:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        torch.cuda.memory._set_memory_metadata("")
+        torch_internals.set_memory_metadata("")
 
     def _enter(self, module: Any, args: Any) -> None:
-        self._outer.append(torch.cuda.memory._get_memory_metadata())
+        self._outer.append(torch_internals.get_memory_metadata())
         path = self._paths.at(sys._getframe(1))
-        torch.cuda.memory._set_memory_metadata(MODULE + shown([path])[path])
+        torch_internals.set_memory_metadata(MODULE + shown([path])[path])
 
     def _leave(self, module: Any, args: Any, out: Any) -> None:
         if self._outer:
-            torch.cuda.memory._set_memory_metadata(self._outer.pop())
+            torch_internals.set_memory_metadata(self._outer.pop())
 
 
 def _of_rank(path: Path) -> Path:

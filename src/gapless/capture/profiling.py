@@ -23,6 +23,7 @@ from gapless.capture.profiling_steps import StepMarks
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session
 from gapless.model.wording import count
+from gapless.torch_internals import ProfilerConfig, profiler_enabled
 
 Pass = Literal["times", "stacks"]
 PASSES: tuple[Pass, ...] = ("times", "stacks")
@@ -169,7 +170,7 @@ class Profiling:
         Raises:
             UsageError: a profiler is running already.
         """
-        if torch.autograd._profiler_enabled():
+        if profiler_enabled():
             raise UsageError("a profiler is running already, and there can be only one: end it first")
         self._pid = os.getpid()
         for which in PASSES:
@@ -338,10 +339,8 @@ def _phases(recipe: Recipe) -> list[_Phase]:
 def _more() -> dict[str, Any]:
     """Options that newer versions of torch have: the driver's own word on what waits for what."""
     try:
-        from torch._C._profiler import _ExperimentalConfig
-
-        return {"experimental_config": _ExperimentalConfig(enable_cuda_sync_events=True)}
-    except (ImportError, TypeError):
+        return {"experimental_config": ProfilerConfig(enable_cuda_sync_events=True)}
+    except TypeError:
         return {}
 
 

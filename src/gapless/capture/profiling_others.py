@@ -13,9 +13,9 @@ import torch.profiler
 from torch.autograd.profiler_util import EventList
 
 from gapless.emulate.patches import Patches
+from gapless.torch_internals import KinetoProfile
 
 _EMPTY = '{"schemaVersion": 1, "traceEvents": []}\n'
-_KINETO = torch.profiler.profiler._KinetoProfile
 _QUIET = ("prepare_trace", "start_trace", "stop_trace", "add_metadata", "add_metadata_json")
 """Methods of both classes that do nothing on a profiler that stands still."""
 
@@ -63,22 +63,22 @@ class StillOthers(AbstractContextManager["StillOthers"]):
         def nothing(*_: Any, **__: Any) -> None:
             return None
 
-        for owner in (torch.profiler.profile, _KINETO):
+        for owner in (torch.profiler.profile, KinetoProfile):
             self._still(owner, "start", nothing)
             self._still(owner, "stop", nothing)
         for name in _QUIET:
-            self._still(_KINETO, name, nothing)
+            self._still(KinetoProfile, name, nothing)
         self._still(torch.profiler.profile, "step", self._stepped)
 
     def _stepped(self, *_: Any, **__: Any) -> None:
         self._on_step()
 
     def _install_results(self) -> None:
-        self._still(_KINETO, "events", _no_events)
-        self._still(_KINETO, "key_averages", _no_events)
-        self._still(_KINETO, "export_chrome_trace", _write_empty)
-        self._still(_KINETO, "export_stacks", lambda path, *_, **__: _write(path, ""))
-        self._still(_KINETO, "export_memory_timeline", lambda path, *_, **__: _write(path, ""))
+        self._still(KinetoProfile, "events", _no_events)
+        self._still(KinetoProfile, "key_averages", _no_events)
+        self._still(KinetoProfile, "export_chrome_trace", _write_empty)
+        self._still(KinetoProfile, "export_stacks", lambda path, *_, **__: _write(path, ""))
+        self._still(KinetoProfile, "export_memory_timeline", lambda path, *_, **__: _write(path, ""))
 
     def _install_legacy(self) -> None:
         """``torch.autograd.profiler.profile``, which ours use inside without entering them."""

@@ -15,18 +15,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from gapless.emulate import emulator
 from gapless.emulate.patches import Patches
 from gapless.model import Mark
+from gapless.torch_internals import disable_dynamo
 
 Kind = Literal["optimizer", "profiler", "user"]
-
-
-def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` where ``torch.compile`` does not look into it: a script may compile its optimizer's step."""
-    try:
-        from torch._compile import _disable_dynamo
-    except ImportError:  # an older torch
-        return function
-    wrapped: Callable[..., Any] = _disable_dynamo(function)
-    return wrapped
 
 
 class StepMarks:
@@ -57,7 +48,8 @@ class StepMarks:
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             self.mark("optimizer", self._name(optimizer))
 
-        self._hook = register_optimizer_step_post_hook(_not_compiled(after))
+        # A script may compile its optimizer's step.
+        self._hook = register_optimizer_step_post_hook(disable_dynamo(after))
         emulator.step_listeners.append(self._user)
         self._install_scaler()
 

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from gapless.emulate.functions import FunctionMode, handles
 from gapless.emulate.local import local
 from gapless.emulate.memory import MemoryRecorder
+from gapless.torch_internals import functorch, keeps_graph
 
 Tensor = torch.Tensor
 _HALVES = (torch.float16, torch.bfloat16)
@@ -47,7 +48,7 @@ def fused(query: Any, key: Any, value: Any, mask: Any) -> bool:
     plain = all(type(one) in (Tensor, torch.nn.Parameter) and one.dim() == 4 for one in (query, key, value))
     if not plain or (mask is not None and mask.requires_grad):
         return False
-    if torch._C._functorch.maybe_current_level() is not None:
+    if functorch.maybe_current_level() is not None:
         return False
     half = query.dtype in _HALVES or torch.is_autocast_enabled("cuda")
     if half and mask is None and cuda.flash_sdp_enabled():
@@ -104,8 +105,7 @@ class _Fused(torch.autograd.Function):
 
 def _graph_stays() -> bool:
     """Whether the backward pass that is under way was asked to retain the graph."""
-    ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return ask is None or bool(ask())
+    return keeps_graph is None or bool(keeps_graph())
 
 
 def _recorded(tensor: Tensor) -> Tensor:

@@ -25,14 +25,20 @@ from gapless.emulate.autocast_kernels import (
     DeviceOf,
     below_autocast,
     body_of,
-    exclude,
-    include,
-    is_excluded,
-    is_included,
     overload,
     shielded,
 )
 from gapless.emulate.patches import Patches
+from gapless.torch_internals import (
+    exclude_key,
+    has_kernel,
+    include_key,
+    key_is_excluded,
+    key_is_included,
+    names_of_operators,
+    registered_in_python,
+    schemas_of_operator,
+)
 
 _fallback: Any = None
 """Lets operators pass the shield's key. Stays for good: a thread that still carries the key needs it."""
@@ -64,7 +70,7 @@ class _Installed:
             name: policy
             for name, policy in policies.items()
             if _has_kernel(f"torchvision::{name}")
-            and f"torchvision/{name}/AutocastCUDA" not in torch.library._impls
+            and f"torchvision/{name}/AutocastCUDA" not in registered_in_python
         }
         if names:
             self._register("torchvision", names)
@@ -75,11 +81,10 @@ class _Installed:
             return
         self._shield = True
         _let_pass_the_shield()
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
         library = torch.library.Library("aten", "IMPL")
         self._libraries.append(library)
-        for qualified in torch._C._dispatch_get_all_op_names():
-            if qualified.startswith("aten::") and has(qualified, "AutocastCPU"):
+        for qualified in names_of_operators():
+            if qualified.startswith("aten::") and has_kernel(qualified, "AutocastCPU"):
                 name = qualified.removeprefix("aten::")
                 library.impl(name, shielded(self.caster, overload("aten", name)._op), "AutocastIPU")
 
@@ -114,7 +119,7 @@ def install(device_of: DeviceOf, patches: Patches) -> None:
     installed = _installed = _Installed(device_of)
     _patch_state(installed, patches)
     if torch.is_autocast_enabled("cuda"):
-        include(CUDA, True)
+        include_key(CUDA, True)
 
 
 def uninstall() -> None:
@@ -123,9 +128,9 @@ def uninstall() -> None:
     if _installed is not None:
         _installed.remove()
         _installed = None
-        include(CUDA, False)
-        include(SHIELD, False)
-        exclude(SHIELD, True)
+        include_key(CUDA, False)
+        include_key(SHIELD, False)
+        exclude_key(SHIELD, True)
 
 
 def _can_shield() -> bool:
@@ -143,15 +148,15 @@ def _patch_state(installed: _Installed, patches: Patches) -> None:
     clear_cache, can_shield = torch.clear_autocast_cache, _can_shield()
 
     def switched() -> None:
-        if not is_excluded(CUDA):
+        if not key_is_excluded(CUDA):
             installed.torchvision()
-            if not is_included(CUDA):
-                include(CUDA, True)
-        cpu_is_on = not is_excluded(CPU)
-        if can_shield and cpu_is_on == is_excluded(SHIELD):
+            if not key_is_included(CUDA):
+                include_key(CUDA, True)
+        cpu_is_on = not key_is_excluded(CPU)
+        if can_shield and cpu_is_on == key_is_excluded(SHIELD):
             installed.shield()
-            include(SHIELD, cpu_is_on)
-            exclude(SHIELD, not cpu_is_on)
+            include_key(SHIELD, cpu_is_on)
+            exclude_key(SHIELD, not cpu_is_on)
 
     def switching(original: Any) -> Any:
         @functools.wraps(original)
@@ -173,8 +178,8 @@ def _patch_state(installed: _Installed, patches: Patches) -> None:
 
 def _exists(qualified: str) -> bool:
     name, _, which = qualified.partition(".")
-    return any(schema.overload_name == which for schema in torch._C._jit_get_schemas_for_operator(name))
+    return any(schema.overload_name == which for schema in schemas_of_operator(name))
 
 
 def _has_kernel(qualified: str) -> bool:
-    return _exists(qualified) and torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "AutocastCUDA")
+    return _exists(qualified) and has_kernel(qualified, "AutocastCUDA")

@@ -9,13 +9,22 @@ from typing import Any
 import torch
 
 from gapless.emulate import autocast_ops as ops
+from gapless.torch_internals import (
+    VERSION,
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    DispatchKey,
+    cudnn_enabled,
+    exclude_key,
+    key_is_excluded,
+)
 
 DeviceOf = Callable[[torch.Tensor], int]
 Kernel = Callable[..., Any]
 
-CUDA = torch._C.DispatchKey.AutocastCUDA
-CPU = torch._C.DispatchKey.AutocastCPU
-SHIELD: Any = vars(torch._C.DispatchKey)["AutocastIPU"]
+CUDA = DispatchKey.AutocastCUDA
+CPU = DispatchKey.AutocastCPU
+SHIELD: Any = vars(DispatchKey)["AutocastIPU"]
 """A key above the CPU's that no tensor carries: keeps the CPU's autocast off the device's tensors."""
 _CASTABLE = frozenset(
     dtype
@@ -24,11 +33,6 @@ _CASTABLE = frozenset(
 )
 _TENSOR, _TENSORS, _OTHER = 1, 2, 0
 _KINDS = {"Tensor": _TENSOR, "Optional[Tensor]": _TENSOR, "List[Tensor]": _TENSORS}
-
-is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
-is_included = torch._C._dispatch_tls_is_dispatch_key_included
-include = torch._C._dispatch_tls_set_dispatch_key_included
 
 
 class Caster:
@@ -122,7 +126,7 @@ def _cache_keeps_history() -> bool:
     the CPU's autocast tells.
     """
     weight = torch.zeros(1, 1, requires_grad=True)
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.autocast("cpu"):
+    with DisableTorchFunction(), DisableTorchDispatch(), torch.autocast("cpu"):
         with torch.no_grad():
             weight.mm(weight)
         with torch.enable_grad():
@@ -140,19 +144,19 @@ def below_autocast(body: Kernel, caster: Caster) -> Kernel:
     """
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        cpu_is_on = not is_excluded(CPU)
-        exclude(CUDA, True)
+        cpu_is_on = not key_is_excluded(CPU)
+        exclude_key(CUDA, True)
         try:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if not cpu_is_on or not caster.on_device(args):
                     return body(*args, **kwargs)
-                exclude(CPU, True)
+                exclude_key(CPU, True)
                 try:
                     return body(*args, **kwargs)
                 finally:
-                    exclude(CPU, False)
+                    exclude_key(CPU, False)
         finally:
-            exclude(CUDA, False)
+            exclude_key(CUDA, False)
 
     return kernel
 
@@ -161,18 +165,18 @@ def shielded(caster: Caster, call: Kernel) -> Kernel:
     """The operator `call`, with the CPU's autocast off where an argument is on the device."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        exclude(SHIELD, True)
+        exclude_key(SHIELD, True)
         try:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if not caster.on_device(args):
                     return call(*args, **kwargs)
-                exclude(CPU, True)
+                exclude_key(CPU, True)
                 try:
                     return call(*args, **kwargs)
                 finally:
-                    exclude(CPU, False)
+                    exclude_key(CPU, False)
         finally:
-            exclude(SHIELD, False)
+            exclude_key(SHIELD, False)
 
     return kernel
 
@@ -259,10 +263,10 @@ def _append_dtype(caster: Caster, call: Kernel, call_with_dtype: Kernel, argumen
 
 def _rnn_dtype(data: torch.Tensor) -> torch.dtype:
     """What a recurrent layer computes in: float16 in cuDNN whatever the autocast dtype, else that dtype."""
-    cudnn = torch._C._get_cudnn_enabled()
+    cudnn = cudnn_enabled()
     if cudnn and data.dtype is torch.bfloat16:
         # cuDNN takes bfloat16 input since torch 2.10; before, such layers ran without cuDNN.
-        cudnn = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
+        cudnn = VERSION >= (2, 10)
     return torch.float16 if cudnn else torch.get_autocast_dtype("cuda")
 
 

@@ -22,6 +22,7 @@ from gapless.emulate import foreign, torchscript
 from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import on_device, refuse
+from gapless.torch_internals import path
 
 Note = Callable[[str], None]
 
@@ -33,8 +34,8 @@ _EXPORTERS = (
     ("torch.export", "draft_export"),
     ("torch.onnx", "export"),
     ("torch.onnx", "dynamo_export"),
-    ("torch._inductor", "aot_compile"),
-    ("torch._inductor", "aoti_compile_and_package"),
+    (path("inductor"), "aot_compile"),
+    (path("inductor"), "aoti_compile_and_package"),
 )
 
 
@@ -46,9 +47,9 @@ def install(note: Note, patches: Patches, lasting: bool = False) -> None:
     Else they are imported before anything is replaced, since they keep functions that they find then.
     """
     changes: list[tuple[str, Callable[[ModuleType], None]]] = [
-        ("torch._dynamo", partial(_run_eagerly, note, patches)),
+        (path("dynamo"), partial(_run_eagerly, note, patches)),
         ("torch.nn.attention.flex_attention", partial(_flex_attention, patches)),
-        ("torch._subclasses.fake_tensor", partial(_fakes_on_the_cpu, note, patches)),
+        (path("fake_tensors"), partial(_fakes_on_the_cpu, note, patches)),
         *((module, partial(_refuse_export, name, patches)) for module, name in _EXPORTERS),
     ]
     for name, change in changes:
@@ -70,7 +71,7 @@ def _run_eagerly(note: Note, patches: Patches, dynamo: Any) -> None:
 
     What was compiled before the emulation began is told to run eagerly, too.
     """
-    frames = sys.modules["torch._dynamo.eval_frame"]
+    frames = sys.modules[path("dynamo_frames")]
 
     def optimize(*_: Any, disable: bool = False, **__: Any) -> Callable[[Any], Any]:
         if disable or _switched_off(dynamo):
@@ -124,7 +125,7 @@ def _flex_attention(patches: Patches, public: Any) -> None:
 
     Its own eager path compiles for the backward pass, and knows nothing of dispatch modes.
     """
-    inner = importlib.import_module("torch._higher_order_ops.flex_attention")
+    inner = importlib.import_module(path("flex_attention_operator"))
     if not hasattr(public, "flex_attention_hop") or not hasattr(inner, "sdpa_dense"):
         return
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gapless import torch_internals
 from gapless.emulate import stacks
 from gapless.emulate.device import Queued
 from gapless.emulate.local import local
@@ -19,6 +20,7 @@ from gapless.emulate.recorder import Recorder
 from gapless.model import Mechanism
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry
+from gapless.torch_internals import current_node, sequence_number
 
 _MANY_NODES = 200_000
 _FAR = 10_000
@@ -75,7 +77,7 @@ class Core:
         if index >= self.device_count:
             raise invalid_ordinal()
         if not self._initialized or not self.enabled:
-            torch.cuda._lazy_init()  # in a forked child this raises, as CUDA does
+            torch_internals.cuda_lazy_init()  # in a forked child this raises, as CUDA does
             self._initialized = True
         return index
 
@@ -113,7 +115,7 @@ class Core:
         if local.backward != HOST:
             if mechanism == "read" and not call and not local.call and torch.is_anomaly_check_nan_enabled():
                 detail = "anomaly" if torch.is_anomaly_enabled() else detail
-            current = torch._C._current_autograd_node()
+            current = current_node()
             if current is not None:
                 node = current.name()
                 forward = self._forward_of(current._sequence_nr())
@@ -209,7 +211,7 @@ class Made:
             half = _MANY_NODES // 2
             del self._begins[:half], self._ends[:half], self._calls[:half]
         self._begins.append(begin)
-        self._ends.append(torch._C._autograd._get_sequence_nr())
+        self._ends.append(sequence_number())
         self._calls.append((stack, module))
 
     def call_of(self, number: int) -> tuple[stacks.RawStack, str]:

@@ -15,14 +15,19 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-import torch.library
-from torch.overrides import _pop_mode_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from gapless.emulate.refusals import refuse
+from gapless.torch_internals import (
+    DispatchKey,
+    TorchDispatchMode,
+    count_function_modes,
+    exclude_key,
+    has_kernel,
+    key_is_excluded,
+    registered_in_python,
+    without_function_mode,
+)
 
-Key: Any = torch._C.DispatchKey
+Key: Any = DispatchKey
 Runner = Callable[[int, Any, dict[str, Any]], Any]
 
 _ATEN = frozenset({"aten", "prim", "quantized", "mkldnn", "mkl"})
@@ -36,9 +41,6 @@ _VIEWS_INSIDE = (
     "aten::cholesky_",
     "aten::lu_",
 )
-_has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-_is_excluded: Any = torch._C._dispatch_tls_is_dispatch_key_excluded
-_exclude: Any = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
 def runner(func: Any, mode: TorchDispatchMode) -> Runner | None:
@@ -61,22 +63,22 @@ def _makes_views_inside(func: Any) -> bool:
         return False
     if any(one.name == "device" for one in schema.arguments):
         return False
-    return not _has_kernel(func.name(), "CPU") or schema.name.startswith(_VIEWS_INSIDE)
+    return not has_kernel(func.name(), "CPU") or schema.name.startswith(_VIEWS_INSIDE)
 
 
 def _resolving(func: Any) -> Runner:
     """Run a kernel that calls other operators on views it has made."""
 
     def run(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not _is_excluded(Key.Conjugate):
+        if not key_is_excluded(Key.Conjugate):
             return func(*args, **kwargs)
-        _exclude(Key.Conjugate, False)
-        _exclude(Key.Negative, False)
+        exclude_key(Key.Conjugate, False)
+        exclude_key(Key.Negative, False)
         try:
             return func(*args, **kwargs)
         finally:
-            _exclude(Key.Conjugate, True)
-            _exclude(Key.Negative, True)
+            exclude_key(Key.Conjugate, True)
+            exclude_key(Key.Negative, True)
 
     return run
 
@@ -85,7 +87,7 @@ def _custom(func: Any, mode: TorchDispatchMode) -> Runner | None:
     name = func.name()
     on_cuda = _in_python(func, "CUDA")
     on_host = next((getattr(Key, key) for key in _ON_HOST if _in_python(func, key)), None)
-    reachable = any(_has_kernel(name, key) for key in (*_ON_HOST, "CompositeImplicitAutograd"))
+    reachable = any(has_kernel(name, key) for key in (*_ON_HOST, "CompositeImplicitAutograd"))
     if not on_cuda and on_host is None and reachable:
         return _resolving(func)
 
@@ -94,7 +96,7 @@ def _custom(func: Any, mode: TorchDispatchMode) -> Runner | None:
             key = Key.CUDA
         elif on_host is not None:
             key = on_host
-        elif index >= 0 and not reachable and _has_kernel(name, "CUDA"):
+        elif index >= 0 and not reachable and has_kernel(name, "CUDA"):
             raise refuse(
                 f"The CUDA kernel of {name}", "Register a kernel for the CPU too, and it will be used here."
             )
@@ -113,7 +115,7 @@ def decomposer(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, A
     and in the body of a kernel.
     """
     name = func.name()
-    if not _has_kernel(name, "CompositeImplicitAutograd") or _has_kernel(name, "CPU"):
+    if not has_kernel(name, "CompositeImplicitAutograd") or has_kernel(name, "CPU"):
         return None
 
     def run(args: Any, kwargs: dict[str, Any]) -> Any:
@@ -129,16 +131,16 @@ def _seen_by(mode: TorchDispatchMode) -> Iterator[None]:
 
     A function mode would be shown the call again, without the key; most often it is off already.
     """
-    unseen = _pop_mode_temporarily() if torch._C._len_torch_function_stack() else contextlib.nullcontext()
-    excluded = _is_excluded(Key.Conjugate)
-    _exclude(Key.Conjugate, False)
-    _exclude(Key.Negative, False)
+    unseen = without_function_mode() if count_function_modes() else contextlib.nullcontext()
+    excluded = key_is_excluded(Key.Conjugate)
+    exclude_key(Key.Conjugate, False)
+    exclude_key(Key.Negative, False)
     try:
         with mode, unseen:
             yield
     finally:
-        _exclude(Key.Conjugate, excluded)
-        _exclude(Key.Negative, excluded)
+        exclude_key(Key.Conjugate, excluded)
+        exclude_key(Key.Negative, excluded)
 
 
 def _in_python(func: Any, key: str) -> bool:
@@ -147,4 +149,4 @@ def _in_python(func: Any, key: str) -> bool:
     short = schema.name.split("::", 1)[1]
     if schema.overload_name:
         short = f"{short}.{schema.overload_name}"
-    return f"{func.namespace}/{short}/{key}" in torch.library._impls
+    return f"{func.namespace}/{short}/{key}" in registered_in_python

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gapless import torch_internals
 from gapless.emulate.functions import as_device
 from gapless.emulate.patches import Patches
 
@@ -48,8 +49,7 @@ device: Any = _Meta("device", (), {"__module__": "torch", "__doc__": _real.__doc
 def install(patches: Patches) -> None:
     """Accept indices wherever a device is named."""
     patches.set(torch, "device", device)
-    nn: Any = torch._C._nn
-    real_parse = nn._parse_to
+    real_parse = torch_internals.parse_to
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
         other = kwargs.pop("tensor", None)
@@ -63,4 +63,4 @@ def install(patches: Patches) -> None:
             kwargs["device"] = as_device(kwargs["device"])
         return real_parse(*args, **kwargs)
 
-    patches.set(nn, "_parse_to", parse_to)
+    patches.set(*torch_internals.place("parse_to"), parse_to)

@@ -16,6 +16,7 @@ import torch
 
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import ORPHAN
+from gapless.torch_internals import DisableTorchFunction, TensorBase
 
 Tensor = torch.Tensor
 _Named = list[tuple[str, Tensor, str]]
@@ -138,8 +139,8 @@ def _convolution_words(func: Any, tensors: _Named) -> str | None:
 
 
 def _type(tensor: Tensor, device: str) -> str:
-    with torch._C.DisableTorchFunction():
-        name = str(torch._C.TensorBase.type(tensor))
+    with DisableTorchFunction():
+        name = str(TensorBase.type(tensor))
     return (
         name.replace("torch.", "torch.cuda.", 1)
         if device.startswith("cuda") and ".cuda." not in name

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from gapless import torch_internals
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import PINNED
+from gapless.torch_internals import TorchDispatchMode
 
 Tensor = torch.Tensor
 
@@ -48,7 +49,7 @@ class _ReducerTensors(TorchDispatchMode):
 def install(core: Core, patches: Patches) -> None:
     """Watch the reducer's constructor and the check of parameters' shapes until `patches` are undone."""
     make_reducer: Any = dist.Reducer
-    verify: Any = dist._verify_params_across_processes
+    verify: Any = torch_internals.verify_params
 
     class Reducer(make_reducer):  # type: ignore[misc, valid-type]
         def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -73,7 +74,7 @@ def install(core: Core, patches: Patches) -> None:
             local.quiet -= 1
 
     patches.set(dist, "Reducer", Reducer)
-    patches.set(dist, "_verify_params_across_processes", _verify_params_across_processes)
+    patches.set(*torch_internals.place("verify_params"), _verify_params_across_processes)
 
 
 def _count_verification(core: Core, ranks: int) -> None:

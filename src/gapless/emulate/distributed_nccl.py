@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork, ProcessGroup
 
+from gapless import torch_internals
 from gapless.emulate.patches import Patches
 from gapless.errors import NotEmulated
+from gapless.torch_internals import FakeWork, ProcessGroup, ProcessGroupGloo, place, work_from_future
 
 c10d = dist.distributed_c10d
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -40,7 +41,7 @@ def stand_in() -> type:
     Raises:
         NotEmulated: this torch has no gloo to carry it.
     """
-    gloo: Any = getattr(torch._C._distributed_c10d, "ProcessGroupGloo", None)
+    gloo: Any = ProcessGroupGloo
     if gloo is None:
         raise NotEmulated(
             'A process group with backend "nccl" needs a torch that was built with gloo to carry it.'
@@ -99,7 +100,7 @@ def install(patches: Patches) -> None:
     """Have torch believe in NCCL until `patches` are undone."""
     nccl = stand_in()
     patches.set(c10d, "_NCCL_AVAILABLE", True)
-    for owner in (c10d, dist, torch._C._distributed_c10d):
+    for owner in (c10d, dist, place("ProcessGroup")[0]):
         patches.set(owner, "ProcessGroupNCCL", nccl)
     for owner in (c10d, dist.constants):
         patches.set(owner, "default_pg_nccl_timeout", _TIMEOUT)
@@ -114,9 +115,9 @@ _alive: list[Any] = []
 
 
 def _install_groups(patches: Patches, nccl: type) -> None:
-    register, get_backend = ProcessGroup._register_backend, ProcessGroup._get_backend
-    device_types: Any = ProcessGroup._device_types
-    start, end = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
+    register, get_backend = torch_internals.register_backend, torch_internals.get_backend
+    device_types: Any = torch_internals.device_types
+    start, end = torch_internals.start_coalescing, torch_internals.end_coalescing
 
     @wraps(register)
     def _register_backend(self: Any, device: Any, backend_type: Any, backend: Any = None) -> None:
@@ -146,13 +147,13 @@ def _install_groups(patches: Patches, nccl: type) -> None:
 
     @wraps(end)
     def _end_coalescing(self: Any, device: Any) -> Any:
-        return FakeWork() if isinstance(get_backend(self, device), nccl) else end(self, device)
+        return finished_work() if isinstance(get_backend(self, device), nccl) else end(self, device)
 
-    patches.set(ProcessGroup, "_register_backend", _register_backend)
-    patches.set(ProcessGroup, "_get_backend", _get_backend)
-    patches.set(ProcessGroup, "_device_types", property(_device_types))
-    patches.set(ProcessGroup, "_start_coalescing", _start_coalescing)
-    patches.set(ProcessGroup, "_end_coalescing", _end_coalescing)
+    patches.set(*place("register_backend"), _register_backend)
+    patches.set(*place("get_backend"), _get_backend)
+    patches.set(*place("device_types"), property(_device_types))
+    patches.set(*place("start_coalescing"), _start_coalescing)
+    patches.set(*place("end_coalescing"), _end_coalescing)
 
 
 def backends(group: Any) -> dict[str, str]:
@@ -167,6 +168,15 @@ def carries_host(group: Any) -> bool:
     """Whether tensors on the host may travel in `group`."""
     found = backends(group)
     return not found or "cpu" in found
+
+
+def finished_work() -> Any:
+    """The work of a collective that is over."""
+    if FakeWork is not None:
+        return FakeWork()
+    done: Any = torch.futures.Future()
+    done.set_result(None)
+    return work_from_future(done)
 
 
 def no_backend() -> RuntimeError:

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 
 from gapless import trees
-from gapless.emulate.distributed_nccl import backends, no_backend
+from gapless.emulate.distributed_nccl import backends, finished_work, no_backend
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import ORPHAN
+from gapless.torch_internals import ProcessGroup, PythonCallbackWork, Work, resolve_process_group
 
 Tensor = torch.Tensor
 
@@ -97,7 +97,7 @@ def finish(out: Any) -> Any:
 
 def finish_for_good(out: Any) -> Any:
     """Like `finish`, for works of gloo that copy their result each time they are waited for."""
-    done = FakeWork().boxed()
+    done = finished_work().boxed()
     return (*finish(out)[:-1], done) if isinstance(out, (list, tuple)) else finish(out) and done
 
 
@@ -136,7 +136,7 @@ def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if call.backends.get("cuda") != "nccl" or mode.core.device_of(call.values["tensor"]) < 0:
         return call.run()
     # An asynchronous barrier waits where the script waits for it.
-    if call.values.get("async_op") and hasattr(torch._C._distributed_c10d, "PythonCallbackWork"):
+    if call.values.get("async_op") and PythonCallbackWork is not None:
         return _when_waited_for(mode, Work.unbox(call.run()))
     mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
     return finish(call.run())
@@ -148,7 +148,7 @@ def _when_waited_for(mode: OperatorMode, work: Any) -> Any:
         work.wait()
         return True
 
-    return torch._C._distributed_c10d.PythonCallbackWork(wait).boxed()
+    return PythonCallbackWork(wait).boxed()
 
 
 # -- what NCCL takes and gloo does not -------------------------------------------------------------
@@ -184,7 +184,7 @@ def _gathered(call: Call) -> Any:
             part.copy_(inputs[0])
         options.rootRank, options.rootTensor = rank, 0
         call.group.broadcast([part], options).wait()
-    return outputs, FakeWork().boxed()
+    return outputs, finished_work().boxed()
 
 
 _NCCL_ONLY: dict[str, Callable[[Call], Any]] = {
@@ -203,7 +203,7 @@ _NCCL_ONLY: dict[str, Callable[[Call], Any]] = {
 def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = [argument.name for argument in func._schema.arguments]
     values = {**dict(zip(names, args, strict=False)), **kwargs}
-    transports = backends(dist.distributed_c10d._resolve_process_group(values["group_name"]))
+    transports = backends(resolve_process_group(values["group_name"]))
     index = admit(mode, trees.tensors(values), transports)
     if index >= 0 and transports.get("cuda") == "gloo":
         mode.core.wait(func._schema.name, "values", detail="gloo")

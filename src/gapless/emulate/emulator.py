@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gapless import torch_internals
 from gapless._version import __version__
 from gapless.emulate import (
     attention,
@@ -41,6 +42,13 @@ from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.recorder import Recorder
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session, gpus
+from gapless.torch_internals import (
+    current_dispatch_mode,
+    current_function_mode,
+    lift_only_cpu_tensors,
+    pop_dispatch_mode,
+    pop_function_mode,
+)
 
 _HANDLERS = (attention, copies, factories, indexing, tensor_methods)  # which importing them registers
 _current: Emulator | None = None
@@ -112,6 +120,8 @@ class Emulator:
             raise UsageError("an emulated device is on already: emulations cannot be nested")
         if torch.cuda.is_available():
             self.core.note("this machine has a GPU; the emulated device stands in for it")
+        for remark in torch_internals.remarks():
+            self.core.note(remark)
         _current = self
         self.core.enabled = True
         patches = self._patches
@@ -129,7 +139,7 @@ class Emulator:
             threads.install(self, patches)
             warned.install(patches)
             # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
-            torch._C._set_only_lift_cpu_tensors(True)
+            lift_only_cpu_tensors(True)
             self._modes = contextlib.ExitStack()
             self._modes.enter_context(self.modes())
         except BaseException:
@@ -146,7 +156,7 @@ class Emulator:
         if _current is not self:
             return
         self.core.enabled = False
-        torch._C._set_only_lift_cpu_tensors(False)
+        lift_only_cpu_tensors(False)
         if self._modes is not None:
             self._modes.close()
             self._modes = None
@@ -183,10 +193,10 @@ class Emulator:
             if self.on_fork is not None:
                 self.on_fork()
             return
-        if isinstance(torch.overrides._get_current_function_mode(), functions.FunctionMode):
-            torch._C._pop_torch_function_stack()
-        if isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), operators.OperatorMode):
-            torch.utils._python_dispatch._pop_mode()
+        if isinstance(current_function_mode(), functions.FunctionMode):
+            pop_function_mode()
+        if isinstance(current_dispatch_mode(), operators.OperatorMode):
+            pop_dispatch_mode()
         functions.ForkedMode().__enter__()
 
     def count_afresh(self) -> None:

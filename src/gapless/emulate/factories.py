@@ -10,6 +10,7 @@ from gapless.emulate.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.transfers import count_copy, moved
+from gapless.torch_internals import default_device
 
 Tensor = torch.Tensor
 
@@ -20,7 +21,7 @@ def _bytes_of(tensor: Tensor) -> int:
 
 def _default_device() -> torch.device | None:
     """The device of ``torch.set_default_device``, which sits below this mode."""
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    context = getattr(default_device, "device_context", None)
     return None if context is None else context.device
 
 

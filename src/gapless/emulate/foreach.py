@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.utils._foreach_utils as foreach_utils
 
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
+from gapless.torch_internals import place
 
 
 def install(core: Core, patches: Patches) -> None:
@@ -27,4 +27,4 @@ def install(core: Core, patches: Patches) -> None:
                 indices.append(position)
         return groups
 
-    patches.set_everywhere(foreach_utils, "_group_tensors_by_device_and_dtype", torch.no_grad()(group))
+    patches.set_everywhere(*place("group_tensors"), torch.no_grad()(group))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gapless import trees
+from gapless import torch_internals, trees
 from gapless.emulate.core import Core
 from gapless.emulate.inside import unasking
 from gapless.emulate.local import local
@@ -21,11 +21,11 @@ from gapless.emulate.originals import original
 from gapless.emulate.places import HOST, ORPHAN
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.waits import Row, table
+from gapless.torch_internals import sequence_number
 
 Tensor = torch.Tensor
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.UninitializedParameter})
-_peek = torch._C._autograd._get_sequence_nr
 
 _Device = torch.device  # the real one: `device_type` puts another in its place
 
@@ -63,7 +63,7 @@ class FunctionMode(TorchFunctionMode):
             if func is None:
                 func = self._originals[asked] = original(asked)
             handler = self.handlers.get(func)
-        before = _peek()
+        before = sequence_number()
         if handler is not None:
             out = handler(self, func, args, kwargs)
         elif kwargs and kwargs.get("device") is not None:
@@ -72,7 +72,7 @@ class FunctionMode(TorchFunctionMode):
             out = self.run_body(func, types, args, kwargs)
         else:
             out = func(*args, **kwargs)
-        if _peek() != before:
+        if sequence_number() != before:
             self.core.created_nodes(before, 1)
         if local.orphaned:
             self.adopt(out, args, kwargs)
@@ -157,7 +157,7 @@ class ForkedMode(TorchFunctionMode):
         if named is None and func is Tensor.to and len(args) > 1 and isinstance(args[1], (str, int, _Device)):
             named = args[1]
         if func is Tensor.cuda or (named is not None and as_device(named).type == "cuda"):
-            torch.cuda._lazy_init()
+            torch_internals.cuda_lazy_init()
         return func(*args, **kwargs)
 
 

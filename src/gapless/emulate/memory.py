@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gapless import torch_internals
 from gapless.emulate import stacks
 from gapless.emulate.local import local
 from gapless.emulate.memory_run import Rows, as_run
@@ -22,6 +23,7 @@ from gapless.emulate.module_paths import ModulePaths
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
 from gapless.model.memory import CONTEXT, MemoryRun
+from gapless.torch_internals import current_node, free_weak_ref
 
 _USER_FRAMES = 3
 """Frames of the user's own code that are kept of a stack, from the innermost outwards."""
@@ -52,7 +54,7 @@ def supported() -> bool:
     del storage
     early = bool(ended)
     del tensor
-    torch.UntypedStorage._free_weak_ref(weak)
+    free_weak_ref(weak)
     return bool(ended) and not early and watch() is None
 
 
@@ -128,7 +130,7 @@ class MemoryRecorder:
     def _place(self) -> tuple[Any, ...]:
         """Where this is asked for, and its module: in backward the forward call's, where that is known."""
         if local.backward != HOST and not self.optimizing:
-            node = torch._C._current_autograd_node()
+            node = current_node()
             if node is not None:
                 forward, module = self.forward_of(node._sequence_nr()) if self.forward_of else ((), "")
                 if forward:
@@ -204,7 +206,7 @@ class MemoryRecorder:
         scatters out of place, because a mode is on. torch's own nodes end in a number, and their formulas add
         next to nothing; what a user's own node adds is left as it is.
         """
-        node = torch._C._current_autograd_node()
+        node = current_node()
         if node is None or not node.name()[-1].isdigit() or not isinstance(before, torch.Tensor):
             return
         live = self._live.get(before.untyped_storage()._cdata)
@@ -302,7 +304,7 @@ def _whose(key: int, lasti: int) -> int:
 def _settings(index: int) -> str:
     """The allocator's settings of this process, and the part of the device that it may use."""
     told = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    ask = getattr(torch._C, "_cuda_getMemoryFraction", None)
+    ask = torch_internals.memory_fraction
     try:
         fraction = 1.0 if ask is None else float(ask(index))
     except RuntimeError:  # no device is emulated any more

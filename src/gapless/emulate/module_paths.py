@@ -6,10 +6,11 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any
 
 import torch
 from torch import nn
+
+from gapless.torch_internals import module_call
 
 _WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"))
 _FIRST = "module"
@@ -22,8 +23,7 @@ class ModulePaths:
     """Learns a model's names when its outermost module is first seen, at a call or a move."""
 
     def __init__(self) -> None:
-        call: Any = getattr(nn.Module, "_wrapped_call_impl", None) or nn.Module._call_impl
-        self._call = call.__code__
+        self._call = module_call.__code__
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._owners: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._roots: Counter[str] = Counter()

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.emulate import custom_ops, devices
 from gapless.emulate.core import Core
@@ -21,12 +19,19 @@ from gapless.emulate.places import HOST, ORPHAN, PINNED
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.transfers import unpacks_itself
 from gapless.emulate.waits import Row, table
+from gapless.torch_internals import (
+    DispatchKey,
+    DispatchModeKey,
+    HigherOrderOperator,
+    TorchDispatchMode,
+    dispatch_mode_of,
+)
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Handler = Callable[["OperatorMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _CPU = torch.device("cpu")
-_COMPOSITE: Any = torch._C.DispatchKey.CompositeExplicitAutograd
+_COMPOSITE: Any = DispatchKey.CompositeExplicitAutograd
 
 _DETAILS = {
     "host-indices": "index",
@@ -291,4 +296,4 @@ def launches(func: Any) -> bool:
 
 def _faking() -> bool:
     """Whether a `FakeTensorMode` is on: torch keeps it below every other mode."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    return dispatch_mode_of(DispatchModeKey.FAKE) is not None

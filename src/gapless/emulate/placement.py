@@ -13,6 +13,13 @@ import torch
 
 from gapless.emulate.memory import MemoryRecorder
 from gapless.emulate.places import HOST
+from gapless.torch_internals import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    free_weak_ref,
+    functorch,
+    weak_ref_expired,
+)
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _ATTRIBUTE = "_gapless_device"
@@ -47,7 +54,7 @@ class Placement:
         except (NotImplementedError, RuntimeError):
             return self._state_without_storage(tensor)
         except ValueError:  # a lazy module's parameter lets nobody in before its first batch
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return self.where.get(tensor.untyped_storage()._cdata, HOST)
         if state is not None:
             return state
@@ -90,7 +97,7 @@ class Placement:
             self._put_without_storage(tensor, state)
             return tensor
         except ValueError:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 storage = tensor.untyped_storage()
         self.put_storage(storage, state)
         return tensor
@@ -106,7 +113,7 @@ class Placement:
         if state == HOST:
             if before is not None:
                 del self.where[key], self._bytes[key]
-                torch.UntypedStorage._free_weak_ref(self._weak.pop(key))
+                free_weak_ref(self._weak.pop(key))
             return
         if before is None:
             self._weak[key] = storage._weak_ref()
@@ -139,10 +146,9 @@ class Placement:
 
     def sweep(self) -> None:
         """Forget storages that no longer exist."""
-        expired, free = torch.UntypedStorage._expired, torch.UntypedStorage._free_weak_ref
         for key, weak in list(self._weak.items()):
-            if expired(weak):
-                free(weak)
+            if weak_ref_expired(weak):
+                free_weak_ref(weak)
                 state, size = self.where.pop(key), self._bytes.pop(key)
                 del self._weak[key]
                 if state >= 0:
@@ -155,7 +161,7 @@ class Placement:
     def clear(self) -> None:
         """Forget everything."""
         for weak in self._weak.values():
-            torch.UntypedStorage._free_weak_ref(weak)
+            free_weak_ref(weak)
         for table in (self._weak, self.where, self._bytes, self._held):
             table.clear()
 
@@ -184,7 +190,6 @@ class Placement:
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor inside functorch's wrappers (`vmap`, `grad`), or `tensor` itself."""
-    functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor
@@ -193,7 +198,7 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The dense tensors a sparse one consists of."""
     layout = tensor.layout
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+    with DisableTorchDispatch(), DisableTorchFunction():
         if layout is torch.sparse_coo:
             return [tensor._indices(), tensor._values()]
         if layout in (torch.sparse_csr, torch.sparse_bsr):

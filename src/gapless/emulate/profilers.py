@@ -10,6 +10,7 @@ import torch.profiler
 
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
+from gapless.torch_internals import KinetoProfile
 
 
 def install(core: Core, patches: Patches) -> None:
@@ -25,8 +26,7 @@ def install(core: Core, patches: Patches) -> None:
         real(self, *args, **kwargs)
 
     patches.set(legacy, "__init__", init)
-    kineto = torch.profiler.profiler._KinetoProfile
-    real_kineto = kineto.__init__
+    real_kineto = KinetoProfile.__init__
 
     @wraps(real_kineto)
     def init_kineto(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -37,4 +37,4 @@ def install(core: Core, patches: Patches) -> None:
             activity = torch.profiler.ProfilerActivity
             self.activities = {activity.CPU, *self.activities} - {activity.CUDA}
 
-    patches.set(kineto, "__init__", init_kineto)
+    patches.set(KinetoProfile, "__init__", init_kineto)

@@ -13,8 +13,9 @@ from gapless.emulate import storages
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST
+from gapless.torch_internals import DisableTorchFunction, TensorBase
 
-_Base: Any = torch._C.TensorBase
+_Base: Any = TensorBase
 
 
 def install(core: Core, patches: Patches) -> None:
@@ -24,7 +25,7 @@ def install(core: Core, patches: Patches) -> None:
     cuda = [torch.device("cuda", index) for index in range(core.device_count)]
     real_device = _Base.device.__get__
     real_cuda, real_cpu = _Base.is_cuda.__get__, _Base.is_cpu.__get__
-    disabled = torch._C.DisableTorchFunction
+    disabled = DisableTorchFunction
 
     def state(tensor: Any) -> int:
         with disabled():

@@ -11,10 +11,12 @@ import torch.profiler
 import torch.utils.data
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gapless import torch_internals
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST
+from gapless.torch_internals import LoaderIter, sequence_number
 
 
 def install(core: Core, patches: Patches) -> Any:
@@ -86,9 +88,7 @@ def _install_scaler(core: Core, patches: Patches) -> None:
 
 def _install_backward(core: Core, patches: Patches) -> None:
     """Every way into the autograd engine ends in one Python function."""
-    import torch.autograd.graph as graph
-
-    real = graph._engine_run_backward
+    real = torch_internals.run_backward
 
     @wraps(real)
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,19 +110,18 @@ def _install_backward(core: Core, patches: Patches) -> None:
             core.recorder.mark("gradients", depth=1)
         return out
 
-    patches.set_everywhere(graph, "_engine_run_backward", run)
+    patches.set_everywhere(*torch_internals.place("run_backward"), run)
 
 
 def _install_custom_functions(core: Core, patches: Patches) -> None:
     """Nodes of a user's own autograd functions are made in a call that no function mode sees."""
     real = torch.autograd.Function.__dict__["apply"].__func__
-    peek = torch._C._autograd._get_sequence_nr
 
     @wraps(real)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        before = peek()
+        before = sequence_number()
         out = real(cls, *args, **kwargs)
-        if core.enabled and peek() != before:
+        if core.enabled and sequence_number() != before:
             core.created_nodes(before, 1)
         return out
 
@@ -131,7 +130,7 @@ def _install_custom_functions(core: Core, patches: Patches) -> None:
 
 def _install_moves(core: Core, patches: Patches) -> None:
     """What is in a module that is moved is no batch."""
-    real = torch.nn.Module._apply
+    real = torch_internals.module_apply
 
     @wraps(real)
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -146,13 +145,11 @@ def _install_moves(core: Core, patches: Patches) -> None:
             if not memory.moving:
                 memory.moved(self)
 
-    patches.set(torch.nn.Module, "_apply", _apply)
+    patches.set(*torch_internals.place("module_apply"), _apply)
 
 
 def _install_batches(core: Core, patches: Patches) -> None:
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-    real = _BaseDataLoaderIter.__next__
+    real = LoaderIter.__next__
 
     @wraps(real)
     def following(self: Any) -> Any:
@@ -161,7 +158,7 @@ def _install_batches(core: Core, patches: Patches) -> None:
             core.recorder.mark("batch", depth=1)
         return batch
 
-    patches.set(_BaseDataLoaderIter, "__next__", following)
+    patches.set(LoaderIter, "__next__", following)
 
 
 def _install_profiler(core: Core, patches: Patches) -> None:

@@ -10,6 +10,7 @@ from gapless.emulate.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.transfers import count_copy, moved
+from gapless.torch_internals import pad_packed_sequence
 
 Tensor = torch.Tensor
 _Base: Any = torch.Tensor
@@ -118,7 +119,7 @@ def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
     return mode.core.device_of(args[0])
 
 
-@handles(torch._pad_packed_sequence)
+@handles(pad_packed_sequence)
 def _pad_packed_sequence(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The padded data is where the packed data is; the lengths are the host's by contract."""
     padded, lengths = func(*args, **kwargs)

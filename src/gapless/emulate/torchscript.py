@@ -17,6 +17,7 @@ import torch
 from gapless.emulate import stacks
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import refuse
+from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction, jit_enabled, path
 
 Note = Callable[[str], None]
 
@@ -29,7 +30,7 @@ _recipes: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDic
 
 def install(note: Note, patches: Patches) -> None:
     """Make `torch.jit.script` and `torch.jit.trace` return what they are given, and say so to `note`."""
-    flag = sys.modules["torch.jit._state"]._enabled
+    flag = jit_enabled
     save = vars(torch.jit)["save"]
 
     @contextlib.contextmanager
@@ -37,7 +38,7 @@ def install(note: Note, patches: Patches) -> None:
         """TorchScript on again and the emulation's modes off: to write a file, nothing else."""
         before, flag.enabled = flag.enabled, True
         try:
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            with DisableTorchFunction(), DisableTorchDispatch():
                 yield
         finally:
             flag.enabled = before
@@ -47,7 +48,7 @@ def install(note: Note, patches: Patches) -> None:
 
         @functools.wraps(original)
         def eager(*args: Any, **kwargs: Any) -> Any:
-            if sys._getframe(1).f_globals.get("__name__", "").startswith("torch._decomp"):
+            if sys._getframe(1).f_globals.get("__name__", "").startswith(path("decompositions")):
                 with really():  # forward-mode differentiation takes its formulas as TorchScript's graphs
                     return original(*args, **kwargs)
             obj = args[0] if args else kwargs.get(subject)

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
+from gapless.torch_internals import DisableTorchFunction, no_torch_dispatch
 
 Tensor = torch.Tensor
 _to = torch.Tensor.to  # the real one: scripts may put a wrapper in its place
@@ -70,7 +71,7 @@ def moved(
     if source == target:
         return _Converted.plain(tensor, dtype, copy, memory_format)
     if is_lazy(tensor):
-        with torch._C.DisableTorchFunction():  # nothing in it yet: only its place is said
+        with DisableTorchFunction():  # nothing in it yet: only its place is said
             return core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
     if unpacks_itself(type(tensor)):
         return _subclass_moved(core, tensor, target, source, dtype, non_blocking)
@@ -116,7 +117,7 @@ def _subclass_moved(
     before = local.host_asked
     local.host_asked = target < 0
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             out = _to(tensor, device, dtype or tensor.dtype, non_blocking, True)
     finally:
         local.host_asked = before
@@ -127,7 +128,7 @@ def _subclass_moved(
 
 def unpacks_itself(kind: type) -> bool:
     """Whether tensors of this class handle operators themselves (``__torch_dispatch__``)."""
-    return getattr(kind, "__torch_dispatch__", None) not in (None, torch._C._disabled_torch_dispatch_impl)
+    return getattr(kind, "__torch_dispatch__", None) not in (None, no_torch_dispatch)
 
 
 class _Converted:

@@ -11,12 +11,12 @@ import msgspec
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.emulate.emulator import environment
 from gapless.emulate.patches import Patches
 from gapless.emulate.recorder import Recorder
 from gapless.model import Mechanism, Session
+from gapless.torch_internals import TorchDispatchMode
 
 _WORDS = "synchronizing CUDA operation"
 _MECHANISMS: dict[str, Mechanism] = {

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils import fetch
 
 from gapless.loading.clock import Clock, Storage, page_faults
+from gapless.torch_internals import IterableFetcher, MapFetcher
 
-_FETCHERS: tuple[type[Any], ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+_FETCHERS: tuple[type[Any], ...] = (MapFetcher, IterableFetcher)
 _WIDTH = 8
 
 

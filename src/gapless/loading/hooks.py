@@ -10,7 +10,8 @@ from functools import wraps
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from gapless.torch_internals import LoaderIter
 
 
 class Listener(Protocol):
@@ -46,9 +47,9 @@ class Hooks:
         """Begin to tell."""
         self._on = True
         self._set(DataLoader, "__init__", self._made)
-        self._set(_BaseDataLoaderIter, "__init__", self._begun)
-        self._set(_BaseDataLoaderIter, "_reset", self._again)
-        self._set(_BaseDataLoaderIter, "__next__", self._next)
+        self._set(LoaderIter, "__init__", self._begun)
+        self._set(LoaderIter, "_reset", self._again)
+        self._set(LoaderIter, "__next__", self._next)
 
     def remove(self) -> None:
         """Say no more. What somebody has wrapped since stays where it is, and only passes on."""

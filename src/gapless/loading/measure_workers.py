@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import torch
 from torch.utils.data import DataLoader
 
+from gapless import torch_internals
 from gapless.loading.batches import alike
 from gapless.loading.clock import Clock, processor_time
 from gapless.loading.forked import Tell
@@ -90,7 +90,7 @@ def _until_idle(iterator: Any, deadline: int) -> None:
 
 def _broken() -> bool:
     """Whether CUDA cannot be used in this process, a fork of one that has."""
-    return bool(getattr(torch.cuda, "_is_in_bad_fork", lambda: False)())
+    return bool(torch_internals.in_bad_fork())
 
 
 class _Sums:

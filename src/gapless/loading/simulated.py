@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from gapless.errors import UsageError
 from gapless.loading.ranks import initialized
+from gapless.torch_internals import path
 
 
 def become(rank: int, ranks: int) -> None:
@@ -32,7 +33,7 @@ def become(rank: int, ranks: int) -> None:
     if initialized():  # of the process that was copied; its threads are not here to end it properly
         dist.distributed_c10d.GroupMember.WORLD = None
     try:
-        importlib.import_module("torch.testing._internal.distributed.fake_pg")
+        importlib.import_module(path("fake_process_group"))
         store = dist.HashStore()
         dist.init_process_group("fake", rank=rank, world_size=ranks, store=store)
     except Exception:

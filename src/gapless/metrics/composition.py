@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gapless.metrics.metric import Metric, squeezed
 from gapless.metrics.operators import Operators
 from gapless.metrics.stateful import Stateful
+from gapless.torch_internals import module_load
 
 
 class CompositionalMetric(Metric):
@@ -118,7 +119,7 @@ class CompositionalMetric(Metric):
             metric.persistent(mode)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
+        module_load(self, state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"{getattr(self.op, '__name__', type(self.op).__name__)}"

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gapless.errors import UsageError
+from gapless.torch_internals import foreach_norm
 
 
 def all_finite(tensors: Tensor | Iterable[Tensor]) -> Tensor:
@@ -36,7 +37,7 @@ def all_finite(tensors: Tensor | Iterable[Tensor]) -> Tensor:
             answers += [tensor.coalesce().values().isfinite().all() for tensor in group]
         elif dtype.is_floating_point and device.type == "cuda":
             # The largest absolute value is finite where all are; it cannot overflow, and is NaN where one is.
-            answers.append(torch.stack(torch._foreach_norm(group, torch.inf)).isfinite().all())
+            answers.append(torch.stack(foreach_norm(group, torch.inf)).isfinite().all())
         elif dtype.is_floating_point or dtype.is_complex:
             answers += [tensor.isfinite().all() for tensor in group]
     if not answers:  # integers

@@ -25,6 +25,7 @@ from gapless.prove.sweep import swept
 from gapless.prove.timing import CpuMeter, GpuMeter
 from gapless.prove.verdict import verdict
 from gapless.prove.waits import Counted, both_costs
+from gapless.torch_internals import profiler_enabled
 
 
 def compare(
@@ -221,7 +222,7 @@ class _Proving:
         if any(one.outcome == "differs" and one.made == "given" for one in results):
             self.notes.append("no time was measured, as the two differ on the inputs as given")
             return None
-        if torch.autograd._profiler_enabled():
+        if profiler_enabled():
             self.notes.append("a profiler runs, which is in the times: measure without it")
         return self._measured(self.setup.given[0])
 

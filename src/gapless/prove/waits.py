@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless import trees
 from gapless.analyze import WARM_UP, report
@@ -23,6 +22,7 @@ from gapless.prove.places import gpu_of, moved
 from gapless.prove.setup import Setup
 from gapless.prove.subjects import Instance, Subject
 from gapless.prove.tree import tensors
+from gapless.torch_internals import DisableTorchFunction, TorchDispatchMode
 
 STEADY = 4
 """Calls that are looked at after those that warm up."""
@@ -167,7 +167,7 @@ class _Counting(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunction():  # it has been through the emulation's function mode already
+        with DisableTorchFunction():  # it has been through the emulation's function mode already
             out = func(*args, **kwargs or {})
         if self._on_device((*args, *(kwargs or {}).values())) or self._on_device((out,)):
             self.operators += launches(func)

@@ -24,6 +24,7 @@ from gapless.emulate.cuda_api.runtime import Runtime, refusal
 from gapless.emulate.cuda_api.tensor_types import legacy_type
 from gapless.emulate.device import Device
 from gapless.emulate.patches import Patches
+from gapless.torch_internals import C, LazySeedTracker
 
 __all__ = ["DeviceGenerator", "install", "kernel_generator", "legacy_type"]
 
@@ -41,10 +42,10 @@ def install(device: Device, patches: Patches) -> None:
     memory = Memory(runtime)
     _state_of_torch_cuda(runtime, patches)
     for name, function in bindings.cuda(runtime, memory).items():
-        patches.set_everywhere(torch._C, name, function)
+        patches.set_everywhere(C, name, function)
     stream_class = _stream_classes(runtime, patches)
     for name, function in bindings.accelerator(runtime, memory, stream_class).items():
-        patches.set(torch._C, name, function)
+        patches.set(C, name, function)
     _uncached(patches)
     _random(runtime, patches)
     tensor_types.install(runtime, patches)
@@ -61,7 +62,7 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
         "_initialized": False,
         "_cached_device_count": None,
         "_queued_calls": [],
-        "_lazy_seed_tracker": torch._utils._LazySeedTracker(),  # seeds of before the device stay there
+        "_lazy_seed_tracker": LazySeedTracker(),  # seeds of before the device stay there
         "_exchange_device": runtime.exchange,
         "_maybe_exchange_device": runtime.exchange,
         "_get_device_properties": properties.__getitem__,
@@ -71,7 +72,7 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
     }
     for name, value in values.items():
         patches.set(torch.cuda, name, value)
-    patches.set(torch._C, "_CudaDeviceProperties", DeviceProperties)
+    patches.set(C, "_CudaDeviceProperties", DeviceProperties)
     for name, function in {
         "_is_in_bad_fork": runtime.in_bad_fork,
         "is_initialized": runtime.is_initialized,
@@ -87,8 +88,8 @@ def _stream_classes(runtime: Runtime, patches: Patches) -> Any:
         patches.set(base, "runtime", runtime)
     patches.set(streams.StreamBase, "_slots", slots)
     patches.set(streams.EventBase, "_handles", handles)
-    patches.set(torch._C, "_CudaStreamBase", streams.StreamBase)
-    patches.set(torch._C, "_CudaEventBase", streams.EventBase)
+    patches.set(C, "_CudaStreamBase", streams.StreamBase)
+    patches.set(C, "_CudaEventBase", streams.EventBase)
     built = streams.torch_classes()
     for name in ("Stream", "ExternalStream", "Event"):
         patches.set_everywhere(torch.cuda.streams, name, getattr(built, name))
@@ -120,19 +121,19 @@ def _random(runtime: Runtime, patches: Patches) -> None:
 def _libraries(runtime: Runtime, memory: Memory, patches: Patches) -> None:
     cudart = libraries.Cudart(runtime, memory)
     patches.set(torch.cuda, "_cudart", cudart)
-    patches.set(torch._C, "_cudart", cudart)
+    patches.set(C, "_cudart", cudart)
     patches.set(torch.cuda.nvtx, "_nvtx", libraries.Nvtx())
     # torch.cuda.comm falls back from NCCL to plain copies where NCCL cannot take the tensors.
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
     for name, function in libraries.copies().items():
-        patches.set(torch._C, name, function)
+        patches.set(C, name, function)
     for name, function in libraries.sensors(runtime, memory).items():
         patches.set_everywhere(torch.cuda, name, function)
 
 
 def _builds(device: Device, patches: Patches) -> None:
     """What torch says it was built with; a CUDA build keeps its own versions."""
-    patches.set(torch._C, "_has_cuda", True)
+    patches.set(C, "_has_cuda", True)
     if torch.version.cuda is None:
         version = bindings.compiled_version(device.gpu.capability)
         patches.set(torch.version, "cuda", f"{version // 1000}.{version % 1000 // 10}")
@@ -144,7 +145,7 @@ def _builds(device: Device, patches: Patches) -> None:
     }
     for name, function in answers.items():
         patches.set(cudnn, name, function)
-    patches.set(torch._C, "_is_flash_attention_available", lambda: device.gpu.capability >= (8, 0))
+    patches.set(C, "_is_flash_attention_available", lambda: device.gpu.capability >= (8, 0))
     settings.install_plan_caches(patches)
 
 

@@ -14,6 +14,7 @@ from gapless.emulate.cuda_api import settings
 from gapless.emulate.cuda_api.memory import Memory
 from gapless.emulate.cuda_api.runtime import CUDA_DEVICE_TYPE, Functions, Runtime, refusal
 from gapless.emulate.cuda_api.streams import handle_of
+from gapless.torch_internals import C
 
 NCCL_VERSION = (2, 29, 7)
 """That of torch 2.13."""
@@ -112,7 +113,7 @@ def _memory(runtime: Runtime, memory: Memory) -> Functions:
 def _refused() -> Functions:
     """What only a CUDA device can do."""
     names = {
-        **{name: (f"torch._C.{name}", NO_LIBRARY) for name in dir(torch._C) if name.startswith("_cuda_")},
+        **{name: (f"torch._C.{name}", NO_LIBRARY) for name in dir(C) if name.startswith("_cuda_")},
         "_cuda_cudaCachingAllocator_raw_alloc": ("torch.cuda.caching_allocator_alloc", TORCH_ALLOCATES),
         "_cuda_cudaCachingAllocator_raw_delete": ("torch.cuda.caching_allocator_delete", TORCH_ALLOCATES),
         "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", TORCH_ALLOCATES),

@@ -15,6 +15,7 @@ import torch
 
 from gapless.emulate.cuda_api.memory import Memory
 from gapless.emulate.cuda_api.runtime import Runtime, refusal
+from gapless.torch_internals import device_index
 
 
 class Status(enum.IntEnum):
@@ -135,7 +136,7 @@ def sensors(runtime: Runtime, memory: Memory) -> dict[str, Any]:
 
 
 def _index(runtime: Runtime, device: Any) -> int:
-    return runtime.check(torch.cuda._utils._get_device_index(device, optional=True))
+    return runtime.check(device_index(device, optional=True))
 
 
 def copies() -> dict[str, Any]:

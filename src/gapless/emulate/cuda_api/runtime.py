@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from gapless import torch_internals
 from gapless.emulate.device import Device
 from gapless.errors import NotEmulated
 
@@ -104,12 +105,12 @@ class Runtime:
         """Whether CUDA is in use; tensors on the device mean that it is, however they came there."""
         if self.in_bad_fork():
             return False
-        if torch.cuda._initialized:
+        if torch_internals.cuda_initialized:
             return True
         if self._count == 0 or not any(map(self.device.allocated, range(self.device.device_count))):
             return False
         self.initialize()
-        torch.cuda._initialized = True
+        setattr(*torch_internals.place("cuda_initialized"), True)
         return True
 
     def call_now(self, function: Callable[[], None], **_: Any) -> None:
@@ -120,7 +121,7 @@ class Runtime:
         """
         if self.in_bad_fork():
             return
-        local = torch.cuda._tls
+        local = torch_internals.cuda_thread_state
         if self.is_initialized() or hasattr(local, "is_initializing"):
             function()
             return

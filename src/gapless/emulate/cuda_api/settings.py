@@ -9,6 +9,7 @@ import torch
 
 from gapless.emulate.cuda_api.runtime import Functions, Runtime
 from gapless.emulate.patches import Patches
+from gapless.torch_internals import C
 
 _CUBLAS_WORKSPACE = 4096 * 2 * 1024 + 16 * 8 * 1024
 """aten/src/ATen/cuda/CublasHandlePool.cpp: default workspace before Hopper, in bytes."""
@@ -47,10 +48,8 @@ def bindings(runtime: Runtime) -> Functions:
         )
     for kind in ("linalg", "blas"):  # a build without CUDA refuses all but the default
         getter = f"_get_{kind}_preferred_backend"
-        if hasattr(torch._C, getter):
-            functions[f"_set_{kind}_preferred_backend"], functions[getter] = _pair(
-                getattr(torch._C, getter)()
-            )
+        if hasattr(C, getter):
+            functions[f"_set_{kind}_preferred_backend"], functions[getter] = _pair(getattr(C, getter)())
     functions["_cuda_tunableop_set_numerical_check_tolerances"] = lambda *_: None
     functions["_cuda_set_sync_debug_mode"] = runtime.set_sync_debug_mode
     functions["_cuda_get_sync_debug_mode"] = lambda: runtime.sync_debug_mode

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapless.metrics.metric import Metric
 from gapless.metrics.stateful import Stateful
 from gapless.metrics.wrappers.transparent import check_metric
+from gapless.torch_internals import module_load
 
 
 class MultioutputWrapper(Metric):
@@ -80,7 +81,7 @@ class MultioutputWrapper(Metric):
             metric.persistent(mode)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
+        module_load(self, state_dict, prefix, *args)
 
     def _holders(self) -> list[Stateful]:
         return [holder for metric in self._several() for holder in metric._holders()]

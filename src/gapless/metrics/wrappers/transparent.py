@@ -6,11 +6,12 @@ import inspect
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gapless.metrics.metric import Metric
 from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Slot, Statistic
+from gapless.torch_internals import module_load, module_save
 
 
 def check_metric(metric: Any, name: str) -> Metric:
@@ -56,10 +57,10 @@ class Transparent(Metric):
         self.inner.persistent(mode)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        nn.Module._save_to_state_dict(self, destination, prefix, keep_vars)
+        module_save(self, destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
+        module_load(self, state_dict, prefix, *args)
 
 
 class ClasswiseWrapper(Transparent):

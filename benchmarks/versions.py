@@ -1,0 +1,251 @@
+"""Field scripts, idioms, the table of waits and the emulation's tests on each supported version of torch.
+
+Makes an environment for each, and deletes it again: that takes hours, and a gigabyte of download for each.
+Results are kept in a folder, and the sheet is written of all that are there, so it can be run in pieces. With
+``TORCH_INDEX``, the address of an index of CPU builds, torch is taken from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import _cuda_stand_ins
+import _sheet
+
+ROOT = _sheet.HERE.parent
+PLAN = (
+    ("2.4.1", "3.10"), ("2.5.1", "3.11"), ("2.6.0", "3.12"), ("2.7.1", "3.13"), ("2.8.0", "3.11"),
+    ("2.9.1", "3.12"), ("2.10.0", "3.13"), ("2.11.0", "3.10"), ("2.12.1", "3.12"), ("2.13.0", "3.11"),
+    ("2.13.0", "3.14"),
+)  # fmt: skip
+"""The last release of each supported version of torch; each supported Python at least once."""
+
+TOOLS = (
+    "click", "expecttest", "hypothesis", "jinja2", "lightning-utilities", "msgspec", "numpy", "pytest",
+    "pytest-xdist", "rich", "scipy",
+)  # fmt: skip
+ABOVE_TORCH = ("torchmetrics",)
+"""What depends on torch: pip would add what torch depends on, CUDA's libraries too."""
+GROUPS = {
+    "field scripts": ("tests/field/test_field.py", "-m", "not framework"),
+    "idioms": ("tests/rules/test_cases.py", "tests/wild"),
+    "table of waits": ("tests/emulate/test_waits_table.py",),
+    "emulation": (
+        "tests/emulate", "tests/ops", "tests/test_torch_internals.py",
+        "--ignore=tests/emulate/test_waits_table.py", "--ignore=tests/emulate/test_op_db.py",
+    ),
+}  # fmt: skip
+_OF_CUDA = re.compile(r"(nvidia|cuda|triton|pytorch-triton)", re.IGNORECASE)
+_OFF = re.compile(r"torch 2\.\d+ ")
+"""How a test begins that is skipped because this torch lacks what it is about."""
+
+
+class Missing(Exception):
+    """This machine, or the package index, has not what an environment needs."""
+
+
+class Scratch:
+    """An environment with one torch and one Python."""
+
+    def __init__(self, torch: str, python: str, folder: Path, real: bool) -> None:
+        self.torch, self.version, self.real = torch, python, real
+        self.folder = folder / f"torch-{torch}-python-{python}"
+        self.python = self.folder / "bin" / "python"
+        self.how = ""
+
+    def make(self) -> None:
+        """Install torch, what Gapless needs and what its tests need.
+
+        Raises:
+            Missing: no such interpreter, or no such torch for it.
+        """
+        made_already = self.folder / "made"
+        if made_already.exists():
+            self.how = made_already.read_text()
+            return
+        self._run([_interpreter(self.version), "-m", "venv", "--clear", str(self.folder)], "no venv")
+        index = os.environ.get("TORCH_INDEX")
+        if index:
+            self._pip("--index-url", index, f"torch=={self.torch}")
+            self.how = "by pip, from an index of CPU builds"
+        elif self.real:
+            self._pip(f"torch=={self.torch}")
+            self.how = "by pip, with all it depends on"
+        else:
+            self._pip("--no-deps", "--no-cache-dir", f"torch=={self.torch}")
+            self._pip(*self._needs())
+            lib = next(self.folder.glob("lib/python*/site-packages/torch/lib"))
+            made = _cuda_stand_ins.provide(lib)
+            self.how = f"by pip; {len(made)} CUDA libraries stood in for" if made else "by pip"
+        self._pip(*TOOLS)
+        self._pip("--no-deps", *ABOVE_TORCH)
+        made_already.write_text(self.how)
+
+    def beside(self, ending: str) -> Path:
+        """A file that stays when the environment is deleted."""
+        return self.folder.with_name(f"{self.folder.name}.{ending}")
+
+    def _needs(self) -> list[str]:
+        """What torch depends on, CUDA's libraries and compilers aside."""
+        code = "from importlib.metadata import requires; print(*requires('torch'), sep='\\n')"
+        lines = self._run([str(self.python), "-c", code], "torch says nothing of what it needs").splitlines()
+        return [line for line in lines if not _OF_CUDA.match(line) and "extra ==" not in line]
+
+    def _pip(self, *words: str) -> None:
+        pip = [str(self.python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        self._run([*pip, *words], f"pip install {' '.join(words)}")
+
+    def _run(self, words: list[str], what: str) -> str:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
+            raise Missing(f"{what}: {said[-1]}")
+        return done.stdout
+
+    def ask(self, code: str) -> Any:
+        """What `code` prints as JSON, with Gapless importable."""
+        words = [str(self.python), "-c", f"import json\n{code}"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=self._environment())
+        if done.returncode:
+            raise Missing((done.stderr.strip().splitlines() or ["nothing was said"])[-1])
+        return json.loads(done.stdout)
+
+    def run(self, group: str, processes: int) -> dict[str, list[str]]:
+        """Run tests: those that agreed, differed, and were off, by name."""
+        report = self.folder / "report.xml"
+        pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(processes)]
+        log = self.beside(f"{group}.txt")
+        report.unlink(missing_ok=True)
+        with log.open("w") as out:
+            subprocess.run(
+                [str(self.python), *pytest, f"--junitxml={report}", *GROUPS[group]],
+                cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False, env=self._environment(),
+            )  # fmt: skip
+        if not report.exists():
+            raise Missing("\n".join(log.read_text().splitlines()[-3:]))
+        return _read(report)
+
+    def _environment(self) -> dict[str, str]:
+        path = str(ROOT / "src")
+        return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _interpreter(version: str) -> str:
+    """An interpreter of this version, from PATH, ``PYTHON3_14`` in the environment, or pyenv."""
+    given = os.environ.get(f"PYTHON{version.replace('.', '_')}")
+    found = given or shutil.which(f"python{version}")
+    if found is None:
+        pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+        found = next((str(one) for one in sorted(pyenv.glob(f"{version}.*/bin/python"))), None)
+    if found is None and sys.version.startswith(version + "."):
+        found = sys.executable
+    if found is None:
+        raise Missing(f"no Python {version} here")
+    return found
+
+
+def _read(report: Path) -> dict[str, list[str]]:
+    results: dict[str, list[str]] = {"agreed": [], "differed": [], "off": [], "left out": []}
+    for case in ET.parse(report).getroot().iter("testcase"):
+        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            results["differed"].append(name)
+        elif skipped is None:
+            results["agreed"].append(name)
+        elif _OFF.match(skipped.get("message", "")):
+            results["off"].append(f"{name} ({skipped.get('message')})")
+        else:
+            results["left out"].append(name)
+    return results
+
+
+FACTS = """
+import torch, numpy, platform
+from gapless import torch_internals
+print(json.dumps({
+    "torch": torch.__version__, "python": platform.python_version(), "numpy": numpy.__version__,
+    "cuda": torch.version.cuda, "remarks": torch_internals.remarks(),
+}))
+"""
+
+
+def measure(scratch: Scratch, groups: list[str], processes: int) -> dict[str, Any]:
+    """Make the environment, run the groups, and say how it went."""
+    result: dict[str, Any] = {"asked": [scratch.torch, scratch.version], "commit": _sheet.commit()}
+    try:
+        scratch.make()
+        result |= {"how": scratch.how, **scratch.ask(FACTS)}
+        result["groups"] = {name: scratch.run(name, processes) for name in groups}
+    except Missing as missing:
+        result["missing"] = str(missing)
+    return result
+
+
+def sheet(results: list[dict[str, Any]]) -> str:
+    """The sheet, in Markdown."""
+    rows: list[list[object]] = []
+    notes: list[str] = []
+    for one in sorted(results, key=lambda one: [int(part) for part in one["asked"][0].split(".")]):
+        title = f"torch {one['asked'][0]}, Python {one['asked'][1]}"
+        if "groups" not in one:
+            rows.append([*one["asked"], one["missing"], *[""] * (len(GROUPS) + 2)])
+            continue
+        groups = one["groups"]
+        counts = [
+            f"{len(found['agreed'])} of {len(found['agreed']) + len(found['differed'])}"
+            if (found := groups.get(name))
+            else "not run"
+            for name in GROUPS
+        ]
+        differed = [name for found in groups.values() for name in found["differed"]]
+        off = [name for found in groups.values() for name in found["off"]]
+        build = f"CUDA {one['cuda']}" if one["cuda"] else "CPU"
+        rows.append([one["torch"], one["python"], f"{build}: {one['how']}", *counts, len(differed), len(off)])
+        lines = [*(f"- off: {line}" for line in one["remarks"]), *(f"- off: {name}" for name in off)]
+        lines += [f"- differed: `{name}`" for name in differed]
+        notes.append("\n".join([f"## {title}\n", *lines, ""]) if lines else "")
+    columns = ["torch", "Python", "installed how", *GROUPS, "differed", "off"]
+    return _sheet.table(columns, rows) + "\n" + "\n".join(filter(None, notes))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", help="versions of torch (2.5.1), or with a Python: 2.5.1:3.12")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions")
+    parser.add_argument("--real", action="store_true", help="install CUDA's libraries, too: gigabytes")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="what to run, with commas between")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    wanted = parser.parse_args()
+    planned = dict.fromkeys(PLAN)
+    pairs = [pair for pair in planned if not wanted.only or pair[0] in wanted.only]
+    pairs += [(one.split(":")[0], one.split(":")[1]) for one in wanted.only if ":" in one]
+    wanted.folder.mkdir(parents=True, exist_ok=True)
+    for torch, python in pairs:
+        scratch = Scratch(torch, python, wanted.folder, wanted.real)
+        result = measure(scratch, wanted.groups.split(","), wanted.processes)
+        scratch.beside("json").write_text(json.dumps(result, indent=1))
+        if not wanted.keep:
+            shutil.rmtree(scratch.folder, ignore_errors=True)
+    results = [json.loads(path.read_text()) for path in wanted.folder.glob("*.json")]
+    method = (
+        "an environment for each version, and the tests run unchanged in it: agreed is passed, differed is "
+        "failed, off is skipped because this torch lacks what the test is about; tests of libraries that are "
+        "not installed there are not counted"
+    )
+    text = _sheet.header("Versions of torch and Python", "make versions", method) + sheet(results)
+    print(_sheet.write("versions", text))
+
+
+if __name__ == "__main__":
+    main()
