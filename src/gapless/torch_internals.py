@@ -30,7 +30,7 @@ class Name(NamedTuple):
     until: tuple[int, int] = (99, 0)
     without: str = ""
     late: bool = False  # it changes while a process runs, so it is looked up each time
-    built_with: str = ""  # what a torch may be built without: "distributed", "cuda"
+    built_with: str = ""  # what a torch may be built without: "distributed", "gloo", "cuda"
 
 
 _DISTRIBUTED = "distributed"
@@ -124,13 +124,13 @@ NAMES: dict[str, Name] = {
     "work_from_future": Name(f"{_C10D}._create_work_from_future", built_with=_DISTRIBUTED),
     "PythonCallbackWork": Name(f"{_C10D}.PythonCallbackWork", built_with=_DISTRIBUTED),
     "ProcessGroup": Name(f"{_C10D}.ProcessGroup", built_with=_DISTRIBUTED),
-    "ProcessGroupGloo": Name(f"{_C10D}.ProcessGroupGloo", built_with=_DISTRIBUTED),
+    "ProcessGroupGloo": Name(f"{_C10D}.ProcessGroupGloo", late=True, built_with="gloo"),
     "register_backend": Name(f"{_C10D}.ProcessGroup._register_backend", late=True, built_with=_DISTRIBUTED),
     "get_backend": Name(f"{_C10D}.ProcessGroup._get_backend", late=True, built_with=_DISTRIBUTED),
     "device_types": Name(f"{_C10D}.ProcessGroup._device_types", late=True, built_with=_DISTRIBUTED),
     "start_coalescing": Name(f"{_C10D}.ProcessGroup._start_coalescing", late=True, built_with=_DISTRIBUTED),
     "end_coalescing": Name(f"{_C10D}.ProcessGroup._end_coalescing", late=True, built_with=_DISTRIBUTED),
-    "default_store": Name(f"{_C10D_PYTHON}._get_default_store", built_with=_DISTRIBUTED),
+    "default_store": Name(f"{_C10D_PYTHON}._get_default_store", late=True, built_with=_DISTRIBUTED),
     "resolve_process_group": Name(f"{_C10D_PYTHON}._resolve_process_group", built_with=_DISTRIBUTED),
     "verify_params": Name(
         "torch.distributed._verify_params_across_processes", late=True, built_with=_DISTRIBUTED
@@ -218,7 +218,7 @@ def _built_with(part: str) -> bool:
     """Whether this torch has the part; without a name, all of them have."""
     if part == "cuda":
         return torch.version.cuda is not None
-    return part != _DISTRIBUTED or torch.distributed.is_available()
+    return not part or (part == _DISTRIBUTED and torch.distributed.is_available())
 
 
 def _tried() -> str:

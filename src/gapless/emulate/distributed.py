@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gapless import torch_internals
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
 from gapless.model import Mark
-from gapless.torch_internals import default_store
 
 PATIENCE = 10.0
 """Seconds a rank that stops waits for the others to come as far."""
@@ -110,7 +110,7 @@ def meet(seconds: float = PATIENCE) -> bool:
     world = dist.get_world_size()
     deadline = time.monotonic() + seconds
     try:
-        store = default_store()
+        store = torch_internals.default_store()
         came = store.add(_STOPPED, 1)
         while came < world:
             if time.monotonic() > deadline:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from gapless import torch_internals
 from gapless.emulate.patches import Patches
 from gapless.errors import NotEmulated
-from gapless.torch_internals import FakeWork, ProcessGroup, ProcessGroupGloo, place, work_from_future
+from gapless.torch_internals import FakeWork, ProcessGroup, place, work_from_future
 
 c10d = dist.distributed_c10d
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -41,7 +41,7 @@ def stand_in() -> type:
     Raises:
         NotEmulated: this torch has no gloo to carry it.
     """
-    gloo: Any = ProcessGroupGloo
+    gloo: Any = torch_internals.ProcessGroupGloo
     if gloo is None:
         raise NotEmulated(
             'A process group with backend "nccl" needs a torch that was built with gloo to carry it.'
