@@ -140,17 +140,20 @@ class Scratch:
 
 
 def _interpreter(version: str) -> str:
-    """An interpreter of this version, from PATH, ``PYTHON3_14`` in the environment, or pyenv."""
-    given = os.environ.get(f"PYTHON{version.replace('.', '_')}")
-    found = given or shutil.which(f"python{version}")
-    if found is None:
-        pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-        found = next((str(one) for one in sorted(pyenv.glob(f"{version}.*/bin/python"))), None)
-    if found is None and sys.version.startswith(version + "."):
-        found = sys.executable
-    if found is None:
-        raise Missing(f"no Python {version} here")
-    return found
+    """An interpreter of this version: ``PYTHON3_14`` of the environment, from PATH, or pyenv's.
+
+    Raises:
+        Missing: none of them runs.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    found = [os.environ.get(f"PYTHON{version.replace('.', '_')}"), shutil.which(f"python{version}")]
+    for one in [*found, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python"))), sys.executable]:
+        if one is None:
+            continue
+        said = subprocess.run([one, "--version"], capture_output=True, text=True, check=False).stdout
+        if said.startswith(f"Python {version}."):
+            return one
+    raise Missing(f"no Python {version} here")
 
 
 def _read(report: Path) -> dict[str, list[str]]:

@@ -104,8 +104,8 @@ NAMES: dict[str, Name] = {
     "device_index": Name("torch.cuda._utils._get_device_index"),
     "record_memory_history": Name("torch.cuda.memory._record_memory_history", late=True),
     "memory_snapshot": Name("torch.cuda.memory._snapshot", late=True),
-    "get_memory_metadata": Name("torch.cuda.memory._get_memory_metadata", late=True),
-    "set_memory_metadata": Name("torch.cuda.memory._set_memory_metadata", late=True),
+    "get_memory_metadata": Name("torch.cuda.memory._get_memory_metadata", since=(2, 9), late=True),
+    "set_memory_metadata": Name("torch.cuda.memory._set_memory_metadata", since=(2, 9), late=True),
     # A build with CUDA has these; under emulation they are answered, with many more (`emulate.cuda_api`).
     "watch_out_of_memory": Name("torch._C._cuda_attach_out_of_memory_observer", late=True, built_with="cuda"),
     "memory_fraction": Name("torch._C._cuda_getMemoryFraction", late=True, built_with="cuda"),
@@ -120,9 +120,9 @@ NAMES: dict[str, Name] = {
     "fake_process_group": Name("torch.testing._internal.distributed.fake_pg"),
     # -- torch.distributed: a torch can be built without it
     "Work": Name(f"{_C10D}.Work", built_with=_DISTRIBUTED),
-    "FakeWork": Name(f"{_C10D}.FakeWork", built_with=_DISTRIBUTED),
+    "FakeWork": Name(f"{_C10D}.FakeWork", since=(2, 7), built_with=_DISTRIBUTED),
     "work_from_future": Name(f"{_C10D}._create_work_from_future", built_with=_DISTRIBUTED),
-    "PythonCallbackWork": Name(f"{_C10D}.PythonCallbackWork", built_with=_DISTRIBUTED),
+    "PythonCallbackWork": Name(f"{_C10D}.PythonCallbackWork", since=(2, 9), built_with=_DISTRIBUTED),
     "ProcessGroup": Name(f"{_C10D}.ProcessGroup", built_with=_DISTRIBUTED),
     "ProcessGroupGloo": Name(f"{_C10D}.ProcessGroupGloo", late=True, built_with="gloo"),
     "register_backend": Name(f"{_C10D}.ProcessGroup._register_backend", late=True, built_with=_DISTRIBUTED),
