@@ -30,6 +30,7 @@ _HOMES = {
     "profile": "gapless.integrations.profiling",
     "report": "gapless.analyze",
     "no_waits": "gapless.capture.guard",
+    "standin": "gapless.emulate.given",
     "step": "gapless.emulate.emulator",
     "unload_ipython_extension": "gapless.integrations.notebook",
 }
@@ -49,6 +50,7 @@ __all__ = [
     "profile",
     "report",
     "save",
+    "standin",
     "step",
 ]
 

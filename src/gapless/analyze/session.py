@@ -62,6 +62,7 @@ def report(
             *_remarks(steps, session.cut),
             *(note for run in session.memory for note in run.notes),
         ),
+        unknown=session.unknown,
         estimate=estimate,
         memory=memory,
     )

@@ -22,6 +22,7 @@ from gapless.capture.children import (
 )
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.emulate.emulator import Emulator, current
+from gapless.emulate.given import read
 from gapless.model import Mark, Session
 
 
@@ -42,6 +43,7 @@ class Child:
             on_mark=self._mark,
             programme=plan.programme,
             memory=plan.memory,
+            standins=plan.standins,
             lasting=True,
         )
         self.script = tuple(sys.argv)
@@ -55,6 +57,7 @@ class Child:
         if self.forked is not None:
             self.emulator.record_afresh(self._mark)
         else:
+            read(self.plan.given)
             self.emulator.start()
         self.emulator.on_fork = record_processes
         hide_in_threads()

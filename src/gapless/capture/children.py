@@ -49,7 +49,8 @@ class Plan(msgspec.Struct, frozen=True):
     it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name
     of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all), and whether
     what the steps ask of the device, and of its memory, is recorded; `loader` is for how many seconds the
-    first rank measures its loaders (0: not at all).
+    first rank measures its loaders (0: not at all). `standins` says whether packages that are
+    not installed have stand-ins, `given` the files with the user's own.
     """
 
     start: str
@@ -60,6 +61,8 @@ class Plan(msgspec.Struct, frozen=True):
     programme: bool = False
     memory: bool = False
     loader: float = 0.0
+    standins: bool = True
+    given: tuple[str, ...] = ()
 
 
 # -- in the parent ---------------------------------------------------------------------------------
@@ -137,6 +140,7 @@ def merge(own: Session, children: Sequence[Session]) -> Session:
         script=speaker.script or own.script,
         ending=ending,
         notes=tuple(dict.fromkeys(notes)),
+        unknown=tuple(dict.fromkeys(name for one in everyone for name in one.unknown)),
         duration=own.duration,
     )
 

@@ -71,6 +71,8 @@ class Wishes:
     memory: bool
     loader: bool
     loader_budget: float
+    standins: bool
+    given: tuple[str, ...]
     longer: float = 0.0
 
 
@@ -128,6 +130,19 @@ class Wishes:
     default=BUDGET,
     show_default=True,
     help="How long that may take.",
+)
+@click.option(
+    "--standins/--no-standins",
+    default=True,
+    help="Let flash-attn, apex and others be imported where they are not installed; on by default.",
+)
+@click.option(
+    "--standin",
+    "given",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(dir_okay=False, resolve_path=True),
+    help="A Python file with @gapless.standin functions for your own CUDA code; runs before SCRIPT.",
 )
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
@@ -235,6 +250,8 @@ def _plan(wishes: Wishes) -> Plan:
         programme=wishes.prices,
         memory=wishes.memory,
         loader=wishes.loader_budget if wishes.loader else 0.0,
+        standins=wishes.standins,
+        given=wishes.given,
     )
 
 
@@ -254,10 +271,12 @@ def _check_trace(wishes: Wishes) -> None:
 def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
     try:
         from gapless.emulate.emulator import Emulator
+        from gapless.emulate.given import read
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch") from None
+    read(wishes.given)
     return Emulator(
         wishes.gpu,
         wishes.devices or _ranks.here(),
@@ -265,6 +284,7 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
         between_marks=stopper.between if wishes.longer else None,
         programme=wishes.prices,
         memory=wishes.memory,
+        standins=wishes.standins,
         lasting=True,
     )
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 class _Room(ModuleType):
     """This module, callable, so that ``gapless.emulate()`` reads as users write it."""
 
-    def __call__(self, gpu: str | None = None, devices: int | None = None) -> AbstractContextManager[Seen]:
+    def __call__(
+        self, gpu: str | None = None, devices: int | None = None, *, standins: bool = True
+    ) -> AbstractContextManager[Seen]:
         """:func:`gapless.emulate.handle.emulate`."""
         from gapless.emulate.handle import emulate
 
-        return emulate(gpu, devices)
+        return emulate(gpu, devices, standins=standins)
 
 
 sys.modules[__name__].__class__ = _Room

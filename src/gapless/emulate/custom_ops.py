@@ -6,20 +6,27 @@ resolve lazy conjugation and negation: an ATen kernel that makes such views for 
 wrong values.
 
 An operator that was given a kernel for CUDA alone has none that the CPU values here could reach: its CUDA
-kernel is called instead, where that is Python.
+kernel is called instead, where that is Python. Else it gives zeros as its shape rule says, unless the user
+gave something to compute.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gapless.emulate import fakes
+from gapless.emulate.given import given_for
+from gapless.emulate.local import local
 from gapless.emulate.refusals import refuse
+from gapless.errors import NotEmulated
 from gapless.torch_internals import (
     DispatchKey,
     TorchDispatchMode,
     count_function_modes,
+    dump_of_operator,
     exclude_key,
     has_kernel,
     key_is_excluded,
@@ -32,6 +39,11 @@ Runner = Callable[[int, Any, dict[str, Any]], Any]
 
 _ATEN = frozenset({"aten", "prim", "quantized", "mkldnn", "mkl"})
 _SEALED = frozenset({"c10d", "_c10d_functional", "profiler"})
+_OF_TORCH = _ATEN | _SEALED | {
+    "c10d_functional", "cuda", "debugprims", "fsdp", "inductor", "mkldnn_prepacked", "onednn", "prepacked",
+    "prims", "quantized_decomposed", "rngprims", "sparse", "streams", "symm_mem",
+}  # fmt: skip
+"""Libraries of operators that come with torch."""
 _ON_HOST = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _VIEWS_INSIDE = (
     "aten::linalg_",
@@ -43,17 +55,19 @@ _VIEWS_INSIDE = (
 )
 
 
-def runner(func: Any, mode: TorchDispatchMode) -> Runner | None:
+def runner(func: Any, mode: TorchDispatchMode, known: bool = False) -> Runner | None:
     """How to run the overload `func`, given its arguments' device; None where it can just be called.
 
+    `known` says that the table of waits knows it: what its kernel for the CPU does is no matter then.
+
     Raises (when run):
-        NotEmulated: the operator has a compiled kernel for CUDA and none for the CPU.
+        NotEmulated: the operator has a kernel for CUDA alone, and no shape rule.
     """
     if func.namespace in _SEALED:
         return None
     if func.namespace in _ATEN:
         return _resolving(func) if _makes_views_inside(func) else None
-    return _custom(func, mode)
+    return _Custom(func, mode, known).run
 
 
 def _makes_views_inside(func: Any) -> bool:
@@ -83,29 +97,101 @@ def _resolving(func: Any) -> Runner:
     return run
 
 
-def _custom(func: Any, mode: TorchDispatchMode) -> Runner | None:
-    name = func.name()
-    on_cuda = _in_python(func, "CUDA")
-    on_host = next((getattr(Key, key) for key in _ON_HOST if _in_python(func, key)), None)
-    reachable = any(has_kernel(name, key) for key in (*_ON_HOST, "CompositeImplicitAutograd"))
-    if not on_cuda and on_host is None and reachable:
-        return _resolving(func)
+class _Custom:
+    """An operator of a library: which of its kernels stands for the one on the device."""
 
-    def run(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
-        if index >= 0 and on_cuda:
-            key = Key.CUDA
-        elif on_host is not None:
-            key = on_host
-        elif index >= 0 and not reachable and has_kernel(name, "CUDA"):
-            raise refuse(
-                f"The CUDA kernel of {name}", "Register a kernel for the CPU too, and it will be used here."
+    def __init__(self, func: Any, mode: Any, known: bool) -> None:
+        name = func.name()
+        self.func, self.mode, self.known, self.name = func, mode, known, name
+        self.on_cuda = _in_python(func, "CUDA")
+        self.on_host = next((getattr(Key, key) for key in _ON_HOST if _in_python(func, key)), None)
+        self.in_parts = has_kernel(name, "CompositeImplicitAutograd")
+        self.reachable = self.in_parts or any(has_kernel(name, key) for key in _ON_HOST)
+        self.resolving = _resolving(func)
+
+    def run(self, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it with arguments on the device `index`."""
+        if index < 0:
+            if self.on_host is not None:
+                return self._by_key(self.on_host, args, kwargs)
+            return self.resolving(index, args, kwargs)
+        given = given_for(self.name, self.func._schema.name)
+        if given is not None:
+            self.mode.core.wait(self.name, "read", waits=given.waits)
+            with _quiet(), _seen_by(self.mode):
+                return given.function(*args, **kwargs)
+        with _quiet() if self.known else contextlib.nullcontext():
+            return self._on_device(index, args, kwargs)
+
+    def _on_device(self, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self.on_cuda:
+            try:
+                return self._by_key(Key.CUDA, args, kwargs)
+            except NotEmulated:
+                if not fakes.has_rule(self.func):
+                    raise
+                return self._faked(args, kwargs)
+        if self.on_host is not None:
+            return self._by_key(self.on_host, args, kwargs)
+        if not self.reachable:
+            return self._faked(args, kwargs)
+        if not self.known and not self.in_parts and self.func.namespace not in _OF_TORCH:
+            self.mode.core.recorder.unknown(self.name)
+        return self.resolving(index, args, kwargs)
+
+    def _by_key(self, key: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        with _seen_by(self.mode):
+            return self.func._op_dk(key, *args, **kwargs)
+
+    def _faked(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Zeros of the right shapes, which the report says.
+
+        Raises:
+            NotEmulated: the shapes are not known.
+        """
+
+        def without_values(*args: Any, **kwargs: Any) -> Any:
+            with _quiet():
+                return self._by_key(Key.Meta, args, kwargs)
+
+        core = self.mode.core
+        try:
+            found = fakes.shaped(self.func, args, kwargs, without_values)
+        except fakes.NoRule as reason:
+            kernel = (
+                "a kernel for CUDA alone" if self.on_cuda or has_kernel(self.name, "CUDA") else "no kernel"
             )
-        else:
-            return func(*args, **kwargs)
-        with _seen_by(mode):
-            return func._op_dk(key, *args, **kwargs)
+            own = self.func._schema.name
+            raise refuse(
+                f"The operator {self.name}{_registered_at(self.name)} has {kernel}, and {reason}. Its result",
+                "Register a CPU kernel or a fake for it (torch.library.register_fake), or compute it in "
+                f'plain torch for this check: @gapless.standin("{own}"), see docs/standins.md.',
+            ) from None
+        if not self.known:
+            core.recorder.unknown(self.name)
+        core.note(
+            f"{self.name} has no kernel that runs without a GPU: its results have the right shapes, and are "
+            "zeros; what is computed from them is not the script's"
+        )
+        return found
 
-    return run
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Neither waits nor launches in here count."""
+    local.quiet += 1
+    try:
+        yield
+    finally:
+        local.quiet -= 1
+
+
+def _registered_at(name: str) -> str:
+    """``" (defined at ops.py:12)"``, as the dispatcher remembers; "" where that says nothing to a user."""
+    found = re.search(r"^schema: .*\n(?:.*\n)*?.*registered at (\S+?):(\d+)", dump_of_operator(name), re.M)
+    if found is None or found[1].startswith(("/dev/null", "..")):
+        return ""
+    return f" (defined at {found[1]}:{found[2]})"
 
 
 def decomposer(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, Any]], Any] | None:

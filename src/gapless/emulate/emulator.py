@@ -20,6 +20,7 @@ from gapless.emulate import (
     cuda_api,
     device_type,
     distributed,
+    extensions,
     factories,
     foreach,
     functions,
@@ -29,6 +30,7 @@ from gapless.emulate import (
     profilers,
     properties,
     serialization,
+    standins,
     steps,
     tensor_methods,
     threads,
@@ -64,7 +66,8 @@ class Emulator:
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
     may raise to stop the script; so may `between_marks`, which is told the seconds since the beginning at
     each wait and batch in between. With `programme` the session holds what the last steps asked of the
-    device, with `memory` what was asked of its memory. One that is `lasting`, on until the process ends,
+    device, with `memory` what was asked of its memory. Without `standins` packages that are not installed are
+    not there, as ever. One that is `lasting`, on until the process ends,
     starts sooner: it imports nothing of torch that the script may never use.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
@@ -82,6 +85,7 @@ class Emulator:
         clock: Callable[[], float] = time.perf_counter,
         programme: bool = False,
         memory: bool = False,
+        standins: bool = True,
         lasting: bool = False,
     ) -> None:
         devices = distributed.local_world_size() if devices is None else devices
@@ -100,6 +104,7 @@ class Emulator:
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self._patches = Patches()
         self._lasting = lasting
+        self._standins = standins
         self._modes: contextlib.ExitStack | None = None
         self._hook: Any = None
 
@@ -135,6 +140,8 @@ class Emulator:
             compilers.install(self.core.note, patches, self._lasting)
             autocast.install(self.core.device_of, patches)
             serialization.install(self.core)
+            extensions.install(self.core, patches)
+            standins.install(self.core, patches, self._standins)
             self._hook = steps.install(self.core, patches)
             threads.install(self, patches)
             warned.install(patches)
@@ -164,6 +171,7 @@ class Emulator:
         if self._hook is not None:
             self._hook.close()
         serialization.uninstall()
+        standins.uninstall()
         autocast.uninstall()
         self._patches.undo()
         if forget:
@@ -227,7 +235,8 @@ class Emulator:
             sites=recorder.sites(),
             events=recorder.events(),
             marks=recorder.marks(),
-            notes=recorder.notes(),
+            notes=(*recorder.notes(), *standins.notes()),
+            unknown=recorder.unknowns(),
             duration=recorder.duration(),
             programme=recorder.programme.programme() if recorder.programme is not None else None,
             memory=recorder.memory.runs() if recorder.memory is not None else (),

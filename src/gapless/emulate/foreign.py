@@ -1,13 +1,12 @@
-"""Code from outside torch that needs a CUDA device: Triton kernels, CUDA extensions, borrowed memory.
+"""Code from outside torch that needs a CUDA device: Triton kernels, borrowed memory.
 
-Each is refused in one sentence that names it. Nothing is imported for it: Triton and the extension builder
-are watched for, and changed when the script imports them.
+Each is refused in one sentence that names it. Nothing is imported for it: Triton is watched for, and changed
+when the script imports it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -59,48 +58,9 @@ def _wrapped_triton(patches: Patches) -> None:
         patches.set_everywhere(torch.library, "wrap_triton", lambda triton_kernel: triton_kernel)
 
 
-# -- CUDA extensions -----------------------------------------------------------------------------------
-
-
-def _extensions(patches: Patches, module: ModuleType) -> None:
-    """Refuse building with CUDA sources; extensions of C++ alone are built as ever."""
-
-    def unless_cuda(name: str) -> None:
-        original = getattr(module, name)
-
-        @functools.wraps(original)
-        def load(*args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("with_cuda") or kwargs.get("cuda_sources") or any(_cuda_files((args, kwargs))):
-                title = kwargs.get("name") or (args[0] if args else "?")
-                raise refuse(f"the CUDA extension `{title}`", "Take the code path without it when checking.")
-            return original(*args, **kwargs)
-
-        patches.set(module, name, load)
-
-    def cuda_extension(name: str = "?", *_: Any, **__: Any) -> Any:
-        raise refuse(f"the CUDA extension `{name}`", "Build it where there is a CUDA toolkit.")
-
-    unless_cuda("load")
-    unless_cuda("load_inline")
-    patches.set(module, "CUDAExtension", cuda_extension)
-
-
-def _cuda_files(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        if value.endswith((".cu", ".cuh")):
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _cuda_files(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _cuda_files(item)
-
-
 _CHANGES = {
     "triton.runtime.jit": _triton,
     "triton.runtime.autotuner": _triton,
-    "torch.utils.cpp_extension": _extensions,
 }
 
 

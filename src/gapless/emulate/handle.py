@@ -37,10 +37,11 @@ class Seen:
 
 
 @contextmanager
-def emulate(gpu: str | None = None, devices: int | None = None) -> Iterator[Seen]:
+def emulate(gpu: str | None = None, devices: int | None = None, *, standins: bool = True) -> Iterator[Seen]:
     """Run the block as on a machine with `devices` GPUs named `gpu`.
 
     By default that is an NVIDIA A100 80GB, one for each rank that torchrun has started here.
+    Packages such as flash-attention have stand-ins where they are not installed, unless `standins` is false.
 
     Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.save(path)``. Tensors placed on the device
     inside the block must not be used after it.
@@ -48,7 +49,7 @@ def emulate(gpu: str | None = None, devices: int | None = None) -> Iterator[Seen
     Raises:
         UsageError: no GPU of that name, or an emulation is on already.
     """
-    with Emulator(gpu, devices) as emulator:
+    with Emulator(gpu, devices, standins=standins) as emulator:
         seen = Seen(emulator)
         try:
             yield seen

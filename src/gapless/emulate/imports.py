@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -12,10 +13,14 @@ from typing import Any
 from gapless.emulate.patches import Patches
 
 Change = Callable[[ModuleType], None]
+Around = Callable[[], AbstractContextManager[object]]
 
 
-def when_imported(name: str, change: Change, patches: Patches) -> None:
-    """Call `change` with the module `name`, now or right after its import; not once `patches` are undone."""
+def when_imported(name: str, change: Change, patches: Patches, around: Around | None = None) -> None:
+    """Call `change` with the module `name`, now or right after its import; not once `patches` are undone.
+
+    Where it is imported only then, that happens within the context that `around` gives.
+    """
     module = sys.modules.get(name)
     if module is not None:
         change(module)
@@ -24,14 +29,14 @@ def when_imported(name: str, change: Change, patches: Patches) -> None:
         patches.set(_watch, "changes", {})
         if _watch not in sys.meta_path:
             sys.meta_path.insert(0, _watch)
-    _watch.changes.setdefault(name, []).append(change)
+    _watch.changes.setdefault(name, []).append((change, around))
 
 
 class _Watch(MetaPathFinder):
     """Changes modules right after their import. Stays on `sys.meta_path`, idle without `changes`."""
 
     def __init__(self) -> None:
-        self.changes: dict[str, list[Change]] = {}
+        self.changes: dict[str, list[tuple[Change, Around | None]]] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -59,11 +64,16 @@ class _Changed(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
+        changes = _watch.changes.get(module.__name__, [])
+        with ExitStack() as stack:
+            for _, around in changes:
+                if around is not None:
+                    stack.enter_context(around())
+            self._loader.exec_module(module)
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        for change in _watch.changes.pop(module.__name__, ()):
+        for change, _ in _watch.changes.pop(module.__name__, ()):
             change(module)
 
     def __getattr__(self, name: str) -> Any:

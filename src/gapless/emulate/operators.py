@@ -17,6 +17,7 @@ from gapless.emulate.cuda_api import kernel_generator
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, ORPHAN, PINNED
 from gapless.emulate.predicates import PREDICATES, Call
+from gapless.emulate.standins.known import rows_for as known_rows
 from gapless.emulate.transfers import unpacks_itself
 from gapless.emulate.waits import Row, table
 from gapless.torch_internals import (
@@ -92,10 +93,12 @@ class Plan:
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
             (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
         )
+        known = known_rows(schema.name) if func.namespace != "aten" else None
+        self.rows += known or ()
         self.launches = launches(func)
         self.lenient = devices.accepts_mixed(func)
         self.parts = custom_ops.decomposer(func, mode)
-        self.run = custom_ops.runner(func, mode)
+        self.run = custom_ops.runner(func, mode, known is not None)
 
 
 class OperatorMode(TorchDispatchMode):

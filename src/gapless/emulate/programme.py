@@ -7,6 +7,7 @@ key that was never seen is looked at closely. What things take is for `gapless.a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
@@ -17,7 +18,7 @@ from gapless.emulate.device import Queued
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
-from gapless.model.programme import Entry, Programme, Segment
+from gapless.model.programme import Entry, Programme, Segment, Shape
 from gapless.model.programme import Gpu as Peaks
 
 Tensor = torch.Tensor
@@ -106,6 +107,35 @@ class ProgrammeRecorder:
             return
         number = self._numbers.get(entry)
         self._add(self._new(entry, lambda: entry) if number is None else number, -1)
+
+    def launched(
+        self,
+        name: str,
+        reads: Sequence[Tensor],
+        writes: Sequence[Tensor],
+        work: Sequence[Shape] | None = None,
+    ) -> None:
+        """A kernel `name` that is no operator of torch's has run on the device.
+
+        `work` are the shapes that tell how much it computes, where those of what it reads do not.
+        """
+        if local.quiet:
+            return
+        dtype = next((one.dtype for one in (*reads, *writes) if one.is_floating_point()), "")
+        self.event(
+            Entry(
+                name=name,
+                dtype=str(dtype).removeprefix("torch."),
+                inputs=tuple(work) if work is not None else _shapes(reads),
+                outputs=_shapes(writes),
+                tensors=len(reads),
+                elements=sum(t.numel() for t in reads),
+                reads=sum(map(_bytes, reads)),
+                writes=sum(map(_bytes, writes)),
+                backward=local.backward != HOST,
+                optimizer=self.optimizing,
+            )
+        )
 
     def queued(self, kind: Queued, stream_id: int, handle: int) -> None:
         """A stream is chosen, or an event recorded or waited for.
@@ -217,7 +247,7 @@ def _arguments(func: Any) -> Any:
     return func._schema.arguments
 
 
-def _shapes(tensors: list[Tensor]) -> tuple[tuple[int, ...], ...]:
+def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
     kept = tensors if len(tensors) <= _FEW else tensors[:_SHOWN]
     return tuple(tuple(map(int, t.shape)) for t in kept)
 

@@ -29,6 +29,8 @@ class Recorder:
         self._counts: dict[tuple[int, int, Phase], list[float]] = {}
         self._marks: list[tuple[str, int, float, str, stacks.RawStack]] = []
         self._notes: dict[str, None] = {}
+        self._unknown: dict[str, None] = {}
+        self.extensions: dict[str, None] = {}  # CUDA extensions that were not built or loaded
         self.tick = 0
         self.total = 0
         self.phase: Phase = "train"
@@ -103,6 +105,10 @@ class Recorder:
         """Keep a remark for the report, once."""
         self._notes.setdefault(text)
 
+    def unknown(self, operator: str) -> None:
+        """Whether `operator` makes the host wait is not known."""
+        self._unknown.setdefault(operator)
+
     # -- reading -----------------------------------------------------------------------------------
 
     @staticmethod
@@ -148,6 +154,10 @@ class Recorder:
 
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes)
+
+    def unknowns(self) -> tuple[str, ...]:
+        """The operators of which it is not known whether they wait, in the order of their first calls."""
+        return tuple(self._unknown)
 
     def duration(self) -> float:
         """Seconds since the capture began."""

@@ -62,7 +62,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     allocator did, `loader` what a DataLoader costs, `comparison` two runs and `proof` two callables side by
     side. Of a session, `steps` are the training steps that were seen, `phases` what recurs between them (also
     what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `loaders` how its loaders
-    fed it. `path` is the saved file that was reported ("": none).
+    fed it, and whether the `unknown` operators wait is not known. `path` is the saved file that was reported
+    ("": none).
     """
 
     verdict: Verdict
@@ -75,6 +76,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     profile: Profile | None = None
     ranks: tuple[RankSummary, ...] = ()
     estimate: Estimate | None = None

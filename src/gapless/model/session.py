@@ -74,6 +74,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     was asked of each device's memory. `loaders` are the DataLoaders that were gone through, and `phases` what
     the source of the training loop says recurs in it, reached or not. `cut` is when the script was stopped
     between two steps, in seconds since the capture began; 0 where it was stopped at a step, or not at all.
+    Whether the `unknown` operators make the CPU wait is not known.
     """
 
     script: tuple[str, ...] = ()
@@ -89,6 +90,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     loaders: tuple[LoaderUse, ...] = ()
     phases: tuple[Recurrence, ...] = ()
     cut: float = 0.0
+    unknown: tuple[str, ...] = ()
 
 
 class _Head(msgspec.Struct):

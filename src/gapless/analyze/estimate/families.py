@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 MATMUL, CONVOLUTION, ATTENTION = "matmul", "convolution", "attention"
 UNKNOWN = "unknown"
 
@@ -104,11 +106,25 @@ _FAMILY = {name: family for family, names in _NAMES.items() for name in names.sp
 _LISTS = ("_foreach_", "_amp_foreach_", "_fused_ad", "_fused_sgd")
 
 
+_LIBRARIES = {
+    ATTENTION: r"flash_attn::(_flash_attn|fwd_kvcache)|xformers::efficient_attention",
+    MATMUL: r"bitsandbytes::(gemm_4bit|int8_linear_matmul|int8_scaled_mm)",
+    "foreach": r"\w+::multi_tensor_|bitsandbytes::optimizer_update|deepspeed::lamb",
+    "layer norm": r"\w+::(dropout_add_)?_?(layer_?norm|rms_?norm|rms_(forward|backward))",
+    "softmax": r"flash_attn::cross_entropy",
+    "pointwise": r"flash_attn::rotary|transformer_engine::d?\w*(lu|gelu)$|causal_conv1d::|bitsandbytes::",
+    "scan": r"mamba_ssm::",
+    "scatter": r"xformers::(scaled_index_add|index_select_cat)",
+    "gather": r"torchvision::",
+}
+"""Kernels of libraries that have stand-ins, by what their qualified names begin with."""
+_LIBRARY_KERNEL = {family: re.compile(names) for family, names in _LIBRARIES.items()}
+
+
 def family_of(name: str) -> str:
-    """The family of the operator ``aten::name``; `UNKNOWN` for what is not in the table, and for operators
-    that are not torch's own."""
+    """The family of the operator ``aten::name``, or of a library's that is known here; else `UNKNOWN`."""
     if not name.startswith("aten::"):
-        return UNKNOWN
+        return next((family for family, names in _LIBRARY_KERNEL.items() if names.match(name)), UNKNOWN)
     stem = stem_of(name)
     if stem.startswith(_LISTS):
         return "foreach"

@@ -17,6 +17,8 @@ NOTHING = 0.001
 LITTLE = 0.005
 ENOUGH = 3
 """Steady steps from which on it says something that nothing was seen."""
+_FEW_OPERATORS = 3
+"""Operators that are named where it is not known whether they wait."""
 _IN_STEPS = ("every-step", "some-steps")
 
 
@@ -289,6 +291,21 @@ def not_seen(found: Report) -> Iterator[str]:
         yield f"{who} failed ({message}): only what ran until then was checked"
     elif how == "not-emulated":
         yield f"The run ended early: {message}"
+    if found.unknown:
+        yield unknown(found.unknown)
+
+
+def unknown(operators: Sequence[str]) -> str:
+    """Which operators may wait without anybody knowing.
+
+    >>> unknown(["mylib::scan"])
+    'Whether mylib::scan makes the CPU wait is not known: what waits in it is not counted'
+    """
+    shown = ", ".join(operators[:_FEW_OPERATORS])
+    rest = len(operators) - _FEW_OPERATORS
+    names = f"{shown} and {count(rest, 'other operator')}" if rest > 0 else shown
+    makes, it = ("makes", "it") if len(operators) == 1 else ("make", "them")
+    return f"Whether {names} {makes} the CPU wait is not known: what waits in {it} is not counted"
 
 
 def script_name(script: Sequence[str]) -> str:

@@ -1,0 +1,68 @@
+"""Stand-ins: known packages with CUDA kernels, computed with plain torch where they are not installed.
+
+They can be imported only where nothing else is found, and only while the emulation is on. What is launched
+and what waits is as in the packages' own sources; docs/standins.md lists them.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import ModuleType
+
+from gapless.emulate.core import Core
+from gapless.emulate.imports import when_imported
+from gapless.emulate.patches import Patches
+from gapless.emulate.standins import finder
+from gapless.emulate.standins.launch import State
+
+_FEW = 5
+
+
+def install(core: Core, patches: Patches, wanted: bool = True) -> None:
+    """Let stand-ins be imported where they are `wanted`; make real packages run without a GPU in any case."""
+    patches.set(State, "core", core)
+    patches.set(State, "used", staticmethod(partial(_used, core)))
+    for name in sorted(finder.names()):
+        when_imported(name, partial(_installed, patches), patches, around=partial(_around, name))
+    if wanted:
+        finder.switch_on()
+
+
+def uninstall() -> None:
+    """Forget what was imported of stand-ins."""
+    finder.switch_off()
+
+
+def notes() -> tuple[str, ...]:
+    """What was asked of stand-ins that they do not have."""
+    asked = tuple(finder.asked())
+    if not asked:
+        return ()
+    rest = f" and {len(asked) - _FEW} more" if len(asked) > _FEW else ""
+    return (
+        f"the stand-in lacks {', '.join(asked[:_FEW])}{rest}: whoever asked was told so by an ImportError",
+    )
+
+
+def _used(core: Core, name: str) -> None:
+    """Say which stand-in the results come from."""
+    package = finder.standing_in(name)
+    if package is not None:
+        core.note(
+            f"{package.distribution} is not installed here: Gapless computed what it does with plain torch "
+            f"({package.lacks}); --no-standins runs without it"
+        )
+
+
+def _installed(patches: Patches, module: ModuleType) -> None:
+    """Tell the package's file of the real one."""
+    if not finder.is_standin(module):
+        change = getattr(finder.file_of(module.__name__), "installed", None)
+        if change is not None:
+            change(module, patches)
+
+
+def _around(name: str) -> AbstractContextManager[object]:
+    context = getattr(finder.file_of(name), "while_importing", nullcontext)
+    return context()  # type: ignore[no-any-return]

@@ -1,0 +1,32 @@
+"""Layer norm and RMS norm as fused kernels compute them: in float32, with what else they fuse."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def normalized(
+    x: Tensor,
+    shape: tuple[int, ...],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    rms: bool = False,
+    centered: bool = False,
+) -> Tensor:
+    """`x` normalized over its last dimensions, of `shape`; in float32.
+
+    With `rms` the mean is not taken away, with `centered` the weight is what is to be added to one.
+    """
+    wide = x.double() if x.dtype is torch.float64 else x.float()
+    weight = None if weight is None else weight.to(wide.dtype) + int(centered)
+    bias = None if bias is None else bias.to(wide.dtype)
+    if not rms:
+        return functional.layer_norm(wide, shape, weight, bias, eps)
+    dims = tuple(range(-len(shape), 0))
+    out = wide * torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias

@@ -1,0 +1,50 @@
+"""What a stand-in's file declares: a package, and what its modules hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Package:
+    """A package that another one stands in for.
+
+    `name` is how it is imported, `distribution` how it is installed, `version` what it says of itself: the
+    release whose source was read for it. `lacks` says what the stand-in does not do.
+
+    >>> package = Package("fastops", "fast-ops", "1.2", lacks="computes in float32")
+    >>> @package.provides("fastops", "fastops.ops")
+    ... def double(x):
+    ...     return 2 * x
+    >>> sorted(package.modules["fastops.ops"])
+    ['double']
+    """
+
+    def __init__(self, name: str, distribution: str, version: str, *, lacks: str) -> None:
+        self.name, self.distribution, self.version, self.lacks = name, distribution, version, lacks
+        self.modules: dict[str, dict[str, Any]] = {name: {"__version__": version}}
+
+    def provides(self, *modules: str, name: str = "") -> Callable[[T], T]:
+        """Register a function or class in these modules, under its own name or `name`."""
+
+        def register(value: T) -> T:
+            for module in modules:
+                self.holds(module)[name or value.__name__] = value  # type: ignore[attr-defined]
+            return value
+
+        return register
+
+    def holds(self, module: str, **values: Any) -> dict[str, Any]:
+        """Register `values` in the module of that name, which there is from now on, and those around it."""
+        parent = module.rpartition(".")[0]
+        if parent:
+            self.holds(parent)
+        held = self.modules.setdefault(module, {})
+        held.update(values)
+        return held
+
+    def has_submodules(self, module: str) -> bool:
+        """Whether there are modules within `module`."""
+        return module == self.name or any(one.startswith(f"{module}.") for one in self.modules)

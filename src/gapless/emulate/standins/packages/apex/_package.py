@@ -1,0 +1,12 @@
+"""The package as a whole."""
+
+from __future__ import annotations
+
+from gapless.emulate.standins.package import Package
+
+PACKAGE = Package(
+    "apex",
+    "apex",
+    "0.1",
+    lacks="apex.amp and apex.contrib refuse or are missing",
+)

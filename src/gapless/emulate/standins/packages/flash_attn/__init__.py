@@ -1,0 +1,11 @@
+"""flash-attention 2: attention in all its entry points, padding, rotary embedding, norms and cross entropy.
+
+What is launched and what waits is as in the package's own source.
+"""
+
+from __future__ import annotations
+
+from gapless.emulate.standins.packages.flash_attn import interface, losses, norms, padding, rotary
+from gapless.emulate.standins.packages.flash_attn._package import PACKAGE
+
+__all__ = ["PACKAGE", "interface", "losses", "norms", "padding", "rotary"]

@@ -1,0 +1,12 @@
+"""The package as a whole."""
+
+from __future__ import annotations
+
+from gapless.emulate.standins.package import Package
+
+PACKAGE = Package(
+    "flash_attn",
+    "flash-attn",
+    "2.8.4",
+    lacks="dropout draws other random numbers; flash_attn.modules, .models and .ops.fused_dense are missing",
+)

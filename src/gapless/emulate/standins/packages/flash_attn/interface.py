@@ -1,0 +1,310 @@
+"""Attention in all its entry points."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.emulate.standins.attention import WHOLE, Rules, attend, attend_with_sums, rotated
+from gapless.emulate.standins.launch import State, differentiable, launch, unseen
+from gapless.emulate.standins.packages.flash_attn._package import PACKAGE
+
+_INTERFACE = ("flash_attn", "flash_attn.flash_attn_interface")
+_FORWARD, _BACKWARD = "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_backward"
+_VARLEN = "flash_attn::_flash_attn_varlen_forward"
+_VARLEN_BACKWARD = "flash_attn::_flash_attn_varlen_backward"
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _checked(*tensors: Tensor) -> None:
+    """Raises RuntimeError where the kernels would: other dtypes than halves, heads that do not divide."""
+    if State.core is not None and tensors[0].dtype not in _HALVES:
+        raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+    if tensors[0].shape[-2] % tensors[1].shape[-2]:
+        raise RuntimeError("Number of heads in key/value must divide number of heads in query")
+
+
+def _edges(window: Sequence[int]) -> tuple[int, int]:
+    left, right = window
+    return left, right
+
+
+def _shapes(query: Tensor, key: Tensor) -> list[tuple[int, ...]]:
+    """What the work follows from: query, key and value as ``[batch, heads, length, width]``."""
+    batch, queries, heads, width = query.shape
+    return [(batch, heads, queries, width), *[(batch, heads, key.shape[1], width)] * 2]
+
+
+def _dense(rules: Rules, sums: bool, query: Tensor, key: Tensor, value: Tensor) -> Any:
+    return (attend_with_sums if sums else attend)(query, key, value, rules)
+
+
+@PACKAGE.provides(*_INTERFACE)
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = WHOLE,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention over ``[batch, length, heads, width]``."""
+    _checked(q, k)
+    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
+    out = differentiable(
+        _FORWARD,
+        partial(_dense, rules, return_attn_probs),
+        q,
+        k,
+        v,
+        backward=_BACKWARD,
+        work=_shapes(q, k),
+        constants=int(return_attn_probs),
+        random=dropout_p > 0,
+    )
+    return (*out, None) if return_attn_probs else out
+
+
+@PACKAGE.provides(*_INTERFACE)
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Attention with keys and values stacked, ``[batch, length, 2, heads, width]``."""
+    key, value = kv.unbind(2)
+    return flash_attn_func(q, key, value, *args, **kwargs)
+
+
+@PACKAGE.provides(*_INTERFACE)
+def flash_attn_qkvpacked_func(qkv: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Attention with all three stacked, ``[batch, length, 3, heads, width]``."""
+    query, key, value = qkv.unbind(2)
+    return flash_attn_func(query, key, value, *args, **kwargs)
+
+
+# -- sequences of different lengths, one behind the other ----------------------------------------------
+
+
+def _bounds(starts: Tensor) -> list[tuple[int, int]]:
+    """Begin and end of each sequence, read where nobody counts it."""
+    with unseen():
+        at = starts.tolist()
+    return list(itertools.pairwise(at))
+
+
+def _one_by_one(
+    rules: Rules,
+    sums: bool,
+    queries: Sequence[tuple[int, int]],
+    keys: Sequence[tuple[int, int]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+) -> Any:
+    """Attention within each sequence; tokens outside of all give zero."""
+    parts, lines, end = [], [], 0
+    for number, ((i, j), (m, n)) in enumerate(zip(queries, keys, strict=True)):
+        if i > end:
+            parts.append(query.new_zeros(i - end, *query.shape[1:-1], value.shape[-1]))
+        own = rules
+        if rules.slopes is not None and rules.slopes.dim() == 2:
+            own = rules._replace(slopes=rules.slopes[number])
+        out = _dense(own, sums, query[None, i:j], key[None, m:n], value[None, m:n])
+        if sums:
+            out, line = out
+            lines.append(line[0])
+        parts.append(out[0])
+        end = j
+    parts.append(query.new_zeros(query.shape[0] - end, *query.shape[1:-1], value.shape[-1]))
+    whole = torch.cat(parts)
+    return (whole, torch.cat(lines, 1)) if sums else whole
+
+
+def _paged(cache: Tensor, table: Tensor) -> Tensor:
+    """The blocks that `table` names of ``[blocks, length, heads, width]``, one behind the other."""
+    return cache[table.long()].flatten(1, 2)
+
+
+@PACKAGE.provides(*_INTERFACE)
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = WHOLE,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Any:
+    """Attention within each of the sequences that lie one behind the other in ``[tokens, heads, width]``.
+
+    The package's binding takes the longest lengths as numbers: a tensor is read, which waits.
+    """
+    _checked(q, k)
+    for one in (cu_seqlens_q, cu_seqlens_k):
+        if one.dtype is not torch.int32:
+            raise RuntimeError("cu_seqlens_q must have dtype int32")
+    max_seqlen_q, max_seqlen_k = int(max_seqlen_q), int(max_seqlen_k)
+    queries, keys = _bounds(cu_seqlens_q), _bounds(cu_seqlens_k)
+    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
+    if block_table is not None:
+        blocks = len(keys), block_table.shape[1] * k.shape[1]
+        keys = [(at * blocks[1], at * blocks[1] + n - m) for at, (m, n) in enumerate(keys)]
+    pairs = sum((j - i) * (n - m) for (i, j), (m, n) in zip(queries, keys, strict=True))
+    tokens, heads, width = q.shape
+    work = [(1, heads, tokens, width), *[(1, heads, pairs // max(tokens, 1), width)] * 2]
+
+    def body(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Any:
+        if block_table is not None:
+            key, value = _paged(key, block_table).flatten(0, 1), _paged(value, block_table).flatten(0, 1)
+        return _one_by_one(rules, return_attn_probs, queries, keys, query, key, value)
+
+    out = differentiable(
+        _VARLEN,
+        body,
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        backward=_VARLEN_BACKWARD,
+        work=work,
+        constants=int(return_attn_probs),
+        random=dropout_p > 0,
+    )
+    return (*out, None) if return_attn_probs else out
+
+
+@PACKAGE.provides(*_INTERFACE)
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`flash_attn_varlen_func` with keys and values stacked, ``[tokens, 2, heads, width]``."""
+    key, value = kv.unbind(1)
+    return flash_attn_varlen_func(q, key, value, *args, **kwargs)
+
+
+@PACKAGE.provides(*_INTERFACE)
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *args: Any, **kwargs: Any
+) -> Any:
+    """`flash_attn_varlen_func` with all three stacked, ``[tokens, 3, heads, width]``."""
+    query, key, value = qkv.unbind(1)
+    longest = (max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(query, key, value, cu_seqlens, cu_seqlens, *longest, *args, **kwargs)
+
+
+# -- decoding with a cache -----------------------------------------------------------------------------
+
+
+@PACKAGE.provides(*_INTERFACE)
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = WHOLE,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Write `k` and `v` into the cache behind what each sequence has there, and attend to all of it.
+
+    The kernel has no backward pass. With a `block_table` and new keys the package reads the longest length.
+    """
+    _checked(q, k_cache)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
+    if block_table is not None and k is not None and cache_seqlens is not None:
+        cache_seqlens.max().item()
+    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes)
+
+    def body(query: Tensor, keys: Tensor, values: Tensor, *_: Any) -> Any:
+        cache = _Cache(keys, values, block_table, cache_batch_idx)
+        outs, lines = [], []
+        for row in range(query.shape[0]):
+            length = int(cache_seqlens[row]) if isinstance(cache_seqlens, Tensor) else cache.length
+            own = query[row : row + 1]
+            if k is not None and v is not None:
+                new = k[row : row + 1]
+                if rotary_cos is not None and rotary_sin is not None:
+                    turn = partial(rotated, cos=rotary_cos, sin=rotary_sin, interleaved=rotary_interleaved)
+                    new = turn(new, offsets=length)
+                    moving = causal or tuple(window_size) != WHOLE
+                    if moving:
+                        own = turn(own, offsets=length)
+                    else:  # all queries stand at the same place
+                        own = turn(own.transpose(0, 1), offsets=length).transpose(0, 1)
+                cache.write(row, length, new[0], v[row])
+                length += new.shape[1]
+            left = int(cache_leftpad[row]) if cache_leftpad is not None else 0
+            slopes = (
+                alibi_slopes[row] if alibi_slopes is not None and alibi_slopes.dim() == 2 else alibi_slopes
+            )
+            held_k, held_v = (one[None, left:length] for one in cache.read(row, length))
+            out, line = attend_with_sums(own, held_k, held_v, rules._replace(slopes=slopes))
+            outs.append(out)
+            lines.append(line)
+        return torch.cat(outs), torch.cat(lines)
+
+    with torch.no_grad():
+        out, sums = launch(
+            "flash_attn::fwd_kvcache",
+            body,
+            q,
+            k_cache,
+            v_cache,
+            *(one for one in (k, v, cache_seqlens) if one is not None),
+            work=_shapes(q, k_cache) if block_table is None else None,
+        )
+    return (out, sums) if return_softmax_lse else out
+
+
+class _Cache:
+    """Keys and values of several sequences, each in a row of its own or in blocks that a table names."""
+
+    def __init__(self, keys: Tensor, values: Tensor, table: Tensor | None, rows: Tensor | None) -> None:
+        self.both, self.table, self.rows = (keys, values), table, rows
+        self.length = keys.shape[1] if table is None else keys.shape[1] * table.shape[1]
+
+    def _at(self, row: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Where the positions from `begin` to `end` of that sequence are: row or block, and place in it."""
+        at = torch.arange(begin, end)
+        if self.table is None:
+            own = row if self.rows is None else int(self.rows[row])
+            return torch.full_like(at, own), at
+        size = self.both[0].shape[1]
+        return self.table[row].long()[at // size], at % size
+
+    def write(self, row: int, begin: int, key: Tensor, value: Tensor) -> None:
+        at = self._at(row, begin, begin + key.shape[0])
+        for held, new in zip(self.both, (key, value), strict=True):
+            held[at] = new
+
+    def read(self, row: int, end: int) -> list[Tensor]:
+        at = self._at(row, 0, end)
+        return [held[at] for held in self.both]

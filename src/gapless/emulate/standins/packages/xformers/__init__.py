@@ -1,0 +1,27 @@
+"""xformers: memory-efficient attention with its biases, SwiGLU and a few operators.
+
+Where the real package is installed, its attention finds no kernel for the CPU's values; this one computes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+
+from gapless.emulate.imports import when_imported
+from gapless.emulate.patches import Patches
+from gapless.emulate.standins.packages.xformers import attention, biases, layers
+from gapless.emulate.standins.packages.xformers._package import PACKAGE
+
+__all__ = ["PACKAGE", "attention", "biases", "installed", "layers"]
+
+
+def installed(module: ModuleType, patches: Patches) -> None:
+    """Have the real package's attention computed here; its biases say themselves what they mean."""
+    when_imported("xformers.ops", partial(_replaced, patches), patches)
+
+
+def _replaced(patches: Patches, module: ModuleType) -> None:
+    for name in ("memory_efficient_attention", "memory_efficient_attention_forward"):
+        if hasattr(module, name):
+            patches.set_everywhere(module, name, getattr(attention, name), "xformers")

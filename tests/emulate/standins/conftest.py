@@ -1,0 +1,70 @@
+"""What the tests of stand-ins share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from gapless.emulate.emulator import Emulator
+from gapless.model.programme import Entry
+
+
+class Recorded:
+    """A machine that records its programme."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+
+    def waits(self) -> int:
+        """How many times the host has waited until now."""
+        return self.emulator.recorder.total
+
+    @contextmanager
+    def launching(self) -> Iterator[list[Entry]]:
+        """What is launched in the block."""
+        programme = self.emulator.recorder.programme
+        assert programme is not None
+        found: list[Entry] = []
+        add = programme._add
+
+        def seen(number: int, at: int) -> None:
+            found.append(programme.entries[number])
+            add(number, at)
+
+        with patch.object(programme, "_add", seen):
+            yield found
+
+    def notes(self) -> tuple[str, ...]:
+        """What the report would remark."""
+        return self.emulator.session().notes
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    """A machine with one device, whose programme is recorded."""
+    with Emulator(programme=True) as emulator:
+        yield Recorded(emulator)
+
+
+@pytest.fixture
+def gradients() -> Callable[..., list[torch.Tensor]]:
+    """Gradients of a function's first result, its elements weighted apart, by its floating arguments."""
+
+    def of(function: Callable[..., Any], *args: Any) -> list[torch.Tensor]:
+        leaves = [a.detach().clone().requires_grad_() if _floats(a) else a for a in args]
+        out = function(*leaves)
+        out = out[0] if isinstance(out, tuple) else out
+        weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out)
+        wanted = [one for one in leaves if _floats(one)]
+        return list(torch.autograd.grad((out * weights).sum(), wanted))
+
+    return of
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

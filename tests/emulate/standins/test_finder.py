@@ -1,0 +1,78 @@
+"""Stand-ins are found last, only under emulation, and answer what libraries ask."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+import gapless
+from gapless.emulate.standins import finder
+
+NAMES = sorted(name for name in finder.names() if finder.package_of(name) is not None)
+
+
+def test_libraries_find_what_they_ask_for() -> None:
+    before = set(sys.modules)
+    with gapless.emulate() as seen:
+        for name in NAMES:
+            package = finder.package_of(name)
+            assert package is not None
+            if not finder.is_standin(importlib.import_module(name)):
+                continue  # the real one is installed here
+            assert importlib.util.find_spec(name) is not None
+            assert importlib.metadata.version(package.distribution) == package.version
+            assert importlib.metadata.version(package.distribution.replace("-", "_")) == package.version
+            assert package.distribution in importlib.metadata.packages_distributions()[name]
+            for module in package.modules:
+                assert importlib.import_module(module).__name__ == module
+    assert not [note for note in seen.session.notes if "installed here" in note]  # nothing of it was used
+    assert not [name for name in set(sys.modules) - before if name.partition(".")[0] in NAMES]
+    for name in NAMES:
+        assert importlib.util.find_spec(name) is None or not finder.is_standin(importlib.import_module(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_what_it_lacks(name: str) -> None:
+    package = finder.package_of(name)
+    assert package is not None
+    assert package.name == name
+    assert package.lacks
+    assert not package.lacks.endswith(".")
+
+
+def test_without_standins_there_is_nothing() -> None:
+    with gapless.emulate(standins=False), pytest.raises(ModuleNotFoundError):
+        importlib.import_module("flash_attn")
+
+
+def test_a_package_that_is_there_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").write_text("mine = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with gapless.emulate():
+        assert importlib.import_module("flash_attn").mine
+        with pytest.raises(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version("flash-attn")
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("flash_attn.bert_padding")
+    sys.modules.pop("flash_attn")
+
+
+def test_what_is_missing_says_where_it_is_missing_from() -> None:
+    with gapless.emulate() as seen:
+        package = importlib.import_module("apex")
+        assert package.optimizers.FusedAdam
+        assert not hasattr(package, "reparameterization")
+        with pytest.raises(ImportError, match=r"cannot import name 'thing' from 'apex' \(.*Gapless"):
+            exec("from apex import thing")
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("apex.contrib.xentropy")
+        notes = [note for note in seen.session.notes if "the stand-in lacks" in note]
+    assert len(notes) == 1
+    for name in ("apex.reparameterization", "apex.thing", "apex.contrib"):
+        assert name in notes[0]

@@ -1,0 +1,167 @@
+"""Packages that can be installed without a GPU: what is changed, and what their operators wait for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gapless
+from gapless.emulate.call import Call
+from gapless.emulate.standins import finder, known
+from gapless.emulate.standins.packages import bitsandbytes, deepspeed, torchvision
+from gapless.errors import NotEmulated
+
+FILES = [name for name in finder.names() if hasattr(finder.file_of(name), "OPERATORS")]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Writes modules that can be imported, and forgets them."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = []
+
+    def write(name: str, text: str) -> None:
+        path = tmp_path.joinpath(*name.split("."))
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "__init__.py").write_text(textwrap.dedent(text))
+        made.append(name)
+
+    yield write
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_are_of_the_packages_operators(name: str) -> None:
+    for operator, ways in finder.file_of(name).OPERATORS.items():
+        assert operator.startswith(f"{name}::")
+        rows = known.rows_for(operator)
+        assert rows is not None
+        assert len(rows) == len(ways)
+        for row, _ in rows:
+            assert row.reason
+            assert row.source
+    assert known.rows_for(f"{name}::never") is None
+    assert known.rows_for("nobody::op") is None
+
+
+def test_a_known_operator_counts_what_is_known_of_it() -> None:
+    """An operator of that name, whose kernel here reads values as the one for CUDA would not."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    name = f"_test_{uuid.uuid4().hex[:6]}"
+    library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl(name, lambda x: x * x.sum().item(), "CPU")
+    torchvision.OPERATORS[f"torchvision::{name}"] = ()
+    try:
+        with gapless.emulate() as seen:
+            x = torch.ones(2, device="cuda")
+            before = seen.waits
+            getattr(torch.ops.torchvision, name)(x)
+            assert seen.waits == before
+        assert seen.session.unknown == ()
+    finally:
+        del torchvision.OPERATORS[f"torchvision::{name}"]
+        library._destroy()
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0.20.1", {"d2h", "h2d"}), ("0.21.0+cpu", {"size"}), ("1.0", {"size"})]
+)
+def test_nms_by_version(version: str, expected: set[str], package: Any) -> None:
+    package("torchvision", f"__version__ = {version!r}\n")
+    before = sys.modules.pop("torchvision", None)
+    importlib.import_module("torchvision")
+    boxes = torch.ones(2, 4)
+    try:
+        for given, waits in ((boxes, expected), (boxes[:0], set())):
+            call = Call(None, (given,), {}, lambda tensor: True)
+            rows = known.rows_for("torchvision::nms") or ()
+            assert {row.mechanism for row, times in rows if times(call)} == waits
+    finally:
+        sys.modules.pop("torchvision")
+        if before is not None:
+            sys.modules["torchvision"] = before
+
+
+def test_bitsandbytes_sees_no_gpu_while_it_is_imported(package: Any) -> None:
+    package("bitsandbytes", "import torch\nseen = torch.cuda.is_available(), torch.version.cuda\n")
+    with gapless.emulate():
+        assert torch.cuda.is_available()
+        assert importlib.import_module("bitsandbytes").seen == (False, None)
+        assert torch.cuda.is_available()
+
+
+def test_outliers_are_looked_for_only_where_there_is_a_threshold() -> None:
+    x = torch.tensor([[1.0, 7.0]])
+    for threshold, waits in ((0.0, 0), (6.0, 2), (8.0, 1)):
+        assert (
+            bitsandbytes._outliers(Call(None, (x,), {"threshold": threshold}, lambda tensor: True)) == waits
+        )
+
+
+BUILDER = """
+    class OpBuilder:
+        def __init__(self, name):
+            self.name = name
+        def load(self, verbose=False):
+            raise RuntimeError("CUDA_HOME does not exist")
+    class CUDAOpBuilder(OpBuilder):
+        pass
+"""
+
+
+def test_deepspeeds_kernels_are_there_and_others_refuse(package: Any) -> None:
+    for name in ("deepspeed", "deepspeed.ops", "deepspeed.ops.op_builder"):
+        package(name, "")
+    package("deepspeed.ops.op_builder.builder", BUILDER)
+    with gapless.emulate():
+        builder = importlib.import_module("deepspeed.ops.op_builder.builder")
+        importlib.import_module("deepspeed")
+        param = torch.ones(3, device="cuda")
+        grad, first, second = torch.full_like(param, 2.0), torch.zeros_like(param), torch.zeros_like(param)
+        kernel = builder.CUDAOpBuilder("fused_adam").load().multi_tensor_adam
+        kernel(2048, None, [[grad], [param], [first], [second]], 0.1, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)
+        assert param.tolist() == pytest.approx([0.9] * 3)
+        with pytest.raises(NotEmulated, match=r"`quantizer\.quantize`"):
+            builder.CUDAOpBuilder("quantizer").load().quantize(param)
+        with pytest.raises(RuntimeError, match="CUDA_HOME"):
+            builder.OpBuilder("async_io").load()
+
+
+def test_adam_in_the_hosts_memory_is_torchs() -> None:
+    torch.manual_seed(0)
+    own, param = torch.randn(4), torch.nn.Parameter(torch.empty(4))
+    param.data.copy_(own)
+    theirs = torch.optim.AdamW([param], lr=0.1, weight_decay=0.2)
+    ours = deepspeed._KERNELS["cpu_adam"]()
+    ours.create_adam(0, 0.1, 0.9, 0.999, 1e-8, 0.2, True, False)
+    first, second = torch.zeros(4), torch.zeros(4)
+    for step in range(1, 4):
+        param.grad = torch.randn(4)
+        ours.adam_update(0, step, 0.1, 0.9, 0.999, 1e-8, 0.2, True, own, param.grad, first, second)
+        theirs.step()
+    torch.testing.assert_close(own, param.detach())
+    ours.destroy_adam(0)
+
+
+def test_lamb_of_deepspeed() -> None:
+    torch.manual_seed(0)
+    param, grad = torch.randn(5), torch.randn(5)
+    first, second, before = torch.zeros(5), torch.zeros(5), param.clone()
+    factor = deepspeed._lamb(
+        param, torch.empty(0), first, second, grad, 0.1, 0.9, 0.999, 10.0, 0.01, 1e-6, 1.0, 1, 1, 1, 0.01
+    )
+    m, v = 0.1 * grad, 0.001 * grad**2
+    update = m / (v.sqrt() + 1e-6) + 0.01 * before
+    trust = (before.norm() / update.norm()).clamp(0.01, 10)
+    torch.testing.assert_close(factor, trust.reshape(1))
+    size = 0.1 * (1 - 0.999) ** 0.5 / (1 - 0.9)
+    torch.testing.assert_close(param, before - size * trust * update)

@@ -1,0 +1,79 @@
+"""Transformer Engine's stand-in beside torch's layers."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import gapless
+from gapless.emulate.standins.packages.transformer_engine import layers
+
+
+def test_layers_are_torchs() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 8)
+    linear = layers.LayerNormLinear(8, 4, device="cpu", return_layernorm_output=True)
+    torch.nn.init.normal_(linear.layer_norm_weight)
+    normed = functional.layer_norm(x, (8,), linear.layer_norm_weight, linear.layer_norm_bias)
+    out, between = linear(x)
+    torch.testing.assert_close(between, normed)
+    torch.testing.assert_close(out, functional.linear(normed, linear.weight, linear.bias))
+    mlp = layers.LayerNormMLP(8, 16, normalization="RMSNorm", activation="swiglu", device="cpu")
+    normed = functional.rms_norm(x, (8,), mlp.layer_norm_weight, 1e-5)
+    gate, value = functional.linear(normed, mlp.fc1_weight, mlp.fc1_bias).chunk(2, -1)
+    expected = functional.linear(functional.silu(gate) * value, mlp.fc2_weight, mlp.fc2_bias)
+    torch.testing.assert_close(mlp(x), expected)
+    apart, bias = layers.Linear(8, 2, device="cpu", return_bias=True)(x)
+    assert apart.shape == (3, 2)
+    assert bias.shape == (2,)
+    centered = layers.RMSNorm(8, device="cpu", zero_centered_gamma=True)
+    torch.testing.assert_close(centered(x), functional.rms_norm(x, (8,), eps=1e-5))
+    with pytest.raises(NotImplementedError, match="tp_size"):
+        layers.Linear(8, 2, tp_size=2)
+
+
+def test_a_model_trains_with_its_optimizer_and_fp8_is_told_to_have_no_effect() -> None:
+    with gapless.emulate("H100") as seen:
+        te = importlib.import_module("transformer_engine.pytorch")
+        recipe = importlib.import_module("transformer_engine.common.recipe")
+        optimizers = importlib.import_module("transformer_engine.pytorch.optimizers")
+        model = torch.nn.Sequential(te.LayerNormMLP(8, 16), te.Linear(8, 2))
+        assert next(model.parameters()).is_cuda
+        optimizer = optimizers.FusedAdam(model.parameters(), lr=0.01)
+        x = torch.randn(4, 8, device="cuda")
+        before, losses = seen.waits, []
+        for _ in range(5):
+            with te.fp8_autocast(enabled=te.is_fp8_available(), fp8_recipe=recipe.DelayedScaling(margin=0)):
+                loss = (model(x) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        assert seen.waits == before
+        assert losses[-1].item() < losses[0].item()
+        notes = seen.session.notes
+    assert [note for note in notes if "fp8 has no effect" in note]
+
+
+@pytest.mark.parametrize(("gpu", "fp8", "mxfp8"), [("A100", False, False), ("H100", True, False)])
+def test_what_the_gpu_can_do(gpu: str, fp8: bool, mxfp8: bool) -> None:
+    with gapless.emulate(gpu):
+        te = importlib.import_module("transformer_engine.pytorch")
+        assert te.is_fp8_available() is fp8
+        can, reason = te.is_mxfp8_available(return_reason=True)
+        assert can is mxfp8
+        assert "10.0" in reason
+
+
+def test_the_launches_of_a_layer(recorded: Any) -> None:
+    layer = layers.LayerNormLinear(8, 4)
+    x = torch.randn(3, 8, device="cuda", requires_grad=True)
+    with recorded.launching() as found:
+        layer(x)
+    names = [one.name for one in found]
+    assert names[0] == "transformer_engine::layernorm_fwd"
+    assert sum(name.startswith("aten::") for name in names) == 1
