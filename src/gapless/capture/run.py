@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from gapless.capture import failure
+from gapless.capture.children import collect, merge
 from gapless.capture.signals import Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.capture.target import Target, prepare
@@ -36,18 +37,21 @@ def run(
     target: Target,
     capture: Capture,
     stopper: Stopper | None = None,
+    *,
+    children: str | os.PathLike[str] | None = None,
     at_hard_exit: Callable[[Session], object] | None = None,
     own_frames: bool = False,
     one_of_several: bool = False,
 ) -> Session:
     """Run `target` with `capture` looking on, to its end or until `stopper` stops it.
 
-    `capture` calls `stopper` after each step mark; it was told so when it was made.
+    `capture` calls `stopper` after each step mark; it was told so when it was made. The session holds what
+    processes that the script started have put into the folder `children`.
 
     The script's output, its working directory, its traceback and its exit status (`Ending.status`) are its
     own. The process is the script's from here on: `sys.argv`, ``__main__`` and the capture stay in place, so
     that threads and `atexit` handlers that outlive the script find what they need. `at_hard_exit` receives
-    the session when the script leaves through `os._exit`, which nothing survives. `own_frames` keeps
+    the same session when the script leaves through `os._exit`, from which nothing returns. `own_frames` keeps
     Gapless's frames in the script's tracebacks. `one_of_several` says that a launcher may end this process
     while it waits for another one.
 
@@ -55,7 +59,7 @@ def run(
         UsageError: there is no such script or module.
         SystemExit: in a child process that the script has forked and that came to the script's end.
     """
-    runner = _Runner(target, capture, stopper or Stopper(lambda mark: False), own_frames)
+    runner = _Runner(target, capture, stopper or Stopper(lambda mark: False), children, own_frames)
     hide_in_threads()
     capture.start()
 
@@ -71,10 +75,18 @@ def run(
 
 
 class _Runner:
-    def __init__(self, target: Target, capture: Capture, stopper: Stopper, own_frames: bool) -> None:
+    def __init__(
+        self,
+        target: Target,
+        capture: Capture,
+        stopper: Stopper,
+        children: str | os.PathLike[str] | None,
+        own_frames: bool,
+    ) -> None:
         self.target = target
         self.capture = capture
         self.stopper = stopper
+        self.children = children
         self.own_frames = own_frames
         self.pid = os.getpid()
         self.folder = os.getcwd()
@@ -87,13 +99,14 @@ class _Runner:
 
     def session(self, ending: Ending) -> Session:
         session = self.capture.session(script=self.target.command, ending=ending)
-        if not self.stopper.ignored:
-            return session
-        note = (
-            "the script catches every exception (a bare `except:`?) and could not be stopped: "
-            "it ran on, and all its steps are counted"
-        )
-        return msgspec.structs.replace(session, notes=(*session.notes, note))
+        stopper, notes = self.stopper, session.notes
+        if stopper.ignored:
+            notes += (
+                "the script catches every exception (a bare `except:`?) and could not be stopped: "
+                "it ran on, and all its steps are counted",
+            )
+        session = msgspec.structs.replace(session, notes=notes, phases=stopper.phases(), cut=stopper.cut)
+        return session if self.children is None else merge(session, collect(self.children))
 
     def execute(self) -> Ending:
         """Run the script and wait for the threads it leaves behind, as Python does before it exits."""

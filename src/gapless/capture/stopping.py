@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from gapless.model import Mark
+from gapless.model import Mark, Recurrence
 
 GIVE_UP = 5
 """A script that swallows the request to stop is asked this many times."""
@@ -29,11 +29,12 @@ class Stopper:
     """Raises `EnoughSteps` at a step mark when `enough` says so; `requests` counts how often it has.
 
     Between marks `between` does, where the script has run for too many seconds: an evaluation may be long.
-    `cut` is when it did.
+    `cut` is when it did, `phases` says what is known of the parts that recur between steps.
     """
 
     enough: Callable[[Mark], bool]
     overdue: Callable[[float], bool] = lambda seconds: False
+    phases: Callable[[], tuple[Recurrence, ...]] = tuple
     requests: int = 0
     cut: float = 0.0
     pid: int = field(default_factory=os.getpid)

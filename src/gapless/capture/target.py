@@ -25,6 +25,17 @@ class Target:
     arguments: tuple[str, ...] = ()
     module: bool = False
 
+    @classmethod
+    def of(cls, module: str | None, words: tuple[str, ...]) -> Target:
+        """What the command line names: a `module` and its arguments, or a script's words.
+
+        Raises:
+            UsageError: there is no such script.
+        """
+        target = cls(words[0], words[1:]) if module is None else cls(module, words, module=True)
+        target.check()
+        return target
+
     @property
     def command(self) -> tuple[str, ...]:
         """What the user asked to run, in words."""

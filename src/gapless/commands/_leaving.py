@@ -5,16 +5,18 @@ from __future__ import annotations
 import atexit
 import os
 
+from gapless.capture.threads import abandon
 from gapless.commands._progress import Progress
+from gapless.model import Ending
 
 PATIENCE = 5.0
 """Seconds for what a stopped script leaves running."""
 
 
-def leave_behind(progress: Progress, status: int) -> None:
+def leave_behind(progress: Progress, ending: Ending, status: int) -> None:
     """Do not wait forever for threads that wait for a script that was stopped."""
-    from gapless.capture.threads import abandon
-
+    if ending.how not in ("enough-steps", "interrupted"):
+        return
     left = abandon(PATIENCE)
     if left:
         progress.problem(f"leaving without {left} of the script's threads, which did not end")

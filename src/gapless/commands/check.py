@@ -14,20 +14,22 @@ from click.core import ParameterSource
 
 from gapless.analyze import WARM_UP, StepTally, report
 from gapless.analyze.enough import LONGER, Enough
+from gapless.capture import children
+from gapless.capture.run import run
+from gapless.capture.stopping import Stopper, variables
+from gapless.capture.target import Target
 from gapless.commands import _gate, _output, _ranks
 from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET, Loaders
 from gapless.commands._progress import Progress
 from gapless.commands._saved import kind_of
 from gapless.commands._script import ScriptCommand
-from gapless.errors import UsageError
+from gapless.errors import EXIT_FINDINGS, UsageError
 from gapless.model import Mark, Report, Session
 from gapless.model.session import save
 from gapless.render import ALONE, renderer
 
 if TYPE_CHECKING:
-    from gapless.capture.children import Plan
-    from gapless.capture.stopping import Stopper
     from gapless.emulate.emulator import Emulator
 
 _CHILD = "gapless.commands._child:start"
@@ -175,74 +177,87 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
 
 def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, say what was seen, and return the exit status."""
-    from gapless.capture import children
-    from gapless.capture.run import run
-    from gapless.capture.stopping import Stopper, variables
-    from gapless.capture.target import Target
-
-    target = Target(words[0], words[1:]) if module is None else Target(module, words, module=True)
-    target.check()
+    target = Target.of(module, words)
     if wishes.calibrate is not None:
         _check_trace(wishes)
-    progress = Progress(
-        _output.own_copy(sys.stderr),
-        wishes.steps and wishes.steps + WARM_UP,
-        quiet=wishes.quiet,
-        color=not wishes.no_color,
-    )
-    tally = StepTally()
-    seen = Enough(
-        (wishes.steps or 0) + WARM_UP, lambda at: variables(at.file, at.first, at.last), wishes.longer
-    )
-
-    def enough(mark: Mark) -> bool:
-        tally.add(mark)
-        progress.step(tally.count)
-        if conclusion.loaders is not None:
-            conclusion.loaders.step()
-        if wishes.steps is None or not seen(mark, tally.count):
-            if tally.count == seen.steps and wishes.steps is not None:
-                progress.longer(seen.waiting_for(), seen.longer)
-            return False
-        return True
-
-    stopper = Stopper(enough, seen.overdue)
-    conclusion = Conclusion(wishes, progress, tally)
+    watch = Watch(wishes)
+    conclusion = Conclusion(wishes, watch)
     if wishes.form in ALONE:
         _output.give_way()
     children.stand_down()
+    stopper = Stopper(watch, watch.enough.overdue, watch.enough.phases)
     emulator = _emulator(wishes, stopper)
-    conclusion.look_on()
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
-    if conclusion.rank == 0:
-        progress.begin(os.path.basename(target.name), emulator.gpu.name, wishes.steps)
+    watch.begin(os.path.basename(target.name), emulator.gpu.name)
     with children.environment_for_children(_plan(wishes)) as folder:
-
-        def with_children(session: Session) -> Session:
-            session = msgspec.structs.replace(session, phases=seen.phases(), cut=stopper.cut)
-            return conclusion(children.merge(session, children.collect(folder)))
-
-        session = with_children(
-            run(
-                target,
-                emulator,
-                stopper,
-                with_children,
-                own_frames=wishes.verbose,
-                one_of_several=_ranks.several(),
-            )
+        session = run(
+            target,
+            emulator,
+            stopper,
+            children=folder,
+            at_hard_exit=conclusion,
+            own_frames=wishes.verbose,
+            one_of_several=_ranks.several(),
         )
-    if session.ending.how in ("enough-steps", "interrupted"):
-        leave_behind(progress, conclusion.status)
+        conclusion(session)
+    leave_behind(watch.progress, session.ending, conclusion.status)
     return conclusion.status
 
 
-def _plan(wishes: Wishes) -> Plan:
-    """What processes that the script starts record."""
-    from gapless.capture.children import Plan
+class Watch:
+    """Follows the script from one step mark to the next: counts, tells, and says when steps are enough.
 
-    return Plan(
+    One rank speaks for all, and looks at the loaders for all: they run the same steps.
+    """
+
+    def __init__(self, wishes: Wishes) -> None:
+        steps = wishes.steps or 0
+        self.progress = Progress(
+            _output.own_copy(sys.stderr),
+            wishes.steps and steps + WARM_UP,
+            quiet=wishes.quiet,
+            color=not wishes.no_color,
+        )
+        self.tally = StepTally()
+        self.enough = Enough(steps + WARM_UP, lambda at: variables(at.file, at.first, at.last), wishes.longer)
+        self.speaks = _ranks.rank() == 0
+        self.loaders: Loaders | None = None
+        self._wishes = wishes
+
+    def begin(self, name: str, gpu: str) -> None:
+        """The script is about to run: from now on its loaders are taken note of."""
+        if not self.speaks:
+            return
+        self.progress.begin(name, gpu, self._wishes.steps)
+        if self._wishes.loader and "torch" in sys.modules:
+            self.loaders = Loaders(self._wishes.loader_budget, self.progress.loader)
+
+    def __call__(self, mark: Mark) -> bool:
+        self.tally.add(mark)
+        self.progress.step(self.tally.count)
+        if self.loaders is not None:
+            self.loaders.step()
+        if self._wishes.steps is None:
+            return False
+        if self.enough(mark, self.tally.count):
+            return True
+        if self.tally.count == self.enough.steps:
+            self.progress.longer(self.enough.waiting_for(), self.enough.longer)
+        return False
+
+    def end(self, session: Session) -> None:
+        """The script has ended; its steps may have been made in a child."""
+        if not self.tally.count:
+            for mark in session.marks:
+                self.tally.add(mark)
+        if self.speaks:
+            self.progress.end(session, self.tally.count)
+
+
+def _plan(wishes: Wishes) -> children.Plan:
+    """What processes that the script starts record."""
+    return children.Plan(
         start=_CHILD,
         gpu=wishes.gpu,
         devices=wishes.devices,
@@ -290,15 +305,12 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
 
 
 class Conclusion:
-    """Saves and reports a session, once, and remembers the exit status that follows from it."""
+    """Saves and reports a session, and remembers the exit status that follows from it."""
 
-    def __init__(self, wishes: Wishes, progress: Progress, tally: StepTally) -> None:
+    def __init__(self, wishes: Wishes, watch: Watch) -> None:
         self.wishes = wishes
-        self.progress = progress
-        self.tally = tally
-        self.rank = _ranks.rank()
+        self.watch = watch
         self.status = 0
-        self.loaders: Loaders | None = None
         self._stream = _output.own_copy(sys.stdout)
         self._style = _output.style_for(
             self._stream,
@@ -309,35 +321,28 @@ class Conclusion:
             hints=() if wishes.output else ("-o FILE saves it",),
         )
         self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
-        self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, self.rank))
+        self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))
 
-    def look_on(self) -> None:
-        """From now on take note of the loaders that are gone through; one rank does it for all."""
-        if self.wishes.loader and self.rank == 0 and "torch" in sys.modules:
-            self.loaders = Loaders(self.wishes.loader_budget, self.progress.loader)
-
-    def __call__(self, session: Session) -> Session:
+    def __call__(self, session: Session) -> None:
         self.status = session.ending.status
-        if not self.tally.count:  # the steps were made in a child
-            for mark in session.marks:
-                self.tally.add(mark)
-        if self.rank == 0:
-            self.progress.end(session, self.tally.count)
+        self.watch.end(session)
         session = self._calibrated(session)
-        if self._output:
-            save(session, self._output)
-        # One rank speaks for all: they run the same steps.
-        found = report(session, priced=self.wishes.prices) if self.rank == 0 else None
-        if found is not None and self.loaders is not None:
-            session, found = self.loaders.examined(session, found, self.tally.count)
-            self.status = self.status or self.loaders.status
-        if self._output:
+        self._save(session)
+        found = report(session, priced=self.wishes.prices) if self.watch.speaks else None
+        loaders = self.watch.loaders
+        if found is not None and loaders is not None:
+            session, found = loaders.examined(session, found, self.watch.tally.count)
+            self.status = self.status or loaders.status
             if session.loaders:
-                save(session, self._output)
-            self.progress.saved(self._style.path(self._output))
+                self._save(session)
+        if self._output:
+            self.watch.progress.saved(self._style.path(self._output))
         if found is not None:
             self._report(found)
-        return session
+
+    def _save(self, session: Session) -> None:
+        if self._output:
+            save(session, self._output)
 
     def _calibrated(self, session: Session) -> Session:
         """The session with the times of the profile that the user named; they are saved with it."""
@@ -355,6 +360,6 @@ class Conclusion:
         _output.write(self._stream, start + renderer(self.wishes.form)(found, self._style))
         over = _gate.exceeded(found, self.wishes.max_waits, self.wishes.fail_on)
         for reason in over:
-            self.progress.problem(reason)
+            self.watch.progress.problem(reason)
         if over and not self.status:
-            self.status = 1
+            self.status = EXIT_FINDINGS

@@ -16,6 +16,9 @@ from uuid import uuid4
 import click
 
 from gapless.analyze.boundary import StepEnds
+from gapless.capture.run import run
+from gapless.capture.stopping import Stopper
+from gapless.capture.target import Target
 from gapless.commands import _gate, _output, _ranks
 from gapless.commands._leaving import leave_behind
 from gapless.commands._progress import Progress
@@ -122,12 +125,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, explain what was recorded, and return the exit status."""
     named = shlex.join(words) if module is None else shlex.join(("-m", module, *words))
     profiling_of, recipe = _prepared(wishes, f"gapless check {named}")
-    from gapless.capture.run import run
-    from gapless.capture.stopping import Stopper
-    from gapless.capture.target import Target
-
-    target = Target(words[0], words[1:]) if module is None else Target(module, words, module=True)
-    target.check()
+    target = Target.of(module, words)
     told = Told(
         _output.own_copy(sys.stderr),
         recipe.steps,
@@ -149,13 +147,12 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         target,
         profiling,
         stopper,
-        conclusion,
+        at_hard_exit=conclusion,
         own_frames=wishes.verbose,
         one_of_several=_ranks.several(),
     )
     conclusion(session)
-    if session.ending.how in ("enough-steps", "interrupted"):
-        leave_behind(told, conclusion.status)
+    leave_behind(told, session.ending, conclusion.status)
     return conclusion.status
 
 
@@ -224,21 +221,20 @@ class Conclusion:
         )
         self._ended(self.rank).unlink(missing_ok=True)
 
-    def __call__(self, session: Session) -> Session:
+    def __call__(self, session: Session) -> None:
         if self._done:
-            return session
+            return
         self._done = True
         self.status = session.ending.status
         self._ended(self.rank).touch()
         if self.rank:
-            return session  # rank 0 speaks for all
+            return  # rank 0 speaks for all
         self.told.end(session, self.profiling.steps)
         try:
             self._explain(session)
         except UnreadableInput as error:
             self.told.problem(str(error))
             self.status = self.status or EXIT_UNREADABLE
-        return session
 
     def _explain(self, session: Session) -> None:
         from gapless.analyze.profile.report import report
