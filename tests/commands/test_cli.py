@@ -118,7 +118,7 @@ def test_show_of_what_is_no_session(tmp_path, capsys):
     path.write_text('{"events": []}')
     status, out, err = run(capsys, "show", str(path))
     assert (status, out) == (3, "")
-    assert err.startswith(f"gapless: {path} is JSON but not a Gapless session")
+    assert err.startswith(f"gapless: {path} is JSON but not a saved session")
     assert run(capsys, "show", str(tmp_path / "no.json"))[0] == 3
 
 

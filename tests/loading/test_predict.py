@@ -275,12 +275,10 @@ def test_a_saved_measurement_answers_for_another_step():
 def test_a_diagnosis_comes_back_from_disk():
     made = predict.again(Diagnosis(machine=Machine(), fetch=measured(9, 9, 9).fetch), Demand(step=5.0 * MS))
     assert decode(encode(made)) == made
-    with pytest.raises(UnreadableInput, match=r"x.json is JSON but no diagnosis"):
+    with pytest.raises(UnreadableInput, match=r"x.json is JSON but not a saved diagnosis"):
         decode(b'{"format": "other"}', "x.json")
     for wrong in (b'"allowed":0', b'"others":-1', b'"together":0', b'"quota":0'):
-        with pytest.raises(
-            UnreadableInput, match=r"x\.json is not a saved diagnosis of a loader: a machine has"
-        ):
+        with pytest.raises(UnreadableInput, match=r"x\.json is a damaged diagnosis: a machine has"):
             decode(
                 b'{"format":"gapless-loader","version":1,"diagnosis":{"machine":{' + wrong + b"}}}", "x.json"
             )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
 from gapless.model import Ending, Environment, Event, Mark, Session, Site, SourceLine
-from gapless.model.session import VERSION, decode, encode, load, save
+from gapless.model.session import SAVED, decode, encode, load, save
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 numbers = st.integers(0, 2**40)
@@ -70,6 +70,7 @@ def test_what_is_saved_comes_back(session):
 
 
 A, B, C = SourceLine("a.py", 1, "f", "x"), SourceLine("a.py", 2, "g"), SourceLine("t.py", 3, "h", "", "torch")
+VERSION = SAVED.version
 SMALL = Session(
     sites=(
         Site(operator="o", mechanism="read", stack=(C, A, B)),
@@ -96,10 +97,10 @@ def test_what_is_no_text_is_spelled_out():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "run.json is not a Gapless session"),
-        (b"\x80\x81garbage", "run.json is not a Gapless session"),
-        (b"[1, 2]", "run.json is not a Gapless session"),
-        (b'{"traceEvents": []}', "run.json is JSON but not a Gapless session"),
+        (b"", "run.json is not a saved session"),
+        (b"\x80\x81garbage", "run.json is not a saved session"),
+        (b"[1, 2]", "run.json is not a saved session"),
+        (b'{"traceEvents": []}', "run.json is JSON but not a saved session"),
         (
             b'{"format": "gapless-session", "version": %d}' % (VERSION + 1),
             f"run.json is a session of version {VERSION + 1}; this Gapless reads up to {VERSION}: upgrade it",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from gapless.errors import UnreadableInput
 
+Value = TypeVar("Value")
+Name = str | os.PathLike[str]
 
-def write_whole(data: bytes, path: str | os.PathLike[str]) -> None:
+
+def write_whole(data: bytes, path: Name) -> None:
     """Write `data` to `path`, whole or not at all.
 
     Raises:
@@ -24,7 +31,7 @@ def write_whole(data: bytes, path: str | os.PathLike[str]) -> None:
         raise UnreadableInput(f"cannot write {target}: {error.strerror or error}") from None
 
 
-def read_whole(path: str | os.PathLike[str]) -> bytes:
+def read_whole(path: Name) -> bytes:
     """What `path` holds.
 
     Raises:
@@ -34,3 +41,89 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from None
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    version: int = 0
+
+
+class Saved(Generic[Value]):
+    """A kind of file: JSON that begins with `format` and `version`, and has the fields of `document`.
+
+    `noun` is what messages call it. `pack` gives the fields of a value, `unpack` the value again, or raises
+    what says why it is damaged.
+    """
+
+    def __init__(
+        self,
+        noun: str,
+        format: str,
+        version: int,
+        document: type[msgspec.Struct],
+        pack: Callable[[Value], dict[str, Any]],
+        unpack: Callable[[Any], Value],
+    ) -> None:
+        self.noun, self.format, self.version, self.document = noun, format, version, document
+        self._pack, self._unpack = pack, unpack
+
+    def encode(self, value: Value) -> bytes:
+        """`value` as JSON bytes; :meth:`decode` gives an equal one back."""
+        document = self.document(format=self.format, version=self.version, **self._pack(value))
+        try:
+            return msgspec.json.encode(document)
+        except UnicodeEncodeError:
+            # Arguments and paths may hold bytes that are not text; JSON cannot, so they are spelled out.
+            return msgspec.json.encode(_spelled(msgspec.to_builtins(document)))
+
+    def decode(self, data: bytes, name: str = "") -> Value:
+        """The value in `data`; `name` stands for it in messages.
+
+        Raises:
+            UnreadableInput: it holds none, or one of a version that this Gapless does not know.
+        """
+        name = name or self.noun
+        try:
+            head = msgspec.json.decode(data, type=_Head)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UnreadableInput(f"{name} is not a saved {self.noun}: {error}") from None
+        if head.format != self.format:
+            raise UnreadableInput(
+                f'{name} is JSON but not a saved {self.noun} (no "format": "{self.format}")'
+            )
+        if not 1 <= head.version <= self.version:
+            raise UnreadableInput(
+                f"{name} is a {self.noun} of version {head.version}; "
+                f"this Gapless reads up to {self.version}: upgrade it"
+            )
+        try:
+            return self._unpack(msgspec.json.decode(data, type=self.document))
+        except (msgspec.DecodeError, IndexError, TypeError, ValueError) as error:
+            raise UnreadableInput(f"{name} is a damaged {self.noun}: {error}") from None
+
+    def save(self, value: Value, path: Name) -> None:
+        """Write `value` to `path`, whole or not at all.
+
+        Raises:
+            UnreadableInput: `path` cannot be written.
+        """
+        write_whole(self.encode(value), path)
+
+    def load(self, path: Name) -> Value:
+        """What was saved at `path`.
+
+        Raises:
+            UnreadableInput: no such file, or :meth:`decode` refuses it.
+        """
+        return self.decode(read_whole(path), str(path))
+
+
+def _spelled(value: Any) -> Any:
+    """`value` with what UTF-8 cannot hold written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_spelled(key): _spelled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(item) for item in value]
+    return value

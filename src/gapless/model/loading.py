@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
-from gapless.errors import UnreadableInput
-from gapless.model._disk import read_whole, write_whole
+from gapless.model._disk import Saved
 from gapless.model.loading_feed import Around, Begin, Column, Padding
 from gapless.model.loading_mistakes import Verification
 from gapless.model.source import SourceLine
-
-FORMAT = "gapless-loader"
-VERSION = 1
 
 _CLEARLY, _LOOKS = 0.8, 5
 _COMPUTES = 0.1
@@ -356,36 +350,13 @@ class _Document(msgspec.Struct, kw_only=True):
     diagnosis: Diagnosis = Diagnosis()
 
 
-def encode(diagnosis: Diagnosis) -> bytes:
-    """`diagnosis` as JSON bytes; :func:`decode` gives an equal one back."""
-    return msgspec.json.encode(_Document(format=FORMAT, version=VERSION, diagnosis=diagnosis))
-
-
-def decode(data: bytes, name: str = "diagnosis") -> Diagnosis:
-    """The diagnosis in `data`; `name` stands for it in messages.
-
-    Raises:
-        UnreadableInput: `data` holds none, or one of a version this Gapless does not know.
-    """
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableInput(f"{name} is not a saved diagnosis of a loader: {error}") from None
-    if document.format != FORMAT:
-        raise UnreadableInput(f'{name} is JSON but no diagnosis of a loader (no "format": "{FORMAT}")')
-    if not 1 <= document.version <= VERSION:
-        raise UnreadableInput(
-            f"{name} is a diagnosis of version {document.version}; "
-            f"this Gapless reads up to {VERSION}: upgrade it"
-        )
-    return document.diagnosis
-
-
-def save(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """Write `diagnosis` to `path`, whole or not at all."""
-    write_whole(encode(diagnosis), path)
-
-
-def load(path: str | os.PathLike[str]) -> Diagnosis:
-    """Read what :func:`save` wrote."""
-    return decode(read_whole(path), str(path))
+SAVED: Saved[Diagnosis] = Saved(
+    "diagnosis",
+    "gapless-loader",
+    1,
+    _Document,
+    pack=lambda diagnosis: {"diagnosis": diagnosis},
+    unpack=lambda document: document.diagnosis,
+)
+"""A diagnosis, as it is saved."""
+encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from gapless.errors import UnreadableInput
-from gapless.model._disk import read_whole, write_whole
+from gapless.model._disk import Saved
 from gapless.model.memory_answer import Refusal
 from gapless.model.memory_calls import CallTimes, DriverCalls
 from gapless.model.source import SourceLine, Stack, user_line
@@ -182,55 +180,6 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return user_line(self.stack(place))
 
 
-FORMAT = "gapless-memory"
-VERSION = 1
-
-
-class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
-    format: str = ""
-    version: int = 0
-    runs: tuple[MemoryRun, ...] = ()
-
-
-def encode(runs: Sequence[MemoryRun]) -> bytes:
-    """`runs` as JSON bytes; :func:`decode` gives equal ones back."""
-    return msgspec.json.encode(_Document(format=FORMAT, version=VERSION, runs=tuple(runs)))
-
-
-def decode(data: bytes, name: str = "memory run") -> tuple[MemoryRun, ...]:
-    """The runs in `data`; `name` stands for it in messages.
-
-    Raises:
-        UnreadableInput: `data` holds no saved memory run, or one of a version this Gapless does not know.
-    """
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableInput(f"{name} is not a saved memory run: {error}") from None
-    if document.format != FORMAT:
-        raise UnreadableInput(f'{name} is JSON but not a saved memory run (no "format": "{FORMAT}")')
-    if not 1 <= document.version <= VERSION:
-        raise UnreadableInput(
-            f"{name} is a memory run of version {document.version}; "
-            f"this Gapless reads up to {VERSION}: upgrade it"
-        )
-    for run in document.runs:
-        problem = check(run)
-        if problem:
-            raise UnreadableInput(f"{name} is a damaged memory run: {problem}")
-    return document.runs
-
-
-def save(runs: Sequence[MemoryRun], path: str | os.PathLike[str]) -> None:
-    """Write `runs` to `path`, whole or not at all."""
-    write_whole(encode(runs), path)
-
-
-def load(path: str | os.PathLike[str]) -> tuple[MemoryRun, ...]:
-    """Read what :func:`save` wrote."""
-    return decode(read_whole(path), str(path))
-
-
 def check(run: MemoryRun) -> str:
     """What is wrong with `run`; "" where it can be replayed."""
     rows = len(run.action)
@@ -282,3 +231,24 @@ def _lives(run: MemoryRun) -> str:
         elif action == DONE and ident not in seen:
             return f"{ident} is done and was never allocated"
     return ""
+
+
+class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
+    format: str = ""
+    version: int = 0
+    runs: tuple[MemoryRun, ...] = ()
+
+
+def _sound(document: _Document) -> Sequence[MemoryRun]:
+    for run in document.runs:
+        problem = check(run)
+        if problem:
+            raise ValueError(problem)
+    return document.runs
+
+
+SAVED: Saved[Sequence[MemoryRun]] = Saved(
+    "memory run", "gapless-memory", 1, _Document, pack=lambda runs: {"runs": tuple(runs)}, unpack=_sound
+)
+"""Runs of one process, a device each, as they are saved."""
+encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

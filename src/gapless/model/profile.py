@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from gapless.errors import UnreadableInput
-from gapless.model._disk import read_whole, write_whole
+from gapless.model._disk import Saved
 from gapless.model.event import Site
 from gapless.model.lanes import Lanes
 
@@ -320,54 +318,19 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-FORMAT = "gapless-profile"
-VERSION = 1
-
-
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     format: str = ""
     version: int = 0
     profiles: tuple[Profile, ...] = ()
 
 
-def encode(profiles: Sequence[Profile]) -> bytes:
-    """`profiles` (those of one run) as JSON bytes; :func:`decode` gives equal ones back."""
-    return msgspec.json.encode(_Document(format=FORMAT, version=VERSION, profiles=tuple(profiles)))
-
-
-def decode(data: bytes, name: str = "profile") -> tuple[Profile, ...]:
-    """The profiles in `data`; `name` stands for it in messages.
-
-    Raises:
-        UnreadableInput: `data` holds no saved profile, or one of a version this Gapless does not know.
-    """
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableInput(f"{name} is not a saved profile: {error}") from None
-    if document.format != FORMAT:
-        raise UnreadableInput(f'{name} is JSON but not a saved profile (no "format": "{FORMAT}")')
-    if not 1 <= document.version <= VERSION:
-        raise UnreadableInput(
-            f"{name} is a profile of version {document.version}; "
-            f"this Gapless reads up to {VERSION}: upgrade it"
-        )
-    return document.profiles
-
-
-def save(profiles: Sequence[Profile], path: str | os.PathLike[str]) -> None:
-    """Write `profiles` to `path`, whole or not at all.
-
-    Raises:
-        UnreadableInput: `path` cannot be written.
-    """
-    write_whole(encode(profiles), path)
-
-
-def load(path: str | os.PathLike[str]) -> tuple[Profile, ...]:
-    """The profiles saved at `path`.
-
-    Raises:
-        UnreadableInput: no such file, or not a saved profile.
-    """
-    return decode(read_whole(path), str(path))
+SAVED: Saved[Sequence[Profile]] = Saved(
+    "profile",
+    "gapless-profile",
+    1,
+    _Document,
+    pack=lambda profiles: {"profiles": tuple(profiles)},
+    unpack=lambda document: document.profiles,
+)
+"""Profiles of one run, as they are saved."""
+encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gapless.errors import UnreadableInput
-from gapless.model._disk import read_whole, write_whole
+from gapless.model._disk import Saved
 from gapless.model.event import Event, Mark, Site
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.programme import Programme
 from gapless.model.source import SourceLine, Stack
-
-FORMAT = "gapless-session"
-VERSION = 1
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -93,11 +88,6 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     unknown: tuple[str, ...] = ()
 
 
-class _Head(msgspec.Struct):
-    format: str = ""
-    version: int = 0
-
-
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A session on disk: each source line and each stack is named once.
 
@@ -138,56 +128,11 @@ class _Interner:
             yield row
 
 
-def encode(session: Session) -> bytes:
-    """`session` as JSON bytes; :func:`decode` gives an equal one back."""
+def _pack(session: Session) -> dict[str, Any]:
     interner = _Interner()
     rows = {part: list(interner.rows(getattr(session, part), fields)) for part, fields in _STACKS.items()}
-    document = _Document(
-        format=FORMAT,
-        version=VERSION,
-        lines=tuple(interner.lines),
-        stacks=tuple(interner.stacks),
-        session=msgspec.structs.replace(session, sites=(), marks=()),
-        **rows,
-    )
-    try:
-        return msgspec.json.encode(document)
-    except UnicodeEncodeError:
-        # Arguments and paths may hold bytes that are not text; JSON cannot, so they are spelled out.
-        return msgspec.json.encode(_spelled(msgspec.to_builtins(document)))
-
-
-def _spelled(value: Any) -> Any:
-    """`value` with what UTF-8 cannot hold written as escapes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {key: _spelled(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled(item) for item in value]
-    return value
-
-
-def decode(data: bytes, name: str = "session") -> Session:
-    """The session in `data`; `name` stands for it in messages.
-
-    Raises:
-        UnreadableInput: `data` is not a session, or of a version this Gapless does not know.
-    """
-    try:
-        head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableInput(f"{name} is not a Gapless session: {error}") from None
-    if head.format != FORMAT:
-        raise UnreadableInput(f'{name} is JSON but not a Gapless session (no "format": "{FORMAT}")')
-    if not 1 <= head.version <= VERSION:
-        raise UnreadableInput(
-            f"{name} is a session of version {head.version}; this Gapless reads up to {VERSION}: upgrade it"
-        )
-    try:
-        return _restore(msgspec.json.decode(data, type=_Document))
-    except (msgspec.DecodeError, UnicodeDecodeError, IndexError, TypeError) as error:
-        raise UnreadableInput(f"{name} is a damaged session: {error}") from None
+    own = msgspec.structs.replace(session, sites=(), marks=())
+    return {"lines": tuple(interner.lines), "stacks": tuple(interner.stacks), "session": own, **rows}
 
 
 Row = TypeVar("Row", Site, Mark)
@@ -219,19 +164,6 @@ def _restore(document: _Document) -> Session:
     return session
 
 
-def save(session: Session, path: str | os.PathLike[str]) -> None:
-    """Write `session` to `path`, whole or not at all.
-
-    Raises:
-        UnreadableInput: `path` cannot be written.
-    """
-    write_whole(encode(session), path)
-
-
-def load(path: str | os.PathLike[str]) -> Session:
-    """The session saved at `path`.
-
-    Raises:
-        UnreadableInput: no such file, or not a session.
-    """
-    return decode(read_whole(path), str(path))
+SAVED: Saved[Session] = Saved("session", "gapless-session", 1, _Document, _pack, _restore)
+"""A session, as it is saved."""
+encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

@@ -30,10 +30,15 @@ class Kind(NamedTuple):
 
 KINDS = {
     "report": Kind(json.FORMAT, json.VERSION, Report, True, "every command with -f json"),
-    "loader": Kind(loading.FORMAT, loading.VERSION, loading._Document, False, "gapless loader -o FILE"),
-    "session": Kind(session.FORMAT, session.VERSION, session._Document, False, "gapless check -o FILE"),
-    "profile": Kind(profile.FORMAT, profile.VERSION, profile._Document, False, "gapless trace -o FILE"),
-    "memory": Kind(memory.FORMAT, memory.VERSION, memory._Document, False, "gapless memory -o FILE"),
+    **{
+        name: Kind(saved.format, saved.version, saved.document, False, command)
+        for name, saved, command in (
+            ("loader", loading.SAVED, "gapless loader -o FILE"),
+            ("session", session.SAVED, "gapless check -o FILE"),
+            ("profile", profile.SAVED, "gapless trace -o FILE"),
+            ("memory", memory.SAVED, "gapless memory -o FILE"),
+        )
+    },
 }
 
 
