@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gapless.model import Finding, Report, SourceLine, Table, Verdict
-from gapless.model.table import Column, Row
+from gapless.model.table import Cell, Row, table
 from gapless.model.verdict import Level
 from gapless.model.wording import count, duration, in_column, percent
 
@@ -115,38 +115,32 @@ def _findings(ranked: Sequence[Shared], reports: Sequence[Report]) -> Table:
     """Finding × runs × GPU time lost; a column only where a run has such a number."""
     total = _total(reports)
     saved, syncs = any(one.saved for one in ranked), any(one.syncs for one in ranked)
-    columns = [Column("", "text"), Column("runs")]
-    columns += [Column("GPU idle"), Column("of all steps"), Column("", "drawn")] if total else []
-    columns += [Column("one saves per step, up to")] if saved else []
-    columns += [Column("syncs per step, up to")] if syncs else []
-    columns.append(Column("most in", "text"))
+    columns = ["runs"]
+    columns += ["GPU idle", "of all steps", "~"] if total else []
+    columns += ["one saves per step, up to"] if saved else []
+    columns += ["syncs per step, up to"] if syncs else []
     longest = max((one.idle for one in ranked), default=0) or 1
     rows = []
     for one in ranked:
-        cells: list[str | float | SourceLine] = [
-            f"{one.code} {one.name}",
-            f"{len(one.runs)} of {len(reports)}",
-        ]
+        cells: list[Cell] = [f"{one.code} {one.name}", f"{len(one.runs)} of {len(reports)}"]
         if total:
             told = (duration(one.idle), percent(one.idle / total)) if one.idle else ("", "")
             cells += [*told, one.idle / longest]
         cells += [duration(one.saved) if one.saved else ""] if saved else []
         cells += [in_column(one.syncs) if one.syncs else ""] if syncs else []
         rows.append(Row((*cells, named(reports[one.most]))))
-    return Table(title="Finding", columns=tuple(columns), rows=tuple(rows), shown=SHOWN, where="before")
+    return table("Finding", " | ".join([*columns, "<most in"]), rows, shown=SHOWN, where="before")
 
 
 def _runs(reports: Sequence[Report]) -> Table:
     """One row for each run, in their order."""
     profiled = any(one.profile is not None for one in reports)
     checked = any(one.profile is None and one.steps.seen for one in reports)
-    columns = [Column("", "text")]
-    columns += [Column("step"), Column("GPU idle")] if profiled else []
-    columns += [Column("syncs per step")] if checked else []
-    columns.append(Column("findings"))
+    columns = ["step", "GPU idle"] if profiled else []
+    columns += ["syncs per step"] if checked else []
     rows = []
     for one in reports:
-        cells: list[str | SourceLine] = [named(one)]
+        cells: list[Cell] = [named(one)]
         steps = one.profile.steps if one.profile is not None else None
         if profiled:
             known = one.profile is not None and steps is not None and steps.total > 0
@@ -154,7 +148,7 @@ def _runs(reports: Sequence[Report]) -> Table:
         if checked:
             cells.append(in_column(one.steps.waits_per_step) if one.steps.seen else "")
         rows.append(Row((*cells, str(len(one.findings)))))
-    return Table(title="Run", columns=tuple(columns), rows=tuple(rows), shown=SHOWN, where="before")
+    return table("Run", " | ".join([*columns, "findings"]), rows, shown=SHOWN, where="before")
 
 
 def named(report: Report) -> SourceLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -47,12 +48,17 @@ class Table(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def text(name: str = "") -> Column:
-    """A column of text."""
-    return Column(name, "text")
+_KINDS: dict[str, Literal["text", "number", "drawn"]] = {"<": "text", ">": "number", "~": "drawn"}
 
 
-def table(title: str, columns: str, rows: list[Row], **more: object) -> Table:
-    """A table whose first column is text, and whose other `columns`, parted by ``|``, are numbers."""
+def table(title: str, columns: str, rows: Iterable[Row], **more: object) -> Table:
+    """A table whose first column is text; the other `columns` are parted by ``|``.
+
+    What begins with ``<`` is text, with ``~`` drawn; the rest, and what begins with ``>``, are numbers.
+
+    >>> [(one.name, one.kind) for one in table("", "<at | bytes | ~", ()).columns]
+    [('', 'text'), ('at', 'text'), ('bytes', 'number'), ('', 'drawn')]
+    """
     names = [part.strip() for part in columns.split("|")] if columns else []
-    return Table(title=title, columns=(text(), *map(Column, names)), rows=tuple(rows), **more)  # type: ignore[arg-type]
+    made = (Column(name.lstrip("<>~"), _KINDS.get(name[:1], "number")) for name in names)
+    return Table(title=title, columns=(Column("", "text"), *made), rows=tuple(rows), **more)  # type: ignore[arg-type]

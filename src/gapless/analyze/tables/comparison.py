@@ -20,8 +20,8 @@ from gapless.model.comparison import (
     WorkChange,
     scale,
 )
-from gapless.model.memory_comparison import MemoryComparison, OwnerChange
-from gapless.model.table import Column, Row
+from gapless.model.memory_comparison import MemoryComparison
+from gapless.model.table import Row, table
 from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, part, rate
 
 
@@ -69,28 +69,20 @@ def _kinds(made: MemoryComparison) -> Table:
 
 
 def _owners(made: MemoryComparison) -> Table:
-    columns = (
-        Column("", "text"),
-        Column("at", "text"),
-        Column("", "text"),
-        Column("before"),
-        Column("after"),
+    rows = (
+        Row(
+            (*owner(one.owner), *(binary_size(held) if held else "-" for held in (one.before, one.after))),
+            "bad" if one.change > 0 else "good",
+        )
+        for one in made.owners
     )
-    rows = tuple(
-        Row((*owner(one.owner), *_held(one)), "bad" if one.change > 0 else "good") for one in made.owners
-    )
-    return Table(
-        title="At the peak, by owner", columns=columns, rows=rows, shown=SHOWN, rest="more that changed"
-    )
-
-
-def _held(one: OwnerChange) -> tuple[str, str]:
-    return tuple(binary_size(held) if held else "-" for held in (one.before, one.after))  # type: ignore[return-value]
+    columns = "<at | < | before | after"
+    return table("At the peak, by owner", columns, rows, shown=SHOWN, rest="more that changed")
 
 
 def _sides(made: Comparison) -> Table:
-    rows = tuple(Row((name, _side(side))) for name, side in (("before", made.before), ("after", made.after)))
-    return Table(title="", columns=(Column("", "text"), Column("", "text")), rows=rows, where="before")
+    rows = (Row((name, _side(side))) for name, side in (("before", made.before), ("after", made.after)))
+    return table("", "<", rows, where="before")
 
 
 def _side(side: Side) -> str:
@@ -186,17 +178,9 @@ def _findings(made: Comparison) -> Table:
     changed = [one for one in made.findings if one.state != "same"]
     rows = [_finding(made, one) for one in changed]
     same = len(made.findings) - len(changed)
-    columns = (
-        Column("", "text"),
-        Column("", "text"),
-        Column("at", "text"),
-        Column("before"),
-        Column("after"),
-    )
     notes = (f"{count(same, 'finding')} as before",) if same else ()
-    return Table(
-        title="Findings", columns=columns, rows=tuple(rows), shown=SHOWN, rest="changed too", notes=notes
-    )
+    columns = "< | <at | before | after"
+    return table("Findings", columns, rows, shown=SHOWN, rest="changed too", notes=notes)
 
 
 def _finding(made: Comparison, one: FindingChange) -> Row:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.model import Table
 from gapless.model.loading import Diagnosis, Prediction, Seen
 from gapless.model.loading_mistakes import Verification
-from gapless.model.table import Column, Row, Tone, table
+from gapless.model.table import Row, Tone, table
 from gapless.model.wording import count, duration, percent, size
 
 _SHOWN = 500
@@ -59,9 +59,8 @@ def _facts(made: Diagnosis) -> Iterator[str]:
 
 
 def _lines(made: Diagnosis) -> Table:
-    rows = tuple(Row((one.line, percent(one.share), one.line.code)) for one in made.hot)
-    columns = (Column("", "text"), Column("share"), Column("", "text"))
-    return Table(title="Where making batches takes its time", columns=columns, rows=rows)
+    rows = (Row((one.line, percent(one.share), one.line.code)) for one in made.hot)
+    return table("Where making batches takes its time", "share | <", rows)
 
 
 def _settings(made: Diagnosis) -> Table:
@@ -73,13 +72,12 @@ def _settings(made: Diagnosis) -> Table:
 
     order = sorted(made.predictions, key=lambda one: not usual(one))
     shown = sum(usual(one) for one in made.predictions)
-    rows = tuple(_setting(one, made) for one in order)
-    names = ("prefetch", "step", "waiting", "ready", "first batch", "memory")
-    columns = (Column("", "text"), *map(Column, names), Column("", "text"))
+    rows = (_setting(one, made) for one in order)
+    columns = "prefetch | step | waiting | ready | first batch | memory | <"
     bounds = ", ".join(f"{one.stage} {duration(one.least)}" for one in made.bounds if one.least >= 1_000)
     notes = (f"no step is shorter than: {bounds}",) if bounds else ()
     title = "num_workers" if made.doubt is None else "num_workers, not reliable"
-    return Table(title=title, columns=columns, rows=rows, shown=shown, rest="settings", notes=notes)
+    return table(title, columns, rows, shown=shown, rest="settings", notes=notes)
 
 
 def _setting(one: Prediction, made: Diagnosis) -> Row:

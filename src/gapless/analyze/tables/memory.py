@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gapless.model import SourceLine, Table
 from gapless.model.memory_report import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
-from gapless.model.table import Cell, Column, Row, Tone, table
+from gapless.model.table import Cell, Row, Tone, table
 from gapless.model.wording import TENSORS, binary_size, change, count, duration, percent
 
 SHOWN = 8
@@ -27,17 +27,15 @@ def _curve(made: MemoryReport) -> Table | None:
     top = max(made.curve.reserved, default=0)
     if len(made.curve.event) < 2 or not top:
         return None
-    rows = tuple(
-        Row((name, tuple(value / top for value in values), binary_size(max(values))), tone)
-        for name, values, tone in _curves(made)
+    curves: tuple[tuple[str, tuple[int, ...], Tone], ...] = (
+        ("reserved", made.curve.reserved, ""),
+        ("allocated", made.curve.allocated, "good"),
     )
-    columns = (Column("", "text"), Column("", "drawn"), Column("at most"))
-    return Table(title="Memory", columns=columns, rows=rows, where="before")
-
-
-def _curves(made: MemoryReport) -> Iterator[tuple[str, Sequence[int], Tone]]:
-    yield "reserved", made.curve.reserved, ""
-    yield "allocated", made.curve.allocated, "good"
+    rows = (
+        Row((name, tuple(value / top for value in values), binary_size(max(values))), tone)
+        for name, values, tone in curves
+    )
+    return table("Memory", "~ | at most", rows, where="before")
 
 
 def _owners(made: MemoryReport) -> Table | None:
@@ -51,16 +49,14 @@ def _owners(made: MemoryReport) -> Table | None:
         for one in peak.owners
     ]
     rest = total - sum(one.bytes for one in peak.owners)
-    rows += (
-        [Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim")] if rest > 0 else []
-    )
-    names = (Column("at", "text"), Column("", "text"), Column("tensors"), Column("bytes"), Column("share"))
+    if rest > 0:
+        rows.append(Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim"))
     title = "At the peak" if made.failing is None else "When the request failed"
     told = f"{title}, {when(peak, made)}: {binary_size(peak.allocated)} allocated"
-    return Table(
-        title=told,
-        columns=(Column("", "text"), *names),
-        rows=tuple(rows),
+    return table(
+        told,
+        "<at | < | tensors | bytes | share",
+        rows,
         shown=SHOWN,
         rest="owners",
         notes=tuple(_held(made, peak, total)),
@@ -162,7 +158,7 @@ def _driver(made: MemoryReport) -> Table:
         rows.append(Row(("replay", _fidelity(made)), "" if made.fidelity.exact else "bad"))
     if made.largest is not None:
         rows.append(Row(("largest batch", _largest(made.largest)), "" if made.largest.batch else "bad"))
-    return Table(title="The allocator", columns=(Column("", "text"), Column("", "text")), rows=tuple(rows))
+    return table("The allocator", "<", rows)
 
 
 def idle(height: Moment) -> str:
@@ -307,8 +303,6 @@ def _growth(made: MemoryReport) -> Table:
     rows = []
     for one in made.growth:
         name, at, kind = owner(Owner(line=one.line, operator=one.operator, kind=one.kind, bytes=one.bytes))
-        cells = (name, at, kind, binary_size(one.bytes), f"{one.tensors:g}", str(one.steps))
-        rows.append(Row(cells))
-    texts = (Column("", "text"), Column("at", "text"), Column("", "text"))
-    columns = (*texts, Column("per step"), Column("tensors"), Column("steps"))
-    return Table(title="What grows from step to step", columns=columns, rows=tuple(rows), shown=SHOWN)
+        rows.append(Row((name, at, kind, binary_size(one.bytes), f"{one.tensors:g}", str(one.steps))))
+    columns = "<at | < | per step | tensors | steps"
+    return table("What grows from step to step", columns, rows, shown=SHOWN)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
-from gapless.model.table import Column, Row, Tone, table
+from gapless.model.table import Row, Tone, table
 from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
 
 _LEAST = 0.0005
@@ -30,16 +30,14 @@ def _split(profile: Profile, per: int) -> Table | None:
         return None
     parts = [(label, getattr(profile.split, name), name) for name, label in PARTS]
     longest = max(time for _, time, _ in parts) or 1
-    rows = tuple(
+    rows = (
         Row((label, f"{100 * time / total:.1f} %", duration(time / per), time / longest), _tone(name))
         for label, time, name in parts
         if time / total >= _LEAST
     )
     step = "the recorded time" if profile.steps.source == "span" else "a step"
-    columns = (Column("", "text"), Column("share"), Column(f"of {step}"), Column("", "drawn"))
-    return Table(
-        title=f"Where {step} goes", columns=columns, rows=rows, where="before", notes=tuple(_idle(profile))
-    )
+    notes = tuple(_idle(profile))
+    return table(f"Where {step} goes", f"share | of {step} | ~", rows, where="before", notes=notes)
 
 
 def _tone(part: str) -> Tone:
@@ -150,8 +148,7 @@ def _lines(profile: Profile, per: int) -> Table | None:
         for one in profile.lines
         if one.site.line is not None
     ]
-    columns = (Column("", "text"), Column("operator", "text"), Column("GPU time"), Column("kernels"))
-    return Table(title="Launched at", columns=columns, rows=tuple(rows[:_ROWS]), shown=0)
+    return table("Launched at", "<operator | GPU time | kernels", rows[:_ROWS], shown=0)
 
 
 def _prices(prices: Prices | None) -> Table | None:

@@ -8,7 +8,7 @@ from gapless.analyze.tables.sides import SHOWN, measured, sided
 from gapless.model import Table
 from gapless.model.comparison import Measure, scale
 from gapless.model.proof import CaseResult, Difference, Proof, Sweep, Timing
-from gapless.model.table import Column, Row, Tone
+from gapless.model.table import Row, Tone, table
 from gapless.model.wording import rate
 
 _OUTCOMES = {
@@ -27,11 +27,6 @@ def tables(made: Proof) -> tuple[Table, ...]:
     return tuple(one for one in found if one.rows)
 
 
-def _two(title: str, rows: list[Row], **more: object) -> Table:
-    columns = (Column("", "text"), Column("", "text"))
-    return Table(title=title, columns=columns, rows=tuple(rows), **more)  # type: ignore[arg-type]
-
-
 def _sides(made: Proof) -> Table:
     kinds = {outcome: sum(one.outcome == outcome for one in made.cases) for outcome in _OUTCOMES}
     told = (
@@ -41,12 +36,12 @@ def _sides(made: Proof) -> Table:
     rows.append(Row(("cases", told + (f", on {made.device}" if made.device else ""))))
     if made.again:
         rows.append(Row(("again", made.again), "command"))
-    return _two("", rows, where="before")
+    return table("", "<", rows, where="before")
 
 
 def _differences(made: Proof) -> Table:
     rows = [Row((case.name, difference(one)), "bad") for case in made.failed for one in case.differences]
-    return _two("Not the same", rows, shown=3, rest="more", where="before")
+    return table("Not the same", "<", rows, shown=3, rest="more", where="before")
 
 
 def difference(one: Difference) -> str:
@@ -72,7 +67,7 @@ def _cases(made: Proof) -> Table:
         return case.outcome + (f": {case.why}" if case.why else "")
 
     rows = [Row((case.name, told(case)), _TONES.get(case.outcome, "dim")) for case in made.cases]
-    return _two("Cases", rows, shown=0)
+    return table("Cases", "<", rows, shown=0)
 
 
 def _costs(made: Proof) -> Table:
@@ -118,8 +113,7 @@ def _where(made: Proof) -> Table:
         Row((one.line or one.place, f"{one.code} {one.name}", rate(one.frequency.per_step, "sync", "call")))
         for one in (made.costs[0].findings if made.costs else ())
     ]
-    columns = (Column("", "text"), Column("", "text"), Column(""))
-    return Table(title="Where it waited before", columns=columns, rows=tuple(rows), shown=SHOWN)
+    return table("Where it waited before", "< | >", rows, shown=SHOWN)
 
 
 def _sweep(sweep: Sweep) -> Table:
@@ -134,10 +128,9 @@ def _sweep(sweep: Sweep) -> Table:
         around = f"{time.ratio.low:.2f}–{time.ratio.high:.2f}"
         tone: Tone = "" if row.same else "bad"
         rows.append(Row((str(row.value), *sides, f"{time.ratio.median:.2f}", around, faster), tone))
-    names = ("before", "after", "quotient", "99 %", "faster")
-    columns = (Column("", "text"), *map(Column, names))
     title = f"{sweep.key}; {clock}, {unit.name}"
-    return Table(title=title, columns=columns, rows=tuple(rows), notes=tuple(_crossings(sweep)))
+    columns = "before | after | quotient | 99 % | faster"
+    return table(title, columns, rows, notes=tuple(_crossings(sweep)))
 
 
 def _crossings(sweep: Sweep) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gapless.analyze.tables.memory import tables as memory_tables
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
-from gapless.model.table import Column, Row
+from gapless.model.table import Row, table
 from gapless.model.wording import duration, number, part, reach
 
 _OUTSIDE = ("phase", "evaluation", "first-step", "set-up", "after")
@@ -31,8 +31,7 @@ def _outside(report: Report) -> Table | None:
         if members[0].frequency.rare:
             name += f" ({sum(one.frequency.total for one in members)} in all)"
         rows.append(Row((name, number(waits), _places(members))))
-    columns = (Column("", "text"), Column("syncs"), Column("at", "text"))
-    return Table(title="Other than in each step", columns=columns, rows=tuple(rows)) if rows else None
+    return table("Other than in each step", "syncs | <at", rows) if rows else None
 
 
 def _part(often: Frequency) -> str:
@@ -68,5 +67,4 @@ def _estimate(report: Report) -> Table | None:
         Row(("all syncs together cost up to", duration(one.saved.most))),
     ]
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
-    columns = (Column("", "text"), Column(""))
-    return Table(title=f"Estimate for {one.gpu}", columns=columns, rows=tuple(rows), shown=0, notes=notes)
+    return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=notes)
