@@ -23,7 +23,7 @@ from gapless.memory.report import report
 from gapless.memory.sizes import MIB
 from gapless.memory.snapshot import of_bytes, of_value
 from gapless.memory.unpack import gunzipped
-from gapless.model.memory import MemoryRun
+from gapless.model.memory import MemoryRun, check
 
 STOP = pickle.STOP
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -124,7 +124,7 @@ WHERE = [places(one) for one in EXAMPLES]
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, len(EXAMPLES) - 1), st.integers(0, 1 << 16), st.sampled_from("dro"), ODD)
 def test_values_that_are_others(number, at, how, odd):
-    """What is read all the same can be replayed."""
+    """What is read all the same is a sound run, and can be replayed."""
     value = copy.deepcopy(EXAMPLES[number])
     path = WHERE[number][at % len(WHERE[number])]
     held: Any = value
@@ -136,8 +136,9 @@ def test_values_that_are_others(number, at, how, odd):
         held.append(held[path[-1]])
     else:
         held[path[-1]] = odd
-    for run in runs_of(value):
-        report(run)
+    runs = runs_of(value)
+    assert [check(run) for run in runs] == [""] * len(runs)
+    assert all(report(run).sentence for run in runs)
 
 
 # Bombs --------------------------------------------------------------------------------------------

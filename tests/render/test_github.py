@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
 
+from gapless.model.finding import Spot
 from gapless.render import Style, renderer
 from gapless.render.github import command
 
@@ -39,6 +41,18 @@ def test_a_line_for_each_finding():
     assert properties == {"file": "train.py", "line": "50", "title": "GAP141 torchmetrics-nan-check"}
     assert "2× in every step" in message
     assert 'Instead: `nan_strategy="disable"`.' in message
+
+
+def test_each_line_of_a_finding_that_one_change_mends_is_annotated():
+    made = example()
+    first = made.findings[0]
+    at = [msgspec.structs.replace(first.line, line=line) for line in (50, 53, 61)]
+    merged = msgspec.structs.replace(first, spots=tuple(Spot(line=line) for line in at))
+    text = renderer("github")(msgspec.structs.replace(made, findings=(merged,)), STYLE)
+    found = [read(line) for line in text.splitlines()][1:4]
+    assert [properties["line"] for _, properties, _ in found] == ["50", "53", "61"]
+    assert {properties["title"] for _, properties, _ in found} == {"GAP141 torchmetrics-nan-check"}
+    assert found[2][2].startswith("The change at train.py:50 mends this line, too. Instead: ")
 
 
 def test_what_has_no_place_in_the_repository_names_it_in_words():

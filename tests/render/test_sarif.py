@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
 
 from gapless.model import Ending, Finding, Frequency, Report, SourceLine, Verdict
+from gapless.model.finding import Spot
 from gapless.render import Style, renderer, together
 from gapless.render.sarif import FINGERPRINT, fingerprints
 from gapless.rules import rule
@@ -69,7 +70,7 @@ def assert_result(result: dict[str, Any], rules: list[dict[str, Any]], bases: se
     assert result["partialFingerprints"][FINGERPRINT]
     assert len(result["locations"]) == 1  # a service refuses a result without a place
     frames = [frame["location"] for stack in result.get("stacks", ()) for frame in stack["frames"]]
-    for location in [*result["locations"], *frames]:
+    for location in [*result["locations"], *result.get("relatedLocations", ()), *frames]:
         artifact = location["physicalLocation"]["artifactLocation"]
         assert not unquote(artifact["uri"]).startswith("/")
         assert artifact["uri"].isascii()
@@ -110,6 +111,20 @@ def test_a_profile():
     log = sarif(of_profile())
     assert_sound(log)
     assert log["runs"][0]["results"]
+
+
+def test_each_line_of_a_finding_that_one_change_mends_is_a_location():
+    made = example()
+    first = made.findings[0]
+    at = [msgspec.structs.replace(first.line, line=line) for line in (50, 53, 61)]
+    merged = msgspec.structs.replace(first, spots=tuple(Spot(line=line) for line in at))
+    log = sarif(msgspec.structs.replace(made, findings=(merged, *made.findings[1:])))
+    assert_sound(log)
+    result, *others = log["runs"][0]["results"]
+    places = [*result["locations"], *result["relatedLocations"]]
+    assert [place["physicalLocation"]["region"]["startLine"] for place in places] == [50, 53, 61]
+    assert [place["id"] for place in result["relatedLocations"]] == [1, 2]
+    assert all("relatedLocations" not in one for one in others)
 
 
 def test_two_reports_are_one_log():

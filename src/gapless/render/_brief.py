@@ -131,16 +131,12 @@ def in_repository(line: SourceLine | None, style: Style) -> bool:
 
 
 def where(one: Finding, style: Style) -> str:
-    """``train.py:12``, or what else is known of the place."""
-    return f"{shown_path(one.line, style)}:{one.line.line}" if one.line else one.place or "the whole run"
-
-
-def lines(one: Finding) -> str:
-    """The numbers of the lines of its file that it is about: ``60–62``; "" where none is known."""
-    if one.line is None:
-        return ""
-    spots = {spot.line.line for spot in one.spots if spot.line.file == one.line.file}
-    return numbers(sorted({one.line.line, *spots}))
+    """The lines that it is about, ``train.py:60–62``, or what else is known of the place."""
+    files: dict[str, list[int]] = {}
+    for line in one.lines:
+        files.setdefault(shown_path(line, style), []).append(line.line)
+    told = (f"{file}:{numbers(sorted(found))}" for file, found in files.items())
+    return ", ".join(told) or one.place or "the whole run"
 
 
 def subject(report: Report, style: Style) -> str:

@@ -55,7 +55,7 @@ def _cells(cells: list[str]) -> str:
 
 def _row(one: Finding, report: Report, style: Style) -> str:
     weight = "font-weight:bold" if brief.level(one) == "warning" else "opacity:.7"
-    place = f"{brief.shown_path(one.line, style)}:{brief.lines(one)}" if one.line else brief.where(one, style)
+    place = brief.where(one, style)
     code = f"<br><code>{_text(one.line.code)}</code>" if one.line and one.line.code else ""
     called = [words.caller(each, style.path) for each in one.callers] if len(one.callers) > 1 else []
     rows = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gapless.model import Finding, Report
 from gapless.render import _brief as brief
 from gapless.render._style import Style
@@ -10,10 +12,10 @@ _COMMANDS = {"warning": "warning", "note": "notice"}
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as a line for each finding, the worst first (a job shows the first ten of each kind)."""
+    """`report` as a command for each line of each finding, the worst first (a job shows ten of each kind)."""
     first = "\n".join(brief.verdict(report, style))
     lines = [command("notice", first, {"title": "Gapless"})]
-    lines += [_annotation(one, report, style) for one in report.findings]
+    lines += [each for one in report.findings for each in _annotations(one, report, style)]
     lines += [command("notice", text, {"title": "Gapless"}) for text in brief.remarks(report)]
     return style.ascii("".join(f"{line}\n" for line in lines))
 
@@ -24,15 +26,18 @@ def command(name: str, message: str, properties: dict[str, str]) -> str:
     return f"::{name} {told}::{_data(message)}" if told else f"::{name}::{_data(message)}"
 
 
-def _annotation(one: Finding, report: Report, style: Style) -> str:
+def _annotations(one: Finding, report: Report, style: Style) -> Iterator[str]:
+    """One at each line that it is about: the first says everything, the others which change mends them."""
+    name, title = _COMMANDS[brief.level(one)], f"{one.code} {one.name}"
     text = brief.message(one, report)
-    properties = {"file": "", "line": "", "title": f"{one.code} {one.name}"}
-    if one.line is not None and brief.in_repository(one.line, style):
-        properties["file"] = brief.plain(brief.shown_path(one.line, style))
-        properties["line"] = str(max(one.line.line, 1))
-    else:
-        text = f"{brief.plain(brief.where(one, style))}: {text}"
-    return command(_COMMANDS[brief.level(one)], text, properties)
+    lines = [line for line in one.lines if brief.in_repository(line, style)]
+    if not lines:
+        yield command(name, f"{brief.plain(brief.where(one, style))}: {text}", {"title": title})
+    for position, line in enumerate(lines):
+        file, number = brief.plain(brief.shown_path(line, style)), str(max(line.line, 1))
+        yield command(name, text, {"file": file, "line": number, "title": title})
+        if not position:
+            text = f"The change at {file}:{number} mends this line, too. Instead: {brief.plain(one.remedy)}."
 
 
 def _data(text: str) -> str:

@@ -51,6 +51,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         return {name: plain(getattr(value, field)) for name, field in names}  # named as in what is saved
+    if isinstance(value, dict):
+        return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, str):

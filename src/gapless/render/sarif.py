@@ -33,16 +33,7 @@ def together(reports: Sequence[Report], style: Style) -> str:
     for number, run in enumerate(runs[1:], 2):  # services take each category once
         run["automationDetails"]["id"] += f"{number}/"
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
-    return dumped(plain_json(log), style, indent=1)
-
-
-def plain_json(value: Any) -> Any:
-    """`value` with strings that UTF-8 can hold."""
-    if isinstance(value, dict):
-        return {plain(key): plain_json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain_json(item) for item in value]
-    return plain(value)
+    return dumped(plain(log), style, indent=1)
 
 
 def _run(report: Report, style: Style) -> Json:
@@ -109,6 +100,12 @@ def _result(one: Finding, numbers: dict[str, int], mark: str, report: Report, st
     }
     if one.code in numbers:
         found["ruleIndex"] = numbers[one.code]
+    further = [line for line in one.lines[1:] if brief.in_repository(line, style)]
+    if further:
+        found["relatedLocations"] = [
+            {"id": n, "message": {"text": "The same change mends this line"}, **_place(line, style)}
+            for n, line in enumerate(further, 1)
+        ]
     if one.library_stack:
         found["stacks"] = [_stack(one, style)]
     found["properties"] = {
@@ -129,18 +126,18 @@ def _location(one: Finding, report: Report, style: Style) -> Json:
     if one.line is None or not brief.in_repository(one.line, style):
         name = brief.subject(report, style) or "gapless"
         return {"physicalLocation": {"artifactLocation": _artifact(name, True), "region": {"startLine": 1}}}
-    found: Json = {"physicalLocation": _physical(one.line, style)}
-    if one.line.function:
-        found["logicalLocations"] = [{"name": one.line.function, "kind": "function"}]
-    return found
+    return _place(one.line, style)
 
 
-def _physical(line: SourceLine, style: Style) -> Json:
+def _place(line: SourceLine, style: Style) -> Json:
     region: Json = {"startLine": max(line.line, 1)}
     if line.code:
         region["snippet"] = {"text": line.code}
-    ours = brief.in_repository(line, style)
-    return {"artifactLocation": _artifact(brief.shown_path(line, style), ours), "region": region}
+    file = _artifact(brief.shown_path(line, style), brief.in_repository(line, style))
+    found: Json = {"physicalLocation": {"artifactLocation": file, "region": region}}
+    if line.function:
+        found["logicalLocations"] = [{"name": line.function, "kind": "function"}]
+    return found
 
 
 def _artifact(name: str, ours: bool) -> Json:
@@ -149,12 +146,7 @@ def _artifact(name: str, ours: bool) -> Json:
 
 
 def _stack(one: Finding, style: Style) -> Json:
-    frames: list[Json] = []
-    for line in reversed(list(brief.reached(one))):
-        place: Json = {"physicalLocation": _physical(line, style)}
-        if line.function:
-            place["logicalLocations"] = [{"name": line.function, "kind": "function"}]
-        frames.append({"location": place})
+    frames = [{"location": _place(line, style)} for line in reversed(list(brief.reached(one)))]
     return {"message": {"text": "from the wait to the line that leads to it"}, "frames": frames}
 
 

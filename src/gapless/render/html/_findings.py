@@ -118,9 +118,10 @@ def _where(one: Finding, clean: Clean) -> str:
         return one.place
     if not one.line.is_user:
         return short_path(one.line)
-    others = {(spot.line.file, spot.line.line) for spot in one.spots if spot.line.file != one.line.file}
-    more = f" and {count(len(others), 'more line')}" if others else ""
-    return f"{clean.path(one.line.file)}:{brief.lines(one)}{more}"
+    own = sorted(line.line for line in one.lines if line.file == one.line.file)
+    others = len(one.lines) - len(own)
+    more = f" and {count(others, 'more line')}" if others else ""
+    return f"{clean.path(one.line.file)}:{brief.numbers(own)}{more}"
 
 
 def _blocks_of(one: Finding, clean: Clean, sources: Sources) -> list[dict[str, Any]]:
