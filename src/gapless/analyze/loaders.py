@@ -45,6 +45,7 @@ def _alone(made: Diagnosis) -> LoaderUse:
     told = made.demand.step > 0 and made.now is not None and made.advised is not None and made.doubt is None
     return LoaderUse(
         dataset=made.dataset,
+        made=made.line,
         setting=made.setting,
         length=made.length,
         per_step=1.0,
@@ -69,11 +70,19 @@ def _found(rule: Rule, hit: Hit, use: LoaderUse) -> Finding:
     return finding(
         rule,
         hit,
-        Frequency(when="every-step" if hit.steps else "no-steps", waits=0.0),
+        _frequency(hit),
         line=hit.site.line if hit.site is not None else use.line,
         place=f"a loader of {use.dataset}",
         price=_price(use, hit) if hit.idle else None,
     )
+
+
+def _frequency(hit: Hit) -> Frequency:
+    if not hit.steps:
+        return Frequency(when="no-steps", waits=0.0)
+    if hit.every > 1:
+        return Frequency(when="some-steps", waits=0.0, every=hit.every)
+    return Frequency(when="every-step", waits=0.0)
 
 
 def _price(use: LoaderUse, hit: Hit) -> Price:

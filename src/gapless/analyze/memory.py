@@ -7,11 +7,10 @@ import msgspec
 from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.memory import tables
+from gapless.analyze.verdicts.memory import verdict
 from gapless.model import Finding, Frequency, Hit, MemoryRule, Report, When
 from gapless.model.memory import MemoryRun
-from gapless.model.memory_answer import OtherDevice
 from gapless.model.memory_report import MemoryReport
-from gapless.model.wording import binary_size, count
 from gapless.rules import of_kind
 
 
@@ -44,7 +43,7 @@ def _frequency(hit: Hit, memory: MemoryReport) -> Frequency:
 def report(made: MemoryReport) -> Report:
     """What replaying a run's memory says, as a document."""
     return Report(
-        verdict=msgspec.structs.replace(made.answer, why=(*made.answer.why, *map(_other, made.others))),
+        verdict=verdict(made),
         kind="memory",
         findings=order(made.findings),
         tables=tables(made),
@@ -52,10 +51,3 @@ def report(made: MemoryReport) -> Report:
         memory=(made,),
         path=made.path,
     )
-
-
-def _other(one: OtherDevice) -> str:
-    """Another device of the same file, in a line."""
-    failed = f"{count(one.failures, 'request')} failed" if one.failures else "no request failed"
-    reserved = binary_size(one.peak_reserved)
-    return f"GPU {one.device}: at most {reserved} reserved, {failed} (--device {one.device})"

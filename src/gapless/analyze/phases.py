@@ -28,6 +28,9 @@ _NAMES = (
 )
 
 
+_SAVING = re.compile(r"^_?save_(?:checkpoint|model|pretrained|state)$")
+"""What libraries call the function that saves one; ``torch.utils.checkpoint`` saves none."""
+
 KNOWN = (EVALUATION, CHECKPOINT, ROLLOUT)
 """Phases that have a name of their own; others are called by the loop they are in."""
 
@@ -145,13 +148,25 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
     level = next((number for number, loop in enumerate(loops) if loop.holds(site.stack)), None)
     if level is None:
         return ""
-    if any(frame.library == "torch" and frame.file.endswith("serialization.py") for frame in site.stack):
+    if _saves(site.stack, loops[level]):
         return CHECKPOINT
     if not level:
         return ""
     loop = loops[level]
     depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
     return _by_functions(site.stack[:depth]) or _by_place(loop, site.stack[depth].line, calls)
+
+
+def _saves(stack: Stack, loop: Loop) -> bool:
+    """Whether what happens below `loop` is ``torch.save``, or what a library saves a checkpoint with."""
+    for frame in stack:
+        if loop.holds((frame,)):
+            return False
+        if frame.library == "torch" and frame.file.endswith("serialization.py"):
+            return True
+        if frame.library and _SAVING.search(frame.function.rpartition(".")[2]):
+            return True
+    return False
 
 
 def _by_functions(stack: Stack) -> str:

@@ -10,11 +10,12 @@ from gapless.analyze.loaders import joined, own_step
 from gapless.commands._saved import kind_of
 from gapless.errors import UnreadableInput
 from gapless.model import Report
+from gapless.model._disk import read_whole
 from gapless.model.loading import Demand, Diagnosis, load
 
 
 def diagnosis(path: str) -> Diagnosis:
-    """What the file at `path` holds; of a session the loader that its steps wait for longest.
+    """What the file at `path` holds: as saved, or in a report; of a session the loader waited for longest.
 
     Raises:
         UnreadableInput: there is none in it.
@@ -24,9 +25,27 @@ def diagnosis(path: str) -> Diagnosis:
         return load(path)
     if kind == "session":
         return _of_session(path)
+    if kind == "report":
+        return _of_report(path)
     raise UnreadableInput(
         f"{path} is no saved measurement of a loader: gapless loader -o loader.json train.py:make_loader"
     )
+
+
+class _Document(msgspec.Struct):
+    """What ``gapless loader -f json`` writes, as far as it is read."""
+
+    loader: Diagnosis | None = None
+
+
+def _of_report(path: str) -> Diagnosis:
+    try:
+        made = msgspec.json.decode(read_whole(path), type=_Document).loader
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableInput(f"{path} is a damaged report: {error}") from None
+    if made is None:
+        raise UnreadableInput(f"{path} is a report, and of no loader: gapless loader -f json writes one")
+    return made
 
 
 def _of_session(path: str) -> Diagnosis:

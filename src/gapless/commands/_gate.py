@@ -7,8 +7,6 @@ from gapless.model import Report
 from gapless.model.wording import count, number, rate
 from gapless.rules import all_rules
 
-_RECURRING = ("every-step", "some-steps", "no-steps")
-
 
 def parse_codes(text: str) -> tuple[str, ...]:
     """``GAP12,gap101`` as codes and beginnings of codes.
@@ -40,7 +38,7 @@ def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) 
             found.append(f"{syncs}, over the bound of {number(max_waits)} (--max-waits)")
     codes: dict[str, int] = {}
     for finding in report.findings:
-        if finding.code.startswith(fail_on or ("?",)) and finding.frequency.when in _RECURRING:
+        if finding.code.startswith(fail_on or ("?",)) and finding.frequency.in_steps:
             codes[finding.code] = codes.get(finding.code, 0) + max(len(finding.lines), 1)
     if codes:
         named = ", ".join(f"{code} at {count(lines, 'line')}" for code, lines in sorted(codes.items()))

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TextIO
 
 import click
@@ -21,18 +22,28 @@ _WIDEST = 100
 
 
 def own_copy(stream: TextIO | None) -> TextIO:
-    """A stream to where `stream` goes now, that stays open when `stream` is closed or redirected.
+    """A stream to where `stream` goes now, that stays open when `stream` is closed or redirected, as long as
+    the command runs.
 
     It goes nowhere where `stream` is None: Python was started with that descriptor closed.
     """
-    if stream is None:
-        return open(os.devnull, "w", encoding="utf-8")
     try:
-        descriptor = os.dup(stream.fileno())
+        where = os.devnull if stream is None else os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):
+        assert stream is not None
         return stream  # not a file: a notebook's or a test's
     # Nothing that is worth reporting may fail for a character that the terminal cannot show.
-    return open(descriptor, "w", encoding=stream.encoding, errors="backslashreplace", buffering=1)
+    encoding = stream.encoding if stream is not None else "utf-8"
+    copy = open(where, "w", encoding=encoding, errors="backslashreplace", buffering=1)  # noqa: SIM115
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.call_on_close(partial(_closed, copy))
+    return copy
+
+
+def _closed(stream: TextIO) -> None:
+    with suppress(OSError):  # whoever read it has left
+        stream.close()
 
 
 def say(text: str) -> None:

@@ -197,7 +197,7 @@ def _measured(
             progress("mistakes", 0.0)
             seconds = max(_MISTAKES * budget, _AT_LEAST)
             made = _correct(made, target, feed.loader, ranks, seconds)
-    return made
+    return msgspec.structs.replace(made, line=feed.line)
 
 
 def _diagnosed(diagnose: Callable[..., Diagnosis], *words: Any, **named: Any) -> Diagnosis:

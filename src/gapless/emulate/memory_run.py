@@ -22,8 +22,8 @@ _KINDS: dict[str, Kind] = {
     "workspace": "workspace",
 }
 NOT_MODELLED = (
-    "not in it: what kernels ask for inside (cuDNN's and cuBLASLt's workspaces, sorting, reductions) and "
-    "what NCCL and CUDA itself take"
+    "not counted: memory that kernels take for themselves (workspaces of cuDNN and cuBLASLt, of sorting and "
+    "reductions), NCCL's and CUDA's own"
 )
 
 

@@ -72,15 +72,15 @@ def write(terminal: Any, tests: dict[str, Seen]) -> None:
             waits[key] = waits.get(key, 0) + row["waits"]
             where.setdefault(key, set()).add(test)
     devices = " and ".join(sorted({one["device"] for one in tests.values()}))
-    terminal.write_sep("=", f"waits for {devices}")
+    terminal.write_sep("=", f"syncs on {devices}")
     ordered = sorted(waits, key=lambda key: (-waits[key], key))
     for key in ordered[: None if terminal.verbosity > 0 else _MOST]:
         place, code, name, text = key
-        often = f"{count(waits[key], 'wait')} in {count(len(where[key]), 'test')}"
+        often = f"{count(waits[key], 'sync')} in {count(len(where[key]), 'test')}"
         terminal.write_line(f"{often:<20} {code} {name}  {place}")
         if text:
             terminal.write_line(f"{'':<20} {text}"[: max(terminal._tw.fullwidth, 40)])
     if terminal.verbosity <= 0 and len(ordered) > _MOST:
         terminal.write_line(f"… and {count(len(ordered) - _MOST, 'line')} more (-v)")
     quiet = sum(not one["rows"] for one in tests.values())
-    terminal.write_line(f"{count(len(tests), 'test')} watched, {quiet} without a wait")
+    terminal.write_line(f"{count(len(tests), 'test')} watched, {quiet} without a sync")

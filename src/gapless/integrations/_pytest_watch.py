@@ -164,7 +164,7 @@ class Bound:
         limit = limit if asked else self.default
         waits = sum(event.waits for event in session.events)
         if limit is not None and waits > limit:
-            return _told(f"{count(waits, 'wait')} for the GPU in this test, {number(limit)} allowed", session)
+            return _told(f"{count(waits, 'sync')} in this test, {number(limit)} allowed", session)
         return self._per_step(session) if self.per_step is not None else ""
 
     def _per_step(self, session: Session) -> str:
@@ -180,9 +180,8 @@ class Bound:
                 f"count: run {WARM_UP + 1} or more"
             )
         if steps.waits_per_step > (self.per_step or 0):
-            many, waits, often = rate(steps.waits_per_step, step="training step").split(" ", 2)
-            allowed = number(self.per_step or 0)
-            return _told(f"{many} {waits} for the GPU {often}, {allowed} allowed", session)
+            often = rate(steps.waits_per_step, "sync", step="training step")
+            return _told(f"{often}, {number(self.per_step or 0)} allowed", session)
         return ""
 
 

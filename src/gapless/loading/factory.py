@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from gapless.errors import UsageError
 from gapless.loading.feed import Feed, understood
 from gapless.loading.forked import LoaderError, failure
+from gapless.loading.uses import Uses
 
 _ITEMS = (str, bytes, list, tuple, dict, torch.Tensor, numpy.ndarray, torch.nn.Module)
 """What can be gone through and is an item, or many, or something else: never what feeds a loop."""
@@ -39,9 +40,13 @@ def find(target: str) -> Feed:
         LoaderError: the user's code fails.
     """
     before = _threads()
-    thing, remarks = _feeding(_thing(target), target)
-    feed = understood(thing, lambda: _feeding(_thing(target), target)[0], anew=_threads() > before)
-    return replace(feed, remarks=(*remarks, *feed.remarks))
+    uses = Uses().start()
+    try:
+        thing, remarks = _feeding(_thing(target), target)
+        feed = understood(thing, lambda: _feeding(_thing(target), target)[0], anew=_threads() > before)
+    finally:
+        uses.stop()
+    return replace(feed, remarks=(*remarks, *feed.remarks), line=uses.line_of(feed.loader))
 
 
 def maker_of(target: str) -> Callable[[], DataLoader]:

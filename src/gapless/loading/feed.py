@@ -23,6 +23,7 @@ from gapless.loading.hooks import Hooks
 from gapless.loading.looking import SECONDS, Looked, Silent, Source, look
 from gapless.model.loading import Setting
 from gapless.model.loading_feed import Around
+from gapless.model.source import SourceLine
 
 BATCH = 32
 """Items in a batch where only a dataset is given."""
@@ -44,6 +45,8 @@ class Feed:
     remarks: tuple[str, ...] = ()
     held: bool = True
     """Whether the loader exists before a pass begins, and is not made by each."""
+    line: SourceLine | None = None
+    """The user's line that makes the loader."""
     anew: bool = False
     """Whether a copy of this process has to make it anew: the threads that it has started are not there."""
 

@@ -114,6 +114,11 @@ class Uses:
         """What was seen, in the order of the first passes."""
         return tuple(self._uses.values())
 
+    def line_of(self, loader: DataLoader | None) -> SourceLine | None:
+        """The line that made `loader`; None where nobody saw it."""
+        known = self._made.get(id(loader))
+        return _line(known[1]) if known is not None and known[0]() is loader else None
+
     # -- what the hooks tell -------------------------------------------------------------------------
 
     def made(self, loader: DataLoader) -> None:

@@ -232,7 +232,9 @@ def _trials(
         wanted += [one for one in candidates(known) if one not in wanted and one != run.settings]
     if not wanted:
         return [], -1
-    trials = rank(attempt_all(run, wanted, where, wishes.jobs, progress), baseline)
+    made = attempt_all(run, wanted, where, wishes.jobs, progress)
+    told = [msgspec.structs.replace(one, asked=one.settings in wishes.tried) for one in made]
+    trials = rank(told, baseline)
     untold = base.lack is not None and not fails
     return trials, 0 if improves(trials[0].outcome, baseline) and not untold else -1
 

@@ -47,8 +47,13 @@ class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def rare(self) -> bool:
-        """Whether it is as seldom as a log should be: every ten steps or less often."""
-        return self.when == "some-steps" and self.every >= RARE
+        """Whether syncs are as seldom as a log should be: every ten steps or less often."""
+        return self.when == "some-steps" and self.every >= RARE and self.waits > 0
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether it is of training steps, and not of set-up, a phase between them or the end."""
+        return self.when in ("every-step", "some-steps", "no-steps")
 
 
 class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -303,6 +303,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     sentence: str = ""
     dataset: str = ""
+    line: SourceLine | None = None
     fetched: SourceLine | None = None
     collated: SourceLine | None = None
     iterable: bool = False

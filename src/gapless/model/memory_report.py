@@ -194,11 +194,13 @@ class Fidelity(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The run under other settings. `note` says what of them has no effect, or why it cannot be told."""
+    """The run under other settings. `note` says what of them has no effect, or why it cannot be told, `asked`
+    that the user named them."""
 
     settings: str
     outcome: Outcome | None = None
     note: str = ""
+    asked: bool = False
 
 
 class Remedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

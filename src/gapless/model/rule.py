@@ -28,7 +28,8 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `evidence` are sentences with the numbers that show it, without a full stop, the strongest first. `change`
     is the remedy in a few words, where more can be said than the rule's own. `idle` is the idle time of the
     GPU that goes with it and `blocked` the time of the CPU, nanoseconds over all steps; `calls` how often it
-    happened and `steps` in how many steps. `start` and `end` are where to look.
+    happened and `steps` in how many steps, `every` from how many steps to the next. `start` and `end` are
+    where to look.
     """
 
     evidence: tuple[str, ...]
@@ -40,6 +41,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     calls: int = 0
     bytes: int = 0
     steps: int = 0
+    every: int = 1
     start: int = 0
     end: int = 0
     rank: int = -1
@@ -89,6 +91,8 @@ class WaitRule(Rule):
     priority: ClassVar[int] = 50
     reach: ClassVar[Reach] = "value"
     """One change mends syncs of the same remedy, or all of this rule in a function, or in a class."""
+    leaves: ClassVar[int] = 0
+    """Syncs that `change` leaves in each phase: what is read there many times is read once, at its end."""
 
     def matches(self, site: Site) -> bool:
         """Whether the sync at `site` is this pattern."""

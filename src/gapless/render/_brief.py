@@ -16,7 +16,6 @@ from gapless.rules._places import short_path
 
 Level = Literal["warning", "note"]
 
-_RECURRING = ("every-step", "some-steps", "no-steps")
 _OF_THE_PROFILE = "GAP7"
 """Rules of how the profile was taken, which cost the training itself nothing."""
 _MATTERS = 0.005
@@ -31,7 +30,7 @@ def plain(text: str) -> str:
 def level(one: Finding) -> Level:
     """``warning`` for what costs training steps, ``note`` for set-up, evaluation and what costs nothing."""
     often = one.frequency
-    if often.when not in _RECURRING or often.rare or one.code.startswith(_OF_THE_PROFILE):
+    if not often.in_steps or often.rare or one.code.startswith(_OF_THE_PROFILE):
         return "note"
     loss = one.loss
     if loss is not None and (loss.idle or loss.blocked) and loss.share < _MATTERS:

@@ -27,7 +27,9 @@ def times(waits: float) -> str:
 def often(frequency: Frequency, steady: int) -> str:
     """``8× in every step``, ``once every 10 steps``; `steady` is the number of steps that were looked at."""
     waits, when = frequency.waits, frequency.when
-    if not waits:  # nobody waits: a pattern of the memory
+    if not waits:  # no sync: a pattern of the memory, or of a loader
+        if when == "some-steps" and frequency.every:
+            return f"every {frequency.every} steps"
         return part(when) if when != "no-steps" else ""
     told = "once" if waits == 1 else times(waits)
     if when == "some-steps":

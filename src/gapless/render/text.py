@@ -23,7 +23,6 @@ _MATTERS = 0.005
 """A finding that leaves the GPU idle for less than this share of the steps is folded away."""
 _LONG = 0.05
 """A wait in which the CPU spends this share of the steps is told of even where it costs nothing."""
-_IN_STEPS = ("every-step", "some-steps", "no-steps")
 
 
 def render(report: Report, style: Style) -> str:
@@ -53,7 +52,7 @@ def _matters(one: Finding, total: int) -> bool:
     if loss is not None and (loss.idle or loss.blocked):
         # Other tools would name a long wait first: that it costs nothing is worth knowing.
         return loss.share >= _MATTERS or (total > 0 and loss.blocked >= _LONG * total)
-    return one.frequency.when in _IN_STEPS and not one.frequency.rare
+    return one.frequency.in_steps and not one.frequency.rare
 
 
 def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
@@ -61,7 +60,7 @@ def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
     rest = [one for one in report.findings if one not in shown]
     if not rest:
         return False
-    inside = [one for one in rest if one.frequency.when in _IN_STEPS and not one.frequency.rare]
+    inside = [one for one in rest if one.frequency.in_steps and not one.frequency.rare]
     if inside:
         canvas.blank()
         lost = max((one.loss.share for one in inside if one.loss), default=0.0)

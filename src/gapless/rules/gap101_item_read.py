@@ -63,6 +63,7 @@ class ItemRead(WaitRule):
         "steps; `gapless.ops.LogBuffer` keeps values of each step and brings them without a sync"
     )
     change = "read the value at the end, or every N steps"
+    leaves = 1
     reach = "function"
 
     def matches(self, site: Site) -> bool:

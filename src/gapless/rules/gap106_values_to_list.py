@@ -48,6 +48,7 @@ class ValuesToList(WaitRule):
         "everything at once every N steps"
     )
     change = "compute on the GPU, or read all at once every N steps"
+    leaves = 1
     reach = "function"
 
     def matches(self, site: Site) -> bool:

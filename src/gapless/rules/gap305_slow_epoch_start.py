@@ -82,6 +82,7 @@ class SlowEpochStart(LoaderRule):
             change=found.change,
             idle=round(stall / found.steps),
             steps=1,
+            every=max(round(found.steps), 1),
         )
 
 

@@ -157,20 +157,21 @@ def short(kernel: str) -> str:
 
 def _lines(made: Comparison) -> Table:
     rows = [each for one in made.lines if one.state != "same" for each in _line(one)]
-    return sided("Lines and places", rows, SHOWN)
+    columns = "<time | before | after | change"
+    return table("Lines and places", columns, rows, shown=SHOWN, rest="changed by less")
 
 
 def _line(one: LineChange) -> list[Row]:
     """A row for the device's time and one for its idleness, each where there is any."""
     found = []
     for what, before, after in (
-        ("GPU time", one.device_before, one.device_after),
-        ("idle", one.idle_before, one.idle_after),
+        ("GPU busy", one.device_before, one.device_after),
+        ("GPU idle", one.idle_before, one.idle_after),
     ):
         if max(before, after) > 0:
             was, now = (duration(value) if value >= 0 else "" for value in (before, after))
             name = one.line or one.was or one.place
-            found.append(row(name, was, now, one.state, became(one.state, before, after), what))
+            found.append(Row((name, what, was, now, became(one.state, before, after)), TONES[one.state]))
     return found
 
 
@@ -179,7 +180,7 @@ def _findings(made: Comparison) -> Table:
     rows = [_finding(made, one) for one in changed]
     same = len(made.findings) - len(changed)
     notes = (f"{count(same, 'finding')} as before",) if same else ()
-    columns = "< | <at | before | after"
+    columns = "<is | <at | before | after"
     return table("Findings", columns, rows, shown=SHOWN, rest="changed too", notes=notes)
 
 
@@ -189,7 +190,7 @@ def _finding(made: Comparison, one: FindingChange) -> Row:
     name = f"{found.code} {found.name}" + (" (backward)" if found.backward else "")
     where = found.line or found.place
     sides = (before if one.before is not None else "", after if one.after is not None else "")
-    return Row((one.state, name, where, *sides), TONES[one.state])
+    return Row((name, one.state, where, *sides), TONES[one.state])
 
 
 def _costs(made: Comparison, one: FindingChange) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gapless.model import SourceLine, Table
-from gapless.model.memory_report import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner
+from gapless.model.memory_report import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner, Trial
 from gapless.model.table import Cell, Row, Tone, table
 from gapless.model.wording import TENSORS, binary_size, change, count, duration, percent
 
@@ -235,29 +235,31 @@ _COLUMNS = "reserved | change | retries | calls"
 
 
 def _trials(made: MemoryReport) -> Table | None:
-    """One row for each setting, below the run's own."""
+    """One row for each setting, below the run's own: the best, those that were asked for, then the rest."""
     if not made.trials:
         return None
+    best, rest = made.trials[:SHOWN], made.trials[SHOWN:]
+    if made.searched:
+        best += tuple(one for one in rest if one.asked)
+        rest = tuple(one for one in rest if not one.asked)
     rows = [_row(made.settings or "as the run has them", made.baseline, made, _price(made.baseline))]
-    for at, one in enumerate(made.trials):
-        if one.outcome is None:
-            rows.append(Row((f"{one.settings}: {one.note}", "", "", "", "", ""), "dim"))
-            continue
-        name = f"{one.settings} ({one.note})" if one.note else one.settings
-        rows.append(_row(name, one.outcome, made, _price(one.outcome), at == made.best))
-    shown = SHOWN + 1 if made.searched else -1
+    rows += [_trial(one, made) for one in (*best, *rest)]
+    failing = sum(one.outcome is not None and bool(failed(one.outcome)) for one in rest)
     return table(
         "Settings",
         f"{_COLUMNS} | their time",
         rows,
-        shown=shown,
-        rest=f"settings that do no better{_failing(made)}",
+        shown=1 + len(best) if made.searched else -1,
+        rest="settings that do no better" + (f", {failing} of them out of memory" if failing else ""),
     )
 
 
-def _failing(made: MemoryReport) -> str:
-    number = sum(one.outcome is not None and bool(failed(one.outcome)) for one in made.trials[SHOWN:])
-    return f", {number} of them out of memory" if number else ""
+def _trial(one: Trial, made: MemoryReport) -> Row:
+    if one.outcome is None:
+        return Row((f"{one.settings}: {one.note}", "", "", "", "", ""), "dim")
+    name = f"{one.settings} ({one.note})" if one.note else one.settings
+    best = made.best >= 0 and one is made.trials[made.best]
+    return _row(name, one.outcome, made, _price(one.outcome), best)
 
 
 def _price(outcome: Outcome) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gapless.model import Change, Finding
+from gapless.model import Change, Finding, WaitRule
 from gapless.model.verdict import Unit
 from gapless.rules import rule
 
@@ -24,6 +24,7 @@ class _Draft:
     what: str
     members: list[int] = field(default_factory=list)
     saving: float = 0.0
+    leaves: int = 0
 
 
 def changes(
@@ -47,8 +48,11 @@ def changes(
         draft = drafts.setdefault((what, file), _Draft(what))
         draft.members.append(position)
         draft.saving += saving
+        draft.leaves = max(draft.leaves, _leaves(one) if unit == "syncs" else 0)
     made = []
     floor = _TOO_LITTLE * before
+    for draft in drafts.values():
+        draft.saving -= draft.leaves
     worth = [one for one in drafts.values() if one.saving >= max(floor, 1e-9)]
     for draft in sorted(worth, key=lambda one: -one.saving)[:MOST]:
         if before <= 0:  # those before it leave nothing
@@ -83,6 +87,16 @@ def _change(
 def action(one: Finding) -> str:
     """What to do about a finding, in a few words: its own, else its rule's, else how its remedy begins."""
     return one.change or rule(one.code).change or _beginning(one.remedy)
+
+
+def _leaves(one: Finding) -> int:
+    """Syncs that are left in each phase: what is read there many times is read once, at its end."""
+    known = rule(one.code)
+    return (
+        known.leaves
+        if isinstance(known, WaitRule) and one.frequency.times and action(one) == known.change
+        else 0
+    )
 
 
 def _beginning(remedy: str) -> str:

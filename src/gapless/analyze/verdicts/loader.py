@@ -75,10 +75,9 @@ def _why(made: Diagnosis) -> Iterator[str]:
 def _changes(made: Diagnosis) -> tuple[Change, ...]:
     if made.advised is None or made.step_now <= made.step_advised * (1 + SHARE):
         return ()
-    change = Change(
-        what=words.arguments(made), place="the DataLoader", before=made.step_now, after=made.step_advised
-    )
-    return (change,)
+    place = "" if made.line is not None else "the DataLoader"
+    what, before, after = words.arguments(made), made.step_now, made.step_advised
+    return (Change(what=what, line=made.line, place=place, before=before, after=after),)
 
 
 def _confidence(made: Diagnosis) -> str:

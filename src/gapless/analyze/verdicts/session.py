@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 
 from gapless.analyze.verdicts.changes import MOST, changes
+from gapless.analyze.verdicts.memory import verdict as of_memory
 from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
 from gapless.model import Finding, Report, SourceLine, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
-from gapless.model.wording import count, duration, percent, rate, reach
+from gapless.model.wording import binary_size, count, duration, percent, rate, reach
 
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
@@ -29,7 +30,7 @@ def verdict(found: Report) -> Verdict:
         return early
     exhausted = next((one for one in found.memory if one.lack is not None), None)
     if exhausted is not None:
-        return exhausted.answer
+        return of_memory(exhausted)
     estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)
@@ -281,6 +282,10 @@ def not_seen(found: Report) -> Iterator[str]:
     """How the run ended, where that bears on what was seen, and what to do about it."""
     how, status, message = found.ending.how, found.ending.status, found.ending.message
     who = "The cell" if found.script == ("the cell",) else "The script"
+    for one in found.memory:
+        if one.limit < 0:
+            most = binary_size(one.baseline.peak_reserved)
+            yield f"Whether its memory fits was not asked: at most {most} (`gapless memory --gpu NAME FILE`)"
     if how == "enough-steps":
         yield f"Only {count(found.steps.seen, 'training step')} ran; {missed(found)}"
     elif how == "exit" and status:
