@@ -109,8 +109,7 @@ def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:
     """What could not be told of each of `uses`."""
     for one in uses:
         line = one.line
-        file = line.file.replace("\\", "/").rsplit("/", 1)[-1] if line is not None else ""
-        where = f"the loader of {file}:{line.line}" if line is not None else f"a loader of {one.dataset}"
+        where = f"the loader of {line.short}" if line is not None else f"a loader of {one.dataset}"
         for note in one.notes:
             yield f"{where}: {note}"
 

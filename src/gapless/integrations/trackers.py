@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections import Counter
 from typing import Any
 
+from gapless.analyze.profile.causes import by_cause
 from gapless.errors import UsageError
 from gapless.model import Profile, Report
 
@@ -38,11 +38,7 @@ def _of_profile(profile: Profile) -> dict[str, float]:
     if total:
         found["step_ms"] = profile.steps.mean / 1e6
         found["gpu_idle"] = 100 * profile.idle / total
-        causes: Counter[str] = Counter()
-        for cost in profile.costs:
-            causes[cost.cause] += cost.idle
-        shares = {cause: 100 * idle / total for cause, idle in causes.items() if idle}
-        found.update({f"gpu_idle_by_cause/{cause}": share for cause, share in shares.items()})
+        found.update({f"gpu_idle_by_cause/{cause}": 100 * idle / total for cause, idle in by_cause(profile)})
     return found
 
 

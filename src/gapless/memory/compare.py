@@ -67,7 +67,7 @@ def _whole(run: MemoryRun, made: MemoryReport) -> Moment:
 
 
 def _key(one: Owner) -> Key:
-    file = one.line.file.replace("\\", "/").rpartition("/")[2] if one.line else ""
+    file = one.line.name if one.line else ""
     function = one.line.function if one.line else ""
     operator = "" if one.line and one.line.is_user else one.operator
     return one.kind, _LINE.sub("", one.module), file, function, operator, one.before

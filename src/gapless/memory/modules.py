@@ -49,7 +49,7 @@ def _link(line: SourceLine, classes: dict[SourceLine, str]) -> str:
     built_in = _BUILT_IN.search(line.file)
     if built_in:
         return f"nn.{built_in.group(1)}"
-    return f"{line.file.replace(chr(92), '/').rpartition('/')[2]}:{line.line}"
+    return line.short
 
 
 def folded(module: str) -> str:

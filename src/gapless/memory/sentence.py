@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from gapless.model.memory_answer import OutOfMemory
 from gapless.model.memory_report import MemoryReport, Outcome, Remedy
-from gapless.model.source import SourceLine
 from gapless.model.verdict import Change, Level, Verdict
 from gapless.model.wording import binary_size, count, duration, percent
 
@@ -58,10 +57,6 @@ def sentence(report: MemoryReport) -> str:
     return peak
 
 
-def _place(line: SourceLine) -> str:
-    return f"{line.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line.line}"
-
-
 def _short(report: MemoryReport, lack: OutOfMemory) -> str:
     """``Out of memory on GPU 1: asked for 139 MiB with 95.7 MiB free; …``."""
     needs, has = apart(lack.needs, lack.has)
@@ -69,7 +64,7 @@ def _short(report: MemoryReport, lack: OutOfMemory) -> str:
     if not lack.recorded:
         whose = f"the {report.gpu} has" if report.gpu else "there are"
         return f"Does not fit: needs {needs}, {whose} {has}: {binary_size(lack.short)} short"
-    at = f" at {_place(lack.line)}" if lack.line else ""
+    at = f" at {lack.line.short}" if lack.line else ""
     free = f" with {binary_size(lack.free)} free" if lack.free >= 0 else ""
     had = f"has at least {has}" if lack.least else f"has {has}"
     short = f"{'up to ' if lack.least else ''}{binary_size(lack.short)} short"
@@ -135,7 +130,7 @@ def _holders(report: MemoryReport) -> str:
     held: Counter[str] = Counter()
     for one in failing.owners if failing is not None else ():
         unknown = "from before the recording" if one.before else "no stack"
-        held[_place(one.line) if one.line else one.operator or unknown] += one.bytes
+        held[one.line.short if one.line else one.operator or unknown] += one.bytes
     told = [f"{place} {binary_size(size)}" for place, size in held.most_common(_OWNERS)]
     return f"most is held by {', '.join(told)}" if told else ""
 

@@ -29,6 +29,16 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
         """``file:line``, as editors and terminals understand it."""
         return f"{self.file}:{self.line}"
 
+    @property
+    def name(self) -> str:
+        """The file's name without its folders, whichever system it was written on."""
+        return self.file.replace("\\", "/").rpartition("/")[2]
+
+    @property
+    def short(self) -> str:
+        """``train.py:12``."""
+        return f"{self.name}:{self.line}"
+
 
 Stack = tuple[SourceLine, ...]
 """Calls, innermost first."""

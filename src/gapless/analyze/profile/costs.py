@@ -166,16 +166,9 @@ def _calls(timeline: Timeline, steps: StepSpans, waits: HostWaits) -> list[_Call
     ]
     inside = []
     for one in every:
-        keep = _step(steps, timeline.host.start[one.rows]) >= 0
+        keep = steps.at(timeline.host.start[one.rows]) >= 0
         inside.append(_Calls(one.cause, one.rows[keep], one.counts[keep], one.copy[keep]))
     return inside
-
-
-def _step(steps: StepSpans, time: Ints) -> Ints:
-    """The step each time falls into, or -1."""
-    at = np.searchsorted(steps.start, time, side="right") - 1
-    inside = (at >= 0) & (time < steps.end[np.maximum(at, 0)])
-    return np.where(inside, at, -1)
 
 
 def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[_Sum]:
@@ -184,7 +177,7 @@ def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterab
     back = back.reshape(-1)
     total = np.bincount(back, weights=spans.length, minlength=len(known))
     count = np.bincount(back, minlength=len(known))
-    in_steps = _distinct(back, _step(steps, spans.start), len(known))
+    in_steps = _distinct(back, steps.at(spans.start), len(known))
     longest = _longest(back, spans.length, len(known))
     for position, code in enumerate(known.tolist()):
         site, place = sites.of(part.cause, code)
@@ -216,7 +209,7 @@ def _blocked(
     )
     working = np.bincount(back, weights=covered(*compute_busy(timeline, device), start, end))
     volume = np.bincount(back, weights=np.where(calls.counts, moved, 0), minlength=len(known))
-    in_steps = _distinct(back, _step(steps, start), len(known))
+    in_steps = _distinct(back, steps.at(start), len(known))
     longest = _longest(back, end - start, len(known))
     members = np.split(calls.rows[np.argsort(back, kind="stable")], np.cumsum(np.bincount(back))[:-1])
     for position, code in enumerate(known.tolist()):

@@ -19,9 +19,7 @@ def hot_lines(timeline: Timeline, steps: StepSpans, device: int, places: Places)
     """Where the device time of the steps comes from: the work launched at each place, longest first."""
     work = timeline.work
     launch = timeline.launchers
-    step = np.searchsorted(steps.start, work.start, side="right") - 1
-    inside = (step >= 0) & (work.start < steps.end[np.maximum(step, 0)]) if len(steps.start) else step >= 0
-    rows = np.flatnonzero((work.device == device) & (launch >= 0) & inside)
+    rows = np.flatnonzero((work.device == device) & (launch >= 0) & (steps.at(work.start) >= 0))
     if not len(rows):
         return ()
     launched, back = np.unique(launch[rows], return_inverse=True)

@@ -21,10 +21,10 @@ def launches(timeline: Timeline, steps: StepSpans, device: int) -> Launches:
     work, host = timeline.work, timeline.host
     rows = np.flatnonzero(work.device == device)
     call = timeline.launchers[rows]
-    inside = _inside(steps, work.start[rows])
+    inside = steps.at(work.start[rows]) >= 0
     linked = rows[call >= 0]
     call = call[call >= 0]
-    within = _inside(steps, work.start[linked])
+    within = steps.at(work.start[linked]) >= 0
     kernel = within & (work.kind[linked] == WorkKind.KERNEL)
     delay = np.maximum(work.start[linked] - host.start[call], 0)[within]
     distinct = np.flatnonzero(np.bincount(call[within], minlength=1))
@@ -39,13 +39,6 @@ def launches(timeline: Timeline, steps: StepSpans, device: int) -> Launches:
         kernel=_median(work.end[linked[kernel]] - work.start[linked[kernel]]),
         graphs=_graphs(timeline, steps),
     )
-
-
-def _inside(steps: StepSpans, time: Ints) -> Bools:
-    """Which of these moments lie in a step."""
-    at = np.searchsorted(steps.start, time, side="right") - 1
-    found: Bools = (at >= 0) & (time < steps.end[at]) if len(steps.end) else np.zeros(len(time), bool)
-    return found
 
 
 def _queue(steps: StepSpans, launched: Ints, begun: Ints) -> tuple[float, float]:
@@ -70,7 +63,7 @@ def _graphs(timeline: Timeline, steps: StepSpans) -> int:
     if not wanted.any():
         return 0
     rows = wanted[timeline.host.name] & (timeline.host.kind == HostKind.CALL)
-    return int(_inside(steps, timeline.host.start[rows]).sum())
+    return int(np.count_nonzero(steps.at(timeline.host.start[rows]) >= 0))
 
 
 def _median(values: Ints) -> int:

@@ -11,8 +11,6 @@ import numpy as np
 from gapless.trace.names import LOADING
 from gapless.trace.timeline import HostKind, Ints, Timeline
 
-"""Names of the spans in which the training loop gets its next batch."""
-
 _ITERATION = re.compile(
     r"(?:train(?:ing)?|eval|validation|forward_backward)?[ _]?(?:step|iter(?:ation)?|batch)s?"
     r"(?:[ _#:=]*\d+|\[.*\])?|\[pl\]\[profile\]run_training_batch",

@@ -52,8 +52,5 @@ def _events(timeline: Timeline, steps: StepSpans) -> int:
     """Events per step, those that start in one."""
     if not len(steps.start):
         return 0
-    total = 0
-    for times in (timeline.host.start, timeline.work.start, timeline.memory.time):
-        at = np.searchsorted(steps.start, times, side="right") - 1
-        total += int(np.count_nonzero((at >= 0) & (times < steps.end[at])))
-    return round(total / len(steps.start))
+    columns = (timeline.host.start, timeline.work.start, timeline.memory.time)
+    return round(sum(int(np.count_nonzero(steps.at(times) >= 0)) for times in columns) / len(steps.start))

@@ -41,6 +41,13 @@ class StepSpans:
         """The length of all steps together."""
         return int((self.end - self.start).sum())
 
+    def at(self, time: Ints) -> Ints:
+        """The step that each moment lies in, or -1."""
+        if not len(self.start):
+            return np.full(len(time), -1)
+        found = np.searchsorted(self.start, time, side="right") - 1
+        return np.where(time < self.end[np.maximum(found, 0)], found, -1)
+
 
 def _once(function: Callable[[Timeline], T]) -> Callable[[Timeline], T]:
     """Computed once per timeline and kept beside its columns, as a cached property would be."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from gapless.analyze.profile.causes import by_cause
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
 from gapless.model.table import Row, Tone, table
@@ -47,12 +47,9 @@ def _tone(part: str) -> Tone:
 def _idle(profile: Profile) -> Iterator[str]:
     """The GPU's idleness by cause; the parts add up to it."""
     total = profile.steps.total
-    sums: Counter[str] = Counter()
-    for cost in profile.costs:
-        sums[cost.cause] += cost.idle
     parts = [
         f"{CAUSES[cause]} {100 * idle / total:.1f}"
-        for cause, idle in sums.most_common()
+        for cause, idle in by_cause(profile)
         if idle / total >= _LEAST
     ]
     if parts:

@@ -50,8 +50,9 @@ def _places(findings: list[Finding]) -> str | SourceLine:
             numbers.setdefault(line.file, {})[line.line] = None
     if len(numbers) == 1 and len(next(iter(numbers.values()))) == 1:
         return findings[0].line or ""
-    names = {file: file.replace("\\", "/").rsplit("/", 1)[-1] for file in numbers}
-    return ", ".join(f"{names[file]}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items())
+    return ", ".join(
+        f"{SourceLine(file, 0).name}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items()
+    )
 
 
 def _estimate(report: Report) -> Table | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import msgspec
@@ -85,5 +84,5 @@ def missed(found: Report) -> str:
 
 def _unreached(phases: list[Recurrence]) -> Iterator[str]:
     for one in phases:
-        where = f" ({os.path.basename(one.line.file)}:{one.line.line})" if one.line is not None else ""
+        where = f" ({one.line.short})" if one.line is not None else ""
         yield f"the {one.name}{f' every {one.every} steps' if one.every else ''}{where}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from gapless.analyze.profile.causes import by_cause
@@ -80,13 +79,10 @@ def _why(found: Report, profile: Profile) -> Iterator[str]:
         yield _asked(prices, prices.asked)
     worst = next((one for one in found.findings if one.loss is not None and one.loss.idle), None)
     if worst is not None:
-        it = f"{worst.name} at {_place(worst)}"
+        place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
+        it = f"{worst.name} at {place}"
         told = [one.replace("because of it", f"because of {it}") for one in worst.evidence[:2]]
         yield from (f"{one[:1].upper()}{one[1:]}" for one in told)
-
-
-def _place(one: Finding) -> str:
-    return f"{os.path.basename(one.line.file)}:{one.line.line}" if one.line else one.place or "unknown lines"
 
 
 def _asked(prices: Prices, asked: Asked) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gapless.analyze.verdicts.changes import MOST, changes
 from gapless.analyze.verdicts.memory import verdict as of_memory
 from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
-from gapless.model import Finding, Report, SourceLine, Verdict
+from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
 from gapless.model.wording import binary_size, count, duration, percent, rate, reach
@@ -159,12 +159,8 @@ def syncs(found: Report) -> str:
 def _only(found: Report) -> str:
     """Where, if it is one place."""
     inside = [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
-    return f" ({_place(inside[0])})" if len(inside) == 1 and inside[0].line is not None else ""
-
-
-def _place(one: Finding) -> str:
-    line = one.line or SourceLine("", 0)
-    return f"{os.path.basename(line.file)}:{line.line}"
+    line = inside[0].line if len(inside) == 1 else None
+    return f" ({line.short})" if line is not None else ""
 
 
 # -- why ----------------------------------------------------------------------------------------------
@@ -180,7 +176,8 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
         most = max(inside, key=lambda one: one.frequency.per_step)
         part = most.frequency.per_step / found.steps.waits_per_step
         if part >= 0.4:
-            yield f"{percent(part)} of the syncs are {most.name} at {_place(most)}"
+            at = f" at {most.line.short}" if most.line is not None else ""
+            yield f"{percent(part)} of the syncs are {most.name}{at}"
     if estimate is None and found.estimate is not None:
         yield f"No prices: {found.estimate.refused}"
     elif estimate is not None and estimate.reasons and (found.steps.most or late is not None):
