@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any, TextIO
 
 import click
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from gapless.errors import GaplessError, UsageError
 from gapless.model import Report
-from gapless.render import Style, formats, together
+from gapless.render import ALONE, Style, formats, together
 from gapless.render._brief import plain
 
 _PIPED_WIDTH = 80
@@ -97,39 +98,59 @@ def write(stream: TextIO | None, text: str) -> None:
         raise GaplessError(f"the report could not be written: {error.strerror}") from None
 
 
-def show(
-    reports: Sequence[Report],
-    form: str,
-    unfold: bool,
-    verbose: bool,
-    no_color: bool,
-    stream: TextIO | None = None,
-) -> None:
-    """Write `reports` to `stream` (else standard output), as the options of :func:`report_options` say."""
-    from gapless.analyze.across import summarized
-
-    stream = stream or sys.stdout
-    style = style_for(stream, color=not no_color, unfold=unfold, frames=verbose, folder=os.getcwd())
-    write(stream, together(form, summarized(reports), style))
-
-
 def _turn_away(stream: TextIO) -> None:
     """What is still to be flushed goes nowhere, at exit too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def refuse_terminal(form: str, stream: TextIO | None, example: str) -> None:
-    """Pages are for browsers: say how to write one to a file instead of to the terminal.
+@dataclass(frozen=True)
+class Shown:
+    """How reports are shown: what the options of :func:`report_options` say."""
 
-    Raises:
-        UsageError: `form` is a page, and `stream` a terminal.
-    """
-    if form == "html" and stream is not None and stream.isatty():
-        raise UsageError(f"a page is not for a terminal: {example} > report.html")
+    form: str
+    unfold: bool
+    verbose: bool
+    no_color: bool
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may stand where the report goes."""
+        return self.form in ALONE
+
+    @property
+    def lead(self) -> str:
+        """What parts it from what a script has written, who may have left the cursor anywhere."""
+        return "" if self.alone else "\n"
+
+    def style(self, stream: TextIO | None, **more: Any) -> Style:
+        """What `stream` can show of it."""
+        wanted = {"color": not self.no_color, "unfold": self.unfold, "frames": self.verbose}
+        return style_for(stream, **wanted, folder=os.getcwd(), **more)
+
+    def refuse_terminal(self, example: str) -> None:
+        """Pages are for browsers: say how to write one to a file instead of to the terminal.
+
+        Raises:
+            UsageError: a page would go to a terminal.
+        """
+        if self.form == "html" and sys.stdout is not None and sys.stdout.isatty():
+            raise UsageError(f"a page is not for a terminal: {example} > report.html")
+
+    def write(self, reports: Sequence[Report], stream: TextIO | None = None) -> None:
+        """Write `reports` to `stream`, else to standard output."""
+        from gapless.analyze.across import summarized
+
+        stream = stream or sys.stdout
+        write(stream, together(self.form, summarized(reports), self.style(stream)))
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a report is shown."""
+    """The options that say how a report is shown; `command` receives them as its `shown`."""
+
+    @wraps(command)
+    def bundled(form: str, unfold: bool, verbose: bool, no_color: bool, **more: Any) -> Any:
+        return command(shown=Shown(form, unfold, verbose, no_color), **more)
+
     options = (
         click.option(
             "-f", "--format", "form", type=click.Choice(formats()), default="text", show_default=True
@@ -146,5 +167,5 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--no-color", is_flag=True, help="Plain text; so does the variable NO_COLOR."),
     )
     for option in reversed(options):
-        command = option(command)
-    return command
+        bundled = option(bundled)
+    return bundled

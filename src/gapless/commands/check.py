@@ -27,7 +27,7 @@ from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, UsageError
 from gapless.model import Mark, Report, Session
 from gapless.model.session import save
-from gapless.render import ALONE, renderer
+from gapless.render import renderer
 
 if TYPE_CHECKING:
     from gapless.emulate.emulator import Emulator
@@ -63,10 +63,7 @@ class Wishes:
     max_waits: float | None
     fail_on: tuple[str, ...]
     output: str | None
-    form: str
-    unfold: bool
-    verbose: bool
-    no_color: bool
+    shown: _output.Shown
     quiet: bool
     prices: bool
     calibrate: str | None
@@ -171,7 +168,7 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
     given = click.get_current_context().get_parameter_source("steps")
     longer = LONGER if given is ParameterSource.DEFAULT and not _ranks.several() else 0.0
     wishes = Wishes(fail_on=_gate.parse_codes(fail_on), longer=longer, **options)  # type: ignore[arg-type]
-    _output.refuse_terminal(wishes.form, sys.stdout, f"gapless check -f html {module or script[0]}")
+    wishes.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
     return check(module, script, wishes)
 
 
@@ -182,7 +179,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         _check_trace(wishes)
     watch = Watch(wishes)
     conclusion = Conclusion(wishes, watch)
-    if wishes.form in ALONE:
+    if wishes.shown.alone:
         _output.give_way()
     children.stand_down()
     stopper = Stopper(watch, watch.enough.overdue, watch.enough.phases)
@@ -197,7 +194,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
             stopper,
             children=folder,
             at_hard_exit=conclusion,
-            own_frames=wishes.verbose,
+            own_frames=wishes.shown.verbose,
             one_of_several=_ranks.several(),
         )
         conclusion(session)
@@ -217,7 +214,7 @@ class Watch:
             _output.own_copy(sys.stderr),
             wishes.steps and steps + WARM_UP,
             quiet=wishes.quiet,
-            color=not wishes.no_color,
+            color=not wishes.shown.no_color,
         )
         self.tally = StepTally()
         self.enough = Enough(steps + WARM_UP, lambda at: variables(at.file, at.first, at.last), wishes.longer)
@@ -312,14 +309,8 @@ class Conclusion:
         self.watch = watch
         self.status = 0
         self._stream = _output.own_copy(sys.stdout)
-        self._style = _output.style_for(
-            self._stream,
-            color=not wishes.no_color,
-            unfold=wishes.unfold,
-            frames=wishes.verbose,
-            folder=os.getcwd(),
-            hints=() if wishes.output else ("-o FILE saves it",),
-        )
+        hints = () if wishes.output else ("-o FILE saves it",)
+        self._style = wishes.shown.style(self._stream, hints=hints)
         self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))
 
@@ -355,9 +346,8 @@ class Conclusion:
         return msgspec.structs.replace(session, programme=measured)
 
     def _report(self, found: Report) -> None:
-        # The script may have left the cursor anywhere.
-        start = "" if self.wishes.form in ALONE else "\n"
-        _output.write(self._stream, start + renderer(self.wishes.form)(found, self._style))
+        shown = self.wishes.shown
+        _output.write(self._stream, shown.lead + renderer(shown.form)(found, self._style))
         over = _gate.exceeded(found, self.wishes.max_waits, self.wishes.fail_on)
         for reason in over:
             self.watch.progress.problem(reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,10 +49,7 @@ _STEPS = "10"
 def command(
     before: str,
     after: str,
-    form: str,
-    unfold: bool,
-    verbose: bool,
-    no_color: bool,
+    shown: _output.Shown,
     bound: float | None,
     quiet: bool,
     **asked: Any,
@@ -85,7 +81,7 @@ def command(
     read, or what was to be compared failed.
     """
     wishes = _proof.Asked(**asked)
-    _output.refuse_terminal(form, sys.stdout, f"gapless compare -f html {before} {after}")
+    shown.refuse_terminal(f"gapless compare -f html {before} {after}")
     if is_target(before) or is_target(after):
         if not (is_target(before) and is_target(after)):
             other = after if is_target(before) else before
@@ -93,14 +89,14 @@ def command(
         if bound is not None:
             raise UsageError("--fail-on-regression is for runs; callables take --fail-if-slower")
         made = _proof.proof(before, after, wishes)
-        _output.show([report(made)], form, unfold, verbose, no_color)
+        shown.write([report(made)])
         return _proof.status(made, wishes)
     _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
     memory = _both_memory(before, after)
     compared = (
         _memory_compare.compared(before, after) if memory else compare(before, after, quiet, wishes.gpu)
     )
-    _output.show([report(compared)], form, unfold, verbose, no_color)
+    shown.write([report(compared)])
     naming = Style(folder=os.getcwd()).path
     reasons = regression(compared, bound, naming) if bound is not None else []
     for reason in reasons:

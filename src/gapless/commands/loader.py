@@ -20,7 +20,6 @@ from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError
 from gapless.model import Report
 from gapless.model.loading import Demand, Diagnosis, save
-from gapless.render import ALONE
 from gapless.rules._loader import MATTERS
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
@@ -93,10 +92,7 @@ def command(
     mistakes: bool,
     ranks: int,
     fail_on: str,
-    form: str,
-    unfold: bool,
-    verbose: bool,
-    no_color: bool,
+    shown: _output.Shown,
     output: str | None,
     quiet: bool,
 ) -> int:
@@ -121,9 +117,9 @@ def command(
     """
     check_advice = verify if check_advice is None else check_advice
     codes = _gate.parse_codes(fail_on)
-    _output.refuse_terminal(form, sys.stdout, f"gapless loader -f html {target}")
+    shown.refuse_terminal(f"gapless loader -f html {target}")
     stream = _output.own_copy(sys.stdout)
-    if form in ALONE:
+    if shown.alone:
         _output.give_way()  # the user's code may print, and the page stands alone
     demand = _demand(step_ms, profile, session, step_cpu)
     if target.endswith(".json"):
@@ -136,7 +132,7 @@ def command(
     if output:
         save(made, output)
     found = report(made)
-    _output.show([found], form, unfold, verbose, no_color, stream)
+    shown.write([found], stream)
     return _INTERRUPTED if made.interrupted else _status(found, made, codes)
 
 

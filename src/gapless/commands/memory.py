@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -57,10 +56,7 @@ __all__ = ["command", "parse_size", "read"]
 @click.argument("snapshot", metavar="SNAPSHOT")
 def command(
     snapshot: str,
-    form: str,
-    unfold: bool,
-    verbose: bool,
-    no_color: bool,
+    shown: _output.Shown,
     tried: tuple[str, ...],
     search: bool,
     gpu: str | None,
@@ -90,7 +86,7 @@ def command(
 
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage; 3 the snapshot could not be read.
     """
-    _output.refuse_terminal(form, sys.stdout, f"gapless memory -f html {snapshot}")
+    shown.refuse_terminal(f"gapless memory -f html {snapshot}")
     wishes = _wishes(room(gpu, limit), tried, search, fresh, jobs)
     runs = read(snapshot)
     run = choose(runs, device, wishes.where)
@@ -102,9 +98,9 @@ def command(
     if others:
         made = msgspec.structs.replace(made, largest=_largest(run, others, device, wishes))
     _keep(run, made, wishes, output, exported)
-    if form == "html":
+    if shown.form == "html":
         made = _drawn(run, made, wishes)
-    _output.show([as_document(made)], form, unfold, verbose, no_color)
+    shown.write([as_document(made)])
     return EXIT_FINDINGS if made.lack is not None and wishes.capacity >= 0 else EXIT_OK
 
 

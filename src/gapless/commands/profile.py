@@ -26,7 +26,7 @@ from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError
 from gapless.model import Mark, Session
 from gapless.model.wording import count
-from gapless.render import ALONE, together
+from gapless.render import together
 
 if TYPE_CHECKING:
     from gapless.capture.profiling import Profiling, Recipe
@@ -50,10 +50,7 @@ class Wishes:
     memory: bool
     shapes: bool
     output: str
-    form: str
-    unfold: bool
-    verbose: bool
-    no_color: bool
+    shown: _output.Shown
     quiet: bool
     prices: bool
     fail_on: tuple[str, ...]
@@ -130,7 +127,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         _output.own_copy(sys.stderr),
         recipe.steps,
         quiet=wishes.quiet or _ranks.rank() > 0,
-        color=not wishes.no_color,
+        color=not wishes.shown.no_color,
     )
 
     def enough(mark: Mark) -> bool:
@@ -140,7 +137,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     stopper = Stopper(enough)
     profiling = profiling_of(stopper)
     conclusion = Conclusion(wishes, told, profiling)
-    if wishes.form in ALONE:
+    if wishes.shown.alone:
         _output.give_way()
     told.starting(os.path.basename(target.name), profiling)
     session = run(
@@ -148,7 +145,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
         profiling,
         stopper,
         at_hard_exit=conclusion,
-        own_frames=wishes.verbose,
+        own_frames=wishes.shown.verbose,
         one_of_several=_ranks.several(),
     )
     conclusion(session)
@@ -210,15 +207,8 @@ class Conclusion:
         self.rank = _ranks.rank()
         self.status = 0
         self._done = False
-        self._folder = os.getcwd()
         self._stream = _output.own_copy(sys.stdout)
-        self._style = _output.style_for(
-            self._stream,
-            color=not wishes.no_color,
-            unfold=wishes.unfold,
-            frames=wishes.verbose,
-            folder=self._folder,
-        )
+        self._style = wishes.shown.style(self._stream)
         self._ended(self.rank).unlink(missing_ok=True)
 
     def __call__(self, session: Session) -> None:
@@ -237,8 +227,7 @@ class Conclusion:
             self.status = self.status or EXIT_UNREADABLE
 
     def _explain(self, session: Session) -> None:
-        from gapless.analyze.profile.report import report
-        from gapless.analyze.ranks import group
+        from gapless.analyze.profile.report import reports as of_runs
         from gapless.capture.profiling import ENDING
         from gapless.commands._passes import Task, find_pairs, of_pairs, source_of
         from gapless.commands.trace import MOST_PRICED
@@ -254,14 +243,9 @@ class Conclusion:
             Task(pairs, str(self.recipe.folder / SAVED), _ranks.world(), launch, priced, self.wishes.quiet)
         )
         self.told.kept(self._style.path(str(self.recipe.folder)))
-        grouping = group(profiles)
-        notes = [_sentence(note) for note in (*grouping.notes, *session.notes, *missing)]
-        reports = [
-            report(one, () if number else notes, source_of(self._folder))
-            for number, one in enumerate(grouping.runs)
-        ]
-        start = "\n" if self.wishes.form == "text" else ""  # the script may have left the cursor anywhere
-        _output.write(self._stream, start + together(self.wishes.form, reports, self._style))
+        reports = of_runs(profiles, (*session.notes, *missing), source_of(self._style.folder))
+        shown = self.wishes.shown
+        _output.write(self._stream, shown.lead + together(shown.form, reports, self._style))
         for found in reports:
             for reason in _gate.exceeded(found, None, self.wishes.fail_on):
                 self.told.problem(reason)
@@ -289,7 +273,3 @@ class Conclusion:
             self._ended(rank).unlink(missing_ok=True)
         named = ", ".join(map(str, missing))
         return [f"of {count(len(missing), 'rank')} nothing was heard: {named}"] if missing else []
-
-
-def _sentence(note: str) -> str:
-    return note[:1].upper() + note[1:]

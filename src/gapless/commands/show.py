@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 import msgspec
 
@@ -17,7 +15,7 @@ from gapless.model import Report
 @click.command("show")
 @_output.report_options
 @click.argument("saved", metavar="SESSION...", nargs=-1, required=True)
-def command(saved: tuple[str, ...], form: str, unfold: bool, verbose: bool, no_color: bool) -> int:
+def command(saved: tuple[str, ...], shown: _output.Shown) -> int:
     """Report again what `gapless check -o` or `gapless trace -o` has saved, in any format, on any machine.
 
     Several are reported one after the other; as a page they are one, with a list of them.
@@ -29,9 +27,9 @@ def command(saved: tuple[str, ...], form: str, unfold: bool, verbose: bool, no_c
       gapless show -f html monday.json tuesday.json > both.html
       gapless show -f json run.gapless.json | jq .steps.waits_per_step
     """
-    _output.refuse_terminal(form, sys.stdout, f"gapless show -f html {' '.join(saved)}")
-    found = [one for file in saved for one in reports(file, drawn=form == "html")]
-    _output.show(found, form, unfold, verbose, no_color)
+    shown.refuse_terminal(f"gapless show -f html {' '.join(saved)}")
+    found = [one for file in saved for one in reports(file, drawn=shown.form == "html")]
+    shown.write(found)
     return 0
 
 
@@ -43,13 +41,10 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
     """
     kind = kind_of(saved)
     if kind == "profile":
-        from gapless.analyze.ranks import group
+        from gapless.analyze.profile.report import reports as of_runs
         from gapless.model.profile import load as load_profiles
 
-        grouping = group(load_profiles(saved))
-        return [
-            report(run, notes=() if n else grouping.notes, read=nearby) for n, run in enumerate(grouping.runs)
-        ]
+        return of_runs(load_profiles(saved), read=nearby)
     if kind == "memory":
         from gapless.model.memory import load as load_memory
 

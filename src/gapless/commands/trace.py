@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +30,7 @@ MOST_PRICED = 8
 class Wishes:
     """The command's options."""
 
-    form: str
-    unfold: bool
-    verbose: bool
-    no_color: bool
+    shown: _output.Shown
     quiet: bool
     output: str | None
     jobs: int | None
@@ -130,13 +126,13 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
     if not traces:
         raise UsageError("which trace? gapless trace trace.json.gz")
     wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
-    _output.refuse_terminal(wishes.form, sys.stdout, f"gapless trace -f html {traces[0]}")
+    wishes.shown.refuse_terminal(f"gapless trace -f html {traces[0]}")
     return trace(traces, wishes)
 
 
 def trace(traces: Sequence[str], wishes: Wishes) -> int:
     """Read, report and save; the exit status that follows."""
-    from gapless.analyze.ranks import group
+    from gapless.analyze.profile.report import reports as of_runs
 
     measured = diagnosis(wishes.loader) if wishes.loader else None
     profiles, failures, notes = _profiles(traces, wishes)
@@ -146,21 +142,17 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
         return UnreadableInput.exit_code
     if wishes.perfetto:
         _mark(report(profiles, read=nearby), wishes.perfetto)
-        if wishes.form != "html":  # nothing else draws them
+        if wishes.shown.form != "html":  # nothing else draws them
             profiles = [msgspec.structs.replace(one, lanes=None) for one in profiles]
-    grouping = group(profiles)
     if wishes.output:
         from gapless.model.profile import save
 
         save(profiles, wishes.output)
     status: int = UnreadableInput.exit_code if failures else EXIT_OK
-    reports = [
-        report(run, notes=[*notes, *grouping.notes] if not number else (), read=nearby)
-        for number, run in enumerate(grouping.runs)
-    ]
+    reports = of_runs(profiles, notes, nearby)
     if measured is not None:
         reports = explained(reports, measured)
-    _output.show(reports, wishes.form, wishes.unfold, wishes.verbose, wishes.no_color)
+    wishes.shown.write(reports)
     for found in reports:
         for reason in over(found, wishes):
             _output.say(reason)
@@ -199,7 +191,7 @@ def _profiles(
 
 def _boxes(wishes: Wishes, traces: int) -> int:
     """How many boxes are wanted of the timeline of each trace; 0 where nothing is drawn."""
-    if wishes.form == "html":
+    if wishes.shown.form == "html":
         return next((boxes for most, boxes in DRAWN if traces <= most), 0)
     return _perfetto.BOXES if wishes.perfetto else 0
 

@@ -8,7 +8,7 @@ import msgspec
 
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.source_lines import Read, with_source_lines
-from gapless.analyze.ranks import remarks, slow_rank, summaries
+from gapless.analyze.ranks import group, remarks, slow_rank, summaries
 from gapless.analyze.tables.profile import tables
 from gapless.analyze.verdicts.profile import verdict
 from gapless.model import Environment, Profile, RankSummary, Report, StepSummary, Verdict
@@ -47,6 +47,13 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
         path=one.path,
     )
     return msgspec.structs.replace(found, verdict=verdict(found, one), tables=tables(found, one))
+
+
+def reports(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> list[Report]:
+    """A report for each run among `profiles`, with `notes` in the first, and how ranks were told there."""
+    grouping = group(profiles)
+    first = (*notes, *grouping.notes)
+    return [report(run, () if number else first, read) for number, run in enumerate(grouping.runs)]
 
 
 def _focus(profiles: Sequence[Profile], rows: Sequence[RankSummary]) -> int:
