@@ -128,7 +128,7 @@ def _findings(ranked: Sequence[Shared], reports: Sequence[Report]) -> Table:
             cells += [*told, one.idle / longest]
         cells += [duration(one.saved) if one.saved else ""] if saved else []
         cells += [in_column(one.syncs) if one.syncs else ""] if syncs else []
-        rows.append(Row((*cells, named(reports[one.most]))))
+        rows.append(Row((*cells, SourceLine(reports[one.most].file, 0))))
     return table("Finding", " | ".join([*columns, "<most in"]), rows, shown=SHOWN, where="before")
 
 
@@ -140,7 +140,7 @@ def _runs(reports: Sequence[Report]) -> Table:
     columns += ["syncs per step"] if checked else []
     rows = []
     for one in reports:
-        cells: list[Cell] = [named(one)]
+        cells: list[Cell] = [SourceLine(one.file, 0)]
         steps = one.profile.steps if one.profile is not None else None
         if profiled:
             known = one.profile is not None and steps is not None and steps.total > 0
@@ -149,10 +149,3 @@ def _runs(reports: Sequence[Report]) -> Table:
             cells.append(in_column(one.steps.waits_per_step) if one.steps.seen else "")
         rows.append(Row((*cells, str(len(one.findings)))))
     return table("Run", " | ".join([*columns, "findings"]), rows, shown=SHOWN, where="before")
-
-
-def named(report: Report) -> SourceLine:
-    """The file that `report` is of, or the script, as a place."""
-    if report.profile is not None:
-        return SourceLine(report.profile.path, 0)
-    return SourceLine(report.path or "".join(report.script[:1]) or "run", 0)

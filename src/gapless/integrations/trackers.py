@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gapless.analyze.profile.causes import by_cause
 from gapless.errors import UsageError
 from gapless.model import Profile, Report
 
@@ -38,7 +37,8 @@ def _of_profile(profile: Profile) -> dict[str, float]:
     if total:
         found["step_ms"] = profile.steps.mean / 1e6
         found["gpu_idle"] = 100 * profile.idle / total
-        found.update({f"gpu_idle_by_cause/{cause}": 100 * idle / total for cause, idle in by_cause(profile)})
+        causes = profile.idle_by_cause()
+        found.update({f"gpu_idle_by_cause/{cause}": 100 * idle / total for cause, idle in causes})
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -316,6 +317,13 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     prices: Prices | None = None
     lanes: Lanes | None = None
     notes: tuple[str, ...] = ()
+
+    def idle_by_cause(self) -> list[tuple[Cause, int]]:
+        """Idle nanoseconds of each cause, most first."""
+        sums: Counter[Cause] = Counter()
+        for cost in self.costs:
+            sums[cost.cause] += cost.idle
+        return [(cause, idle) for cause, idle in sums.most_common() if idle]
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):

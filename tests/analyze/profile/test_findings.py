@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from tracing import Trace, training
 
-from gapless.analyze.profile.causes import by_cause
 from gapless.analyze.profile.costs import MOST
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.profile import profile
@@ -107,7 +106,7 @@ def test_the_sentence_names_the_greatest_cause():
         first.sentence
         == "Your GPU idles 35 % of each 100 ms step, mostly (30 %) because the next batch is late"
     )
-    assert by_cause(made(starved, wait(20 * MS, 40 * MS))) == [("input", 120 * MS), ("wait", 20 * MS)]
+    assert made(starved, wait(20 * MS, 40 * MS)).idle_by_cause() == [("input", 120 * MS), ("wait", 20 * MS)]
 
 
 def test_a_profile_of_the_cpu_alone_is_refused_in_one_line():
@@ -183,7 +182,7 @@ class TestRealTraces:
         assert first.findings[0].code == "GAP301"
         assert first.findings[0].line.where.endswith("resnet50_profiler_api.py:42")
         assert all(one.code != "GAP301" for one in second.findings)
-        starved = [dict(by_cause(one)).get("input", 0) / one.steps.total for one in (none, four)]
+        starved = [dict(one.idle_by_cause()).get("input", 0) / one.steps.total for one in (none, four)]
         assert starved[0] > 0.3
         assert starved[1] < 0.02
 

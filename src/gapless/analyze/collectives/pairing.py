@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from gapless.model.profile import Collectives
@@ -183,13 +183,6 @@ def _fit(times: list[int], apart: list[int]) -> Trend:
         slope = max(-DRIFT, min(DRIFT, rise / run)) if run > 0 else 0.0
     offset = median([b - slope * (a - middle) for a, b in zip(times, apart, strict=True)])
     return Trend(int(middle), offset, slope)
-
-
-def median(values: Sequence[float]) -> float:
-    """The median of at least one value."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def tolerance(one: Series, other: Series) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 
 from gapless.analyze.collectives.meetings import Meeting, Meetings, numbers
-from gapless.analyze.collectives.pairing import median
 from gapless.model import Cost, Profile, Reason, Site, Straggler
 from gapless.model.wording import duration, percent
 

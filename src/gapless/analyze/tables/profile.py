@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.profile.causes import by_cause
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
 from gapless.model.table import Row, Tone, table
@@ -49,7 +48,7 @@ def _idle(profile: Profile) -> Iterator[str]:
     total = profile.steps.total
     parts = [
         f"{CAUSES[cause]} {100 * idle / total:.1f}"
-        for cause, idle in by_cause(profile)
+        for cause, idle in profile.idle_by_cause()
         if idle / total >= _LEAST
     ]
     if parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.profile.causes import by_cause
 from gapless.analyze.verdicts.changes import changes
 from gapless.model import Cause, Change, Finding, Profile, Report, Verdict
 from gapless.model.profile import Asked, Prices
@@ -59,7 +58,7 @@ def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
     if found.ranks:
         named = f"rank {profile.rank}" if profile.rank >= 0 else "the slowest rank"
         who = f"The GPU of {named} (of {len(found.ranks)} in these files)"
-    causes = by_cause(profile)
+    causes = profile.idle_by_cause()
     if idle < FINE * total:
         return (
             f"{who} is busy {percent(1 - idle / total)} of {what}: nothing to gain from less waiting",

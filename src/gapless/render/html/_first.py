@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,12 +116,10 @@ def split(profile: Profile) -> list[dict[str, Any]]:
     total, per = profile.steps.total, max(profile.steps.count, 1)
     if not total:
         return []
-    idle: Counter[str] = Counter()
-    for cost in profile.costs:
-        idle[cost.cause] += cost.idle
     work = [("part", name, label, getattr(profile.split, name), "the GPU works") for name, label in _WORK]
     lost = [
-        ("cause", cause, f"idle: {CAUSES[cause]}", time, MEANING[cause]) for cause, time in idle.most_common()
+        ("cause", cause, f"idle: {CAUSES[cause]}", time, MEANING[cause])
+        for cause, time in profile.idle_by_cause()
     ]
     return [
         {

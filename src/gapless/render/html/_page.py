@@ -38,7 +38,7 @@ def page(reports: Sequence[Report], style: Style) -> str:
     summary = reports[0] if len(reports) > 1 and reports[0].kind == "runs" else None
     single = reports[0] if len(reports) == 1 else summary
     rest = list(reports) if single is None else list(reports[1:])
-    names = _named(_short([_name(one, clean) for one in rest]))
+    names = _named(_short([clean.path(one.file) for one in rest]))
     runs: list[dict[str, Any]] = []
     for number, (report, name) in enumerate(zip(rest, names, strict=True), 1):
         told = {
@@ -48,7 +48,7 @@ def page(reports: Sequence[Report], style: Style) -> str:
             "level": report.verdict.level,
         }
         runs.append({**_run(report, clean, style, f"run{number}-", "h2"), **told})
-    links = {(_file(one), 0): run["id"] for one, run in zip(rest, runs, strict=True)}
+    links = {(one.file, 0): run["id"] for one, run in zip(rest, runs, strict=True)}
     top = (
         _run(single, clean, style, links=links)
         if single is not None
@@ -64,17 +64,6 @@ def page(reports: Sequence[Report], style: Style) -> str:
         "runs": runs,
     }
     return _filled(shown, clean, [name for name in _STAGED if name in drawn])
-
-
-def _file(report: Report) -> str:
-    """The file that was reported, or the script."""
-    if report.profile is not None:
-        return report.profile.path
-    return report.path or "".join(report.script[:1]) or "run"
-
-
-def _name(report: Report, clean: Clean) -> str:
-    return clean.path(_file(report))
 
 
 def _short(names: list[str]) -> list[str]:
