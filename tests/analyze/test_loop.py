@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from building import line
 
-from gapless.analyze.loop import read_source, training_loop
+from gapless.analyze.loop import read_source, training_loops
 from gapless.model import Mark
 
 FILE = "/work/train.py"
@@ -34,7 +34,9 @@ def loop_of(text: str, *calls: str, outer: dict[str, str] | None = None):
         Mark(kind="optimizer" if name.startswith("step") else "backward", tick=0, time=0.0, stack=stack(name))
         for name in calls
     ]
-    found = training_loop([m for m in marks if m.kind == "optimizer"], marks, lambda file: text)
+    found = next(
+        iter(training_loops([m for m in marks if m.kind == "optimizer"], marks, lambda file: text)), None
+    )
     if found is None:
         return None
     return next(name for name, number in numbers.items() if number == found.first)
@@ -119,7 +121,7 @@ def marks_at(number: int, code: str = ""):
 
 def test_source_that_changed_since_is_not_believed():
     marks = marks_at(5, "something_else()")
-    assert training_loop(marks, marks, lambda file: textwrap.dedent(EPOCHS).strip()) is None
+    assert training_loops(marks, marks, lambda file: textwrap.dedent(EPOCHS).strip()) == ()
 
 
 @pytest.mark.parametrize("error", [OSError, SyntaxError, UnicodeDecodeError("utf-8", b"", 0, 1, "")])
@@ -128,7 +130,7 @@ def test_source_that_cannot_be_read(error):
         raise error
 
     marks = marks_at(5)
-    assert training_loop(marks, marks, read) is None
+    assert training_loops(marks, marks, read) == ()
 
 
 def test_source_is_read_in_its_own_encoding(tmp_path):

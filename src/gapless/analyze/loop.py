@@ -49,13 +49,6 @@ def read_source(file: str) -> str:
     return data.decode(encoding)
 
 
-def training_loop(
-    steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = read_source
-) -> Loop | None:
-    """The innermost loop that holds every step mark and the work of the steps; None where none is found."""
-    return next(iter(training_loops(steps, marks, read)), None)
-
-
 def training_loops(
     steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = read_source
 ) -> tuple[Loop, ...]:

@@ -154,7 +154,8 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
         return ""
     loop = loops[level]
     depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
-    return _by_functions(site.stack[:depth]) or _by_place(loop, site.stack[depth].line, calls)
+    functions = (named(frame.function) for frame in reversed(site.stack[:depth]) if frame.is_user)
+    return next(filter(None, functions), "") or at_place(loop, site.stack[depth].line, calls > 1)
 
 
 def _saves(stack: Stack, loop: Loop) -> bool:
@@ -167,15 +168,6 @@ def _saves(stack: Stack, loop: Loop) -> bool:
         if frame.library and _SAVING.search(frame.function.rpartition(".")[2]):
             return True
     return False
-
-
-def _by_functions(stack: Stack) -> str:
-    """The phase that the user's outermost function of a telling name is."""
-    return next((name for frame in reversed(stack) if frame.is_user and (name := named(frame.function))), "")
-
-
-def _by_place(loop: Loop, line: int, calls: int) -> str:
-    return at_place(loop, line, calls > 1)
 
 
 def at_place(loop: Loop, line: int, looped: bool) -> str:

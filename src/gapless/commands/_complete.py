@@ -29,7 +29,7 @@ def _of(param: click.Parameter) -> Complete | None:
             return _documents
         return _codes if param.name == "code" else _files
     if metavar == "DIR":
-        return _folders
+        return lambda context, incomplete: [CompletionItem(incomplete, type="dir")]
     if metavar in ("FILE", "TRACE", "SESSION"):
         return _files
     if metavar == "CODES":
@@ -41,10 +41,6 @@ def _of(param: click.Parameter) -> Complete | None:
 
 def _files(context: click.Context, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(incomplete, type="file")]
-
-
-def _folders(context: click.Context, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="dir")]
 
 
 def _codes(context: click.Context, incomplete: str) -> list[CompletionItem]:

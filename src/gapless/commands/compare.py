@@ -85,7 +85,8 @@ def command(
     if is_target(before) or is_target(after):
         if not (is_target(before) and is_target(after)):
             other = after if is_target(before) else before
-            raise UsageError(f"{other} is no callable: write {_advice(other)}")
+            example = f"{other}:function" if other.endswith(".py") else "losses.py:function"
+            raise UsageError(f"{other} is no callable: write {example}")
         if bound is not None:
             raise UsageError("--fail-on-regression is for runs; callables take --fail-if-slower")
         made = _proof.proof(before, after, wishes)
@@ -116,10 +117,6 @@ def _both_memory(before: str, after: str) -> bool:
             if not (is_memory or (os.path.isfile(name) and kind_of(name) == "session")):
                 raise UsageError(f"{name} is no recording of memory, and the other is: {_ACCEPTED}")
     return any(sides.values())
-
-
-def _advice(name: str) -> str:
-    return f"{name}:function" if name.endswith(".py") else "losses.py:function"
 
 
 def _refuse(asked: _proof.Asked, scripts: bool) -> None:

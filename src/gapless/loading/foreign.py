@@ -18,7 +18,7 @@ from gapless.loading.nested import batched_as, tensors_of
 from gapless.loading.padded import Lengths
 from gapless.loading.sentence import sentence
 from gapless.model.loading import Demand, Diagnosis, Doubt, Fetch, Machine, Prediction, Seen, Setting
-from gapless.model.loading_feed import Around, Column
+from gapless.model.loading_feed import Column
 
 _MOST = 256
 """Batches after which no more are asked for."""
@@ -62,7 +62,7 @@ def as_it_is(feed: Feed, at: Machine, budget: float, demand: Demand, progress: P
             demand=demand,
             machine=at,
             fetch=fetch,
-            around=_besides(feed.around, fetch),
+            around=msgspec.structs.replace(feed.around, wall=fetch.cpu + fetch.wait, cpu=fetch.cpu),
             seen=seen,
             duration=time.monotonic() - begin,
             notes=feed.remarks,
@@ -87,10 +87,6 @@ def _crowded(made: Diagnosis) -> Doubt | None:
     if others < _BUSY * made.machine.allowed or others + 1 <= made.machine.allowed:
         return None
     return Doubt(kind="busy", others=round(min(others, made.machine.allowed), 1))
-
-
-def _besides(around: Around, fetch: Fetch) -> Around:
-    return msgspec.structs.replace(around, wall=fetch.cpu + fetch.wait, cpu=fetch.cpu)
 
 
 def _length(thing: Any) -> int:

@@ -53,7 +53,7 @@ def record(
     return RankItems(
         rank=rank,
         workers=loader.num_workers,
-        batch_size=_batch_size(loader),
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 0,
         drop_last=bool(loader.drop_last or getattr(loader.batch_sampler, "drop_last", False)),
         length=-1 if stream else _length(loader.dataset),
         dataset=type(loader.dataset).__name__,
@@ -94,10 +94,6 @@ def _length(dataset: Any) -> int:
         return len(dataset)
     except TypeError:
         return 0
-
-
-def _batch_size(loader: DataLoader) -> int:
-    return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 0
 
 
 def _order(loader: DataLoader) -> Any:

@@ -70,9 +70,8 @@ def parse(text: str) -> Settings:
         key = tokens[at]
         reader = _READERS.get(key)
         if reader is None:
-            raise InvalidSettings(
-                f"torch knows no allocator setting {key!r}: there are {', '.join(_known())}"
-            )
+            known = ", ".join(sorted(one for one in _READERS if "hip" not in one))
+            raise InvalidSettings(f"torch knows no allocator setting {key!r}: there are {known}")
         at = reader(tokens, at, found)
         if key in _WITHOUT_EFFECT:
             ignored[key] = None
@@ -82,10 +81,6 @@ def parse(text: str) -> Settings:
         at += 2
     names = {"ignored": tuple(ignored), "unsimulated": tuple(unsimulated)}
     return Settings(**found, **names)  # type: ignore[arg-type]  # by name
-
-
-def _known() -> list[str]:
-    return sorted(key for key in _READERS if "hip" not in key)
 
 
 def _tokens(text: str) -> list[str]:

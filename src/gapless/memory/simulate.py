@@ -212,7 +212,8 @@ class Simulation:
         allocator = self.allocator
         rounded = round_size(size, self.settings.divisions)
         chosen = allocator.pool_for(rounded, pool)
-        room = min(self.capacity - allocator.driver.used, _allowed(allocator))
+        allowed = UNLIMITED if allocator.allowed is None else allocator.allowed - allocator.reserved
+        room = min(self.capacity - allocator.driver.used, allowed)
         return Shortage(
             event=at,
             size=size,
@@ -267,10 +268,6 @@ def _end(at: int, allocator: Allocator) -> StepEnd:
         given=allocator.frees + allocator.unmaps,
         retries=allocator.retries,
     )
-
-
-def _allowed(allocator: Allocator) -> int:
-    return UNLIMITED if allocator.allowed is None else allocator.allowed - allocator.reserved
 
 
 def _price(allocator: Allocator, times: CallTimes) -> int:

@@ -97,12 +97,8 @@ def _changes(
             calls_before=calls[0](was) if was else 0.0,
             calls_after=calls[1](now) if now else 0.0,
         )
-        rows.append(_judged(row, state))
+        rows.append(msgspec.structs.replace(row, state=state(row)) if was and now else row)
     return tuple(sorted(rows, key=_key))
-
-
-def _judged(row: FindingChange, state: Callable[[FindingChange], State]) -> FindingChange:
-    return msgspec.structs.replace(row, state=state(row)) if row.before and row.after else row
 
 
 def _key(row: FindingChange) -> tuple[int, float, float]:

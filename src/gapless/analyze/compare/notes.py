@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.analyze.compare.both import Both
-from gapless.model import Profile, Report
+from gapless.model import Report
 from gapless.model.comparison import Comparison, Side, percents
 from gapless.model.wording import count
 
@@ -108,7 +108,7 @@ def _recording(pair: Both) -> list[str]:
     for field, words in _RECORDINGS.items():
         if getattr(before, field) != getattr(after, field):
             notes.append(f"{words} {'before' if getattr(before, field) else 'after'} only")
-    shares = [_overhead(one) for one in (pair.before, pair.after)]
+    shares = [one.recording.overhead / (one.steps.total or 1) for one in (pair.before, pair.after)]
     if abs(shares[0] - shares[1]) > _OVERHEAD:
         parts = [percents(100 * share) for share in shares]
         notes.append(f"the profiler itself takes {parts[0]} of the time before and {parts[1]} after")
@@ -116,10 +116,6 @@ def _recording(pair: Both) -> list[str]:
         if one.truncated:
             notes.append(f"the trace of {name} is cut off")
     return notes
-
-
-def _overhead(profile: Profile) -> float:
-    return profile.recording.overhead / profile.steps.total if profile.steps.total else 0.0
 
 
 def session_notes(before: Report, after: Report, made: Comparison) -> tuple[str, ...]:

@@ -44,7 +44,10 @@ def price(
     if isinstance(model, Refusal):
         return Prices(refused=model.reason)
     members = {number: _rows(group.costs, rows) for number, group in enumerate(groups)}
-    removals = {number: _removal(group, costs) for number, group in enumerate(groups)}
+    removals = {
+        number: removal(costs[position].site for position in group.costs)
+        for number, group in enumerate(groups)
+    }
     found = prices(model, members, removals)
     each = tuple(
         Price(
@@ -81,10 +84,6 @@ def price(
 
 def _rows(positions: Sequence[int], rows: Sequence[Ints]) -> list[int]:
     return [row for position in positions for row in rows[position].tolist()]
-
-
-def _removal(group: WaitGroup, costs: Sequence[Cost]) -> Removal:
-    return removal(costs[position].site for position in group.costs)
 
 
 def removal(sites: Iterable[Site]) -> Removal:

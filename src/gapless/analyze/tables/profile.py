@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
-from gapless.model.table import Row, Tone, table
+from gapless.model.table import Row, table
 from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
 
 _LEAST = 0.0005
@@ -30,17 +30,16 @@ def _split(profile: Profile, per: int) -> Table | None:
     parts = [(label, getattr(profile.split, name), name) for name, label in PARTS]
     longest = max(time for _, time, _ in parts) or 1
     rows = (
-        Row((label, f"{100 * time / total:.1f} %", duration(time / per), time / longest), _tone(name))
+        Row(
+            (label, f"{100 * time / total:.1f} %", duration(time / per), time / longest),
+            "good" if name == "kernel" else "",
+        )
         for label, time, name in parts
         if time / total >= _LEAST
     )
     step = "the recorded time" if profile.steps.source == "span" else "a step"
     notes = tuple(_idle(profile))
     return table(f"Where {step} goes", f"share | of {step} | ~", rows, where="before", notes=notes)
-
-
-def _tone(part: str) -> Tone:
-    return "good" if part == "kernel" else ""
 
 
 def _idle(profile: Profile) -> Iterator[str]:

@@ -116,25 +116,17 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
         return f"{in_steps}{more}", "act"
     most = estimate.saved.most / estimate.step.likely if estimate.step.likely else 0.0
     if not apart and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
-        return f"Nothing worth fixing: {in_steps}{_only(found)}, {_below(most)} of a step{more}", "fine"
-    bound = "up to " if _bounded(estimate) else ""
-    return (
-        f"{in_steps}: together {bound}{percent(most if bound else _likely(estimate))} of each step{more}",
-        "act",
-    )
-
-
-def _likely(estimate: Estimate) -> float:
-    return estimate.saved.likely / estimate.step.likely
+        below = f"below {percent(NOTHING)}" if most < NOTHING else f"at most {percent(most)}"
+        return f"Nothing worth fixing: {in_steps}{_only(found)}, {below} of a step{more}", "fine"
+    if _bounded(estimate):
+        return f"{in_steps}: together up to {percent(most)} of each step{more}", "act"
+    likely = percent(estimate.saved.likely / estimate.step.likely)
+    return f"{in_steps}: together {likely} of each step{more}", "act"
 
 
 def _bounded(estimate: Estimate) -> bool:
     """Whether savings are upper limits, and no more."""
     return bool(estimate.reasons) or estimate.saved.most > 3 * max(estimate.saved.least, 1)
-
-
-def _below(part: float) -> str:
-    return f"below {percent(NOTHING)}" if part < NOTHING else f"at most {percent(part)}"
 
 
 def syncs(found: Report) -> str:
