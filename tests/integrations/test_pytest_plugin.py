@@ -58,14 +58,14 @@ def test_mask():
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "1 wait for the GPU in this test, 0 allowed",
+            "1 sync in this test, 0 allowed",
             "GAP112 boolean-mask-read*once in the whole run",
             "*test_a_test_that_waits*.py:13*",
             "*total = x[[]x > 0].sum()",
             "*instead *torch.where*",
-            "*waits for an emulated NVIDIA A100-SXM4-80GB*",
-            "1 wait in 1 test     GAP112 boolean-mask-read  *py:13",
-            "1 test watched, 0 without a wait",
+            "*syncs on an emulated NVIDIA A100-SXM4-80GB*",
+            "1 sync in 1 test     GAP112 boolean-mask-read  *py:13",
+            "1 test watched, 0 without a sync",
         ]
     )
     assert " in test_mask" in result.stdout.str()
@@ -154,7 +154,7 @@ def test_loop():
         (6, 0, "False", ""),
         (6, 1, "True", ""),
         (6, 0, "number < 1", ""),  # the first steps warm up
-        (6, 0, "True", "1 wait for the GPU per training step, 0 allowed"),
+        (6, 0, "True", "1 sync per training step, 0 allowed"),
         (1, 0, "True", "1 training step only"),
         (0, 0, "True", "no training step was seen"),
     ],
@@ -314,9 +314,9 @@ def test_all_tests_can_be_watched(suite):
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
         [
-            "*waits for an emulated NVIDIA H100*",
-            "1 wait in 1 test*GAP101*",
-            "3 tests watched, 1 without a wait",
+            "*syncs on an emulated NVIDIA H100*",
+            "1 sync in 1 test*GAP101*",
+            "3 tests watched, 1 without a sync",
         ]
     )
 
@@ -329,7 +329,7 @@ def test_workers_of_xdist_send_what_they_saw(suite):
     pytest.importorskip("xdist")
     result = suite(BOTH, "--waits", "-n", "1")
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["1 wait in 1 test*GAP101*", "3 tests watched, 1 without a wait"])
+    result.stdout.fnmatch_lines(["1 sync in 1 test*GAP101*", "3 tests watched, 1 without a sync"])
 
 
 def test_the_reason_is_in_junit(suite, pytester):
