@@ -8,7 +8,7 @@ from gapless.loading.checks_common import World, ordering_line
 from gapless.loading.checks_positions import of_positions
 from gapless.loading.checks_streams import of_streams
 from gapless.loading.rank_items import Epoch, RankItems
-from gapless.model.loading_mistakes import Mistake
+from gapless.model.loading_mistakes import Mistake, mistake
 
 
 def mistakes(world: World) -> Iterator[Mistake]:
@@ -35,14 +35,7 @@ def _lengths(world: World) -> Iterator[Mistake]:
             if world.one.iterable
             else "`DistributedSampler` and `gapless.loading.BucketBatchSampler` give all ranks the same"
         )
-        yield Mistake(
-            code="GAP318",
-            name="ranks-of-different-length",
-            line=ordering_line(world),
-            seen=seen,
-            remedy=remedy,
-            counts={"fewest": fewest, "most": most},
-        )
+        yield mistake("GAP318", ordering_line(world), seen, remedy, fewest=fewest, most=most)
         return
 
 

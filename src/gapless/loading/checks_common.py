@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy
 
 from gapless.loading.rank_items import RankItems
-from gapless.model.loading_mistakes import Mistake
+from gapless.model.loading_mistakes import Mistake, mistake
 from gapless.model.source import SourceLine
 
 ENOUGH = 8
@@ -64,14 +64,7 @@ def by_ranks(world: World, items: int, extra: int, inside: bool) -> Mistake:
             "`DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, and in the loop "
             "`sampler.set_epoch(epoch)`"
         )
-    return Mistake(
-        code="GAP312",
-        name="items-repeated-by-ranks",
-        line=ordering_line(world),
-        seen=total,
-        remedy=remedy,
-        counts={"items": items, "repeated": extra, "ranks": ranks},
-    )
+    return mistake("GAP312", ordering_line(world), total, remedy, items=items, repeated=extra, ranks=ranks)
 
 
 def ordering_line(world: World) -> SourceLine | None:
@@ -79,14 +72,7 @@ def ordering_line(world: World) -> SourceLine | None:
 
 
 def lost(world: World, seen: str, missing: int, items: int, remedy: str) -> Mistake:
-    return Mistake(
-        code="GAP313",
-        name="items-lost",
-        line=ordering_line(world),
-        seen=seen,
-        remedy=remedy,
-        counts={"items": items, "lost": missing},
-    )
+    return mistake("GAP313", ordering_line(world), seen, remedy, items=items, lost=missing)
 
 
 NOTHING = "take a smaller `batch_size`, or `drop_last=False`"
@@ -101,11 +87,4 @@ TAILS = (
 
 
 def last(rank: RankItems, seen: str, count: int, remedy: str) -> Mistake:
-    return Mistake(
-        code="GAP317",
-        name="last-batch-surprise",
-        line=rank.line,
-        seen=seen,
-        remedy=remedy,
-        counts={"items": count},
-    )
+    return mistake("GAP317", rank.line, seen, remedy, items=count)

@@ -8,7 +8,7 @@ import numpy
 
 from gapless.loading.checks_common import ENOUGH, NOTHING, SINGLE, World, by_ranks, last, lost, of
 from gapless.loading.rank_items import Draws, RankItems
-from gapless.model.loading_mistakes import Mistake
+from gapless.model.loading_mistakes import Mistake, mistake
 
 
 def of_positions(world: World) -> Iterator[Mistake]:
@@ -72,13 +72,12 @@ def _same_positions(world: World) -> Iterator[Mistake]:
     if bool((numpy.diff(first[:size]) > 0).all()):
         return  # in order: it does not shuffle
     where = "though `set_epoch` was called" if one.takes_epochs else "and the sampler has no `set_epoch`"
-    yield Mistake(
-        code="GAP315",
-        name="same-order-every-epoch",
-        line=one.sampler_line,
-        seen=f"{one.sampler} shuffles all epochs alike ({size:,} positions), {where}",
-        remedy="seed from the epoch too: `manual_seed(seed + epoch)`, with `epoch` set by `set_epoch`",
-        counts={"items": size},
+    yield mistake(
+        "GAP315",
+        one.sampler_line,
+        f"{one.sampler} shuffles all epochs alike ({size:,} positions), {where}",
+        "seed from the epoch too: `manual_seed(seed + epoch)`, with `epoch` set by `set_epoch`",
+        items=size,
     )
 
 
@@ -112,13 +111,13 @@ def _same_draws(one: RankItems, draw: Draws, workers: int, epochs: int) -> Mista
     else:
         why = "`worker_init_fn` seeds it alike"
         remedy = "seed it from `torch.initial_seed()`, which differs by worker and epoch, or not at all"
-    return Mistake(
-        code="GAP314",
-        name="same-random-numbers",
-        line=one.line,
-        seen=f"`{draw.name}` draws the same random numbers {' and '.join(alike)}: {why}",
-        remedy=remedy,
-        counts={"workers": workers, "epochs": epochs},
+    return mistake(
+        "GAP314",
+        one.line,
+        f"`{draw.name}` draws the same random numbers {' and '.join(alike)}: {why}",
+        remedy,
+        workers=workers,
+        epochs=epochs,
     )
 
 

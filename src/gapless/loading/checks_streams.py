@@ -19,7 +19,7 @@ from gapless.loading.checks_common import (
     of,
 )
 from gapless.loading.rank_items import RankItems
-from gapless.model.loading_mistakes import Mistake
+from gapless.model.loading_mistakes import Mistake, mistake
 
 _WORTH = 0.01
 """Part of the items below which leaving some out is what `drop_last` is for."""
@@ -106,14 +106,7 @@ def _by_workers(world: World, items: int, extra: int) -> Mistake:
         seen = f"{each}, so that an epoch has {items + extra:,}"
     else:
         seen = f"the {of(workers, 'worker')} of a rank yield {items + extra:,} items, and there are {items:,}"
-    return Mistake(
-        code="GAP311",
-        name="items-repeated-by-workers",
-        line=world.one.line,
-        seen=seen,
-        remedy=_DIVIDE,
-        counts={"items": items, "repeated": extra, "workers": workers},
-    )
+    return mistake("GAP311", world.one.line, seen, _DIVIDE, items=items, repeated=extra, workers=workers)
 
 
 def _same_beginnings(world: World) -> Iterator[Mistake]:
@@ -122,24 +115,24 @@ def _same_beginnings(world: World) -> Iterator[Mistake]:
         parts = list(rank.epochs[0].by_worker().values()) if rank.epochs else []
         common = _common(parts)
         if len(parts) > 1 and common:
-            yield Mistake(
-                code="GAP311",
-                name="items-repeated-by-workers",
-                line=rank.line,
-                seen=f"all {of(len(parts), 'worker')} yield the same first {common:,} items",
-                remedy=_DIVIDE,
-                counts={"same": common, "workers": len(parts)},
+            yield mistake(
+                "GAP311",
+                rank.line,
+                f"all {of(len(parts), 'worker')} yield the same first {common:,} items",
+                _DIVIDE,
+                same=common,
+                workers=len(parts),
             )
             break
     common = _common([rank.epochs[0].values() for rank in world.ranks if rank.epochs])
     if len(world.ranks) > 1 and common:
-        yield Mistake(
-            code="GAP312",
-            name="items-repeated-by-ranks",
-            line=world.one.line,
-            seen=f"all {of(len(world.ranks), 'rank')} yield the same first {common:,} items",
-            remedy="divide by rank as well: `gapless.loading.shard(dataset)`",
-            counts={"same": common, "ranks": len(world.ranks)},
+        yield mistake(
+            "GAP312",
+            world.one.line,
+            f"all {of(len(world.ranks), 'rank')} yield the same first {common:,} items",
+            "divide by rank as well: `gapless.loading.shard(dataset)`",
+            same=common,
+            ranks=len(world.ranks),
         )
 
 
@@ -195,16 +188,15 @@ def _same_stream(world: World) -> Iterator[Mistake]:
     if not used or not alike or len(numpy.unique(first[:size])) < ENOUGH // 2:
         return
     kept = " (workers are kept, and do not see what the loop sets in the dataset)" if one.persistent else ""
-    yield Mistake(
-        code="GAP315",
-        name="same-order-every-epoch",
-        line=one.line,
-        seen=(
+    yield mistake(
+        "GAP315",
+        one.line,
+        (
             f"the first two epochs yield the same {size:,} items in the same order, though random numbers "
             f"are drawn from `{used[0]}`{kept}"
         ),
-        remedy="seed from the epoch too: `numpy.random.default_rng([seed, epoch])`, the same in every worker",
-        counts={"items": size},
+        "seed from the epoch too: `numpy.random.default_rng([seed, epoch])`, the same in every worker",
+        items=size,
     )
 
 

@@ -15,7 +15,7 @@ from gapless.loading import digests
 from gapless.loading.hooks import Hooks
 from gapless.loading.lines import calling_line, source_line
 from gapless.loading.simulated import samplers
-from gapless.model.loading_mistakes import Mistake
+from gapless.model.loading_mistakes import Mistake, mistake
 from gapless.model.source import SourceLine
 
 
@@ -81,25 +81,23 @@ class _Passes:
         line: SourceLine = source_line(*self.place, self.function)
         counts = {"epochs": self.count, "same": self.same}
         if issubclass(self.kind, RandomSampler):
-            return Mistake(
-                code="GAP315",
-                name="same-order-every-epoch",
-                line=line,
-                seen=f"{self.same + 1} of {self.count} epochs shuffle from the same random state",
-                remedy="seed once before the loop over the epochs, and not in it",
-                counts=counts,
+            return mistake(
+                "GAP315",
+                line,
+                f"{self.same + 1} of {self.count} epochs shuffle from the same random state",
+                "seed once before the loop over the epochs, and not in it",
+                **counts,
             )
         seen = (
             f"{self.count} epochs, and {self.same + 1} of them in the same order: "
             f"{self.kind.__name__}.set_epoch is never called between them"
         )
-        return Mistake(
-            code="GAP316",
-            name="set-epoch-not-called",
-            line=line,
-            seen=seen,
-            remedy="call `loader.sampler.set_epoch(epoch)` at the beginning of every epoch",
-            counts=counts,
+        return mistake(
+            "GAP316",
+            line,
+            seen,
+            "call `loader.sampler.set_epoch(epoch)` at the beginning of every epoch",
+            **counts,
         )
 
 

@@ -27,6 +27,27 @@ class Mistake(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return f"{where}{self.code} {self.name}: {self.seen}; {self.remedy}"
 
 
+_NAMES = {
+    "GAP311": "items-repeated-by-workers",
+    "GAP312": "items-repeated-by-ranks",
+    "GAP313": "items-lost",
+    "GAP314": "same-random-numbers",
+    "GAP315": "same-order-every-epoch",
+    "GAP316": "set-epoch-not-called",
+    "GAP317": "last-batch-surprise",
+    "GAP318": "ranks-of-different-length",
+}
+
+
+def mistake(code: str, line: SourceLine | None, seen: str, remedy: str, **counts: int) -> Mistake:
+    """A mistake of this `code`, by the name that its rule has.
+
+    >>> mistake("GAP313", None, "2 of 10 items never come", "`drop_last=False`", lost=2).name
+    'items-lost'
+    """
+    return Mistake(code=code, name=_NAMES[code], line=line, seen=seen, remedy=remedy, counts=counts)
+
+
 class Verification(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What `gapless.loading.verify` found.
 
