@@ -409,7 +409,7 @@ class TestCallables:
         from gapless.commands import _proof
 
         made = _proof.proof(
-            "losses.py:original", "losses.py:fixed", _proof.Asked("losses.py:inputs", seconds=0)
+            "losses.py:original", "losses.py:fixed", {"inputs": "losses.py:inputs", "seconds": 0}
         )
         one = Interval(median=1.0, low=1.0, high=1.0)
         timing = Timing(

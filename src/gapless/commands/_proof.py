@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from gapless.commands import _output
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
 from gapless.model.proof import Proof
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The options of ``gapless compare`` that are for callables, as they were given."""
-
-    inputs: str | None = None
-    cases: str | None = None
-    only: tuple[str, ...] = ()
-    edges: bool = True
-    grad: tuple[str, ...] = ()
-    backward: bool = True
-    rtol: float | None = None
-    atol: float | None = None
-    seconds: float = 5.0
-    sweep: str | None = None
-    seed: int = 0
-    gpu: str | None = None
-    device: str | None = None
-    output: str | None = None
-    fail_if_slower: bool = False
-
-    def given(self) -> list[str]:
-        """The options among them that were given, for those that do not take them."""
-        default = Asked()
-        return [
-            _NAMES.get(name, f"--{name}")
-            for name in self.__dataclass_fields__
-            if getattr(self, name) != getattr(default, name)
-        ]
-
-
-_NAMES = {
-    "only": "--case",
-    "edges": "--no-edge-cases",
-    "backward": "--no-backward",
-    "output": "-o",
-    "fail_if_slower": "--fail-if-slower",
-}
 
 _OPTIONS: tuple[Any, ...] = (
     click.option(
@@ -62,10 +23,10 @@ _OPTIONS: tuple[Any, ...] = (
     click.option(
         "--case", "only", metavar="NAME", multiple=True, help="Run this case alone, without timing."
     ),
+    click.option("--edge-cases/--no-edge-cases", default=True, help="Make edge cases from the inputs."),
     click.option(
-        "--edge-cases/--no-edge-cases", "edges", default=True, help="Make edge cases from the inputs."
+        "--grad", "gradients_of", metavar="NAME", multiple=True, help="Have this input require gradients."
     ),
-    click.option("--grad", metavar="NAME", multiple=True, help="Have this input require gradients."),
     click.option("--backward/--no-backward", default=True, help="Take gradients, where there are any."),
     click.option(
         "--rtol", metavar="X", type=click.FloatRange(0), help="Relative tolerance, instead of one by type."
@@ -104,16 +65,27 @@ def options(command: Any) -> Any:
     return command
 
 
-def status(made: Proof, asked: Asked) -> int:
+def given() -> list[str]:
+    """The options for callables that the running command was given."""
+    context = click.get_current_context()
+    names = {one.name for one in options(lambda: None).__click_params__}
+    return [
+        (one.opts if context.params[one.name] else one.secondary_opts or one.opts)[0]
+        for one in context.command.params
+        if one.name in names and context.get_parameter_source(one.name) is not ParameterSource.DEFAULT
+    ]
+
+
+def status(made: Proof, fail_if_slower: bool) -> int:
     """The exit status that follows from `made`; that the second is slower is said where it matters."""
-    slower = asked.fail_if_slower and made.time is not None and made.time.faster == "before"
+    slower = fail_if_slower and made.time is not None and made.time.faster == "before"
     if slower:
         _output.say("AFTER is slower (--fail-if-slower)")
     return EXIT_OK if made.same and not slower else EXIT_FINDINGS
 
 
-def proof(before: str, after: str, asked: Asked) -> Proof:
-    """The proof of two callables named on the command line.
+def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
+    """The proof of two callables named on the command line; `asked` is what `Wishes` are called with.
 
     Raises:
         UsageError: torch is not there, or the inputs are not, or a target is not.
@@ -126,34 +98,17 @@ def proof(before: str, after: str, asked: Asked) -> Proof:
         if error.name != "torch":
             raise
         raise UsageError("comparing callables runs them and so needs PyTorch: pip install torch") from None
-    wishes = Wishes(
-        original=before,
-        fixed=after,
-        inputs=asked.inputs,
-        cases=asked.cases,
-        only=asked.only,
-        edge_cases=asked.edges,
-        gradients_of=asked.grad,
-        backward=asked.backward,
-        rtol=asked.rtol,
-        atol=asked.atol,
-        seconds=asked.seconds,
-        sweep=parse(asked.sweep) if asked.sweep else None,
-        seed=asked.seed,
-        gpu=asked.gpu,
-        device=asked.device,
-        output=asked.output,
-    )
-    made = prove(wishes)
+    sweep = parse(asked["sweep"]) if asked.get("sweep") else None
+    made = prove(Wishes(original=before, fixed=after, **{**asked, "sweep": sweep}))
     if made.same:
         return made
     return msgspec.structs.replace(made, again=_again(before, after, asked, made))
 
 
-def _again(before: str, after: str, asked: Asked, made: Proof) -> str:
+def _again(before: str, after: str, asked: dict[str, Any], made: Proof) -> str:
     """The command that runs the first failing case alone."""
-    words = ["gapless", "compare", before, after, "--inputs", asked.inputs or ""]
-    words += ["--cases", asked.cases] if asked.cases else []
-    words += [word for name in asked.grad for word in ("--grad", name)]
-    words += ["--seed", str(asked.seed)] if asked.seed else []
+    words = ["gapless", "compare", before, after, "--inputs", asked["inputs"] or ""]
+    words += ["--cases", asked["cases"]] if asked.get("cases") else []
+    words += [word for name in asked.get("gradients_of", ()) for word in ("--grad", name)]
+    words += ["--seed", str(asked["seed"])] if asked.get("seed") else []
     return shlex.join([*words, "--case", made.failed[0].name])

@@ -52,6 +52,7 @@ def command(
     shown: _output.Shown,
     bound: float | None,
     quiet: bool,
+    fail_if_slower: bool,
     **asked: Any,
 ) -> int:
     """Tell what changed from BEFORE to AFTER.
@@ -80,7 +81,6 @@ def command(
     Exit status: 0; 1 not the same, slower, or a regression over the bound; 2 usage; 3 a file could not be
     read, or what was to be compared failed.
     """
-    wishes = _proof.Asked(**asked)
     shown.refuse_terminal(f"gapless compare -f html {before} {after}")
     if is_target(before) or is_target(after):
         if not (is_target(before) and is_target(after)):
@@ -89,13 +89,13 @@ def command(
             raise UsageError(f"{other} is no callable: write {example}")
         if bound is not None:
             raise UsageError("--fail-on-regression is for runs; callables take --fail-if-slower")
-        made = _proof.proof(before, after, wishes)
+        made = _proof.proof(before, after, asked)
         shown.write([report(made)])
-        return _proof.status(made, wishes)
-    _refuse(wishes, scripts=bool(script_words(before) and script_words(after)))
+        return _proof.status(made, fail_if_slower)
+    _refuse(scripts=bool(script_words(before) and script_words(after)))
     memory = _both_memory(before, after)
     compared = (
-        _memory_compare.compared(before, after) if memory else compare(before, after, quiet, wishes.gpu)
+        _memory_compare.compared(before, after) if memory else compare(before, after, quiet, asked["gpu"])
     )
     shown.write([report(compared)])
     naming = Style(folder=os.getcwd()).path
@@ -119,9 +119,9 @@ def _both_memory(before: str, after: str) -> bool:
     return any(sides.values())
 
 
-def _refuse(asked: _proof.Asked, scripts: bool) -> None:
+def _refuse(scripts: bool) -> None:
     """Refuse options that say nothing of runs; scripts are run on the GPU that is asked for."""
-    given = [one for one in asked.given() if not (scripts and one == "--gpu")]
+    given = [one for one in _proof.given() if not (scripts and one == "--gpu")]
     if given:
         verb = "is" if len(given) == 1 else "are"
         raise UsageError(f"{' and '.join(given)} {verb} for callables: losses.py:original losses.py:fixed")
