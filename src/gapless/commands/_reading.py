@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 from gapless.commands._bar import bar
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
-
-
-class Reading:
-    """What is told while it goes on: ``tell(done, of)``, `of` 0 where it is unknown."""
-
-    def __init__(self, tell: Callable[[int, int], None]) -> None:
-        self._tell = tell
-
-    def files(self, done: int, of: int) -> None:
-        """`done` of `of` files are read."""
-        self._tell(done, of)
-
-    def within(self, size: int) -> Callable[[int], None]:
-        """For one file of `size` bytes (0: unknown): what to call with the bytes read so far."""
-        return lambda done: self._tell(done, size)
-
-
-@contextmanager
-def reading(files: int, *, quiet: bool) -> Iterator[Reading]:
-    """A bar on standard error for as long as this lasts; it leaves nothing behind."""
-    with bar("reading 1 trace" if files == 1 else f"reading {files} traces", quiet=quiet) as told:
-        # What comes after the last byte takes its time as well, and how long is not known.
-        yield Reading(lambda done, of: told(0, 0, "explaining") if 0 < of <= done else told(done, of, ""))
 
 
 def read_profiles(
@@ -50,11 +26,19 @@ def read_profiles(
     from gapless.commands._many import analyze_many
     from gapless.trace.sources import size
 
-    with reading(len(paths), quiet=quiet) as told:
+    with bar("reading 1 trace" if len(paths) == 1 else f"reading {len(paths)} traces", quiet=quiet) as told:
+
+        def tell(done: int, of: int) -> None:
+            if 0 < of <= done:  # what comes after the last byte takes its time as well, nobody knows how long
+                told(0, 0, "explaining")
+            else:
+                told(done, of, "")
+
         if len(paths) == 1:
-            results = analyze_many(paths, partial(one, progress=told.within(size(paths[0]))))
+            whole = size(paths[0])
+            results = analyze_many(paths, partial(one, progress=lambda done: tell(done, whole)))
         else:
-            results = analyze_many(paths, one, jobs, where, told.files)
+            results = analyze_many(paths, one, jobs, where, tell)
     return (
         [result for result in results if isinstance(result, Profile)],
         [result for result in results if isinstance(result, UnreadableInput)],

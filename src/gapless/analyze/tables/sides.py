@@ -15,12 +15,10 @@ SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
 
 
-def sided(
-    title: str, rows: Sequence[Row], shown: int = -1, rest: str = "changed by less", more: str = ""
-) -> Table:
+def sided(title: str, rows: Sequence[Row], shown: int = -1, more: str = "") -> Table:
     """A table of two sides; with a further column `more`."""
     columns = f"{COLUMNS} | {more}" if more else COLUMNS
-    return table(title, columns, list(rows), shown=shown, rest=rest)
+    return table(title, columns, rows, shown=shown, rest="changed by less")
 
 
 def measured(one: Measure, unit: Scale | None = None, name: str = "", judged: bool = True) -> Row:
