@@ -22,7 +22,7 @@ from gapless.model.comparison import (
 )
 from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.table import Row, table
-from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, part, rate
+from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, in_column, number, part
 
 
 def tables(made: Comparison) -> tuple[Table, ...]:
@@ -180,29 +180,30 @@ def _findings(made: Comparison) -> Table:
     rows = [_finding(made, one) for one in changed]
     same = len(made.findings) - len(changed)
     notes = (f"{count(same, 'finding')} as before",) if same else ()
-    columns = "<is | <at | before | after"
+    columns = "<is | <at | before | after" + (" | <syncs" if made.of == "sessions" else "")
     return table("Findings", columns, rows, shown=SHOWN, rest="changed too", notes=notes)
 
 
 def _finding(made: Comparison, one: FindingChange) -> Row:
     found = one.finding
-    before, after = _costs(made, one)
+    before, after, *when = _costs(made, one)
     name = f"{found.code} {found.name}" + (" (backward)" if found.backward else "")
     where = found.line or found.place
     sides = (before if one.before is not None else "", after if one.after is not None else "")
-    return Row((name, one.state, where, *sides), TONES[one.state])
+    return Row((name, one.state, where, *sides, *when), TONES[one.state])
 
 
-def _costs(made: Comparison, one: FindingChange) -> tuple[str, str]:
-    """What it cost before and costs after."""
+def _costs(made: Comparison, one: FindingChange) -> tuple[str, ...]:
+    """What it cost before and costs after; of syncs, when they are."""
     if made.of == "sessions":
         often = one.finding.frequency
-        when = part(often.when, often.phase, often.times)
-        told = [
-            rate(n, "sync") if often.per_step else f"{count(n, 'sync')} {when}"
-            for n in (one.calls_before, one.calls_after)
-        ]
-        return told[0], told[1]
+        if often.per_step:
+            return in_column(one.calls_before), in_column(one.calls_after), "per step"
+        return (
+            number(one.calls_before),
+            number(one.calls_after),
+            part(often.when, often.phase, often.times),
+        )
     if max(one.idle_before, one.idle_after) > 0:
         return f"idle {duration(one.idle_before)}", f"idle {duration(one.idle_after)}"
     if max(one.calls_before, one.calls_after) > 0:
