@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from gapless.analyze.compare.sentence import profile_sentence, session_sentence
 from gapless.analyze.verdicts.changes import changes
 from gapless.model import Finding, Verdict
 from gapless.model.comparison import Comparison
 from gapless.model.proof import Proof
 from gapless.model.verdict import Level
 
-_SENTENCES = {"profiles": profile_sentence, "sessions": session_sentence}
-
 
 def of_runs(made: Comparison, new: tuple[Finding, ...]) -> Verdict:
     """The first lines of a comparison; `new` are the findings that the second run alone has."""
-    sentence = _SENTENCES[made.of](made) if made.of in _SENTENCES else made.sentence
     worse = bool(new) or (made.length.change > 0 and not made.within_spread)
     waits = [(position, one.frequency.per_step) for position, one in enumerate(new) if one.frequency.per_step]
     return Verdict(
-        sentence=sentence,
+        sentence=made.sentence,
         level="act" if worse else "fine",
         do_first=changes(new, waits, made.length.after, unit="syncs") if made.of == "sessions" else (),
         why=tuple(f"New: {one.code} {one.name}" for one in new[:2]),

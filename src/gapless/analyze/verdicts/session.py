@@ -134,7 +134,7 @@ def syncs(found: Report) -> str:
     steps = found.steps
     if not steps.most:
         return ""
-    inside = [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    inside = _inside(found)
     if steps.least == steps.most:
         return f"{count(steps.most, 'sync')} in every step"
     rare = [one for one in inside if one.frequency.every > 1]
@@ -148,9 +148,14 @@ def syncs(found: Report) -> str:
     return f"{steps.least} to {steps.most} syncs in every step"
 
 
+def _inside(found: Report) -> list[Finding]:
+    """The findings of syncs in training steps."""
+    return [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+
+
 def _only(found: Report) -> str:
     """Where, if it is one place."""
-    inside = [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    inside = _inside(found)
     line = inside[0].line if len(inside) == 1 else None
     return f" ({line.short})" if line is not None else ""
 
@@ -163,7 +168,7 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
         return
     if late is not None and late.evidence:
         yield late.evidence[0]
-    inside = [one for one in found.findings if one.frequency.when in _IN_STEPS and one.frequency.waits]
+    inside = _inside(found)
     if len(inside) > 1 and found.steps.waits_per_step:
         most = max(inside, key=lambda one: one.frequency.per_step)
         part = most.frequency.per_step / found.steps.waits_per_step
