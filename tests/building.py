@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -54,6 +55,17 @@ class Simulation:
 
     def step(self, number: int = 100, name: str = "SGD.step#0") -> None:
         self.mark("optimizer", number, name)
+
+    def steps(self, waits: Sequence[Sequence[tuple[int, int, str]]], backward: int, step: int) -> Simulation:
+        """Steps with the `waits` of each (line, times, train or eval), of which the last ones follow the end."""
+        for number, each in enumerate(waits):
+            for where, times, phase in each:
+                self.phase = phase
+                self.wait(where, times)
+            if number < len(waits) - 1:
+                self.mark("backward", backward)
+                self.step(step)
+        return self
 
     def session(self, **fields: object) -> Session:
         given = {

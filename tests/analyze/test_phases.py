@@ -152,15 +152,7 @@ WAITS = st.tuples(
 
 @given(st.lists(st.lists(WAITS, max_size=4), max_size=14), st.sampled_from([read, lambda file: ""]))
 def test_each_wait_is_in_one_finding_in_whatever_phase(steps, source):
-    run = Simulation()
-    for number, waits in enumerate(steps):
-        for where, times, phase in waits:
-            run.phase = phase
-            run.wait(where, times)
-        if number < len(steps) - 1:
-            run.mark("backward", 40)
-            run.step(45)
-    session = run.session()
+    session = Simulation().steps(steps, backward=40, step=45).session()
     made = report(session, source)
     recorded = sum(event.waits for event in session.events)
     assert sum(one.frequency.total for one in made.findings) == recorded
