@@ -57,7 +57,7 @@ class Simulation:
         self.mark("optimizer", number, name)
 
     def steps(self, waits: Sequence[Sequence[tuple[int, int, str]]], backward: int, step: int) -> Simulation:
-        """Steps with the `waits` of each (line, times, train or eval), of which the last ones follow the end."""
+        """Steps with the `waits` of each (line, times, train or eval); the last ones follow the end."""
         for number, each in enumerate(waits):
             for where, times, phase in each:
                 self.phase = phase

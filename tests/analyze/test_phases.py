@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gapless.analyze import report
 from gapless.analyze.phases import distance, named
-from gapless.model import Ending, Recurrence, SourceLine
+from gapless.model import Ending, Event, Recurrence, Site, SourceLine
 from gapless.model.session import decode, encode
 
 SOURCE = "\n" * 9 + (
@@ -106,6 +106,31 @@ def test_a_checkpoint_is_told_by_torch_save():
     (one,) = report(run.session(), read).findings
     assert (one.frequency.phase, one.frequency.waits, one.frequency.times) == ("checkpoint", 6, 2)
     assert report(run.session(), read).verdict.level == "fine"
+
+
+@pytest.mark.parametrize(
+    "saver",
+    [
+        library_line(3000, "transformers/trainer.py", "Trainer._save_checkpoint"),
+        line(70, function="save_model"),
+    ],
+)
+def test_what_is_copied_for_a_checkpoint_is_a_part_of_it(saver):
+    """Within the training loop, every ten steps: one part, however it copies."""
+    run = Simulation(outer=())
+    for step in range(40):
+        run.mark("backward", 40)
+        run.step(45)
+        if step % 10 == 9:
+            for number, call in ((900, "torch/serialization.py"), (80, "safetensors/torch.py")):
+                frames = (library_line(number, call, "save"), saver, *run.stack(48))
+                run.sites.append(
+                    Site(operator="aten::_to_copy", mechanism="d2h", call="Tensor.cpu", stack=frames)
+                )
+                run.events.append(Event(site=len(run.sites) - 1, tick=run.tick, waits=3))
+    found = [one.frequency for one in report(run.session(), read).findings]
+    assert {(one.when, one.phase, one.times) for one in found} == {("phase", "checkpoint", 4)}
+    assert sum(one.total for one in found) == 24
 
 
 def test_an_evaluation_that_a_function_is_named_for():

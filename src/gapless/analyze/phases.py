@@ -6,6 +6,7 @@ evaluation is told by the model's mode, or by the name of the function; a checkp
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from itertools import pairwise
 
 from gapless.analyze.loop import Loop
 from gapless.analyze.steps import Steps
-from gapless.model import Event, Finding, Recurrence, Session, Site, Stack
+from gapless.model import Event, Finding, Recurrence, Session, Site, SourceLine, Stack
 
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
@@ -159,15 +160,18 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
 
 
 def _saves(stack: Stack, loop: Loop) -> bool:
-    """Whether what happens below `loop` is ``torch.save``, or what a library saves a checkpoint with."""
-    for frame in stack:
-        if loop.holds((frame,)):
-            return False
-        if frame.library == "torch" and frame.file.endswith("serialization.py"):
-            return True
-        if frame.library and _SAVING.search(frame.function.rpartition(".")[2]):
-            return True
-    return False
+    """Whether what happens below `loop` is ``torch.save``, or in a function that saves a checkpoint."""
+    below = itertools.takewhile(lambda frame: not loop.holds((frame,)), stack)
+    return any(_saving(frame) for frame in below)
+
+
+def _saving(frame: SourceLine) -> bool:
+    name = frame.function.rpartition(".")[2]
+    if frame.is_user:
+        return "save" in name and named(name) == CHECKPOINT
+    return bool(_SAVING.search(name)) or (
+        frame.library == "torch" and frame.file.endswith("serialization.py")
+    )
 
 
 def at_place(loop: Loop, line: int, looped: bool) -> str:
