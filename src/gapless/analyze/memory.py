@@ -24,6 +24,11 @@ def replayed(run: MemoryRun, drawn: bool = False) -> MemoryReport:
     return msgspec.structs.replace(made, track=track(run, made)) if drawn else made
 
 
+def of_run(run: MemoryRun, drawn: bool = False) -> Report:
+    """The document of what replaying `run` says."""
+    return report(replayed(run, drawn))
+
+
 def findings(memory: MemoryReport) -> tuple[Finding, ...]:
     """What the rules find in `memory`, by code."""
     return tuple(

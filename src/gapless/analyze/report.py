@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import singledispatch
+from importlib import import_module
 from typing import Any
 
-from gapless.model import Profile, Report, Session
+from gapless.model import Report, Session
 from gapless.model.comparison import Comparison
 from gapless.model.loading import Diagnosis
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_report import MemoryReport
 from gapless.model.proof import Proof
 
-# Each kind's module is imported when it is asked for: of a session nobody pays for the replay of profiles.
+_ROADS: dict[type, tuple[str, str]] = {
+    Session: ("session", "report"),
+    list: ("profile.report", "report"),
+    tuple: ("profile.report", "report"),
+    MemoryRun: ("memory", "of_run"),
+    MemoryReport: ("memory", "report"),
+    Diagnosis: ("loaders", "report"),
+    Comparison: ("compare.report", "of_runs"),
+    Proof: ("compare.report", "of_callables"),
+}
+"""For each kind the module, which is imported when it is asked for, and its function: of a session nobody
+pays for the replay of profiles."""
 
 
-@singledispatch
 def report(seen: Any, *how: Any, **more: Any) -> Report:
     """The whole document for what was captured: verdict, findings in order, tables and notes.
 
@@ -32,54 +41,8 @@ def report(seen: Any, *how: Any, **more: Any) -> Report:
     Raises:
         TypeError: there is no report of such a thing.
     """
+    for kind, (module, function) in _ROADS.items():
+        if isinstance(seen, kind):
+            found: Report = getattr(import_module(f"gapless.analyze.{module}"), function)(seen, *how, **more)
+            return found
     raise TypeError(f"no report of a {type(seen).__name__}: give a session, profiles, a memory run …")
-
-
-@report.register
-def _(seen: Session, *how: Any, **more: Any) -> Report:
-    from gapless.analyze import session
-
-    return session.report(seen, *how, **more)
-
-
-@report.register(list)
-@report.register(tuple)
-def _(seen: Sequence[Profile], *how: Any, **more: Any) -> Report:
-    from gapless.analyze.profile import report as profiles
-
-    return profiles.report(seen, *how, **more)
-
-
-@report.register
-def _(seen: MemoryRun, drawn: bool = False) -> Report:
-    from gapless.analyze import memory
-
-    return memory.report(memory.replayed(seen, drawn))
-
-
-@report.register
-def _(seen: MemoryReport) -> Report:
-    from gapless.analyze import memory
-
-    return memory.report(seen)
-
-
-@report.register
-def _(seen: Diagnosis) -> Report:
-    from gapless.analyze import loaders
-
-    return loaders.report(seen)
-
-
-@report.register
-def _(seen: Comparison) -> Report:
-    from gapless.analyze.compare import report as comparison
-
-    return comparison.of_runs(seen)
-
-
-@report.register
-def _(seen: Proof) -> Report:
-    from gapless.analyze.compare import report as comparison
-
-    return comparison.of_callables(seen)
