@@ -11,6 +11,7 @@ import msgspec
 
 from gapless.errors import UnreadableInput
 
+Given = TypeVar("Given")
 Value = TypeVar("Value")
 Name = str | os.PathLike[str]
 
@@ -48,11 +49,11 @@ class _Head(msgspec.Struct):
     version: int = 0
 
 
-class Saved(Generic[Value]):
+class Saved(Generic[Given, Value]):
     """A kind of file: JSON that begins with `format` and `version`, and has the fields of `document`.
 
-    `noun` is what messages call it. `pack` gives the fields of a value, `unpack` the value again, or raises
-    what says why it is damaged.
+    `noun` is what messages call it. `pack` gives the fields of what is `Given` to be saved, `unpack` makes a
+    `Value` of them again, or raises what says why it is damaged.
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class Saved(Generic[Value]):
         format: str,
         version: int,
         document: type[msgspec.Struct],
-        pack: Callable[[Value], dict[str, Any]],
+        pack: Callable[[Given], dict[str, Any]],
         unpack: Callable[[Any], Value],
     ) -> None:
         self.noun, self.format, self.version, self.document = noun, format, version, document
         self._pack, self._unpack = pack, unpack
 
-    def encode(self, value: Value) -> bytes:
+    def encode(self, value: Given) -> bytes:
         """`value` as JSON bytes; :meth:`decode` gives an equal one back."""
         document = self.document(format=self.format, version=self.version, **self._pack(value))
         try:
@@ -101,7 +102,7 @@ class Saved(Generic[Value]):
         except (msgspec.DecodeError, IndexError, TypeError, ValueError) as error:
             raise UnreadableInput(f"{name} is a damaged {self.noun}: {error}") from None
 
-    def save(self, value: Value, path: Name) -> None:
+    def save(self, value: Given, path: Name) -> None:
         """Write `value` to `path`, whole or not at all.
 
         Raises:

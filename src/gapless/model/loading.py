@@ -351,7 +351,7 @@ class _Document(msgspec.Struct, kw_only=True):
     diagnosis: Diagnosis = Diagnosis()
 
 
-SAVED: Saved[Diagnosis] = Saved(
+SAVED: Saved[Diagnosis, Diagnosis] = Saved(
     "diagnosis",
     "gapless-loader",
     1,

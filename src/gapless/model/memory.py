@@ -239,7 +239,7 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     runs: tuple[MemoryRun, ...] = ()
 
 
-def _sound(document: _Document) -> Sequence[MemoryRun]:
+def _sound(document: _Document) -> tuple[MemoryRun, ...]:
     for run in document.runs:
         problem = check(run)
         if problem:
@@ -247,7 +247,7 @@ def _sound(document: _Document) -> Sequence[MemoryRun]:
     return document.runs
 
 
-SAVED: Saved[Sequence[MemoryRun]] = Saved(
+SAVED: Saved[Sequence[MemoryRun], tuple[MemoryRun, ...]] = Saved(
     "memory run", "gapless-memory", 1, _Document, pack=lambda runs: {"runs": tuple(runs)}, unpack=_sound
 )
 """Runs of one process, a device each, as they are saved."""

@@ -332,7 +332,7 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()
 
 
-SAVED: Saved[Sequence[Profile]] = Saved(
+SAVED: Saved[Sequence[Profile], tuple[Profile, ...]] = Saved(
     "profile",
     "gapless-profile",
     1,

@@ -164,6 +164,6 @@ def _restore(document: _Document) -> Session:
     return session
 
 
-SAVED: Saved[Session] = Saved("session", "gapless-session", 1, _Document, _pack, _restore)
+SAVED: Saved[Session, Session] = Saved("session", "gapless-session", 1, _Document, _pack, _restore)
 """A session, as it is saved."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load
