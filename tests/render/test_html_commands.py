@@ -169,10 +169,13 @@ class Terminal:
         return True
 
 
-def test_no_page_on_a_terminal():
+def test_no_page_on_a_terminal(monkeypatch):
+    page, text = (_output.Shown(form, False, False, False) for form in ("html", "text"))
+    monkeypatch.setattr("sys.stdout", Terminal())
     with pytest.raises(
         UsageError, match=r"a page is not for a terminal: gapless show -f html x > report\.html"
     ):
-        _output.refuse_terminal("html", Terminal(), "gapless show -f html x")  # type: ignore[arg-type]
-    _output.refuse_terminal("text", Terminal(), "")  # type: ignore[arg-type]
-    _output.refuse_terminal("html", None, "")
+        page.refuse_terminal("gapless show -f html x")
+    assert text.refuse_terminal("") is None
+    monkeypatch.setattr("sys.stdout", None)
+    assert page.refuse_terminal("") is None
