@@ -152,7 +152,7 @@ def test_two_sessions(tmp_path, capsys):
     status, out, _ = run(capsys, before, after)
     assert status == 0
     assert out.startswith("No syncs per training step instead of 3; 1 finding gone.\n")
-    assert "gone    GAP101 item-read  /work/train.py:7 train  3 syncs per step" in out
+    assert "GAP101 item-read  gone  /work/train.py:7 train       3         per step\n" in out
 
 
 @pytest.mark.parametrize("order", [1, -1])

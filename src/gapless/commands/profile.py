@@ -243,7 +243,8 @@ class Conclusion:
             Task(pairs, str(self.recipe.folder / SAVED), _ranks.world(), launch, priced, self.wishes.quiet)
         )
         self.told.kept(self._style.path(str(self.recipe.folder)))
-        reports = of_runs(profiles, (*session.notes, *missing), source_of(self._style.folder))
+        notes = [f"{note[:1].upper()}{note[1:]}" for note in (*session.notes, *missing)]
+        reports = of_runs(profiles, notes, source_of(self._style.folder))
         shown = self.wishes.shown
         _output.write(self._stream, shown.lead + together(shown.form, reports, self._style))
         for found in reports:
