@@ -17,7 +17,7 @@ from gapless.memory.timing import call_times
 from gapless.memory.unpack import gunzipped
 from gapless.memory.unpickle import plain
 from gapless.model._disk import read_whole
-from gapless.model.memory import MemoryRun
+from gapless.model.memory import MemoryRun, check
 
 _EMBEDDED = re.compile(rb'"base64":\s*"([A-Za-z0-9+/=]+)"')
 _MOVES = frozenset(
@@ -102,7 +102,11 @@ def of_value(value: Any, name: str, most: int = -1) -> tuple[MemoryRun, ...]:
         trace = traces[device] if device < len(traces) else []
         told = value.get("external_annotations")
         marks = [m for m in told if _is_mark(m, device)] if isinstance(told, list) else []
-        runs.append(_run(name, device, mine, trace, settings, notes, marks))
+        run = _run(name, device, mine, trace, settings, notes, marks)
+        problem = check(run)
+        if problem:
+            raise UnreadableInput(f"{name} is a damaged snapshot: {problem}")
+        runs.append(run)
     return tuple(runs)
 
 
