@@ -58,8 +58,8 @@ def _of_session(path: str) -> Diagnosis:
             "gapless loader -o loader.json train.py:make_loader measures any"
         )
     longest = max(uses, key=lambda one: one.late.likely)
-    made = longest.diagnosis
-    assert made is not None
+    assert longest.diagnosis is not None
+    made = msgspec.structs.replace(longest.diagnosis, line=longest.line)
     if len(uses) == 1 or longest.line is None:
         return made
     which = f"of {len(uses)} loaders that were measured this is the one of line {longest.line.line}"
