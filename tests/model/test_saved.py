@@ -54,6 +54,20 @@ def test_what_earlier_versions_saved_is_reported(name, capsys):
     assert [words for words in TOLD[name] if words not in out] == []
 
 
+def test_a_loaders_report_in_json_is_read_as_what_was_saved_is(tmp_path, capsys):
+    saved, written = str(SAVED / "loader.json"), tmp_path / "report.json"
+    assert main(["loader", "-f", "json", saved]) == 0
+    written.write_text(capsys.readouterr().out)
+    said = []
+    for path in (saved, str(written)):
+        assert main(["loader", "--step-ms", "5", path]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    written.write_text('{"format": "gapless-report", "version": 2}')
+    assert main(["loader", str(written)]) == 3
+    assert "is a report, and of no loader" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_fields_of_later_versions_are_passed_over(name):
     known = json.loads(data(name))
