@@ -177,7 +177,10 @@ import torch, numpy, platform
 from gapless import torch_internals
 print(json.dumps({
     "torch": torch.__version__, "python": platform.python_version(), "numpy": numpy.__version__,
-    "cuda": torch.version.cuda, "remarks": torch_internals.remarks(),
+    "cuda": torch.version.cuda, "remarks": [
+        torch_internals.off(name) for name, known in torch_internals.NAMES.items()
+        if known.without and getattr(torch_internals, name) is None
+    ],
 }))
 """
 

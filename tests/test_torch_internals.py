@@ -15,7 +15,7 @@ from gapless.errors import UsageError
 from gapless.torch_internals import NAMES, NEWEST, OLDEST, VERSION
 
 HERE = "gapless.torch_internals"
-HELPERS = {"NAMES", "NEWEST", "OLDEST", "VERSION", "Name", "path", "place", "remarks"}
+HELPERS = {"NAMES", "NEWEST", "OLDEST", "VERSION", "Name", "path", "place", "off", "untried"}
 SOURCES = sorted(Path(gapless.__file__).parent.rglob("*.py"))
 
 
@@ -145,7 +145,9 @@ def test_a_name_that_came_later_is_none(monkeypatch) -> None:
     later = torch_internals.Name("torch._C._later", since=(98, 0), without="nothing is later")
     monkeypatch.setitem(NAMES, "later", later)
     assert torch_internals.later is None
-    assert torch_internals.remarks() == [f"with torch {VERSION[0]}.{VERSION[1]} nothing is later"]
+    assert torch_internals.off("later") == (
+        f"torch {VERSION[0]}.{VERSION[1]} has no torch._C._later: nothing is later"
+    )
     del torch_internals.later  # it is kept
 
 
@@ -163,8 +165,11 @@ def test_an_old_torch_is_refused_before_the_script_runs(python, write) -> None:
 
 
 def test_a_newer_torch_is_said_to_be_untried(monkeypatch) -> None:
+    assert VERSION > NEWEST or not torch_internals.untried()
     monkeypatch.setattr(torch_internals, "VERSION", (NEWEST[0], NEWEST[1] + 1))
     monkeypatch.setattr(torch, "__version__", "2.14.0")
-    assert torch_internals.remarks()[-1] == (
-        "torch 2.14.0 is newer than the versions Gapless is tried with (2.4 to 2.13)"
-    )
+    said = "torch 2.14.0 is newer than the versions Gapless is tried with (2.4 to 2.13)"
+    assert torch_internals.untried() == said
+    with gapless.emulate() as seen:
+        torch.ones(2, device="cuda").sum().item()
+    assert said in seen.session.notes

@@ -67,6 +67,11 @@ NAMES: dict[str, Name] = {
     "key_is_included": Name("torch._C._dispatch_tls_is_dispatch_key_included"),
     "include_key": Name("torch._C._dispatch_tls_set_dispatch_key_included"),
     "registered_in_python": Name("torch.library._impls"),
+    "library_fallback": Name(
+        "torch.library.Library.fallback",
+        since=(2, 5),
+        without='torch.autocast("cpu") casts what is on the GPU as well',
+    ),
     "lift_only_cpu_tensors": Name("torch._C._set_only_lift_cpu_tensors"),
     # -- tensors and storages
     "TensorBase": Name("torch._C.TensorBase"),
@@ -82,7 +87,7 @@ NAMES: dict[str, Name] = {
     # -- autograd and modules
     "sequence_number": Name("torch._C._autograd._get_sequence_nr"),
     "current_node": Name("torch._C._current_autograd_node"),
-    "keeps_graph": Name("torch._C._autograd._get_current_graph_task_keep_graph"),
+    "keeps_graph": Name("torch._C._autograd._get_current_graph_task_keep_graph", since=(2, 5)),
     "run_backward": Name("torch.autograd.graph._engine_run_backward", late=True),
     "module_apply": Name("torch.nn.Module._apply", late=True),
     "module_call": Name("torch.nn.Module._wrapped_call_impl"),
@@ -109,8 +114,8 @@ NAMES: dict[str, Name] = {
     "device_index": Name("torch.cuda._utils._get_device_index"),
     "record_memory_history": Name("torch.cuda.memory._record_memory_history", late=True),
     "memory_snapshot": Name("torch.cuda.memory._snapshot", late=True),
-    "get_memory_metadata": Name("torch.cuda.memory._get_memory_metadata", since=(2, 9), late=True),
-    "set_memory_metadata": Name("torch.cuda.memory._set_memory_metadata", since=(2, 9), late=True),
+    "get_memory_metadata": Name("torch.cuda.memory._get_memory_metadata", since=(2, 10), late=True),
+    "set_memory_metadata": Name("torch.cuda.memory._set_memory_metadata", since=(2, 10), late=True),
     # A build with CUDA has these; under emulation they are answered, with many more (`emulate.cuda_api`).
     "watch_out_of_memory": Name("torch._C._cuda_attach_out_of_memory_observer", late=True, built_with="cuda"),
     "memory_fraction": Name("torch._C._cuda_getMemoryFraction", late=True, built_with="cuda"),
@@ -127,7 +132,12 @@ NAMES: dict[str, Name] = {
     "Work": Name(f"{_C10D}.Work", built_with=_DISTRIBUTED),
     "FakeWork": Name(f"{_C10D}.FakeWork", since=(2, 7), built_with=_DISTRIBUTED),
     "work_from_future": Name(f"{_C10D}._create_work_from_future", built_with=_DISTRIBUTED),
-    "PythonCallbackWork": Name(f"{_C10D}.PythonCallbackWork", since=(2, 9), built_with=_DISTRIBUTED),
+    "PythonCallbackWork": Name(
+        f"{_C10D}.PythonCallbackWork",
+        since=(2, 10),
+        without="a barrier with async_op=True is counted where it begins, not where it is waited for",
+        built_with=_DISTRIBUTED,
+    ),
     "ProcessGroup": Name(f"{_C10D}.ProcessGroup", built_with=_DISTRIBUTED),
     "ProcessGroupGloo": Name(f"{_C10D}.ProcessGroupGloo", late=True, built_with="gloo"),
     "register_backend": Name(f"{_C10D}.ProcessGroup._register_backend", late=True, built_with=_DISTRIBUTED),
@@ -162,8 +172,7 @@ def __getattr__(name: str) -> Any:
     if known is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        owner, attribute = _owner(known.path)
-        value = getattr(owner, attribute)
+        value = _found(known.path)
     except AttributeError:
         if known.since <= VERSION <= known.until and _built_with(known.built_with):
             raise UsageError(
@@ -190,18 +199,27 @@ def path(name: str) -> str:
     return NAMES[name].path
 
 
-def remarks() -> list[str]:
-    """What a report has to say of this torch: what is off with it, and that it is newer than any tried."""
-    lines = [
-        f"with torch {VERSION[0]}.{VERSION[1]} {known.without}"
-        for name, known in NAMES.items()
-        if known.without and __getattr__(name) is None
-    ]
-    if VERSION > NEWEST:
-        lines.append(
-            f"torch {torch.__version__} is newer than the versions Gapless is tried with ({_tried()})"
-        )
-    return lines
+def off(name: str) -> str:
+    """What is not as it should be without the name, for a report; said where a script comes to it."""
+    return f"torch {VERSION[0]}.{VERSION[1]} has no {NAMES[name].path}: {NAMES[name].without}"
+
+
+def untried() -> str:
+    """That this torch is newer than those Gapless is tried with, for a report; "" where it is not."""
+    if VERSION <= NEWEST:
+        return ""
+    return f"torch {torch.__version__} is newer than the versions Gapless is tried with ({_tried()})"
+
+
+def _found(path: str) -> Any:
+    owner, attribute = _owner(path)
+    try:
+        return getattr(owner, attribute)
+    except AttributeError:
+        try:
+            return importlib.import_module(path)  # a module that nothing has imported yet
+        except ImportError:
+            raise AttributeError(path) from None
 
 
 def _owner(path: str) -> tuple[Any, str]:

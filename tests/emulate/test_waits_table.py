@@ -14,6 +14,7 @@ import torch
 
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.waits import COLUMNS, PATH, Row, parse, table
+from gapless.torch_internals import VERSION
 
 aten = torch.ops.aten
 DOCS = Path(__file__).parents[2] / "docs" / "waits.md"
@@ -282,7 +283,7 @@ QUIET = [
     case(NONE, aten._foreach_copy_.default, [X, HOST_X], [X, HOST_X]),
     case(NONE, aten.sort.default, X),
     case(NONE, aten.topk.default, X, 2),
-    case(NONE, aten.multinomial.default, X, 1),
+    case(NONE if VERSION >= (2, 5) else {"read": 2}, aten.multinomial.default, X, 1),
     case(NONE, aten.embedding_renorm_.default, X, IDS, 1.0, 2.0),
     case(NONE, aten.add.Tensor, X, HOST_SCALAR),
     case(NONE, Node(HOST_X), HOST_X),
@@ -303,7 +304,9 @@ def test_every_predicate_has_a_call_that_fires_and_one_that_does_not() -> None:
         _, func, args, kwargs = one.values
         for row in _rows_of(func):
             fired[row.when].add(bool(PREDICATES[row.when](Call(func, args, kwargs, DEVICE))))
-    assert {name for name, seen in fired.items() if seen != {True, False}} == set()
+    # Those of an older torch fire there alone.
+    known = {name for name, seen in fired.items() if seen != {True, False}}
+    assert {name for name in known if "before-torch" not in name} == set()
 
 
 def _rows_of(func: Any) -> tuple[Row, ...]:
@@ -499,7 +502,11 @@ class TestSharedCode:
 
     def test_multinomial_asserts_on_the_device(self) -> None:
         inside = _on(lambda: torch.multinomial(HOST_X, 1))
-        assert inside.count("_assert_async") == inside.count("item") == 2
+        asserted = 2 if VERSION >= (2, 5) else 0
+        assert (inside.count("_assert_async"), inside.count("item")) == (asserted, 2)
+        row = next(row for row in table().for_op("aten::multinomial", "") if row.waits == 2)
+        call = Call(aten.multinomial.default, (X, 1), {}, DEVICE)
+        assert bool(PREDICATES[row.when](call)) == (asserted == 0)
 
     @pytest.mark.parametrize(
         ("call", "nodes"),

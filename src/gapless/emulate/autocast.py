@@ -12,10 +12,12 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gapless import torch_internals
 from gapless.emulate import autocast_ops as ops
 from gapless.emulate.autocast_kernels import (
     CPU,
@@ -35,6 +37,7 @@ from gapless.torch_internals import (
     include_key,
     key_is_excluded,
     key_is_included,
+    library_fallback,
     names_of_operators,
     registered_in_python,
     schemas_of_operator,
@@ -108,16 +111,17 @@ class _Installed:
 _installed: _Installed | None = None
 
 
-def install(device_of: DeviceOf, patches: Patches) -> None:
+def install(device_of: DeviceOf, patches: Patches, note: Callable[[str], None] = lambda said: None) -> None:
     """Make autocast for "cuda" cast the tensors that `device_of` places on a device (index; -1: the host).
 
-    `patches` takes the functions replaced and is undone by its owner; `uninstall` gives the kernels back.
+    `patches` takes the functions replaced and is undone by its owner, `note` remarks for the report;
+    `uninstall` gives the kernels back.
     """
     global _installed
     if _installed is not None:
         uninstall()
     installed = _installed = _Installed(device_of)
-    _patch_state(installed, patches)
+    _patch_state(installed, patches, note)
     if torch.is_autocast_enabled("cuda"):
         include_key(CUDA, True)
 
@@ -133,10 +137,6 @@ def uninstall() -> None:
         exclude_key(SHIELD, True)
 
 
-def _can_shield() -> bool:
-    return hasattr(torch.library.Library, "fallback")  # since torch 2.5
-
-
 def _let_pass_the_shield() -> None:
     global _fallback
     if _fallback is None:
@@ -144,8 +144,8 @@ def _let_pass_the_shield() -> None:
         _fallback.fallback(torch.library.fallthrough_kernel, "AutocastIPU")
 
 
-def _patch_state(installed: _Installed, patches: Patches) -> None:
-    clear_cache, can_shield = torch.clear_autocast_cache, _can_shield()
+def _patch_state(installed: _Installed, patches: Patches, note: Callable[[str], None]) -> None:
+    clear_cache, can_shield = torch.clear_autocast_cache, library_fallback is not None
 
     def switched() -> None:
         if not key_is_excluded(CUDA):
@@ -153,6 +153,8 @@ def _patch_state(installed: _Installed, patches: Patches) -> None:
             if not key_is_included(CUDA):
                 include_key(CUDA, True)
         cpu_is_on = not key_is_excluded(CPU)
+        if cpu_is_on and not can_shield:
+            note(torch_internals.off("library_fallback"))
         if can_shield and cpu_is_on == key_is_excluded(SHIELD):
             installed.shield()
             include_key(SHIELD, cpu_is_on)

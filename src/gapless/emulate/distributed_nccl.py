@@ -55,8 +55,9 @@ def stand_in() -> type:
             chosen = gloo._Options()
             chosen._timeout = self.nccl_options._timeout
             chosen._devices = [_device(gloo)]
-            chosen.global_ranks_in_group = self.nccl_options.global_ranks_in_group
-            chosen.group_name = self.nccl_options.group_name
+            for name in ("global_ranks_in_group", "group_name"):
+                if hasattr(chosen, name):  # before torch 2.6 NCCL's options alone had them
+                    setattr(chosen, name, getattr(self.nccl_options, name))
             super().__init__(store, rank, size, chosen)
 
         @property
@@ -72,6 +73,9 @@ def stand_in() -> type:
 
         def comm_split_count(self) -> int:
             return 0
+
+        def _shutdown(self) -> None:
+            """Before torch 2.6 destroying a group asked NCCL's for it; gloo ends with its object."""
 
         def eager_connect_single_device(self, device: Any = None) -> None:
             """Gloo's connections are made already."""

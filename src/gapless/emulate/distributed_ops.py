@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gapless import trees
+from gapless import torch_internals, trees
 from gapless.emulate.distributed_nccl import backends, finished_work, no_backend
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import ORPHAN
@@ -136,8 +136,10 @@ def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if call.backends.get("cuda") != "nccl" or mode.core.device_of(call.values["tensor"]) < 0:
         return call.run()
     # An asynchronous barrier waits where the script waits for it.
-    if call.values.get("async_op") and PythonCallbackWork is not None:
-        return _when_waited_for(mode, Work.unbox(call.run()))
+    if call.values.get("async_op"):
+        if PythonCallbackWork is not None:
+            return _when_waited_for(mode, Work.unbox(call.run()))
+        mode.core.note(torch_internals.off("PythonCallbackWork"))
     mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
     return finish(call.run())
 

@@ -125,8 +125,8 @@ class Emulator:
             raise UsageError("an emulated device is on already: emulations cannot be nested")
         if torch.cuda.is_available():
             self.core.note("this machine has a GPU; the emulated device stands in for it")
-        for remark in torch_internals.remarks():
-            self.core.note(remark)
+        if untried := torch_internals.untried():
+            self.core.note(untried)
         _current = self
         self.core.enabled = True
         patches = self._patches
@@ -138,7 +138,7 @@ class Emulator:
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)
             compilers.install(self.core.note, patches, self._lasting)
-            autocast.install(self.core.device_of, patches)
+            autocast.install(self.core.device_of, patches, self.core.note)
             serialization.install(self.core)
             extensions.install(self.core, patches)
             standins.install(self.core, patches, self._standins)

@@ -25,7 +25,8 @@ from gapless.torch_internals import sequence_number
 
 Tensor = torch.Tensor
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
-_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.UninitializedParameter})
+_BUFFER: Any = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # since torch 2.5
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, _BUFFER, torch.nn.UninitializedParameter})
 
 _Device = torch.device  # the real one: `device_type` puts another in its place
 

@@ -21,7 +21,8 @@ from gapless.torch_internals import (
     weak_ref_expired,
 )
 
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_BUFFER: Any = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # since torch 2.5
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, _BUFFER})
 _ATTRIBUTE = "_gapless_device"
 _FIRST_SWEEP = 8192
 _SMALL = 1 << 20

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gapless.emulate.call import Call
+from gapless.torch_internals import VERSION
 
 __all__ = ["PREDICATES", "Call", "Predicate"]
 
@@ -45,6 +46,14 @@ def on_device(call: Call) -> bool:
 def not_empty(call: Call) -> bool:
     """The first argument is on the device and has elements."""
     return call.on_device(call.subject) and call.subject.numel() > 0
+
+
+@_predicate("drawn-before-torch-2.5")
+def drawn_before(call: Call) -> int:
+    """Draws that an older `multinomial` reads two values for: all but several with replacement."""
+    if VERSION >= (2, 5) or not call.on_device(call.subject):
+        return False
+    return not call.argument("replacement", False) or call.argument("num_samples", 1) == 1
 
 
 # Indexing

@@ -13,6 +13,6 @@ running.backward()
 torch.normal(mean, 1.0)  # no wait
 torch.normal(host, host)  # no wait
 mean + spread * torch.randn_like(mean)  # no wait
-torch.multinomial(p, 1), torch.multinomial(p, 3)  # no wait
-torch.distributions.Categorical(p, validate_args=False).sample()  # no wait
+torch.multinomial(p, 1), torch.multinomial(p, 3)  # GAP108 x0 (before torch 2.5: x4)
+torch.distributions.Categorical(p, validate_args=False).sample()  # GAP108 x0 (before torch 2.5: x2)
 torch.bernoulli(p), torch.poisson(p), torch.randperm(5, device="cuda")  # no wait

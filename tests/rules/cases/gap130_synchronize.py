@@ -1,3 +1,4 @@
+# needs: torch 2.6
 import torch
 
 x = torch.randn(3, device="cuda")

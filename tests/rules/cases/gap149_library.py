@@ -9,8 +9,8 @@ net = nn.Linear(3, 2, device=device)
 counted = AveragedModel(net, device=device)  # GAP121
 own = copy.deepcopy(net)  # no wait
 
-counted.update_parameters(net)  # GAP149 x2
-counted.update_parameters(net)  # GAP149 x3
+counted.update_parameters(net)  # GAP149 x2 (before torch 2.9: x3)
+counted.update_parameters(net)  # GAP149 x3 (before torch 2.9: x4)
 with torch.no_grad():
     for kept, new in zip(own.parameters(), net.parameters()):
         kept.lerp_(new, 0.1)  # no wait
