@@ -30,7 +30,7 @@ def expected(text: str) -> Found:
     for number, line in enumerate(text.splitlines(), start=1):
         comment = re.search(r"#\s*(GAP\d{3}.*)$", line)
         for code, now, changed, before in _EXPECTED.findall(comment.group(1)) if comment else ():
-            times = before if changed and VERSION < (2, int(changed)) else now
+            times = before if changed and (2, int(changed)) > VERSION else now
             if times != "0":
                 found[number][code] += _ANY if times == "?" else int(times or 1)
     return found
