@@ -10,6 +10,8 @@ from types import TracebackType
 from gapless.capture.stopping import chain
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDINS = os.path.join(_OWN, "emulate", "standins", "")
+"""What is raised there is what the package that they stand for would raise."""
 _DEFECTS = (AssertionError, AttributeError, KeyError, NameError)
 """What operators do not raise: when it comes from Gapless's own files, the mistake is Gapless's."""
 
@@ -37,7 +39,7 @@ def _own_defect(error: BaseException) -> str:
     if not links or not isinstance(error, _DEFECTS):
         return ""
     file = links[-1].tb_frame.f_code.co_filename
-    if not _is_own(file):
+    if not _is_own(file) or file.startswith(_STANDINS):
         return ""
     return f"{os.path.relpath(file, os.path.dirname(_OWN[:-1]))}:{links[-1].tb_lineno}"
 

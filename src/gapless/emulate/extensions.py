@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import re
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from gapless import trees
+from gapless.emulate import stacks
 from gapless.emulate.core import Core
 from gapless.emulate.given import given_for
 from gapless.emulate.imports import when_imported
@@ -146,7 +148,9 @@ def _loading(core: Core, patches: Patches) -> None:
         try:
             return load(self, path)
         except OSError as error:
-            if not _CUDA_LIBRARIES.search(str(error)):
+            # A library that asks whether its operators are there has something else where they are not.
+            asked_by = sys._getframe(1).f_code.co_filename
+            if not _CUDA_LIBRARIES.search(str(error)) or stacks.library_of(asked_by):
                 raise
             core.recorder.extensions.setdefault(str(path))
             return None

@@ -74,5 +74,6 @@ def test_what_is_missing_says_where_it_is_missing_from() -> None:
             importlib.import_module("apex.contrib.xentropy")
         notes = [note for note in seen.session.notes if "the stand-in lacks" in note]
     assert len(notes) == 1
-    for name in ("apex.reparameterization", "apex.thing", "apex.contrib"):
+    for name in ("apex.thing", "apex.contrib"):
         assert name in notes[0]
+    assert "reparameterization" not in notes[0]  # whoever asks that way knows what to do without

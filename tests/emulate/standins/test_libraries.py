@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 import sys
 import textwrap
 import uuid
@@ -165,3 +167,68 @@ def test_lamb_of_deepspeed() -> None:
     torch.testing.assert_close(factor, trust.reshape(1))
     size = 0.1 * (1 - 0.999) ** 0.5 / (1 - 0.9)
     torch.testing.assert_close(param, before - size * trust * update)
+
+
+# -- torchvision's operators where its own cannot be loaded --------------------------------------------
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> float:
+    shared = 1.0
+    for at in (0, 1):
+        shared *= max(0.0, float(min(a[at + 2], b[at + 2]) - max(a[at], b[at])))
+    sizes = [float((one[2] - one[0]) * (one[3] - one[1])) for one in (a, b)]
+    return shared / (sum(sizes) - shared)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_boxes_that_are_kept(seed: int) -> None:
+    torch.manual_seed(seed)
+    corners, scores = torch.rand(30, 2) * 4, torch.rand(30)
+    given = torch.cat((corners, corners + torch.rand(30, 2) * 3 + 0.1), 1)
+    kept: list[int] = []
+    for at in scores.argsort(descending=True).tolist():
+        if all(_overlap(given[at], given[other]) <= 0.4 for other in kept):
+            kept.append(at)
+    assert torchvision.boxes.nms(given, scores, 0.4).tolist() == kept
+    assert torchvision.boxes.nms(given[:0], scores[:0], 0.4).tolist() == []
+
+
+def _aligned(image: torch.Tensor, region: list[float], samples: int, shift: float) -> torch.Tensor:
+    """Two by two bins, sample by sample."""
+    height, width = image.shape[1:]
+    left, top, right, bottom = (edge - shift for edge in region)
+    least = 0.0 if shift else 1.0
+    wide, high = max(right - left, least), max(bottom - top, least)
+    many = [samples or math.ceil(size / 2) for size in (high, wide)]
+    out = torch.zeros(image.shape[0], 2, 2)
+    for p, q, i, j in itertools.product(range(2), range(2), range(many[0]), range(many[1])):
+        y, x = top + (p + (i + 0.5) / many[0]) * high / 2, left + (q + (j + 0.5) / many[1]) * wide / 2
+        if not (-1 <= y <= height and -1 <= x <= width):
+            continue
+        y, x = min(max(y, 0.0), height - 1), min(max(x, 0.0), width - 1)
+        for a, b in itertools.product((int(y), int(y) + 1), (int(x), int(x) + 1)):
+            share = max(0.0, 1 - abs(y - a)) * max(0.0, 1 - abs(x - b))
+            if share:
+                out[:, p, q] += share * image[:, a, b]
+    return out / (many[0] * many[1])
+
+
+@pytest.mark.parametrize("samples", [0, 1, 3])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_regions_are_averaged_sample_by_sample(samples: int, aligned: bool) -> None:
+    torch.manual_seed(samples)
+    source = torch.randn(2, 3, 6, 5, requires_grad=True)
+    regions = [
+        [0, 0.3, 0.7, 4.1, 5.2],
+        [1, 2.0, 1.0, 2.4, 1.2],
+        [0, -3.0, -2.0, 9.0, 8.0],
+        [1, 20.0, 20.0, 22.0, 22.0],
+    ]
+    out = torchvision.boxes.roi_align(source, torch.tensor(regions), 1.0, 2, 2, samples, aligned)
+    expected = torch.stack(
+        [_aligned(source[int(at)], region, samples, 0.5 * aligned) for at, *region in regions]
+    )
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
+    weights = torch.randn_like(out)
+    found, same = (torch.autograd.grad((one * weights).sum(), source)[0] for one in (out, expected))
+    torch.testing.assert_close(found, same, atol=1e-5, rtol=1e-4)

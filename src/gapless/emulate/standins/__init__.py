@@ -24,7 +24,7 @@ def install(core: Core, patches: Patches, wanted: bool = True) -> None:
     patches.set(State, "core", core)
     patches.set(State, "used", staticmethod(partial(_used, core)))
     for name in sorted(finder.names()):
-        when_imported(name, partial(_installed, patches), patches, around=partial(_around, name))
+        when_imported(name, partial(_installed, patches), patches, around=partial(_around, name, patches))
     if wanted:
         finder.switch_on()
 
@@ -63,6 +63,6 @@ def _installed(patches: Patches, module: ModuleType) -> None:
             change(module, patches)
 
 
-def _around(name: str) -> AbstractContextManager[object]:
+def _around(name: str, patches: Patches) -> AbstractContextManager[object]:
     context = getattr(finder.file_of(name), "while_importing", nullcontext)
-    return context()  # type: ignore[no-any-return]
+    return context(patches)  # type: ignore[no-any-return]

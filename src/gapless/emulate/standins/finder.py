@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import importlib.metadata
 import sys
@@ -10,7 +11,7 @@ from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from gapless.emulate.standins import packages
@@ -64,9 +65,14 @@ class _Module(ModuleType):
         package = package_of(self.__name__.partition(".")[0])
         if package is not None and inner in package.modules:
             return importlib.import_module(inner)
-        if package is not None and not name.startswith("__"):
+        if package is not None and not name.startswith("__") and _is_import(sys._getframe(1)):
             _finder.missed(f"{self.__name__}.{name}")
         raise AttributeError(f"module {self.__name__!r} ({ORIGIN}) has no attribute {name!r}")
+
+
+def _is_import(frame: FrameType) -> bool:
+    """Whether `frame` is at a ``from … import …``; whoever asks by `hasattr` knows what to do without."""
+    return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]
 
 
 class _Loader(Loader):

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 
 from gapless.emulate.call import Call
+from gapless.emulate.patches import Patches
 from gapless.emulate.standins.known import Known
 from gapless.emulate.standins.launch import unseen
 
@@ -25,7 +26,7 @@ _SOURCE = "bitsandbytes/backends/cuda/ops.py: int8_vectorwise_quant"
 
 
 @contextmanager
-def while_importing() -> Iterator[None]:
+def while_importing(patches: Patches) -> Iterator[None]:
     """No GPU is seen in here."""
     with patch.object(torch.cuda, "is_available", lambda: False), patch.object(torch.version, "cuda", None):
         yield

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.emulate.refusals import refuse
 from gapless.emulate.standins.attention import WHOLE, Rules, attend, attend_with_sums, rotated
 from gapless.emulate.standins.launch import State, differentiable, launch, unseen
 from gapless.emulate.standins.packages.flash_attn._package import PACKAGE
@@ -87,6 +88,22 @@ def flash_attn_qkvpacked_func(qkv: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Attention with all three stacked, ``[batch, length, 3, heads, width]``."""
     query, key, value = qkv.unbind(2)
     return flash_attn_func(query, key, value, *args, **kwargs)
+
+
+class _Compiled:
+    """The compiled module behind the package: its functions are there, and refuse when they are called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def function(*_: Any, **__: Any) -> Any:
+            raise refuse(f"`flash_attn_2_cuda.{name}`", "flash_attn_func and its like are computed.")
+
+        return function
+
+
+PACKAGE.holds(_INTERFACE[1], flash_attn_gpu=_Compiled())
 
 
 # -- sequences of different lengths, one behind the other ----------------------------------------------

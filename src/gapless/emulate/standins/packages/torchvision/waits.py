@@ -1,4 +1,4 @@
-"""torchvision's operators, which have kernels for the CPU: how often those for CUDA wait."""
+"""How often torchvision's operators for CUDA wait."""
 
 from __future__ import annotations
 

@@ -1,0 +1,45 @@
+"""torchvision: how often its operators wait, and two of them where its compiled ones cannot be loaded.
+
+A wheel made for CUDA does not load beside a torch that was made without. Then the package cannot even be
+imported; here `nms` and `roi_align` are computed with plain torch, and its other operators refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+
+from gapless.emulate.imports import when_imported
+from gapless.emulate.patches import Patches
+from gapless.emulate.standins.launch import State
+from gapless.emulate.standins.packages.torchvision import boxes
+from gapless.emulate.standins.packages.torchvision.waits import OPERATORS
+
+__all__ = ["OPERATORS", "boxes", "installed", "while_importing"]
+_COMPUTED = (
+    "torchvision's compiled operators cannot be loaded beside this torch: Gapless computed nms and roi_align "
+    "with plain torch, and its other operators refuse"
+)
+
+
+@contextmanager
+def while_importing(patches: Patches) -> Iterator[None]:
+    """Its operators are defined as soon as it has found that it has none."""
+    when_imported("torchvision.extension", _define, patches)
+    yield
+
+
+def installed(module: ModuleType, patches: Patches) -> None:
+    """Have it believe that its operators are there, once it has registered nothing for them."""
+    extension = getattr(module, "extension", None)
+    if boxes.defined() and extension is not None:
+        extension._has_ops = lambda: True
+
+
+def _define(extension: ModuleType) -> None:
+    if not getattr(extension, "_has_ops", partial(bool, True))():
+        boxes.define()
+        if State.core is not None:
+            State.core.note(_COMPUTED)
