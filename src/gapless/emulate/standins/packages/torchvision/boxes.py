@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,7 +68,7 @@ class _Pooling(NamedTuple):
     samples: int
     aligned: bool
 
-    def weights(self, region: list[float], size: tuple[int, int]) -> list[Tensor]:
+    def weights(self, region: list[float], size: Sequence[int]) -> list[Tensor]:
         """Shares ``[bins, pixels]`` of rows and of columns: bilinear weights come apart into these."""
         shift = 0.5 if self.aligned else 0.0
         left, top, right, bottom = (edge * self.scale - shift for edge in region)
@@ -111,10 +112,10 @@ def _pooled(pooling: _Pooling, source: Tensor, regions: Tensor) -> Tensor:
     return out.to(source.dtype)
 
 
-def _spread(pooling: _Pooling, gradient: Tensor, regions: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _spread(pooling: _Pooling, gradient: Tensor, regions: Tensor, shape: Sequence[int]) -> Tensor:
     whole = torch.zeros(shape)
     for at, (image, *region) in enumerate(regions.tolist()):
-        rows, columns = pooling.weights(region, shape[2:])  # type: ignore[arg-type]
+        rows, columns = pooling.weights(region, shape[2:])
         y, x = _windows([rows, columns])
         whole[int(image), :, y, x] += rows[:, y].T @ gradient[at].float() @ columns[:, x]
     return whole.to(gradient.dtype)
