@@ -42,6 +42,7 @@ from gapless.emulate.memory import supported as memory_supported
 from gapless.emulate.patches import Patches
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.recorder import Recorder
+from gapless.emulate.triton import hooks as triton_hooks
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session, gpus
 from gapless.torch_internals import (
@@ -138,6 +139,7 @@ class Emulator:
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)
             compilers.install(self.core.note, patches, self._lasting)
+            triton_hooks.install(self.core, patches)
             autocast.install(self.core.device_of, patches, self.core.note)
             serialization.install(self.core)
             extensions.install(self.core, patches)

@@ -1,70 +1,19 @@
-"""Code from outside torch that needs a CUDA device: Triton kernels, borrowed memory.
-
-Each is refused in one sentence that names it. Nothing is imported for it: Triton is watched for, and changed
-when the script imports it.
-"""
+"""Device memory that other CUDA libraries would borrow: refused in one sentence that names it."""
 
 from __future__ import annotations
 
 import functools
-from functools import partial
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import refuse
 
 
 def install(patches: Patches) -> None:
-    """Refuse foreign kernels and borrowed device memory, now and in modules imported later."""
+    """Refuse to lend device memory."""
     _borrowed_memory(patches)
-    _wrapped_triton(patches)
-    for name, change in _CHANGES.items():
-        when_imported(name, partial(change, patches), patches)
-
-
-# -- Triton --------------------------------------------------------------------------------------------
-
-
-def _triton(patches: Patches, module: ModuleType) -> None:
-    """Refuse to launch kernels, and to measure variants of them first."""
-
-    def run(self: Any, *_: Any, **__: Any) -> Any:
-        raise refuse(
-            f"the Triton kernel {_kernel_name(self)}", "Take the code path without it when checking."
-        )
-
-    for name in ("JITFunction", "Autotuner"):
-        launcher = getattr(module, name, None)
-        if launcher is not None and launcher.__module__ == module.__name__:
-            patches.set(launcher, "run", run)
-
-
-def _kernel_name(kernel: Any) -> str:
-    """The name and place of the Python function inside all decorators."""
-    while not hasattr(kernel, "__code__") and hasattr(kernel, "fn"):
-        kernel = kernel.fn
-    code = getattr(kernel, "__code__", None)
-    name = getattr(kernel, "__name__", "?")
-    return f"`{name}` ({code.co_filename}:{code.co_firstlineno})" if code is not None else f"`{name}`"
-
-
-def _wrapped_triton(patches: Patches) -> None:
-    """``torch.library.wrap_triton(kernel)`` is for compilers to look into; eagerly it is the kernel."""
-    if hasattr(torch.library, "wrap_triton"):  # since torch 2.6
-        patches.set_everywhere(torch.library, "wrap_triton", lambda triton_kernel: triton_kernel)
-
-
-_CHANGES = {
-    "triton.runtime.jit": _triton,
-    "triton.runtime.autotuner": _triton,
-}
-
-
-# -- borrowed memory -----------------------------------------------------------------------------------
 
 
 def _borrowed_memory(patches: Patches) -> None:

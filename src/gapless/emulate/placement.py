@@ -159,6 +159,12 @@ class Placement:
             self._peak[state] = max(self._peak.get(state, 0), held)
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
 
+    def storages(self) -> list[Any]:
+        """The live storages that are on a device."""
+        make = torch.UntypedStorage._new_with_weak_ptr
+        found = (make(weak) for key, weak in list(self._weak.items()) if self.where.get(key, HOST) >= 0)
+        return [storage for storage in found if storage is not None]
+
     def clear(self) -> None:
         """Forget everything."""
         for weak in self._weak.values():

@@ -44,9 +44,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `name` is the operator. `inputs` and `outputs` are the shapes of its tensors (of long lists of tensors
     the first few; `tensors` and `elements` count all that it is given), `dtype` that of the first of them.
-    `reads` and `writes` are bytes; of an expanded tensor those that exist. `tf32` says that its fp32 matrix
-    work may run as TF32. `backward` says that the autograd thread launches it, `optimizer` that an
-    optimizer's step does.
+    `reads` and `writes` are bytes; of an expanded tensor those that exist. `flops` are those of a Triton
+    kernel's products. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the
+    autograd thread launches it, `optimizer` that an optimizer's step does.
 
     For waits `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
     `mechanism` and `detail` are the site's, `reads` what is copied. For copies `mechanism` is ``h2d`` or
@@ -62,6 +62,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     elements: int = 0
     reads: int = 0
     writes: int = 0
+    flops: int = 0
     tf32: bool = False
     backward: bool = False
     optimizer: bool = False

@@ -6,6 +6,8 @@ import re
 
 MATMUL, CONVOLUTION, ATTENTION = "matmul", "convolution", "attention"
 UNKNOWN = "unknown"
+TRITON = "triton"
+"""Kernels of the script's own, or of a library's: their bytes and products are counted as they run."""
 
 _NAMES = {
     MATMUL: (
@@ -124,6 +126,8 @@ _LIBRARY_KERNEL = {family: re.compile(names) for family, names in _LIBRARIES.ite
 def family_of(name: str) -> str:
     """The family of the operator ``aten::name``, or of a library's that is known here; else `UNKNOWN`."""
     if not name.startswith("aten::"):
+        if name.startswith("triton::"):
+            return TRITON
         return next((family for family, names in _LIBRARY_KERNEL.items() if names.match(name)), UNKNOWN)
     stem = stem_of(name)
     if stem.startswith(_LISTS):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, UNKNOWN
+from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TRITON, UNKNOWN
 from gapless.analyze.estimate.work import Work
 from gapless.model.programme import Entry, Gpu
 
@@ -46,6 +46,7 @@ SHARES: dict[str, Share] = {
     "scatter": Share(3_000, 0.24),
     "random": Share(3_000, 0.5),
     "foreach": Share(3_000, 0.83),
+    TRITON: Share(3_000, 0.5, 0.5),
     UNKNOWN: Share(3_000, 0.4),
 }
 """Fitted by ``python benchmarks/estimate.py FOLDER --fit``."""

@@ -9,7 +9,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, family_of, stem_of
+from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TRITON, family_of, stem_of
 from gapless.model.programme import Entry, Shape
 
 _TILE = 128
@@ -45,6 +45,8 @@ def work(entry: Entry) -> Work:
         flops, tiles = _convolution(entry, "backward" in stem)
     elif family == ATTENTION:
         flops, tiles = _attention(entry, "backward" in stem)
+    elif family == TRITON:
+        flops = float(entry.flops)
     kernels = _kernels(entry, stem, family)
     return Work(family, flops, _moved(entry, stem, family), unit, kernels, tiles, _ragged(entry, family))
 

@@ -1,0 +1,280 @@
+"""Triton kernels of libraries, evaluated on the emulated device and compared with plain torch.
+
+    python benchmarks/kernels.py                 # what is installed of: Triton's tutorials, Liger, fla
+    python benchmarks/kernels.py --only liger    # one of them
+    python benchmarks/kernels.py --write         # writes benchmarks/sheets/kernels.md
+
+Needs `triton`, and of `liger-kernel` and `fla-core` those that are to be tried (no GPU). Each case runs once on
+the emulated device, forward and backward, and once in plain torch on the CPU: results and gradients may differ
+by 2e-3 of the largest number in them. A kernel is a function under ``@triton.jit`` that the package launches.
+Exits with 1 where one that was launched could not be evaluated, or a value differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+import re
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import _sheet
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kernel_cases.cases import Case
+
+import gapless
+from gapless.emulate.triton import launches
+
+Tensor = torch.Tensor
+SETS = ("tutorials", "liger", "fla")
+
+
+@dataclass
+class Outcome:
+    """What became of a case: `error` is "" where it ran; `difference` of the largest kind, relative."""
+
+    case: Case
+    error: str = ""
+    difference: float = 0.0
+    worst: str = ""
+    waits: int = 0
+    seconds: float = 0.0
+    plain_seconds: float = 0.0
+    launched: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def good(self) -> bool:
+        return not self.error and not self.failed and self.difference <= self.case.tolerance
+
+
+class Watch:
+    """Which kernels are launched, and which of them were not evaluated."""
+
+    def __init__(self) -> None:
+        self.launched: set[str] = set()
+        self.failed: dict[str, str] = {}
+        record, unknown = launches.Launches._record, launches.Launches._unknown
+
+        def recorded(this: Any, compiled: Any, *rest: Any) -> None:
+            self.launched.add(full_name(compiled.src.fn))
+            record(this, compiled, *rest)
+
+        def refused(this: Any, compiled: Any, reason: str) -> None:
+            self.failed[full_name(compiled.src.fn)] = reason
+            unknown(this, compiled, reason)
+
+        launches.Launches._record = recorded  # type: ignore[method-assign]
+        launches.Launches._unknown = refused  # type: ignore[method-assign]
+
+
+def full_name(kernel: Any) -> str:
+    """``package.module.kernel``."""
+    while not inspect.isfunction(kernel):
+        kernel = kernel.fn
+    return f"{kernel.__module__}.{kernel.__qualname__}"
+
+
+def outputs(result: Any) -> list[Tensor]:
+    """The tensors with numbers in a result."""
+    items = result if isinstance(result, (list, tuple)) else (result,)
+    return [one for one in items if isinstance(one, Tensor) and one.is_floating_point()]
+
+
+def run(case: Case, device: str) -> dict[str, Tensor]:
+    """Results and gradients of a case, on the host."""
+    given = case.made()
+    leaves: dict[str, Tensor] = {}
+    for name, value in vars(given).items():
+        if isinstance(value, Tensor):
+            moved = value.detach().to(device)
+            setattr(given, name, moved.requires_grad_(value.requires_grad and case.backward))
+            leaves[name] = getattr(given, name)
+    function = case.run if device == "cuda" else case.plain
+    assert function is not None
+    made = outputs(function(given))
+    found = {f"result {n}": one for n, one in enumerate(made)}
+    if case.backward:
+        generator = torch.Generator().manual_seed(1)
+        total = sum(
+            (one.float() * torch.randn(one.shape, generator=generator).to(device)).sum()
+            for one in made
+            if one.requires_grad
+        )
+        if isinstance(total, Tensor):
+            total.backward()
+        found |= {f"gradient of {name}": one.grad for name, one in leaves.items() if one.grad is not None}
+    return found
+
+
+def compared(got: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
+    """The largest difference, in parts of the largest number of the same tensor, and where."""
+    worst = (0.0, "")
+    for name, one in expected.items():
+        other = got.get(name)
+        if other is None:
+            return float("inf"), f"{name} is missing"
+        if other.shape != one.shape:
+            return float("inf"), f"{name} has shape {tuple(other.shape)}, not {tuple(one.shape)}"
+        scale = max(float(one.float().abs().max()), 1e-6)
+        difference = float((other.float() - one.float()).abs().max()) / scale
+        worst = max(worst, (difference if difference == difference else float("inf"), name))
+    return worst
+
+
+def tried(case: Case, watch: Watch) -> Outcome:
+    """Run a case on the emulated device and in plain torch."""
+    outcome = Outcome(case)
+    watch.launched, watch.failed = set(), {}
+    try:
+        with gapless.emulate() as seen:
+            begin = time.perf_counter()
+            got = run(case, "cuda")
+            outcome.seconds = time.perf_counter() - begin
+            before = sum(event.waits for event in seen.session().events)
+            got = {name: one.detach().cpu() for name, one in got.items()}
+        outcome.waits = before
+        if case.plain is not None:
+            begin = time.perf_counter()
+            expected = run(case, "cpu")
+            outcome.plain_seconds = time.perf_counter() - begin
+            outcome.difference, outcome.worst = compared(
+                got, {name: one.detach() for name, one in expected.items()}
+            )
+    except Exception as error:
+        outcome.error = f"{type(error).__name__}: {error}".split("\n")[0][:160]
+        if "--trace" in sys.argv:
+            traceback.print_exc()
+    outcome.launched, outcome.failed = set(watch.launched), dict(watch.failed)
+    return outcome
+
+
+def kernels_of(package: str) -> set[str]:
+    """The names of the functions under ``@triton.jit`` that the modules of `package` launch."""
+    from triton.runtime.jit import JITFunction
+
+    found: set[str] = set()
+    texts: list[str] = []
+    for name in modules_of(package):
+        try:
+            module = importlib.import_module(name)
+            texts.append(Path(module.__file__).read_text() if module.__file__ else "")
+        except Exception:
+            continue
+        for value in vars(module).values():
+            inner = value
+            while not isinstance(inner, JITFunction) and hasattr(inner, "fn"):
+                inner = inner.fn
+            if isinstance(inner, JITFunction) and inner.fn.__module__.split(".")[0] == package.split(".")[0]:
+                found.add(full_name(inner))
+    launched = set(re.findall(r"(\w+)\s*\[", "\n".join(texts)))
+    return {name for name in found if name.rpartition(".")[2] in launched}
+
+
+def modules_of(package: str) -> list[str]:
+    root = importlib.import_module(package)
+    return [package, *(one.name for one in pkgutil.walk_packages(root.__path__, f"{package}."))]
+
+
+def line(outcome: Outcome) -> str:
+    state = "right" if outcome.good and outcome.case.plain else "ran" if outcome.good else "WRONG"
+    more = outcome.error or "; ".join(f"{k}: {v}" for k, v in outcome.failed.items())
+    if not more and not outcome.good:
+        more = f"{outcome.worst} differs by {outcome.difference:.1e}"
+    return f"{state:6} {outcome.case.name:45} {outcome.difference:8.1e} {outcome.seconds:6.2f} s  {more}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", choices=SETS)
+    parser.add_argument("--case", default="", help="cases whose name holds this")
+    parser.add_argument("--write", action="store_true", help="write the sheet")
+    parser.add_argument("--trace", action="store_true", help="show where a case fails")
+    wishes = parser.parse_args()
+    warnings.simplefilter("ignore")
+    watch = Watch()
+    parts, bad = [], 0
+    for name in SETS:
+        if wishes.only in (None, name):
+            text, failures = part(name, wishes.case, watch)
+            parts.append(text)
+            bad += failures
+    if wishes.write:
+        import triton
+
+        text = _sheet.header(
+            "Triton kernels on the emulated device",
+            "python benchmarks/kernels.py --write",
+            f"triton {triton.__version__}; each case once, forward and backward, beside plain torch in fp32; "
+            "differences in parts of the largest number of a tensor; times include making TTIR, which Triton's "
+            "cache may hold",
+        )
+        print(_sheet.write("kernels", text + "\n".join(parts)))
+    return 1 if bad else 0
+
+
+def part(name: str, only: str, watch: Watch) -> tuple[str, int]:
+    """One set: its part of the sheet, and how many cases failed."""
+    try:
+        cases = importlib.import_module(f"kernel_cases.{name}")
+        with gapless.emulate():  # libraries ask for a GPU when they are imported
+            known = kernels_of(cases.PACKAGE)
+    except ModuleNotFoundError as error:
+        print(f"{name}: left out, {error}")
+        return f"## {name}\n\nNot installed ({error}).\n", 0
+    results = []
+    for case in cases.CASES:
+        if only in case.name:
+            results.append(tried(case, watch))
+            print(line(results[-1]), flush=True)
+    launched = {one for result in results for one in result.launched} & known
+    failed = {k: v for result in results for k, v in result.failed.items()}
+    bad = [result for result in results if not result.good]
+    summary = (
+        f"{len(known)} kernels are launched somewhere in {cases.PACKAGE}; {len(launched)} were launched here, "
+        f"{len(launched - set(failed))} of them evaluated; {len(results) - len(bad)} of {len(results)} cases "
+        f"are right ({sum(r.case.plain is None for r in results)} have no reference); "
+        f"{sum(r.waits for r in results)} waits."
+    )
+    print(summary)
+    return _text(cases, results, known - launched, failed, summary), len(bad)
+
+
+def _text(cases: Any, results: list[Outcome], missing: set[str], failed: dict[str, str], summary: str) -> str:
+    try:
+        version = f" {importlib.metadata.version(cases.DISTRIBUTION)}" if cases.DISTRIBUTION else ""
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    rows: list[list[object]] = [
+        [
+            one.case.name,
+            len(one.launched),
+            "yes" if one.good and one.case.plain else "not compared" if one.good else "no",
+            f"{one.difference:.0e}" if one.case.plain and not one.error else "",
+            one.waits,
+            f"{one.seconds:.2f}",
+            one.error or "; ".join(one.failed.values()) or ("" if one.good else one.worst) or one.case.why,
+        ]
+        for one in results
+    ]
+    text = f"## {cases.DISTRIBUTION or cases.PACKAGE}{version}\n\n{summary}\n\n"
+    text += _sheet.table(["case", "kernels", "right", "difference", "waits", "seconds", "remark"], rows)
+    if failed:
+        text += "\nNot evaluated: " + "; ".join(f"`{k}` ({v})" for k, v in sorted(failed.items())) + ".\n"
+    if missing:
+        text += "\nLaunched by no case: " + ", ".join(f"`{one}`" for one in sorted(missing)) + ".\n"
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

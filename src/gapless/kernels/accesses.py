@@ -1,0 +1,137 @@
+"""Pointers and tensor descriptors: how addresses are made, and blocks read and written through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless.kernels.atomics import exchanged
+from gapless.kernels.machine import Machine, operation
+from gapless.kernels.memory import Shape, loaded, stored
+from gapless.kernels.nodes import Op, Type, type_of
+from gapless.kernels.ramps import added, full
+from gapless.kernels.values import Descriptor, Pointer, Tensor, dtype_of, spread
+
+
+@operation("tt.addptr")
+def addptr(machine: Machine, op: Op) -> Pointer:
+    pointer, by = machine.raw(op)
+    if pointer.memory is None:
+        size = 8 if pointer.element.startswith("!") else dtype_of(pointer.element).itemsize
+        by = full(by).long() * size
+    elif by.dtype is not torch.int64:
+        by = by.to(torch.int64)
+    return Pointer(pointer.element, pointer.memory, added(pointer.at, by))
+
+
+@operation("tt.int_to_ptr")
+def int_to_ptr(machine: Machine, op: Op) -> Pointer:
+    return Pointer(op.type.pointee, None, machine.get(op)[0].long())
+
+
+@operation("tt.ptr_to_int")
+def ptr_to_int(machine: Machine, op: Op) -> Tensor:
+    addresses: Tensor = machine.get(op)[0].addresses
+    return addresses
+
+
+@operation("tt.load")
+def load(machine: Machine, op: Op) -> Any:
+    pointer, *rest = machine.get(op)
+    mask, other = (*rest, None, None)[:2]
+    return loaded(machine, pointer, mask, other, op.type.shape)
+
+
+@operation("tt.store")
+def store(machine: Machine, op: Op) -> None:
+    pointer, value, *rest = machine.get(op)
+    stored(machine, pointer, value, rest[0] if rest else None, op.type.shape)
+
+
+# -- descriptors ---------------------------------------------------------------------------------------
+
+
+@operation("tt.make_tensor_descriptor")
+def make_descriptor(machine: Machine, op: Op) -> Descriptor:
+    base, *numbers = machine.get(op)
+    rank = len(numbers) // 2
+    padding = float("nan") if op.attributes.get("padding", "").split(" ")[0] in ("2", "nan") else 0.0
+    sizes, strides = numbers[:rank], numbers[rank : 2 * rank]
+    return Descriptor(base, tuple(one.long() for one in sizes), tuple(one.long() for one in strides), padding)
+
+
+def block_of(kind: Type) -> Type:
+    """The type of the blocks of a descriptor: of ``!tt.tensordesc<tensor<8x16xf16>>``, ``8x16xf16``."""
+    inner = kind.element[kind.element.index("<") + 1 : -1]
+    return type_of(inner if inner.startswith("tensor<") else f"tensor<{inner}>")
+
+
+def _places(descriptor: Descriptor, at: list[Tensor], shape: Shape) -> tuple[Pointer, Tensor]:
+    """Pointers to a block that begins at `at`, and which of its elements the tensor has.
+
+    One of `at` may be a block of indices itself (rows that are picked).
+    """
+    rank = len(shape)
+    offset: Any = descriptor.base.places.view(-1, *(1,) * rank)
+    inside: Any = torch.ones((1,) * (rank + 1), dtype=torch.bool)
+    for axis, (begin, size) in enumerate(zip(at, shape, strict=True)):
+        sizes = [1] * (rank + 1)
+        sizes[axis + 1] = size
+        if begin.dim() > 1:
+            index = begin.long().reshape(begin.shape[0], *sizes[1:])
+        else:
+            index = spread(begin, rank).long() + torch.arange(size).view(sizes)
+        inside = inside & (index >= 0) & (index < spread(descriptor.sizes[axis], rank))
+        step = index * spread(descriptor.strides[axis], rank)
+        if descriptor.base.memory is None:
+            step = step * dtype_of(descriptor.base.element).itemsize
+        offset = offset + step
+    return Pointer(descriptor.base.element, descriptor.base.memory, offset), inside
+
+
+def _read(machine: Machine, op: Op, shape: Shape) -> Tensor:
+    descriptor, *at = machine.get(op)
+    pointer, inside = _places(descriptor, at, shape)
+    fill = torch.tensor(descriptor.padding).to(dtype_of(pointer.element))
+    out: Tensor = loaded(machine, pointer, inside, fill, shape)
+    return out.expand(-1, *shape).reshape(-1, *op.made[0].shape)
+
+
+@operation("tt.descriptor_load", "tt.experimental_descriptor_load")
+def descriptor_load(machine: Machine, op: Op) -> Tensor:
+    return _read(machine, op, block_of(op.given[0]).shape)
+
+
+@operation("tt.descriptor_gather", "tt.experimental_descriptor_gather")
+def descriptor_gather(machine: Machine, op: Op) -> Tensor:
+    return _read(machine, op, op.made[0].shape)
+
+
+def _given(machine: Machine, op: Op) -> tuple[Pointer, Tensor, Tensor, Shape]:
+    """Where to write, which of it the tensor has, what, and its shape."""
+    first, *rest = machine.get(op)
+    value = rest[-1]
+    if first is value or not isinstance(first, Descriptor):
+        raise TypeError(op.name)
+    at = rest[:-1]
+    shape = op.given[-1].shape if at and at[0].dim() > 1 else block_of(op.given[0]).shape
+    pointer, inside = _places(first, at, shape)
+    value = value.expand(-1, *op.given[-1].shape).reshape(-1, *shape)
+    return pointer, inside, value, shape
+
+
+@operation("tt.descriptor_store", "tt.descriptor_scatter", "tt.experimental_descriptor_store")
+def descriptor_store(machine: Machine, op: Op) -> None:
+    pointer, inside, value, shape = _given(machine, op)
+    stored(machine, pointer, value, inside, shape)
+
+
+@operation("tt.descriptor_reduce")
+def descriptor_reduce(machine: Machine, op: Op) -> None:
+    pointer, inside, value, shape = _given(machine, op)
+    kind = op.text.split(",")[0].strip()
+    floats = value.dtype.is_floating_point
+    exchanged(
+        machine, "fadd" if kind == "add" and floats else kind, pointer, value, inside, shape, asked=False
+    )

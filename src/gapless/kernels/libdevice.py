@@ -1,0 +1,179 @@
+"""Functions of CUDA's libdevice by symbol, and PTX that is a single known instruction."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import torch
+
+from gapless.kernels import arithmetic, unsigned
+from gapless.kernels.casts import saturated
+from gapless.kernels.machine import Machine, operation
+from gapless.kernels.nodes import Op
+from gapless.kernels.values import Tensor, Unsupported, dtype_of
+
+Function = Callable[..., Tensor]
+_UNARY = arithmetic.UNARY
+
+_SAME = (
+    "acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 floor log log10 log1p log2 "
+    "rsqrt sin sinh sqrt tan tanh trunc round"
+)
+_NAMES: dict[str, Function] = {name: _UNARY[f"math.{name}"] for name in _SAME.split()}
+_NAMES |= {
+    "abs": torch.abs,
+    "fabs": torch.abs,
+    "llabs": torch.abs,
+    "atan2": torch.atan2,
+    "copysign": torch.copysign,
+    "cospi": lambda x: torch.cos(x * math.pi),
+    "sinpi": lambda x: torch.sin(x * math.pi),
+    "cyl_bessel_i0": torch.special.i0,
+    "cyl_bessel_i1": torch.special.i1,
+    "erfcinv": lambda x: torch.erfinv(1 - x),
+    "erfcx": torch.special.erfcx,
+    "erfinv": torch.erfinv,
+    "exp10": lambda x: torch.pow(10.0, x),
+    "fdim": lambda a, b: torch.where(a > b, a - b, torch.zeros_like(a - b)),
+    "fma": lambda a, b, c: a * b + c,
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
+    "fmod": torch.fmod,
+    "hypot": torch.hypot,
+    "isfinite": torch.isfinite,
+    "finite": torch.isfinite,
+    "isinf": torch.isinf,
+    "isnan": torch.isnan,
+    "signbit": torch.signbit,
+    "j0": torch.special.bessel_j0,
+    "j1": torch.special.bessel_j1,
+    "y0": torch.special.bessel_y0,
+    "y1": torch.special.bessel_y1,
+    "ldexp": lambda x, by: torch.ldexp(x, by),
+    "lgamma": torch.lgamma,
+    "tgamma": lambda x: (
+        torch.exp(torch.lgamma(x)) * torch.where((x < 0) & (torch.floor(x) % 2 != 0), -1.0, 1.0)
+    ),
+    "logb": lambda x: torch.floor(torch.log2(torch.abs(x))),
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "mulhi": lambda a, b: unsigned.high(a, b, signed=True),
+    "umulhi": unsigned.high,
+    "mul24": torch.mul,
+    "nearbyint": torch.round,
+    "rint": torch.round,
+    "nextafter": torch.nextafter,
+    "normcdf": torch.special.ndtr,
+    "normcdfinv": torch.special.ndtri,
+    "pow": torch.pow,
+    "powi": torch.pow,
+    "rcbrt": lambda x: 1 / _UNARY["math.cbrt"](x),
+    "rcp": torch.reciprocal,
+    "remainder": lambda a, b: a - b * torch.round(a / b),
+    "rhypot": lambda a, b: 1 / torch.hypot(a, b),
+    "saturate": lambda x: x.clamp(0.0, 1.0).nan_to_num(0.0),
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "divide": torch.div,
+    "float_as_int": lambda x: x.view(torch.int32),
+    "float_as_uint": lambda x: x.view(torch.int32),
+    "int_as_float": lambda x: x.view(torch.float32),
+    "uint_as_float": lambda x: x.view(torch.float32),
+    "double_as_longlong": lambda x: x.view(torch.int64),
+    "longlong_as_double": lambda x: x.view(torch.float64),
+}
+_INTEGERS = {
+    "popc": "math.ctpop", "popcll": "math.ctpop", "clz": "math.ctlz", "clzll": "math.ctlz",
+}  # fmt: skip
+_ROUNDED = {"rn": torch.round, "rz": torch.trunc, "ru": torch.ceil, "rd": torch.floor}
+_TO_INTEGER = re.compile(r"(?:float|double)2(u?)(?:int|ll)_(rn|rz|ru|rd)$")
+_TO_FLOAT = re.compile(r"(u?)(?:int|ll)2(?:float|double)(?:_r[nzud])?$")
+_WHOLE = re.compile(r"ll?(rint|round)f?$")
+
+
+def function_of(symbol: str) -> Function:
+    """What ``__nv_…`` computes, before the result gets its type.
+
+    Raises:
+        Unsupported: a function that is not known.
+    """
+    name = symbol.removeprefix("__nv_").removeprefix("fast_")
+    if (found := _TO_INTEGER.match(name)) is not None:
+        to = _ROUNDED[found[2]]
+        return lambda x: saturated(to(x), torch.int64)
+    if (found := _TO_FLOAT.match(name)) is not None:
+        return unsigned.real if found[1] else torch.Tensor.double
+    if (found := _WHOLE.match(name)) is not None:
+        rounds = _NAMES["rint" if found[1] == "rint" else "round"]
+        return lambda x: saturated(rounds(x), torch.int64)
+    for candidate in _spellings(name):
+        if candidate in _NAMES:
+            return _NAMES[candidate]
+    raise Unsupported(f"the function {symbol}")
+
+
+def _spellings(name: str) -> list[str]:
+    """``fsqrt_rn``, ``sqrtf``, ``isnand``: the name without what says the type and the rounding."""
+    plain = re.sub(r"_(rn|rz|ru|rd)$", "", name)
+    found = [name, plain]
+    if plain != name:
+        found.append(plain[1:])  # fadd_rn, dadd_rn
+    found += [one[:-1] for one in found if one.endswith(("f", "d"))]
+    if plain.startswith("f"):
+        found.append(plain[1:])  # fdividef
+        found.append(plain[1:-1])
+    return found
+
+
+@operation("tt.extern_elementwise")
+def extern(machine: Machine, op: Op) -> Tensor:
+    if op.kept is None:
+        symbol = op.word("symbol")
+        kind = symbol.removeprefix("__nv_")
+        op.kept = _bits(kind) if kind in _INTEGERS else function_of(symbol)
+    out: Tensor = op.kept(*machine.get(op))
+    return out.to(dtype_of(op.type.element))
+
+
+def _bits(kind: str) -> Function:
+    name = _INTEGERS[kind]
+    return lambda value: arithmetic.counted(name, value)
+
+
+_PTX: dict[str, Function] = {
+    "abs": torch.abs,
+    "add": torch.add,
+    "cos": torch.cos,
+    "ex2": torch.exp2,
+    "fma": lambda a, b, c: a * b + c,
+    "lg2": torch.log2,
+    "max": torch.fmax,
+    "min": torch.fmin,
+    "mul": torch.mul,
+    "neg": torch.neg,
+    "rcp": torch.reciprocal,
+    "rsqrt": torch.rsqrt,
+    "sin": torch.sin,
+    "sqrt": torch.sqrt,
+    "sub": torch.sub,
+    "tanh": torch.tanh,
+}
+_INSTRUCTION = re.compile(r"(\w+)((?:\.(?:approx|ftz|rn|full|f32|f64))+)((?:\s*,?\s*\$\d+)+)\s*;?$")
+
+
+@operation("tt.elementwise_inline_asm")
+def inline_ptx(machine: Machine, op: Op) -> Tensor:
+    """One instruction on floats whose operands stand in order; anything else is not evaluated."""
+    text = op.text[1 : op.text.index('"', 1)] if op.text.startswith('"') else ""
+    found = _INSTRUCTION.match(text.strip())
+    blocks = machine.get(op)
+    wanted = [f"${index}" for index in range(len(blocks) + 1)]
+    if found is None or found[1] not in _PTX or re.findall(r"\$\d+", found[3]) != wanted:
+        raise Unsupported("inline PTX")
+    if op.integer("packed_element", 1) != 1 or not all(block.dtype.is_floating_point for block in blocks):
+        raise Unsupported("inline PTX")
+    return _PTX[found[1]](*blocks).to(dtype_of(op.type.element))
