@@ -23,6 +23,7 @@ MAKERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "pos": torch.nn.functional.softplus,
     "small": lambda x: x * 0.1,
     "soft": lambda x: x.softmax(-1),
+    "log": lambda x: x.log_softmax(-1),
 }
 
 

@@ -82,13 +82,20 @@ def _from(memory: Memory, at: Tensor | Ramp, mask: Tensor | None, dtype: torch.d
         found = windows(flat, at)
         if found is not None:
             return found.view(dtype)
-    at = full(at)
-    if mask is not None and mask.numel() <= at.numel():
-        at = at.masked_fill(~mask, 0)
+    places: Tensor = full(at)
+    if mask is not None and _fits(mask, places):
+        places = places.masked_fill(~mask, 0)
     try:
-        return flat.take(at).view(dtype)
+        return flat.take(places).view(dtype)
     except (IndexError, RuntimeError):
-        return flat.take(at.clamp(0, size - 1)).view(dtype)
+        return flat.take(places.clamp(0, size - 1)).view(dtype)
+
+
+def _fits(mask: Tensor, places: Tensor) -> bool:
+    """Whether a mask says no more than there are places."""
+    return mask.dim() <= places.dim() and all(
+        one in (1, size) for one, size in zip(mask.shape[::-1], places.shape[::-1], strict=False)
+    )
 
 
 def scattered(memory: Memory, at: Tensor, value: Tensor, mask: Tensor | None) -> None:

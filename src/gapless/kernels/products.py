@@ -18,7 +18,7 @@ def dot(machine: Machine, op: Op) -> Tensor:
     out = dtype_of(op.type.element)
     wide = torch.float64 if out is torch.float64 or not out.is_floating_point else torch.float32
     _count(machine, op, shapes[0], shapes[1])
-    product = torch.matmul(a.to(wide), b.to(wide)) if a.dtype.is_floating_point else _integers(a, b)
+    product: Tensor = torch.matmul(a.to(wide), b.to(wide)) if a.dtype.is_floating_point else _integers(a, b)
     machine.cost.work += 2 * (a.numel() + b.numel())
     return product.to(out) + c
 

@@ -187,7 +187,7 @@ def _together(values: list[Any], change: Any) -> Any:
 @operation("tt.split")
 def split(machine: Machine, op: Op) -> Any:
     value = machine.get(op)[0]
-    return [mapped(value, lambda block, at=at: block[..., at]) for at in (0, -1)]
+    return [mapped(value, lambda block: block[..., 0]), mapped(value, lambda block: block[..., -1])]
 
 
 @operation("tt.gather")

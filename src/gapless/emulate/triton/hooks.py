@@ -14,6 +14,7 @@ import torch
 from gapless.emulate.core import Core
 from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
+from gapless.emulate.refusals import refuse
 from gapless.emulate.triton import driver
 from gapless.emulate.triton.compiling import compiler
 from gapless.emulate.triton.launches import Launches
@@ -42,6 +43,9 @@ def _run(launches: Launches, patches: Patches, jit: Any) -> None:
     """Give every kernel a compiler that ends with TTIR, and caches of its own while the emulation is on."""
     function = jit.JITFunction
     real = function.run
+    if not hasattr(function, "create_binder"):
+        patches.set(function, "run", _too_old)
+        return
     changed: set[int] = set()
 
     def create_binder(self: Any) -> Any:
@@ -62,9 +66,18 @@ def _run(launches: Launches, patches: Patches, jit: Any) -> None:
     patches.set(function, "run", run)
 
 
+def _too_old(self: Any, *_: Any, **__: Any) -> Any:
+    raise refuse(
+        f"the Triton kernel `{getattr(self, '__name__', '?')}`",
+        "This Triton is too old for kernels to be evaluated: pip install triton>=3.3.",
+    )
+
+
 def _tune(core: Core, patches: Patches, autotuner: Any) -> None:
     """Take the first configuration; what was tuned here is forgotten afterwards, and kept nowhere."""
     tuner = autotuner.Autotuner
+    if not hasattr(tuner, "_bench"):
+        return
     real = tuner.run
     changed: set[int] = set()
 
