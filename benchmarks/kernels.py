@@ -4,9 +4,9 @@
     python benchmarks/kernels.py --only liger    # one of them
     python benchmarks/kernels.py --write         # writes benchmarks/sheets/kernels.md
 
-Needs `triton`, and of `liger-kernel` and `fla-core` those that are to be tried (no GPU). Each case runs once on
-the emulated device, forward and backward, and once in plain torch on the CPU: results and gradients may differ
-by 2e-3 of the largest number in them. A kernel is a function under ``@triton.jit`` that the package launches.
+Needs `triton`, and of `liger-kernel` and `fla-core` those that are to be tried (no GPU). Each case runs once
+on the emulated device, forward and backward, and once in plain torch on the CPU: results and gradients may
+differ by 2e-3 of the largest number in them. A kernel is a function under ``@triton.jit`` that the package launches.
 Exits with 1 where one that was launched could not be evaluated, or a value differs.
 """
 
@@ -60,12 +60,15 @@ class Outcome:
 
 
 class Watch:
-    """Which kernels are launched, and which of them were not evaluated."""
+    """Which kernels are launched inside its block, and which of them were not evaluated."""
 
     def __init__(self) -> None:
         self.launched: set[str] = set()
         self.failed: dict[str, str] = {}
-        record, unknown = launches.Launches._record, launches.Launches._unknown
+        self._real = (launches.Launches._record, launches.Launches._unknown)
+
+    def __enter__(self) -> Watch:
+        record, unknown = self._real
 
         def recorded(this: Any, compiled: Any, *rest: Any) -> None:
             self.launched.add(full_name(compiled.src.fn))
@@ -77,6 +80,10 @@ class Watch:
 
         launches.Launches._record = recorded  # type: ignore[method-assign]
         launches.Launches._unknown = refused  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        launches.Launches._record, launches.Launches._unknown = self._real  # type: ignore[method-assign]
 
 
 def full_name(kernel: Any) -> str:
@@ -109,9 +116,7 @@ def run(case: Case, device: str, begin: Callable[[], None] = lambda: None) -> di
     if case.backward:
         generator = torch.Generator().manual_seed(1)
         total = sum(
-            (one.float() * weights(one.shape, generator, device)).sum()
-            for one in made
-            if one.requires_grad
+            (one.float() * weights(one.shape, generator, device)).sum() for one in made if one.requires_grad
         )
         if isinstance(total, Tensor):
             total.backward()
@@ -140,12 +145,12 @@ def compared(got: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float
     return worst
 
 
-def tried(case: Case, watch: Watch) -> Outcome:
+def tried(case: Case) -> Outcome:
     """Run a case on the emulated device and in plain torch."""
     outcome = Outcome(case)
-    watch.launched, watch.failed = set(), {}
+    watch = Watch()
     try:
-        with gapless.emulate() as seen:
+        with watch, gapless.emulate() as seen:
             start: list[float] = []
             got = run(case, "cuda", lambda: start.extend((time.perf_counter(), seen.waits)))
             outcome.seconds = time.perf_counter() - start[0]
@@ -162,7 +167,7 @@ def tried(case: Case, watch: Watch) -> Outcome:
         outcome.error = f"{type(error).__name__}: {error}".split("\n")[0][:160]
         if "--trace" in sys.argv:
             traceback.print_exc()
-    outcome.launched, outcome.failed = set(watch.launched), dict(watch.failed)
+    outcome.launched, outcome.failed = watch.launched, watch.failed
     return outcome
 
 
@@ -210,11 +215,10 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="show where a case fails")
     wishes = parser.parse_args()
     warnings.simplefilter("ignore")
-    watch = Watch()
     parts, bad = [], 0
     for name in SETS:
         if wishes.only in (None, name):
-            text, failures = part(name, wishes.case, watch)
+            text, failures = part(name, wishes.case)
             parts.append(text)
             bad += failures
     if wishes.write:
@@ -224,14 +228,14 @@ def main() -> int:
             "Triton kernels on the emulated device",
             "python benchmarks/kernels.py --write",
             f"triton {triton.__version__}; each case once, forward and backward, beside plain torch in fp32; "
-            "differences in parts of the largest number of a tensor; times include making TTIR, which Triton's "
+            "differences in parts of the largest number of a tensor; times include making TTIR, which the "
             "cache may hold",
         )
         print(_sheet.write("kernels", text + "\n".join(parts)))
     return 1 if bad else 0
 
 
-def part(name: str, only: str, watch: Watch) -> tuple[str, int]:
+def part(name: str, only: str) -> tuple[str, int]:
     """One set: its part of the sheet, and how many cases failed."""
     try:
         cases = importlib.import_module(f"kernel_cases.{name}")
@@ -243,13 +247,13 @@ def part(name: str, only: str, watch: Watch) -> tuple[str, int]:
     results = []
     for case in cases.CASES:
         if only in case.name:
-            results.append(tried(case, watch))
+            results.append(tried(case))
             print(line(results[-1]), flush=True)
     launched = {one for result in results for one in result.launched} & known
     failed = {k: v for result in results for k, v in result.failed.items()}
     bad = [result for result in results if not result.good]
     summary = (
-        f"{len(known)} kernels are launched somewhere in {cases.PACKAGE}; {len(launched)} were launched here, "
+        f"{len(known)} kernels are launched somewhere in {cases.PACKAGE}; {len(launched)} were here, "
         f"{len(launched - set(failed))} of them evaluated; {len(results) - len(bad)} of {len(results)} cases "
         f"are right ({sum(r.case.plain is None for r in results)} have no reference); "
         f"{sum(r.waits for r in results)} waits."

@@ -81,7 +81,9 @@ def heads(value: torch.Tensor) -> torch.Tensor:
     return value.transpose(1, 2)
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
     """Causal softmax attention of ``[B, T, H, D]``."""
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
     if bias is not None:

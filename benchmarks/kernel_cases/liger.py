@@ -139,44 +139,296 @@ LABELS = {"y": _labels}
 
 CASES = [
     Case("softmax", lambda x: call("softmax.LigerSoftmaxFunction", x.x), "x=BTD", lambda x: x.x.softmax(-1)),
-    Case("softmax of long rows", lambda x: call("softmax.LigerSoftmaxFunction", x.x), "x=2,40000", lambda x: x.x.softmax(-1)),
-    Case("layer norm", lambda x: call("layer_norm.LigerLayerNormFunction", x.x, x.w, x.b, 1e-6), "x=BTD w=D b=D", lambda x: F.layer_norm(x.x, (64,), x.w, x.b, 1e-6)),
-    Case("group norm", lambda x: first(call("group_norm.LigerGroupNormFunction", x.x, x.w, x.b, 64, 4, 1e-6)), "x=BDT w=D b=D", lambda x: F.group_norm(x.x, 4, x.w, x.b, 1e-6)),
-    Case("RMS norm", lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None), "x=BTD w=D", lambda x: _rms(x.x, x.w)),
-    Case("RMS norm, Gemma's, row by row", lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 1.0, "gemma", False, True), "x=BTD w=D", lambda x: _rms(x.x, x.w, 1.0)),
-    Case("RMS norm of many rows", lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None), "x=5000,D w=D", lambda x: _rms(x.x, x.w)),
-    Case("RMS norm after an addition", lambda x: call("fused_add_rms_norm.LigerFusedAddRMSNormFunction", x.x, x.r, x.w, 1e-6, 0.0, "llama", False), "x=BTD r=BTD w=D", lambda x: (_rms(x.x + x.r, x.w), x.x + x.r)),
-    Case("modulated RMS norm", lambda x: call("modulated_rms_norm.LigerModulatedRMSNormFunction", x.x, x.w, x.s, x.h, 1e-6, 0.0, "llama", False), "x=BTD w=D s=BD h=BD", lambda x: (1 + x.s[:, None]) * _rms(x.x, x.w) + x.h[:, None]),
-    Case("poly norm", lambda x: call("poly_norm.LigerPolyNormFunction", x.x, x.w, x.b, 1e-6, False), "x=BTD w=3 b=", _poly),
-    Case("dynamic tanh", lambda x: call("dyt.LigerDyTFunction", x.x, x.a, x.g, x.b), "x=BTD a=1 g=D b=D", lambda x: x.g * torch.tanh(x.a * x.x) + x.b),
-    Case("SwiGLU", lambda x: call("swiglu.LigerSiLUMulFunction", x.a, x.b), "a=BTD b=BTD", lambda x: F.silu(x.a) * x.b),
-    Case("SwiGLU of one tensor", lambda x: call("swiglu.LigerFusedGateUpSiLUMulFunction", x.a, False), "a=160,D", lambda x: F.silu(x.a.chunk(2, -1)[0]) * x.a.chunk(2, -1)[1]),
-    Case("GeGLU", lambda x: call("geglu.LigerGELUMulFunction", x.a, x.b), "a=BTD b=BTD", lambda x: F.gelu(x.a, approximate="tanh") * x.b),
-    Case("squared ReLU", lambda x: call("relu_squared.LigerReLUSquaredFunction", x.x), "x=BTD", lambda x: F.relu(x.x).square()),
-    Case("sparsemax", lambda x: call("sparsemax.LigerSparsemaxFunction", x.x, -1), "x=BTD", lambda x: _sparsemax(x.x)),
-    Case("MLP", lambda x: call("mlp.LigerMLPFunction", x.x, x.g, x.u, x.d, 1.0, 1.0), "x=BTD g=128,D/small u=128,D/small d=D,128/small", lambda x: F.linear(F.silu(F.linear(x.x, x.g)) * F.linear(x.x, x.u), x.d)),
-    Case("rotary", lambda x: call("rope.LigerRopeFunction", x.q, x.k, x.cos, x.sin), "q=BHTK k=BHTK", _rope, fixed={"cos": lambda: _cos_sin().cos(), "sin": lambda: _cos_sin().sin()}),
-    Case("rotary, Llama 4's", lambda x: call("llama4_rope.LigerLlama4RopeFunction", x.q, x.k, x.f), "q=BTHK k=BTHK", lambda x: tuple(torch.view_as_real(torch.view_as_complex(one.unflatten(-1, (-1, 2)).contiguous()) * x.f[None, :, None]).flatten(-2) for one in (x.q, x.k)), fixed={"f": lambda: torch.polar(torch.ones(80, 16), _cos_sin()[0, :, :16])}),
-    Case("rotary, Qwen2-VL's", lambda x: call("qwen2vl_mrope.LigerQwen2VLMRopeFunction", x.q, x.k, x.cos, x.sin, [4, 6, 6]), "q=BHTK k=BHTK", lambda x: _mrope(x), fixed={"cos": lambda: _three().cos(), "sin": lambda: _three().sin()}),
-    Case("cross entropy", lambda x: first(call("cross_entropy.LigerCrossEntropyFunction", x.x, x.y, None, -100, 0.0, 0.0, "mean", None, False)), "x=160,D", _cross_entropy, fixed=LABELS),
-    Case("cross entropy, weighted", lambda x: first(call("cross_entropy.LigerCrossEntropyFunction", x.x, x.y, x.w, -100, 0.0, 0.0, "sum", None, False)), "x=160,D", lambda x: _cross_entropy(x, weight=x.w, reduction="sum"), fixed={**LABELS, "w": lambda: torch.rand(64)}),
-    Case("cross entropy, smoothed, capped, z loss", lambda x: first(call("cross_entropy.LigerCrossEntropyFunction", x.x, x.y, None, -100, 1e-2, 0.1, "mean", 30.0, False)), "x=160,D", _capped, fixed=LABELS),
-    Case("linear cross entropy", lambda x: first(call("fused_linear_cross_entropy.LigerFusedLinearCrossEntropyFunction", x.x, x.w, x.y, x.b)), "x=160,D w=KD b=K", lambda x: F.cross_entropy(F.linear(x.x, x.w, x.b), x.y), fixed={"y": lambda: _labels(count=32)}),
-    Case("cross entropy and distance", lambda x: call("fused_ce_tvd.LigerFusedCETVDFunction", x.x, x.t, x.y, -100), "x=160,D", lambda x: (F.cross_entropy(x.x, x.y, reduction="none"), 0.5 * (x.x.softmax(-1) - x.t.softmax(-1)).abs().sum(-1)), fixed={"t": lambda: torch.randn(160, 64), "y": lambda: _labels(ignored=False)}),
-    Case("KL divergence", lambda x: call("kl_div.LigerKLDivLossFunction", x.x, x.t, "batchmean", False, 1e-10), "x=160,D/log", lambda x: F.kl_div(x.x, x.t, reduction="batchmean"), fixed={"t": lambda: torch.randn(160, 64).softmax(-1)}),
-    Case("Jensen-Shannon divergence", lambda x: call("jsd.LigerJSDFunction", x.x, x.t, None, 0.5, -100, None, None), "x=160,D/log", lambda x: _jsd(x.x, x.t), fixed={"t": lambda: torch.randn(160, 64).log_softmax(-1)}),
-    Case("Jensen-Shannon divergence of linears", lambda x: call("fused_linear_jsd.LigerFusedLinearJSDFunction", x.x, x.w, x.t, x.u), "x=160,D w=KD", lambda x: _jsd((x.x @ x.w.T).log_softmax(-1), (x.t @ x.u.T).log_softmax(-1)), fixed={"t": lambda: torch.randn(160, 64), "u": lambda: torch.randn(32, 64)}),
-    Case("KL divergence of a linear", lambda x: call("fused_linear_kl_div.LigerFusedLinearKLDivFunction", x.x, x.w, x.t), "x=160,D w=KD", lambda x: F.kl_div((x.x @ x.w.T).log_softmax(-1), x.t, reduction="batchmean"), fixed={"t": lambda: torch.randn(160, 32).softmax(-1)}),
-    Case("total variation", lambda x: call("tvd.LigerTVDLossFunction", x.p, x.q), "p=160,D/soft", _tvd, fixed={"q": lambda: torch.randn(160, 64).softmax(-1)}),
-    Case("attention over residuals", lambda x: call("attn_res.LigerAttnResFunction", x.v, x.w, x.n, 1e-6), "v=XBTD w=D n=D", _residuals),
-    Case("multi-token attention", lambda x: call("multi_token_attention.LigerMultiTokenAttentionFunction", x.s, x.w, x.b, 1, 1, 1, 1, False), "s=BHTT w=HH,3,3 b=H", _masked_twice),
-    Case("multi-token attention, sparse", lambda x: call("multi_token_attention.LigerMultiTokenAttentionFunction", x.s, x.w, x.b, 1, 1, 1, 1, True), "s=BHTT w=HH,3,3 b=H", lambda x: _sparse_tokens(x)),
-    Case("neighborhood attention", lambda x: call("fused_neighborhood_attention.LigerFusedNeighborhoodAttentionFunction", x.q, x.k, x.v, 5, 1, None), "q=BHTK k=BHTK v=BHTK", _neighbours),
-    Case("mixture of experts", lambda x: call("fused_moe.LigerFusedMoEFunction", x.x, x.up, x.down, x.top, x.weights), "x=TD up=4,64,D/small down=4,D,32/small weights=T,2/soft", _experts, fixed={"top": _top}),
-    Case("GRPO loss", lambda x: first(call("grpo_loss.GrpoLossFunction", x.x, x.old, x.ref, x.ids, x.a, None, 1.0, 0.04, 0.2, 0.2, False)), "x=2,11,D", _grpo, fixed={"old": lambda: -4 + torch.randn(2, 10) / 10, "ref": lambda: -4 + torch.randn(2, 10) / 10, "ids": lambda: torch.randint(0, 64, (2, 10)), "a": lambda: torch.randn(2)}),
-    Case("hyper-connections, before", lambda x: call("mhc.LigerMHCPreFunction", x.x, x.h), "x=BTXD h=BTX", _mhc),
-    Case("hyper-connections, after", lambda x: call("mhc.LigerMHCPostResFunction", x.x, x.f, x.p, x.r), "x=BTXD f=BTD p=BTX r=BTXX", _mhc_after),
-    Case("hyper-connections, coefficients", lambda x: call("mhc.LigerMHCCoeffsFunction", x.x, x.phi, x.b, x.a1, x.a2, x.a3, True, 20, 1e-6, 0.0, 1e-6, 2.0), "x=BTXD phi=256,24/small b=24 a1= a2= a3=", lambda x: _coefficients(x)),
+    Case(
+        "softmax of long rows",
+        lambda x: call("softmax.LigerSoftmaxFunction", x.x),
+        "x=2,40000",
+        lambda x: x.x.softmax(-1),
+    ),
+    Case(
+        "layer norm",
+        lambda x: call("layer_norm.LigerLayerNormFunction", x.x, x.w, x.b, 1e-6),
+        "x=BTD w=D b=D",
+        lambda x: F.layer_norm(x.x, (64,), x.w, x.b, 1e-6),
+    ),
+    Case(
+        "group norm",
+        lambda x: first(call("group_norm.LigerGroupNormFunction", x.x, x.w, x.b, 64, 4, 1e-6)),
+        "x=BDT w=D b=D",
+        lambda x: F.group_norm(x.x, 4, x.w, x.b, 1e-6),
+    ),
+    Case(
+        "RMS norm",
+        lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None),
+        "x=BTD w=D",
+        lambda x: _rms(x.x, x.w),
+    ),
+    Case(
+        "RMS norm, Gemma's, row by row",
+        lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 1.0, "gemma", False, True),
+        "x=BTD w=D",
+        lambda x: _rms(x.x, x.w, 1.0),
+    ),
+    Case(
+        "RMS norm of many rows",
+        lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None),
+        "x=5000,D w=D",
+        lambda x: _rms(x.x, x.w),
+    ),
+    Case(
+        "RMS norm after an addition",
+        lambda x: call(
+            "fused_add_rms_norm.LigerFusedAddRMSNormFunction", x.x, x.r, x.w, 1e-6, 0.0, "llama", False
+        ),
+        "x=BTD r=BTD w=D",
+        lambda x: (_rms(x.x + x.r, x.w), x.x + x.r),
+    ),
+    Case(
+        "modulated RMS norm",
+        lambda x: call(
+            "modulated_rms_norm.LigerModulatedRMSNormFunction", x.x, x.w, x.s, x.h, 1e-6, 0.0, "llama", False
+        ),
+        "x=BTD w=D s=BD h=BD",
+        lambda x: (1 + x.s[:, None]) * _rms(x.x, x.w) + x.h[:, None],
+    ),
+    Case(
+        "poly norm",
+        lambda x: call("poly_norm.LigerPolyNormFunction", x.x, x.w, x.b, 1e-6, False),
+        "x=BTD w=3 b=",
+        _poly,
+    ),
+    Case(
+        "dynamic tanh",
+        lambda x: call("dyt.LigerDyTFunction", x.x, x.a, x.g, x.b),
+        "x=BTD a=1 g=D b=D",
+        lambda x: x.g * torch.tanh(x.a * x.x) + x.b,
+    ),
+    Case(
+        "SwiGLU",
+        lambda x: call("swiglu.LigerSiLUMulFunction", x.a, x.b),
+        "a=BTD b=BTD",
+        lambda x: F.silu(x.a) * x.b,
+    ),
+    Case(
+        "SwiGLU of one tensor",
+        lambda x: call("swiglu.LigerFusedGateUpSiLUMulFunction", x.a, False),
+        "a=160,D",
+        lambda x: F.silu(x.a.chunk(2, -1)[0]) * x.a.chunk(2, -1)[1],
+    ),
+    Case(
+        "GeGLU",
+        lambda x: call("geglu.LigerGELUMulFunction", x.a, x.b),
+        "a=BTD b=BTD",
+        lambda x: F.gelu(x.a, approximate="tanh") * x.b,
+    ),
+    Case(
+        "squared ReLU",
+        lambda x: call("relu_squared.LigerReLUSquaredFunction", x.x),
+        "x=BTD",
+        lambda x: F.relu(x.x).square(),
+    ),
+    Case(
+        "sparsemax",
+        lambda x: call("sparsemax.LigerSparsemaxFunction", x.x, -1),
+        "x=BTD",
+        lambda x: _sparsemax(x.x),
+    ),
+    Case(
+        "MLP",
+        lambda x: call("mlp.LigerMLPFunction", x.x, x.g, x.u, x.d, 1.0, 1.0),
+        "x=BTD g=128,D/small u=128,D/small d=D,128/small",
+        lambda x: F.linear(F.silu(F.linear(x.x, x.g)) * F.linear(x.x, x.u), x.d),
+    ),
+    Case(
+        "rotary",
+        lambda x: call("rope.LigerRopeFunction", x.q, x.k, x.cos, x.sin),
+        "q=BHTK k=BHTK",
+        _rope,
+        fixed={"cos": lambda: _cos_sin().cos(), "sin": lambda: _cos_sin().sin()},
+    ),
+    Case(
+        "rotary, Llama 4's",
+        lambda x: call("llama4_rope.LigerLlama4RopeFunction", x.q, x.k, x.f),
+        "q=BTHK k=BTHK",
+        lambda x: tuple(
+            torch.view_as_real(
+                torch.view_as_complex(one.unflatten(-1, (-1, 2)).contiguous()) * x.f[None, :, None]
+            ).flatten(-2)
+            for one in (x.q, x.k)
+        ),
+        fixed={"f": lambda: torch.polar(torch.ones(80, 16), _cos_sin()[0, :, :16])},
+    ),
+    Case(
+        "rotary, Qwen2-VL's",
+        lambda x: call("qwen2vl_mrope.LigerQwen2VLMRopeFunction", x.q, x.k, x.cos, x.sin, [4, 6, 6]),
+        "q=BHTK k=BHTK",
+        lambda x: _mrope(x),
+        fixed={"cos": lambda: _three().cos(), "sin": lambda: _three().sin()},
+    ),
+    Case(
+        "cross entropy",
+        lambda x: first(
+            call(
+                "cross_entropy.LigerCrossEntropyFunction", x.x, x.y, None, -100, 0.0, 0.0, "mean", None, False
+            )
+        ),
+        "x=160,D",
+        _cross_entropy,
+        fixed=LABELS,
+    ),
+    Case(
+        "cross entropy, weighted",
+        lambda x: first(
+            call("cross_entropy.LigerCrossEntropyFunction", x.x, x.y, x.w, -100, 0.0, 0.0, "sum", None, False)
+        ),
+        "x=160,D",
+        lambda x: _cross_entropy(x, weight=x.w, reduction="sum"),
+        fixed={**LABELS, "w": lambda: torch.rand(64)},
+    ),
+    Case(
+        "cross entropy, smoothed, capped, z loss",
+        lambda x: first(
+            call(
+                "cross_entropy.LigerCrossEntropyFunction",
+                x.x,
+                x.y,
+                None,
+                -100,
+                1e-2,
+                0.1,
+                "mean",
+                30.0,
+                False,
+            )
+        ),
+        "x=160,D",
+        _capped,
+        fixed=LABELS,
+    ),
+    Case(
+        "linear cross entropy",
+        lambda x: first(
+            call("fused_linear_cross_entropy.LigerFusedLinearCrossEntropyFunction", x.x, x.w, x.y, x.b)
+        ),
+        "x=160,D w=KD b=K",
+        lambda x: F.cross_entropy(F.linear(x.x, x.w, x.b), x.y),
+        fixed={"y": lambda: _labels(count=32)},
+    ),
+    Case(
+        "cross entropy and distance",
+        lambda x: call("fused_ce_tvd.LigerFusedCETVDFunction", x.x, x.t, x.y, -100),
+        "x=160,D",
+        lambda x: (
+            F.cross_entropy(x.x, x.y, reduction="none"),
+            0.5 * (x.x.softmax(-1) - x.t.softmax(-1)).abs().sum(-1),
+        ),
+        fixed={"t": lambda: torch.randn(160, 64), "y": lambda: _labels(ignored=False)},
+    ),
+    Case(
+        "KL divergence",
+        lambda x: call("kl_div.LigerKLDivLossFunction", x.x, x.t, "batchmean", False, 1e-10),
+        "x=160,D/log",
+        lambda x: F.kl_div(x.x, x.t, reduction="batchmean"),
+        fixed={"t": lambda: torch.randn(160, 64).softmax(-1)},
+    ),
+    Case(
+        "Jensen-Shannon divergence",
+        lambda x: call("jsd.LigerJSDFunction", x.x, x.t, None, 0.5, -100, None, None),
+        "x=160,D/log",
+        lambda x: _jsd(x.x, x.t),
+        fixed={"t": lambda: torch.randn(160, 64).log_softmax(-1)},
+    ),
+    Case(
+        "Jensen-Shannon divergence of linears",
+        lambda x: call("fused_linear_jsd.LigerFusedLinearJSDFunction", x.x, x.w, x.t, x.u),
+        "x=160,D w=KD",
+        lambda x: _jsd((x.x @ x.w.T).log_softmax(-1), (x.t @ x.u.T).log_softmax(-1)),
+        fixed={"t": lambda: torch.randn(160, 64), "u": lambda: torch.randn(32, 64)},
+    ),
+    Case(
+        "KL divergence of a linear",
+        lambda x: call("fused_linear_kl_div.LigerFusedLinearKLDivFunction", x.x, x.w, x.t),
+        "x=160,D w=KD",
+        lambda x: F.kl_div((x.x @ x.w.T).log_softmax(-1), x.t, reduction="batchmean"),
+        fixed={"t": lambda: torch.randn(160, 32).softmax(-1)},
+    ),
+    Case(
+        "total variation",
+        lambda x: call("tvd.LigerTVDLossFunction", x.p, x.q),
+        "p=160,D/soft",
+        _tvd,
+        fixed={"q": lambda: torch.randn(160, 64).softmax(-1)},
+    ),
+    Case(
+        "attention over residuals",
+        lambda x: call("attn_res.LigerAttnResFunction", x.v, x.w, x.n, 1e-6),
+        "v=XBTD w=D n=D",
+        _residuals,
+    ),
+    Case(
+        "multi-token attention",
+        lambda x: call(
+            "multi_token_attention.LigerMultiTokenAttentionFunction", x.s, x.w, x.b, 1, 1, 1, 1, False
+        ),
+        "s=BHTT w=HH,3,3 b=H",
+        _masked_twice,
+    ),
+    Case(
+        "multi-token attention, sparse",
+        lambda x: call(
+            "multi_token_attention.LigerMultiTokenAttentionFunction", x.s, x.w, x.b, 1, 1, 1, 1, True
+        ),
+        "s=BHTT w=HH,3,3 b=H",
+        lambda x: _sparse_tokens(x),
+    ),
+    Case(
+        "neighborhood attention",
+        lambda x: call(
+            "fused_neighborhood_attention.LigerFusedNeighborhoodAttentionFunction", x.q, x.k, x.v, 5, 1, None
+        ),
+        "q=BHTK k=BHTK v=BHTK",
+        _neighbours,
+    ),
+    Case(
+        "mixture of experts",
+        lambda x: call("fused_moe.LigerFusedMoEFunction", x.x, x.up, x.down, x.top, x.weights),
+        "x=TD up=4,64,D/small down=4,D,32/small weights=T,2/soft",
+        _experts,
+        fixed={"top": _top},
+    ),
+    Case(
+        "GRPO loss",
+        lambda x: first(
+            call(
+                "grpo_loss.GrpoLossFunction", x.x, x.old, x.ref, x.ids, x.a, None, 1.0, 0.04, 0.2, 0.2, False
+            )
+        ),
+        "x=2,11,D",
+        _grpo,
+        fixed={
+            "old": lambda: -4 + torch.randn(2, 10) / 10,
+            "ref": lambda: -4 + torch.randn(2, 10) / 10,
+            "ids": lambda: torch.randint(0, 64, (2, 10)),
+            "a": lambda: torch.randn(2),
+        },
+    ),
+    Case(
+        "hyper-connections, before", lambda x: call("mhc.LigerMHCPreFunction", x.x, x.h), "x=BTXD h=BTX", _mhc
+    ),
+    Case(
+        "hyper-connections, after",
+        lambda x: call("mhc.LigerMHCPostResFunction", x.x, x.f, x.p, x.r),
+        "x=BTXD f=BTD p=BTX r=BTXX",
+        _mhc_after,
+    ),
+    Case(
+        "hyper-connections, coefficients",
+        lambda x: call(
+            "mhc.LigerMHCCoeffsFunction", x.x, x.phi, x.b, x.a1, x.a2, x.a3, True, 20, 1e-6, 0.0, 1e-6, 2.0
+        ),
+        "x=BTXD phi=256,24/small b=24 a1= a2= a3=",
+        lambda x: _coefficients(x),
+    ),
 ]
 
 

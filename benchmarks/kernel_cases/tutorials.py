@@ -115,9 +115,7 @@ def matmul(x: Any) -> torch.Tensor:
     def grid(meta: Any) -> tuple[int]:
         return (triton.cdiv(M, meta["BM"]) * triton.cdiv(N, meta["BN"]),)
 
-    matmul_kernel[grid](
-        x.a, x.b, c, M, N, K, *x.a.stride(), *x.b.stride(), *c.stride(), ACTIVATION="leaky"
-    )
+    matmul_kernel[grid](x.a, x.b, c, M, N, K, *x.a.stride(), *x.b.stride(), *c.stride(), ACTIVATION="leaky")
     return c
 
 
@@ -159,7 +157,9 @@ def dropout(x: Any) -> torch.Tensor:
 
 
 @triton.jit
-def norm_backward_kernel(dx, dy, dw, x, w, rstd, lock, stride, columns, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+def norm_backward_kernel(
+    dx, dy, dw, x, w, rstd, lock, stride, columns, GROUP: tl.constexpr, BLOCK: tl.constexpr
+):
     """Partial sums of weights' gradients behind a lock, as the tutorial on layer norm has them."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
@@ -391,7 +391,9 @@ def split_kernel(a, b, c, M, N, K, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
     for start in range(part * BLOCK, K, SPLIT * BLOCK):
         at = start + k
         left = tl.load(a + m[:, None] * K + at[None, :], mask=(m[:, None] < M) & (at[None, :] < K), other=0.0)
-        right = tl.load(b + at[:, None] * N + n[None, :], mask=(at[:, None] < K) & (n[None, :] < N), other=0.0)
+        right = tl.load(
+            b + at[:, None] * N + n[None, :], mask=(at[:, None] < K) & (n[None, :] < N), other=0.0
+        )
         total += tl.dot(left, right)
     tl.atomic_add(c + m[:, None] * N + n[None, :], total, mask=(m[:, None] < M) & (n[None, :] < N))
 
@@ -420,7 +422,10 @@ def scale_kernel(x, out, n, by, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(x + at, mask=at < n) * by, mask=at < n)
 
 
-scaled.register_autograd(lambda ctx, grad: (scaled(grad.contiguous(), ctx.by), None), setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]))
+scaled.register_autograd(
+    lambda ctx, grad: (scaled(grad.contiguous(), ctx.by), None),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]),
+)
 
 
 @triton.jit
@@ -443,7 +448,9 @@ def adam(x: Any) -> torch.Tensor:
     step = torch.zeros(1, device=p.device)
     for _ in range(3):
         step += 1
-        adam_kernel[(triton.cdiv(p.numel(), 128),)](p, x.g, m, v, step, 1e-2, 0.9, 0.999, 1e-8, p.numel(), BLOCK=128)
+        adam_kernel[(triton.cdiv(p.numel(), 128),)](
+            p, x.g, m, v, step, 1e-2, 0.9, 0.999, 1e-8, p.numel(), BLOCK=128
+        )
     return p
 
 
@@ -469,7 +476,9 @@ def quantize_kernel(x, out, scale, columns, BLOCK: tl.constexpr):
 def quantize(x: Any) -> tuple[torch.Tensor, ...]:
     out = torch.empty_like(x.a, dtype=torch.int8)
     scale = torch.empty(x.a.shape[0], device=x.a.device)
-    quantize_kernel[(x.a.shape[0],)](x.a, out, scale, x.a.shape[1], BLOCK=triton.next_power_of_2(x.a.shape[1]))
+    quantize_kernel[(x.a.shape[0],)](
+        x.a, out, scale, x.a.shape[1], BLOCK=triton.next_power_of_2(x.a.shape[1])
+    )
     return out.float() * scale[:, None], scale
 
 
@@ -481,14 +490,40 @@ def quantize_plain(x: Any) -> tuple[torch.Tensor, ...]:
 CASES = [
     Case("addition", add, "a=BTHK b=BTHK", lambda x: x.a + x.b, backward=False),
     Case("persistent softmax", softmax, "a=TD", lambda x: x.a.softmax(1), backward=False),
-    Case("matmul, tuned, wrapped around", matmul, "a=TD b=DK", lambda x: F.leaky_relu(x.a @ x.b), backward=False),
-    Case("matmul of a length that does not divide", matmul, "a=80,77 b=77,45", lambda x: F.leaky_relu(x.a @ x.b), backward=False),
+    Case(
+        "matmul, tuned, wrapped around",
+        matmul,
+        "a=TD b=DK",
+        lambda x: F.leaky_relu(x.a @ x.b),
+        backward=False,
+    ),
+    Case(
+        "matmul of a length that does not divide",
+        matmul,
+        "a=80,77 b=77,45",
+        lambda x: F.leaky_relu(x.a @ x.b),
+        backward=False,
+    ),
     Case("matmul through descriptors", described_matmul, "a=TD b=KD", lambda x: x.a @ x.b.T, backward=False),
     Case("matmul with split sums", split, "a=TD b=DK", lambda x: x.a @ x.b, backward=False),
-    Case("dropout by seed", dropout, "", lambda x: torch.tensor(0.75), fixed={"ones": lambda: torch.ones(40_000)}, backward=False, tolerance=0.02),
+    Case(
+        "dropout by seed",
+        dropout,
+        "",
+        lambda x: torch.tensor(0.75),
+        fixed={"ones": lambda: torch.ones(40_000)},
+        backward=False,
+        tolerance=0.02,
+    ),
     Case("norm, backward behind locks", norm_backward, "a=TD dy=TD w=D", norm_backward_plain, backward=False),
     Case("attention", flash, "q=BTHK k=BTHK v=BTHK", lambda x: attention(x.q, x.k, x.v), backward=False),
-    Case("grouped products by address", grouped, "a=KK b=KK", lambda x: tuple(x.a[:n, :n] @ x.b[:n, :n] for n in (16, 24, 32)), backward=False),
+    Case(
+        "grouped products by address",
+        grouped,
+        "a=KK b=KK",
+        lambda x: tuple(x.a[:n, :n] @ x.b[:n, :n] for n in (16, 24, 32)),
+        backward=False,
+    ),
     Case("associative scan", scan, "a=TD d=TD/sig", scan_plain, backward=False),
     Case("sorting, extremes and where", order, "a=TD", order_plain, backward=False),
     Case("libdevice, histogram, gather, PTX", mixed, "a=D", mixed_plain, backward=False),
@@ -497,4 +532,3 @@ CASES = [
     Case("Adam", adam, "p=TD g=TD", adam_plain, backward=False),
     Case("quantization to bytes", quantize, "a=TD", quantize_plain, backward=False),
 ]
-

@@ -291,59 +291,6 @@ def test_a_fake_tensor_on_cuda_does_not_end_the_process() -> None:
 
 # -- foreign code --------------------------------------------------------------------------------------
 
-TRITON = """
-class JITFunction:
-    def __init__(self, fn):
-        self.fn = fn
-    def __getitem__(self, grid):
-        return lambda *args, **kwargs: self.run(*args, grid=grid, **kwargs)
-    def run(self, *args, grid, **kwargs):
-        raise RuntimeError("0 active drivers ([]). There should only be one.")
-"""
-
-AUTOTUNER = """
-from .jit import JITFunction
-class Autotuner:
-    def __init__(self, fn):
-        self.fn = fn
-    def run(self, *args, **kwargs):
-        raise AssertionError("libcuda.so cannot found!")
-"""
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_a_triton_kernel_is_named(
-    early: bool, patches: Patches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A package with Triton's layout stands in for it: Triton itself is no dependency."""
-    package = tmp_path / "triton" / "runtime"
-    package.mkdir(parents=True)
-    (tmp_path / "triton" / "__init__.py").write_text("")
-    (package / "__init__.py").write_text("")
-    (package / "jit.py").write_text(TRITON)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (package / "autotuner.py").write_text(AUTOTUNER)
-    names = ("triton", "triton.runtime", "triton.runtime.jit", "triton.runtime.autotuner")
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    if early:
-        importlib.import_module("triton.runtime.autotuner")
-    compilers.install(lambda _: None, patches)
-    jit = importlib.import_module("triton.runtime.jit")
-
-    def add_kernel() -> None: ...
-
-    kernel = jit.JITFunction(add_kernel)
-    tuned = importlib.import_module("triton.runtime.autotuner").Autotuner(kernel)
-    for launch in (kernel[(1,)], torch.library.wrap_triton(kernel)[(1,)], tuned.run):
-        with pytest.raises(NotEmulated, match=r"the Triton kernel `add_kernel` \(.*test_compilers\.py:\d+\)"):
-            launch(1)
-    patches.undo()
-    with pytest.raises(RuntimeError, match="active drivers"):
-        kernel[(1,)](1)
-    for name in names:
-        sys.modules.pop(name, None)
-
 
 def test_no_triton_appears_where_there_is_none(notes: list[str]) -> None:
     if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:

@@ -111,7 +111,9 @@ def test_stores_outside_are_dropped_and_masked_ones_not_done() -> None:
 # -- atomics -------------------------------------------------------------------------------------------
 
 
-def atomics(kind: str, of: str, places: torch.Tensor, values: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def atomics(
+    kind: str, of: str, places: torch.Tensor, values: torch.Tensor, target: torch.Tensor
+) -> torch.Tensor:
     """Change `target` at `places`, block by block of 8; what was there before each."""
     before = torch.empty_like(values)
     text = f"""

@@ -34,7 +34,9 @@ def bits(tensor: torch.Tensor, signed: bool) -> Any:
     return array if signed else array.view(UNSIGNED[tensor.element_size()])
 
 
-def binary(name: str, a: torch.Tensor, b: torch.Tensor, made: torch.dtype | None = None, text: str = "") -> Any:
+def binary(
+    name: str, a: torch.Tensor, b: torch.Tensor, made: torch.dtype | None = None, text: str = ""
+) -> Any:
     out = torch.empty(a.shape, dtype=made or a.dtype)
     run([a, b], [out], [f"%y0 = {name} {text}%x0, %x1 : {block(a.shape, element(a))}"])
     return out
@@ -199,7 +201,9 @@ def cast(name: str, a: torch.Tensor, to: torch.dtype, text: str = "") -> torch.T
 def test_integers_become_others(of: torch.dtype, to: torch.dtype) -> None:
     a = numbers(of)
     if to.itemsize > of.itemsize:
-        np.testing.assert_array_equal(cast("arith.extsi", a, to).numpy(), a.numpy().astype(bits(a.to(to), True).dtype))
+        np.testing.assert_array_equal(
+            cast("arith.extsi", a, to).numpy(), a.numpy().astype(bits(a.to(to), True).dtype)
+        )
         np.testing.assert_array_equal(
             bits(cast("arith.extui", a, to), False), bits(a, False).astype(UNSIGNED[to.itemsize])
         )
@@ -263,7 +267,10 @@ def test_upper_half_of_products(dtype: torch.dtype) -> None:
 def _copies(source: str, target: str, like: torch.Tensor) -> list[str]:
     """A value under another name."""
     kind = block(like.shape, element(like))
-    return [f"{target}z = arith.constant dense<0> : {kind}", f"{target} = arith.ori {source}, {target}z : {kind}"]
+    return [
+        f"{target}z = arith.constant dense<0> : {kind}",
+        f"{target} = arith.ori {source}, {target}z : {kind}",
+    ]
 
 
 def test_counts_of_bits() -> None:
@@ -332,7 +339,9 @@ def test_products_of_bytes_are_exact() -> None:
 # -- reductions and scans ------------------------------------------------------------------------------
 
 
-def folding(kind: str, combine: list[str], a: torch.Tensor, out: torch.Tensor, axis: int, more: str = "") -> None:
+def folding(
+    kind: str, combine: list[str], a: torch.Tensor, out: torch.Tensor, axis: int, more: str = ""
+) -> None:
     of = element(a)
     run([a], [out], [
         f'%y0 = "tt.{kind}"(%x0) <{{axis = {axis} : i32{more}}}> ({{',

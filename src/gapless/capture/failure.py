@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import traceback
@@ -12,6 +13,10 @@ from gapless.capture.stopping import chain
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDINS = os.path.join(_OWN, "emulate", "standins", "")
 """What is raised there is what the package that they stand for would raise."""
+NO_TRITON = (
+    "the script's kernels need Triton, which is not installed here: pip install triton (for Linux; "
+    "a GPU is not needed, kernels are evaluated on the CPU)"
+)
 _DEFECTS = (AssertionError, AttributeError, KeyError, NameError)
 """What operators do not raise: when it comes from Gapless's own files, the mistake is Gapless's."""
 
@@ -31,6 +36,14 @@ def show(error: BaseException, own_frames: bool = False) -> None:
             f"gapless: this was raised inside Gapless, at {defect}, and is likely its own mistake: "
             "please report it with what -v shows\n"
         )
+    if _without_triton(error) and sys.stderr is not None:
+        sys.stderr.write(f"gapless: {NO_TRITON}\n")
+
+
+def _without_triton(error: BaseException) -> bool:
+    """Whether an import failed for want of Triton, however a library words it."""
+    wanted = any(isinstance(one, ImportError) and "triton" in str(one).lower() for one in chain(error))
+    return wanted and importlib.util.find_spec("triton") is None
 
 
 def _own_defect(error: BaseException) -> str:

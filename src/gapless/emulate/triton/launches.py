@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -15,13 +16,15 @@ from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
 from gapless.emulate.triton.compiling import leaves
-from gapless.kernels.evaluate import Cost, Kernel, OverBudget, Unsupported, evaluate
+from gapless.kernels.evaluate import BUDGET, Cost, Kernel, OverBudget, Unsupported, evaluate
 from gapless.model.programme import Entry
 
 _NAMES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8",
 }  # fmt: skip
 _Key = tuple[Any, ...]
+_BUDGET = "GAPLESS_KERNEL_BUDGET"
+"""Environment variable: how many elements one launch may compute."""
 
 
 class Launches:
@@ -32,6 +35,8 @@ class Launches:
         self._kernels: dict[str, Kernel | str] = {}
         self._entries: dict[_Key, Entry] = {}
         self._given_up: set[_Key] = set()
+        written = os.environ.get(_BUDGET, "")
+        self._budget = int(float(written)) if written.replace(".", "").replace("e", "").isdigit() else BUDGET
 
     def launch(self, compiled: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...]) -> None:
         """Run `compiled` (an ``EvaluatedKernel``) on `grid`.
@@ -79,9 +84,10 @@ class Launches:
         try:
             with _unseen():
                 given = _matched(kernel, values)
-                return evaluate(kernel, given, grid, find=self.core.placement.storages)
+                find = self.core.placement.storages
+                return evaluate(kernel, given, grid, find=find, budget=self._budget)
         except OverBudget as error:
-            reason = "it computes more than a check has time for"
+            reason = f"it computes more than a check has time for ({_BUDGET} allows more)"
             cost: Cost | None = error.cost
         except Unsupported as error:
             reason, cost = f"{error} is not evaluated", None
