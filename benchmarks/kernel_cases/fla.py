@@ -726,7 +726,7 @@ def _sparse(x: Any) -> torch.Tensor:
 
 
 def _ttt(x: Any) -> torch.Tensor:
-    return first(op("ttt.naive.chunk_ttt_linear_ref")(x.q, x.k, x.v, x.w, x.b, x.eta, mini_batch_size=16))
+    return first(op("ttt.naive.chunk_ttt_linear_ref")(x.q * 1, x.k, x.v, x.w, x.b, x.eta, mini_batch_size=16))
 
 
 def _strict(a: torch.Tensor) -> torch.Tensor:
