@@ -6,7 +6,8 @@
 
 Needs `triton`, and of `liger-kernel` and `fla-core` those that are to be tried (no GPU). Each case runs once
 on the emulated device, forward and backward, and once in plain torch on the CPU: results and gradients may
-differ by 2e-3 of the largest number in them. A kernel is a function under ``@triton.jit`` that the package launches.
+differ by 2e-3 of the largest number in them. A kernel is a function under ``@triton.jit`` that is launched
+somewhere in the package.
 Exits with 1 where one that was launched could not be evaluated, or a value differs.
 """
 

@@ -56,6 +56,7 @@ NAMES: dict[str, Name] = {
     "without_function_mode": Name("torch.overrides._pop_mode_temporarily"),
     "pop_function_mode": Name("torch._C._pop_torch_function_stack"),
     "count_function_modes": Name("torch._C._len_torch_function_stack"),
+    "without_modes": Name("torch.utils._python_dispatch._disable_current_modes"),
     "dispatch_mode_of": Name("torch._C._get_dispatch_mode"),
     "DispatchModeKey": Name("torch._C._TorchDispatchModeKey"),
     "no_torch_dispatch": Name("torch._C._disabled_torch_dispatch_impl"),
@@ -76,6 +77,7 @@ NAMES: dict[str, Name] = {
     # -- tensors and storages
     "TensorBase": Name("torch._C.TensorBase"),
     "weak_ref_expired": Name("torch.UntypedStorage._expired"),
+    "storage_of_weak_ref": Name("torch.UntypedStorage._new_with_weak_ptr"),
     "free_weak_ref": Name("torch.UntypedStorage._free_weak_ref"),
     "functorch": Name("torch._C._functorch"),
     "default_device": Name("torch._GLOBAL_DEVICE_CONTEXT"),

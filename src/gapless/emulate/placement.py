@@ -18,6 +18,7 @@ from gapless.torch_internals import (
     DisableTorchFunction,
     free_weak_ref,
     functorch,
+    storage_of_weak_ref,
     weak_ref_expired,
 )
 
@@ -161,8 +162,11 @@ class Placement:
 
     def storages(self) -> list[Any]:
         """The live storages that are on a device."""
-        make = torch.UntypedStorage._new_with_weak_ptr
-        found = (make(weak) for key, weak in list(self._weak.items()) if self.where.get(key, HOST) >= 0)
+        found = (
+            storage_of_weak_ref(weak)
+            for key, weak in list(self._weak.items())
+            if self.where.get(key, HOST) >= 0
+        )
         return [storage for storage in found if storage is not None]
 
     def clear(self) -> None:

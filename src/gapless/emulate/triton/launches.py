@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
@@ -18,6 +17,7 @@ from gapless.emulate.places import HOST
 from gapless.emulate.triton.compiling import leaves
 from gapless.kernels.evaluate import BUDGET, Cost, Kernel, OverBudget, Unsupported, evaluate
 from gapless.model.programme import Entry
+from gapless.torch_internals import DisableTorchFunction, without_modes
 
 _NAMES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8",
@@ -266,6 +266,6 @@ def _forget(kernel: Kernel, values: list[Any]) -> None:
 def _unseen() -> ExitStack:
     """What is computed in here is not the script's: nothing is counted or placed."""
     stack = ExitStack()
-    stack.enter_context(_disable_current_modes())
-    stack.enter_context(torch._C.DisableTorchFunction())
+    stack.enter_context(without_modes())
+    stack.enter_context(DisableTorchFunction())
     return stack
