@@ -102,7 +102,7 @@ def test_the_table_tells_of_all_that_is_in_no_step(steps):
         for row in table.rows if table.title == "Other than in each step" else ():
             name, syncs, _ = row.cells
             times = re.search(r", (\d+) seen", str(name))
-            whole = re.search(r"as it should be \((\d+) in all\)", str(name))
+            whole = re.search(r"every \d+ steps \((\d+) in all\): fine", str(name))
             told += int(whole[1]) if whole else float(str(syncs)) * (int(times[1]) if times else 1)
     # Syncs of each phase are a mean with two digits.
     assert told == pytest.approx(sum(event.waits for event in session.events), rel=0.06)

@@ -29,15 +29,15 @@ def _outside(report: Report) -> Table | None:
     for name, members in parts.items():
         waits = sum(one.frequency.waits for one in members)
         if members[0].frequency.rare:
-            name += f" ({sum(one.frequency.total for one in members)} in all)"
+            name += f" ({sum(one.frequency.total for one in members)} in all): fine"
         rows.append(Row((name, number(waits), _places(members))))
     return table("Other than in each step", "syncs | <at", rows) if rows else None
 
 
 def _part(often: Frequency) -> str:
-    """``at each evaluation (every 500 steps)``, ``in set-up``, ``every 10 steps, as it should be``."""
+    """``at each evaluation (every 500 steps)``, ``in set-up``, ``every 10 steps``."""
     if often.rare:
-        return f"every {often.every} steps, as it should be"
+        return f"every {often.every} steps"
     seen = f", {often.times} seen" if often.times > 1 else ""
     return part(often.when, often.phase, often.times, often.apart) + seen
 
