@@ -6,7 +6,7 @@ import ast
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
-from gapless.rules._places import names, own_code
+from gapless.rules._places import names, operator, own_code
 
 _INDEXING = {"__index__", "__getitem__", "__setitem__"}
 _SHAPES = {
@@ -67,6 +67,8 @@ class TensorAsIndex(WaitRule):
             return True
         if site.call or site.in_backward:
             return site.call.rpartition(".")[2] in _SHAPES
+        if operator(site) != "_local_scalar_dense":  # such as the sizes that `bincount` asks for
+            return False
         code = own_code(site)  # a shape is read inside PyTorch, by no call of its own
         return code is not None and bool(code.calls(*_SHAPES))
 
