@@ -21,4 +21,4 @@ part = x[:host]  # no wait
 row = x.index_select(0, n.reshape(1))  # no wait
 row = x[n.reshape(1)]  # no wait
 inside = torch.arange(8, device=device) < n  # no wait
-counts = torch.bincount(torch.randint(0, 4, (9,), device=device))  # GAP116
+counts = torch.bincount(torch.randint(0, 4, (9,), device=device))  # GAP116 x2
