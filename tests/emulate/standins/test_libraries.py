@@ -232,3 +232,39 @@ def test_regions_are_averaged_sample_by_sample(samples: int, aligned: bool) -> N
     weights = torch.randn_like(out)
     found, same = (torch.autograd.grad((one * weights).sum(), source)[0] for one in (out, expected))
     torch.testing.assert_close(found, same, atol=1e-5, rtol=1e-4)
+
+
+def test_the_operators_are_there_where_they_cannot_be_loaded(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    """In a process of its own: operators are defined for good."""
+    write("torchvision/__init__.py", "__version__ = '0.29'\nfrom . import extension, _meta\n")
+    write("torchvision/extension.py", "def _has_ops():\n    return False\n")
+    write(
+        "torchvision/_meta.py",
+        "import torch\ntorch.library.register_fake('torchvision::nms')(lambda *a: a[0])\n",
+    )
+    script = """
+        import sys; sys.path.insert(0, "")
+        import gapless, torch
+        from gapless.errors import NotEmulated
+        with gapless.emulate() as seen:
+            import torchvision
+            ops = torch.ops.torchvision
+            boxes = torch.tensor([[0., 0, 2, 2], [0, 0, 2, 1.9], [5, 5, 6, 6]], device="cuda")
+            before = seen.waits
+            kept = ops.nms(boxes, torch.tensor([.5, .9, .1], device="cuda"), .5)
+            print(seen.waits - before - 1, torchvision.extension._has_ops())
+            x = torch.ones(1, 2, 8, 8, device="cuda", requires_grad=True)
+            rois = torch.tensor([[0., 1, 1, 5, 5]], device="cuda")
+            before = seen.waits
+            ops.roi_align(x, rois, 1.0, 2, 2, 2, True).sum().backward()
+            print(seen.waits - before, kept.tolist(), round(x.grad.sum().item(), 4), x.grad.device)
+            try:
+                ops.roi_pool(x, rois, 1.0, 2, 2)
+            except NotEmulated as error:
+                print("torchvision::roi_pool" in str(error))
+            print(sum("cannot be loaded beside this torch" in note for note in seen.session.notes))
+    """
+    done = python("-c", textwrap.dedent(script))
+    assert done.stdout == "1 True\n0 [1, 2] 8.0 cuda:0\nTrue\n1\n", done.stderr

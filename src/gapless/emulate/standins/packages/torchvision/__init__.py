@@ -13,15 +13,10 @@ from types import ModuleType
 
 from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
-from gapless.emulate.standins.launch import State
 from gapless.emulate.standins.packages.torchvision import boxes
 from gapless.emulate.standins.packages.torchvision.waits import OPERATORS
 
 __all__ = ["OPERATORS", "boxes", "installed", "while_importing"]
-_COMPUTED = (
-    "torchvision's compiled operators cannot be loaded beside this torch: Gapless computed nms and roi_align "
-    "with plain torch, and its other operators refuse"
-)
 
 
 @contextmanager
@@ -41,5 +36,3 @@ def installed(module: ModuleType, patches: Patches) -> None:
 def _define(extension: ModuleType) -> None:
     if not getattr(extension, "_has_ops", partial(bool, True))():
         boxes.define()
-        if State.core is not None:
-            State.core.note(_COMPUTED)

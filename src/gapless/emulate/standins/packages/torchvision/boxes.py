@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gapless.emulate.standins.launch import launch
+from gapless.emulate.standins.launch import State, launch
 
 _POOLED = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
 _SCHEMAS = (
@@ -22,6 +22,10 @@ _SCHEMAS = (
     "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, "
     "SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, "
     "SymInt offset_groups, bool use_mask) -> Tensor",
+)
+_COMPUTED = (
+    "torchvision's compiled operators cannot be loaded beside this torch: Gapless computed nms and roi_align "
+    "with plain torch, and its other operators refuse"
 )
 _library: Any = None
 
@@ -44,8 +48,14 @@ def define() -> None:
     _library.impl("roi_align", roi_align, "AutogradCPU")
 
 
+def _say_so() -> None:
+    if State.core is not None:
+        State.core.note(_COMPUTED)
+
+
 def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """The boxes ``[x1, y1, x2, y2]`` that overlap none with a higher score by more than the threshold."""
+    _say_so()
     order = scores.argsort(descending=True, stable=True)
     boxes = dets[order].float()
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
@@ -154,5 +164,6 @@ def roi_align(
     aligned: bool,
 ) -> Tensor:
     """Regions ``[image, x1, y1, x2, y2]`` of ``[images, channels, height, width]``, averaged in bins."""
+    _say_so()
     pooling = _Pooling(spatial_scale, (pooled_height, pooled_width), sampling_ratio, aligned)
     return _RoiAlign.apply(input, rois, pooling)  # type: ignore[no-any-return]

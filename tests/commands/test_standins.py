@@ -1,0 +1,78 @@
+"""``gapless check`` with stand-ins: the built-in ones, the user's own, and none."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+    import torch
+    from torch.utils.cpp_extension import load_inline
+    from apex.optimizers import FusedSGD
+
+    ext = load_inline(name="fast", cpp_sources="", cuda_sources="__global__ void f() {}", functions=["twice"])
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    optimizer = FusedSGD([weight], lr=0.1)
+    for _ in range(6):
+        ext.twice(weight).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(weight.tolist())
+"""
+OWN = """
+    import gapless
+
+    @gapless.standin("fast.twice", waits=1)
+    def twice(x):
+        return 2 * x * float(x.sum() * 0 + 1)
+"""
+
+
+def check(python: Callable[..., Any], *words: str) -> Any:
+    return python("-m", "gapless", "check", "-q", "-f", "json", "--steps", "all", "--no-loader", *words)
+
+
+def test_a_users_own_function_takes_the_place_of_a_kernel(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    write("train.py", textwrap.dedent(SCRIPT))
+    write("own.py", textwrap.dedent(OWN))
+    done = check(python, "--standin", "own.py", "train.py")
+    assert done.returncode == 0, done.stderr
+    *_, printed, report = done.stdout.strip().splitlines()
+    assert json.loads(printed) == pytest.approx([1 - 6 * 0.1 * 2] * 3)
+    found = json.loads(report)
+    assert found["steps"]["waits_per_step"] == 1
+    assert found["unknown"] == []
+    assert any("apex is not installed here" in note for note in found["notes"])
+
+
+def test_without_it_the_call_is_refused_in_one_line(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    write("train.py", textwrap.dedent(SCRIPT))
+    done = check(python, "train.py")
+    assert done.returncode == 3
+    ending = json.loads(done.stdout.strip().splitlines()[-1])["ending"]
+    assert ending["how"] == "not-emulated"
+    assert "`fast.twice` of a CUDA extension" in ending["message"]
+    assert '@gapless.standin("fast.twice")' in ending["message"]
+
+
+def test_switched_off_and_missing(python: Callable[..., Any], write: Callable[[str, str], Path]) -> None:
+    write("train.py", textwrap.dedent(SCRIPT))
+    done = check(python, "--no-standins", "train.py")
+    assert "No module named 'apex'" in done.stderr
+    done = check(python, "--standin", "gone.py", "train.py")
+    assert done.returncode == 2
+    assert "gone.py: there is no such file" in done.stderr
+    write("bad.py", "1 / 0\n")
+    done = check(python, "--standin", "bad.py", "train.py")
+    assert done.returncode == 2
+    assert "bad.py failed: ZeroDivisionError" in done.stderr
+    assert "Traceback" not in done.stderr
