@@ -44,7 +44,7 @@ def test_a_users_own_function_takes_the_place_of_a_kernel(
     write("own.py", textwrap.dedent(OWN))
     done = check(python, "--standin", "own.py", "train.py")
     assert done.returncode == 0, done.stderr
-    *_, printed, report = done.stdout.strip().splitlines()
+    printed, *_, report = done.stdout.strip().splitlines()
     assert json.loads(printed) == pytest.approx([1 - 6 * 0.1 * 2] * 3)
     found = json.loads(report)
     assert found["steps"]["waits_per_step"] == 1
