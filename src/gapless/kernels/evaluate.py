@@ -17,6 +17,7 @@ from gapless.kernels import (
     folds,
     libdevice,
     products,
+    ptx,
     shaping,
 )
 from gapless.kernels.machine import Cost, Machine, OverBudget, prepare
@@ -25,7 +26,7 @@ from gapless.kernels.parse import TtirError, parse
 from gapless.kernels.values import Descriptor, Heap, Memory, Pointer, Unsupported, dtype_of
 from gapless.kernels.written import touched
 
-OPERATIONS = (accesses, arithmetic, atomics, casts, control, folds, libdevice, products, shaping)
+OPERATIONS = (accesses, arithmetic, atomics, casts, control, folds, libdevice, products, ptx, shaping)
 """The modules whose operations are registered by importing them."""
 
 BUDGET = 2_000_000_000

@@ -1,4 +1,4 @@
-"""Functions of CUDA's libdevice by symbol, and PTX that is a single known instruction."""
+"""Functions of CUDA's libdevice, by symbol."""
 
 from __future__ import annotations
 
@@ -142,38 +142,3 @@ def extern(machine: Machine, op: Op) -> Tensor:
 def _bits(kind: str) -> Function:
     name = _INTEGERS[kind]
     return lambda value: arithmetic.counted(name, value)
-
-
-_PTX: dict[str, Function] = {
-    "abs": torch.abs,
-    "add": torch.add,
-    "cos": torch.cos,
-    "ex2": torch.exp2,
-    "fma": lambda a, b, c: a * b + c,
-    "lg2": torch.log2,
-    "max": torch.fmax,
-    "min": torch.fmin,
-    "mul": torch.mul,
-    "neg": torch.neg,
-    "rcp": torch.reciprocal,
-    "rsqrt": torch.rsqrt,
-    "sin": torch.sin,
-    "sqrt": torch.sqrt,
-    "sub": torch.sub,
-    "tanh": torch.tanh,
-}
-_INSTRUCTION = re.compile(r"(\w+)((?:\.(?:approx|ftz|rn|full|f32|f64))+)((?:\s*,?\s*\$\d+)+)\s*;?$")
-
-
-@operation("tt.elementwise_inline_asm")
-def inline_ptx(machine: Machine, op: Op) -> Tensor:
-    """One instruction on floats whose operands stand in order; anything else is not evaluated."""
-    text = op.text[1 : op.text.index('"', 1)] if op.text.startswith('"') else ""
-    found = _INSTRUCTION.match(text.strip())
-    blocks = machine.get(op)
-    wanted = [f"${index}" for index in range(len(blocks) + 1)]
-    if found is None or found[1] not in _PTX or re.findall(r"\$\d+", found[3]) != wanted:
-        raise Unsupported("inline PTX")
-    if op.integer("packed_element", 1) != 1 or not all(block.dtype.is_floating_point for block in blocks):
-        raise Unsupported("inline PTX")
-    return _PTX[found[1]](*blocks).to(dtype_of(op.type.element))

@@ -174,7 +174,7 @@ def _fill(op: Op, text: str) -> None:
         _jump(op, text)
         return
     text, op.given, op.made = _types(op, text)
-    op.operands = tuple(NAME.findall(text))
+    op.operands = tuple(NAME.findall(_masked(text)))
     op.text = text.strip()
 
 
