@@ -31,6 +31,10 @@ class NotEmulated(GaplessError, RuntimeError):
     """The script needs something that cannot exist without a real CUDA device."""
 
 
+class EmulationDefect(NotEmulated):
+    """Gapless itself failed while it emulated the device: its own mistake, and not the script's."""
+
+
 class WaitError(GaplessError, RuntimeError):
     """The host waited for the device inside :func:`gapless.no_waits`."""
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import gapless
-from gapless.capture.failure import message, place, show, without_own_frames
+from gapless.capture.failure import message, place, without_own_frames
 from gapless.capture.stopping import EnoughSteps, Stopper, chain, comes_from_stopping
+from gapless.emulate import faults
 from gapless.model import Mark
 
 MARK = Mark(kind="user", tick=0, time=0.0)
@@ -42,20 +43,20 @@ def raised_in_gapless(code: str) -> BaseException:
     return caught(lambda: exec(compile(f"\n\n{code}", str(file), "exec"), {}))
 
 
-def test_a_mistake_of_gapless_itself_is_owned_up_to(capsys, monkeypatch):
-    monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    show(raised_in_gapless("not_there"))
-    said = capsys.readouterr().err
-    assert said.startswith("gapless: this was raised inside Gapless, at gapless/emulate/made_up.py:3, ")
-    assert said.count("\n") == 1
+@pytest.mark.parametrize("code", ["not_there", "{}['x']", "None.x", "assert False", "[][0]", "1 + 'x'"])
+def test_a_mistake_of_gapless_itself_is_owned_up_to(code):
+    error = raised_in_gapless(code)
+    assert faults.place(error) == "gapless/emulate/made_up.py:3"
+    said = str(faults.defect(error, "aten::add.Tensor"))
+    assert said.startswith(f"Gapless failed in its emulation of aten::add.Tensor: {type(error).__name__}: ")
+    assert "not the script's; please report it" in said
+    assert said.count("\n") == 0
 
 
-@pytest.mark.parametrize("code", ["[][0]", "raise RuntimeError('mixed devices')", "int('x')"])
-def test_what_a_device_may_raise_is_none(code, capsys, monkeypatch):
-    monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    show(raised_in_gapless(code))
-    show(caught(lambda: {}["the script's own"]))
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("code", ["raise RuntimeError('mixed devices')", "raise KeyError('x')", "int('x')"])
+def test_what_a_device_may_raise_is_none(code):
+    assert faults.place(raised_in_gapless(code)) == ""
+    assert faults.place(caught(lambda: {}["the script's own"])) == ""
 
 
 def test_place_and_message():

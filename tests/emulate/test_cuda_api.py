@@ -318,8 +318,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "set_device": (0,),
     "set_device_index": (0,),
     "set_per_process_memory_fraction": (0.5,),
-    "set_rng_state": (torch.get_rng_state(),),
-    "set_rng_state_all": ([torch.get_rng_state()],),
+    "set_rng_state": (torch.zeros(16, dtype=torch.uint8),),
+    "set_rng_state_all": ([torch.zeros(16, dtype=torch.uint8)],),
     "set_sync_debug_mode": ("default",),
     "stream": (None,),
     "StreamContext": (None,),
@@ -390,7 +390,6 @@ def test_every_public_name_is_decided(device: FakeDevice, module: Any) -> None:
         lambda: torch.cuda.tunable.get_results(),
         lambda: torch.cuda.Event().ipc_handle(),
         lambda: torch.cuda.cudart().cudaStreamCreate(0),
-        lambda: torch.Generator("cuda").graphsafe_get_state(),
     ],
 )
 def test_what_needs_a_gpu_says_so(device: FakeDevice, ask: Callable[[], Any]) -> None:

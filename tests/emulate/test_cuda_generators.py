@@ -85,8 +85,66 @@ def test_what_kernels_are_given(device: FakeDevice) -> None:
     assert cuda_api.kernel_generator(None) is None
 
 
-def test_the_state_of_a_real_cuda_generator_is_taken_as_its_seed(device: FakeDevice) -> None:
-    saved = torch.tensor([42, 4096], dtype=torch.int64).view(torch.uint8)
-    torch.cuda.set_rng_state(saved)
+def saved_on_a_gpu(seed: int, offset: int) -> torch.Tensor:
+    return torch.tensor([seed, offset], dtype=torch.int64).view(torch.uint8)
+
+
+def test_the_state_of_a_real_cuda_generator_names_one_sequence(device: FakeDevice) -> None:
+    torch.cuda.set_rng_state(saved_on_a_gpu(42, 0))
     drawn = torch.rand(2)
     assert torch.equal(drawn, torch.rand(2, generator=torch.Generator().manual_seed(42)))
+    torch.cuda.set_rng_state(saved_on_a_gpu(42, 4096))
+    later = torch.rand(2)
+    assert not torch.equal(later, drawn)
+    torch.cuda.manual_seed(1)
+    torch.cuda.set_rng_state(saved_on_a_gpu(42, 4096))
+    assert torch.equal(torch.rand(2), later)
+    assert torch.cuda.initial_seed() == 42
+
+
+def test_a_state_is_sixteen_bytes_of_seed_and_offset(device: FakeDevice) -> None:
+    torch.cuda.manual_seed(7)
+    state = torch.cuda.get_rng_state()
+    assert (state.dtype, state.shape, str(state.device)) == (torch.uint8, (16,), "cpu")
+    assert state.view(torch.int64).tolist() == [7, 0]
+    torch.rand(3)
+    after = torch.cuda.get_rng_state().view(torch.int64)
+    assert after[0] == 7
+    assert after[1] > 0
+    assert after[1] % 4 == 0
+    assert torch.equal(torch.cuda.get_rng_state().view(torch.int64), after)
+
+
+def test_offsets_can_be_reckoned_with(device: FakeDevice) -> None:
+    """As DTensor does: each rank draws from an offset of its own, and all go on from a common one."""
+    torch.cuda.manual_seed(5)
+    start = torch.cuda.get_rng_state()
+    drawn = []
+    for rank in (0, 1, 0):
+        state = start.clone()
+        state[8:] = (state[8:].view(torch.int64) + 8 * rank).view(torch.uint8)
+        torch.cuda.set_rng_state(state)
+        drawn.append(torch.rand(4))
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("state", [torch.get_rng_state(), torch.zeros(15, dtype=torch.uint8)])
+def test_the_state_of_a_cpu_generator_is_refused_as_cuda_refuses_it(
+    device: FakeDevice, state: torch.Tensor
+) -> None:
+    with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+        torch.cuda.set_rng_state(state)
+
+
+def test_a_great_seed_and_states_that_are_forgotten(device: FakeDevice) -> None:
+    generator = torch.Generator("cuda").manual_seed((1 << 64) - 3)
+    first = generator.get_state()
+    assert first.view(torch.uint64)[0].item() == (1 << 64) - 3
+    drawn = torch.rand(2, generator=generator)
+    generator.set_state(first)
+    assert torch.equal(torch.rand(2, generator=generator), drawn)
+    generator.set_offset(1 << 20)
+    assert generator.get_offset() == 1 << 20
+    with pytest.raises(RuntimeError, match="multiple of 4"):
+        generator.set_offset(3)

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gapless.emulate import distributed_norm
 from gapless.emulate.distributed import local_world_size, meet
 from gapless.emulate.emulator import Emulator
+from gapless.emulate.kernels import norm
 from gapless.errors import NotEmulated, UsageError
 
 pytestmark = [
@@ -220,6 +220,43 @@ def test_objects_pass_through_the_host(join: Callable[..., None], emulator: Emul
     assert [mechanism for _, mechanism, _ in waits(emulator)] == ["h2d", "h2d", "read", "d2h", "read"]
 
 
+# -- many ranks that are not there -----------------------------------------------------------------
+
+
+@pytest.fixture
+def one_of_four(emulator: Emulator) -> Iterator[Emulator]:
+    """A group of four ranks with the "fake" backend, of which this is the first."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield emulator
+    dist.destroy_process_group()
+
+
+def test_gradients_of_ranks_that_are_not_there(one_of_four: Emulator) -> None:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda(), device_ids=[0])
+    for _ in range(2):
+        model(torch.ones(1, 2, device="cuda")).sum().backward()
+    assert all(one.grad.device == torch.device("cuda", 0) for one in model.parameters())
+
+
+def test_each_rank_draws_its_own_part_of_a_sharded_tensor(one_of_four: Emulator) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, ones
+
+    mesh = init_device_mesh("cuda", (4,))
+    sharded = ones(8, 4, device_mesh=mesh, placements=[Shard(0)])
+    torch.cuda.manual_seed(3)
+    state = torch.cuda.get_rng_state().view(torch.int64)
+    drawn = torch.nn.init.normal_(sharded)
+    assert drawn.to_local().device.type == "cuda"
+    assert drawn.to_local().std() > 0
+    after = torch.cuda.get_rng_state().view(torch.int64)
+    assert (after - state).tolist() == [0, 32]  # as many numbers as the whole tensor has
+    dropped = torch.nn.functional.dropout(ones(4, device_mesh=mesh, placements=[Replicate()]), 0.5)
+    assert dropped.to_local().device.type == "cuda"
+
+
 # -- DistributedDataParallel -----------------------------------------------------------------------
 
 
@@ -380,9 +417,9 @@ def test_synchronized_statistics_equal_those_of_the_whole_batch(shape: tuple[int
     gradient = torch.randn(shape, dtype=torch.float64)
     expected.backward(gradient)
 
-    stats = [distributed_norm._stats(part, eps) for part in parts]
+    stats = [norm._stats(part, eps) for part in parts]
     counts = torch.tensor([part.numel() // 3 for part in parts], dtype=torch.float64)
-    mean, invstd = distributed_norm._gather_stats_with_counts(
+    mean, invstd = norm._gather_stats_with_counts(
         parts[0],
         *(torch.stack(column) for column in zip(*stats, strict=True)),
         *running,
@@ -391,18 +428,18 @@ def test_synchronized_statistics_equal_those_of_the_whole_batch(shape: tuple[int
         counts,
     )
     affine = (weight.detach(), bias.detach())
-    out = torch.cat([distributed_norm._elemt(part, *affine, mean, invstd, eps) for part in parts])
+    out = torch.cat([norm._elemt(part, *affine, mean, invstd, eps) for part in parts])
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(running, expected_running)
 
     gradients = (gradient[:2], gradient[2:])
     reduced = [
-        distributed_norm._backward_reduce(g, part, mean, invstd, affine[0], True, True, True)
+        norm._backward_reduce(g, part, mean, invstd, affine[0], True, True, True)
         for g, part in zip(gradients, parts, strict=True)
     ]
     sum_dy, sum_dy_xmu = reduced[0][0] + reduced[1][0], reduced[0][1] + reduced[1][1]
     grad = [
-        distributed_norm._backward_elemt(g, part, mean, invstd, affine[0], sum_dy, sum_dy_xmu, counts)
+        norm._backward_elemt(g, part, mean, invstd, affine[0], sum_dy, sum_dy_xmu, counts)
         for g, part in zip(gradients, parts, strict=True)
     ]
     torch.testing.assert_close(torch.cat(grad), whole.grad)

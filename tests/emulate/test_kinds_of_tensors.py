@@ -264,3 +264,24 @@ def test_checkpointed_and_forward_mode_gradients(machine: Any) -> None:
         value, tangent = forward.unpack_dual(forward.make_dual(x.detach(), torch.ones_like(x)).exp())
         assert places(value, tangent) == {FIRST}
     assert machine.waits() == 0
+
+
+def test_higher_order_operators(machine: Any) -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x = torch.ones(3, device="cuda")
+    before = machine.waits()
+    state, drawn = run_and_save_rng_state(torch.ops.aten.rand_like, x)
+    again = run_with_rng_state(state, torch.ops.aten.rand_like, x)
+    assert state.shape == (16,)
+    assert places(drawn, again) == {FIRST}
+    assert machine.waits() == before
+    assert torch.equal(drawn.cpu(), again.cpu())
+    before = machine.waits()
+    (end,) = while_loop(lambda y: y.sum() < 9, lambda y: (y + 1,), (x,))
+    assert places(end) == {FIRST}
+    assert machine.waits() > before
+    query = torch.randn(1, 1, 128, 16, device="cuda")
+    assert places(flex_attention(query, query, query)) == {FIRST}

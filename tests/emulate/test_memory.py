@@ -239,19 +239,24 @@ def test_a_frozen_module_is_told_apart_from_activations(emulator: Emulator) -> N
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_attention_is_one_kernel(emulator: Emulator, dropout: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("gpu", ["t4", "a100"])
+def test_attention_is_one_kernel(gpu: str, dropout: float, dtype: torch.dtype) -> None:
     batch, heads, length, width = 2, 4, 96, 8
     shape = (batch, heads, length, width)
-    parts = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
-    out = nn.functional.scaled_dot_product_attention(*parts, dropout_p=dropout)
-    whole = batch * heads * length * width * dtype.itemsize
-    rows = 4 * batch * heads * length
-    assert allocations(recorded(emulator))[3:] == [whole, rows]
-    out.sum().backward()
-    sizes = allocations(recorded(emulator))
+    with Emulator(gpu, memory=True) as emulator:
+        parts = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+        out = nn.functional.scaled_dot_product_attention(*parts, dropout_p=dropout)
+        whole = batch * heads * length * width * dtype.itemsize
+        rows = 4 * batch * heads * length
+        flash = gpu == "a100" and dtype is torch.float16
+        # flash attention keeps the state of its generator on the device, the other kernel on the host
+        assert allocations(recorded(emulator))[3:] == [whole, rows, *([16, 8] if flash else [])]
+        out.sum().backward()
+        sizes = allocations(recorded(emulator))
     assert sizes.count(whole) >= 7  # three, the result, three gradients
     assert 4 * batch * heads * length * length not in sizes
+    assert (4 * batch * heads * 128 in sizes) == flash  # what its backward pass adds up in
     assert all(one.grad is not None for one in parts)
 
 
@@ -290,3 +295,42 @@ def test_gradients_of_one_tensor_are_added_in_place(emulator: Emulator) -> None:
     # 1 and its like; the product's two; exp's; what they add up to is in place; the gradient of x
     assert after == [4, 4000, 4000, 4000, 4000]
     assert x.grad is not None
+
+
+def test_a_storage_that_is_resized_is_accounted(emulator: Emulator) -> None:
+    """As FSDP frees and refills its gathered parameters, and as ``resize_`` and ``out=`` grow a tensor."""
+    MIB = 1 << 20  # noqa: N806
+    x = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    base = torch.cuda.memory_allocated()
+    x.untyped_storage().resize_(0)
+    assert torch.cuda.memory_allocated() == base - MIB
+    x.untyped_storage().resize_(2 * MIB)
+    assert torch.cuda.memory_allocated() == base + MIB
+    x.resize_(3 * MIB)
+    assert torch.cuda.memory_allocated() == base + 2 * MIB
+    out = torch.empty(0, device="cuda")
+    torch.add(torch.ones(MIB, device="cuda"), 1, out=out)
+    assert torch.cuda.memory_allocated() == base + 2 * MIB + 4 * MIB
+    assert allocations(recorded(emulator))[:3] == [MIB, 2 * MIB, 3 * MIB]
+
+
+def test_selective_checkpointing_saves_attention_by_the_name_of_cudas_kernel() -> None:
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+    ops = torch.ops.aten
+    saved = [ops._scaled_dot_product_flash_attention.default, ops.mm.default]
+
+    def context() -> object:
+        return create_selective_checkpoint_contexts(saved)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        heads = (x @ x.transpose(-2, -1) @ x).unflatten(-1, (2, 8)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
+
+    with Emulator("a100", memory=True) as emulator:
+        x = torch.randn(2, 32, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        before = len(allocations(recorded(emulator)))
+        checkpoint(block, x, use_reentrant=False, context_fn=context).sum().backward()
+        assert x.grad is not None
+        sizes = allocations(recorded(emulator))[before:]
+    assert sizes.count(4 * 2 * 2 * 32) == 1  # the sums of its rows: it ran once

@@ -140,6 +140,7 @@ WAITING = [
     case({"size": 1}, aten.index_put.default, X, [MASK], X, True),
     case({"size": 1, "h2d": 1}, aten.index_put_.default, X, [MASK], HOST_SCALAR, True),
     case({"h2d": 1}, aten.index_put_.default, X, [IDS], HOST_SCALAR),
+    case({"d2h": 1}, aten.index_put_.default, torch.ones(4), [IDS], HOST_SCALAR),
     case({"h2d": 2}, aten.index_put_.default, X, [HOST_IDS], HOST_SCALAR),
     case({"h2d": 1}, aten.index_put_.default, X, [HOST_MASK], HOST_SCALAR),
     case({"h2d": 2}, aten.index_put_.default, X, [HOST_MASK], X, True),
@@ -522,3 +523,27 @@ class TestSharedCode:
         result = call(torch.rand(3, 2).add(0.1).requires_grad_())
         inside = _on(result.backward)
         assert {name: inside.count(name) for name in nodes} == nodes
+
+
+ASSIGNED: dict[str, tuple[Callable[[Any, Any, Any], None], list[str]]] = {
+    "a number by a mask": (lambda y, mask, index: y.__setitem__(mask, 0), []),
+    "a number by a mask of rows": (lambda y, mask, index: y.__setitem__(mask[:, 0], 0.5), []),
+    "a number by a mask in a column": (lambda y, mask, index: y.__setitem__((mask[:, 0], 1), 0), []),
+    "a 0-dim tensor of the host": (lambda y, mask, index: y.__setitem__(mask, torch.tensor(0.0)), []),
+    "a number by positions": (lambda y, mask, index: y.__setitem__(index, 0), ["h2d", "h2d"]),
+    "a value of the device": (lambda y, mask, index: y.__setitem__(mask, y.sum()), ["size"] * 3),
+}
+"""What is assigned where, and what the host waits for in both passes."""
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_assignments_and_their_backward(machine: Any, name: str) -> None:
+    assign, expected = ASSIGNED[name]
+    x = torch.ones(4, 3, device="cuda", requires_grad=True)
+    mask = torch.ones(4, 3, device="cuda") > 0
+    index = torch.arange(2, device="cuda")
+    y = x * 2
+    assign(y, mask, index)
+    y.sum().backward()
+    assert [mechanism for _, mechanism, times in machine.kinds() for _ in range(times)] == expected
+    assert x.grad is not None

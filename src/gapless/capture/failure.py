@@ -11,19 +11,14 @@ from types import TracebackType
 from gapless.capture.stopping import chain
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STANDINS = os.path.join(_OWN, "emulate", "standins", "")
-"""What is raised there is what the package that they stand for would raise."""
 NO_TRITON = (
     "the script's kernels need Triton, which is not installed here: pip install triton (for Linux; "
     "a GPU is not needed, kernels are evaluated on the CPU)"
 )
-_DEFECTS = (AssertionError, AttributeError, KeyError, NameError)
-"""What operators do not raise: when it comes from Gapless's own files, the mistake is Gapless's."""
 
 
 def show(error: BaseException, own_frames: bool = False) -> None:
     """Print the traceback of `error` through `sys.excepthook`, with Gapless's frames if `own_frames`."""
-    defect = "" if own_frames else _own_defect(error)
     if not own_frames:
         for one in chain(error):
             one.__traceback__ = without_own_frames(one.__traceback__)
@@ -31,11 +26,6 @@ def show(error: BaseException, own_frames: bool = False) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:  # the script's own hook failed; Python falls back likewise
         sys.__excepthook__(type(error), error, error.__traceback__)
-    if defect and sys.stderr is not None:
-        sys.stderr.write(
-            f"gapless: this was raised inside Gapless, at {defect}, and is likely its own mistake: "
-            "please report it with what -v shows\n"
-        )
     if _without_triton(error) and sys.stderr is not None:
         sys.stderr.write(f"gapless: {NO_TRITON}\n")
 
@@ -46,15 +36,6 @@ def _without_triton(error: BaseException) -> bool:
     return wanted and importlib.util.find_spec("triton") is None
 
 
-def _own_defect(error: BaseException) -> str:
-    """``file:line`` where Gapless itself failed, empty where it did not."""
-    links = _links(error.__traceback__)
-    if not links or not isinstance(error, _DEFECTS):
-        return ""
-    file = links[-1].tb_frame.f_code.co_filename
-    if not _is_own(file) or file.startswith(_STANDINS):
-        return ""
-    return f"{os.path.relpath(file, os.path.dirname(_OWN[:-1]))}:{links[-1].tb_lineno}"
 
 
 def _is_own(file: str) -> bool:

@@ -18,7 +18,8 @@ from gapless.capture.signals import Terminated, terminable
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.capture.target import Target, prepare
 from gapless.capture.threads import lingering_threads
-from gapless.errors import NotEmulated, UsageError
+from gapless.emulate import faults
+from gapless.errors import EmulationDefect, NotEmulated, UsageError
 from gapless.model import Ending, Session
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -135,12 +136,7 @@ class _Runner:
         except UsageError:
             raise
         except NotEmulated as error:
-            where = failure.place(error, self.folder)
-            return Ending(
-                how="not-emulated",
-                status=error.exit_code,
-                message=f"{where}: {error}" if where else str(error),
-            )
+            return self._not_emulated(error)
         except Terminated:
             return Ending(how="interrupted", status=TERMINATED, message="SIGTERM")
         except BaseException as error:
@@ -149,6 +145,13 @@ class _Runner:
         return Ending(
             how="enough-steps" if self.stopper.requests and not self.stopper.ignored else "finished"
         )
+
+    def _not_emulated(self, error: NotEmulated) -> Ending:
+        if isinstance(error, EmulationDefect) and self.own_frames:
+            failure.show(error, own_frames=True)
+        where = failure.place(error, self.folder)
+        message = f"{where}: {error}" if where else str(error)
+        return Ending(how="not-emulated", status=error.exit_code, message=message)
 
     def _left(self, request: SystemExit) -> Ending:
         if comes_from_stopping(request):
@@ -164,6 +167,10 @@ class _Runner:
     def _failed(self, error: BaseException) -> Ending:
         if comes_from_stopping(error):
             return Ending(how="enough-steps", message=failure.message(error))
+        if faults.place(error):
+            defect = faults.defect(error, faults.operator(error) or "what this line asks for")
+            defect.__cause__ = error
+            return self._not_emulated(defect.with_traceback(error.__traceback__))
         failure.show(error, self.own_frames)
         if isinstance(error, KeyboardInterrupt):
             return Ending(how="interrupted", status=INTERRUPTED)

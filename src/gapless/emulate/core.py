@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from gapless import torch_internals
-from gapless.emulate import stacks
+from gapless.emulate import faults, stacks
 from gapless.emulate.device import Queued
 from gapless.emulate.local import local
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.recorder import Recorder
+from gapless.errors import EmulationDefect
 from gapless.model import Mechanism
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry
@@ -169,6 +170,12 @@ class Core:
 
     def note(self, text: str) -> None:
         self.recorder.note(text)
+
+    def failed(self, error: BaseException, what: str) -> EmulationDefect:
+        """The error to raise where Gapless itself failed at `what`; the report tells of it, too."""
+        defect = faults.defect(error, what)
+        self.note(str(defect))
+        return defect
 
     # -- from backward to forward ------------------------------------------------------------------
 

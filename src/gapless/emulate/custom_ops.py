@@ -6,8 +6,8 @@ resolve lazy conjugation and negation: an ATen kernel that makes such views for 
 wrong values.
 
 An operator that was given a kernel for CUDA alone has none that the CPU values here could reach: its CUDA
-kernel is called instead, where that is Python. Else it gives zeros as its shape rule says, unless the user
-gave something to compute.
+kernel is called instead, where that is Python; ATen's own have kernels in `kernels/`. Else it gives zeros as
+its shape rule says, unless the user gave something to compute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gapless.emulate import fakes
+from gapless.emulate import fakes, kernels
 from gapless.emulate.given import given_for
 from gapless.emulate.local import local
 from gapless.emulate.refusals import refuse
@@ -55,7 +55,9 @@ _VIEWS_INSIDE = (
 )
 
 
-def runner(func: Any, mode: TorchDispatchMode, known: bool = False) -> Runner | None:
+def runner(
+    func: Any, mode: TorchDispatchMode, note: Callable[[str], None], known: bool = False
+) -> Runner | None:
     """How to run the overload `func`, given its arguments' device; None where it can just be called.
 
     `known` says that the table of waits knows it: what its kernel for the CPU does is no matter then.
@@ -66,6 +68,8 @@ def runner(func: Any, mode: TorchDispatchMode, known: bool = False) -> Runner | 
     if func.namespace in _SEALED:
         return None
     if func.namespace in _ATEN:
+        if kernels.lacking(func):
+            return kernels.runner(func, note)
         return _resolving(func) if _makes_views_inside(func) else None
     return _Custom(func, mode, known).run
 
@@ -207,6 +211,25 @@ def decomposer(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, A
     def run(args: Any, kwargs: dict[str, Any]) -> Any:
         with _seen_by(mode):
             return func._op_dk(Key.CompositeImplicitAutograd, *args, **kwargs)
+
+    return run
+
+
+def opener(func: Any, mode: TorchDispatchMode) -> Callable[[Any, dict[str, Any]], Any] | None:
+    """How to run an operator of ATen whose one kernel for all devices calls others, so that `mode` sees them.
+
+    Where its arguments lie on several devices they say what is copied, and what is refused.
+    """
+    name = func.name()
+    if func.namespace != "aten" or has_kernel(name, "CPU"):
+        return None
+    key = next((getattr(Key, key) for key in _ON_HOST[1:] if has_kernel(name, key)), None)
+    if key is None or any(one.name == "device" for one in func._schema.arguments):
+        return None
+
+    def run(args: Any, kwargs: dict[str, Any]) -> Any:
+        with _seen_by(mode):
+            return func._op_dk(key, *args, **kwargs)
 
     return run
 

@@ -21,7 +21,14 @@ from gapless.torch_internals import DisableTorchFunction, TensorBase
 Tensor = torch.Tensor
 _Named = list[tuple[str, Tensor, str]]
 
-_ELEMENTWISE = {"aten::where", "aten::lerp", "aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}
+_ELEMENTWISE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "where", "lerp", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binomial",
+        "floor_divide", "floor_divide_", "index_fill_",
+    )
+)  # fmt: skip
+"""Operators that iterate over all their tensors at once without being marked so."""
 
 
 @cache
@@ -37,6 +44,11 @@ def accepts_mixed(func: Any) -> bool:
     return _checker(func) is None
 
 
+def is_strict(func: Any) -> bool:
+    """Whether the overload `func` has a generated check, which 0-dim tensors do not pass either."""
+    return _SPECIAL.get(func._schema.name) is None and _key(func) in _generated()
+
+
 def _checker(func: Any) -> Callable[[Any, _Named], str | None] | None:
     name = func._schema.name
     special = _SPECIAL.get(name)
@@ -44,9 +56,17 @@ def _checker(func: Any) -> Callable[[Any, _Named], str | None] | None:
         return special
     if _key(func) in _generated():
         return _generated_words
-    if torch.Tag.pointwise in func.tags or name in _ELEMENTWISE:
-        return _elementwise_words
-    return None
+    return _elementwise_words if name in _ELEMENTWISE or _is_pointwise(func) else None
+
+
+def _is_pointwise(func: Any) -> bool:
+    """Whether `func`, or what it does in place, is marked as element-wise."""
+    if torch.Tag.pointwise in func.tags:
+        return True
+    namespace, name = func._schema.name.split("::", 1)
+    packet = getattr(getattr(torch.ops, namespace), name[:-1], None) if name.endswith("_") else None
+    overload = getattr(packet, func._schema.overload_name or "default", None)
+    return overload is not None and torch.Tag.pointwise in overload.tags
 
 
 def _key(func: Any) -> str:
@@ -63,13 +83,13 @@ def check(func: Any, args: Any, kwargs: dict[str, Any], placement: Placement) ->
     checker = _checker(func)
     if checker is None:
         return
-    words = checker(func, list(_named_tensors(func, args, kwargs, placement)))
+    words = checker(func, list(_named_tensors(func, args, kwargs, placement, is_strict(func))))
     if words is not None:
         raise RuntimeError(words)
 
 
 def _named_tensors(
-    func: Any, args: Any, kwargs: dict[str, Any], placement: Placement
+    func: Any, args: Any, kwargs: dict[str, Any], placement: Placement, strict: bool
 ) -> Iterator[tuple[str, Tensor, str]]:
     names = [argument.name for argument in func._schema.arguments]
     for name, value in (*zip(names, args, strict=False), *kwargs.items()):
@@ -78,7 +98,8 @@ def _named_tensors(
                 continue
             state = placement.state_of(item)
             device = f"cuda:{state}" if state >= 0 else str(item.device)
-            if state != ORPHAN and not (state < 0 and item.dim() == 0) and not device.startswith("meta"):
+            exempt = state < 0 and item.dim() == 0 and not strict
+            if state != ORPHAN and not exempt and not device.startswith("meta"):
                 yield name, item, device
 
 
@@ -197,13 +218,37 @@ def _ctc_words(func: Any, tensors: _Named) -> str | None:
     return _generated_words(func, [one for one in tensors if not one[0].endswith("_lengths")])
 
 
+def _block_diag_words(func: Any, tensors: _Named) -> str | None:
+    for number, (_, _, device) in enumerate(tensors):
+        if device != tensors[0][2]:
+            return (
+                "torch.block_diag: input tensors must all be on the same device. Input 0 is on device "
+                f"{tensors[0][2]} and input {number} is on device {device}"
+            )
+    return None
+
+
+def _segments_words(func: Any, tensors: _Named) -> str | None:
+    named = {name: device for name, _, device in tensors}
+    for name in ("lengths", "offsets"):
+        if name in named and named[name] != named.get("data"):
+            condition = f"data.get_device() == {name}_value.get_device()"
+            return (
+                f"Expected {condition} to be true, but got false.  (Could this error message be improved?  "
+                "If so, please report an enhancement request to PyTorch.)"
+            )
+    return None
+
+
 _SPECIAL: dict[str, Callable[[Any, _Named], str | None]] = {
     "aten::_ctc_loss": _ctc_words,
     "aten::_ctc_loss_backward": _ctc_words,
     "aten::embedding": _embedding_words,
+    "aten::block_diag": _block_diag_words,
     "aten::convolution": _convolution_words,
     "aten::index": _index_words,
     "aten::mkldnn_rnn_layer": _one_layer_words,
+    "aten::segment_reduce": _segments_words,
     "aten::stack": _stack_words,
     "aten::_unsafe_index": _index_words,
     "aten::index_put": _index_put_words,

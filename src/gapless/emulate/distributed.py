@@ -53,8 +53,8 @@ def install(core: Core, patches: Patches) -> None:
     """Carry "nccl" groups until `patches` are undone; does nothing in a torch without torch.distributed."""
     if not dist.is_available():
         return
-    # Importing the last two registers their handlers. Without torch.distributed none of them can be imported.
-    from gapless.emulate import distributed_ddp, distributed_nccl, distributed_norm, distributed_ops  # noqa: F401
+    # Importing the last registers their handlers. Without torch.distributed neither of them can be imported.
+    from gapless.emulate import distributed_ddp, distributed_nccl, distributed_ops  # noqa: F401
 
     distributed_nccl.install(patches)
     distributed_ddp.install(core, patches)

@@ -23,6 +23,7 @@ from gapless.emulate import (
     extensions,
     factories,
     foreach,
+    fourier,
     functions,
     indexing,
     nodes,
@@ -53,7 +54,14 @@ from gapless.torch_internals import (
     pop_function_mode,
 )
 
-_HANDLERS = (attention, copies, factories, indexing, tensor_methods)  # which importing them registers
+_HANDLERS = (
+    attention,
+    copies,
+    factories,
+    fourier,
+    indexing,
+    tensor_methods,
+)  # which importing them registers
 _current: Emulator | None = None
 step_listeners: list[Callable[[], None]] = []
 """Who else is told of :func:`step`: a profiler of a real device."""
@@ -135,6 +143,7 @@ class Emulator:
             device_type.install(patches)
             properties.install(self.core, patches)
             cuda_api.install(self.core, patches)
+            attention.install(self.core, patches)
             foreach.install(self.core, patches)
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)

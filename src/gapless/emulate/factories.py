@@ -90,7 +90,23 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(Tensor.new)
 def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return mode.core.place(func(*args, **kwargs), mode.core.device_of(args[0]))
+    """Values are built on the host and copied; a tensor or a storage is shared; a size is empty."""
+    target = mode.core.device_of(args[0])
+    given: Any = args[1] if len(args) == 2 else kwargs.get("other")
+    if isinstance(given, Tensor):
+        if given.device.type != args[0].device.type:
+            with mode:
+                raise TypeError(f"expected {args[0].type()} (got {given.type()})")
+        return func(*args, **kwargs)
+    out = func(*args, **kwargs)
+    if isinstance(given, (torch.UntypedStorage, torch.TypedStorage)):
+        return out
+    if hasattr(given, "__len__") and not isinstance(given, torch.Size):
+        count_copy(
+            mode.core, HOST, target, non_blocking=False, nbytes=_bytes_of(out), call="Tensor.new",
+            detail="scalar",
+        )  # fmt: skip
+    return mode.core.place(out, target)
 
 
 @handles(Tensor.__deepcopy__)

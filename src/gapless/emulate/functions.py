@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gapless import torch_internals, trees
+from gapless.emulate import faults
 from gapless.emulate.core import Core
 from gapless.emulate.inside import unasking
 from gapless.emulate.local import local
@@ -21,12 +22,20 @@ from gapless.emulate.originals import original
 from gapless.emulate.places import HOST, ORPHAN
 from gapless.emulate.predicates import PREDICATES, Call
 from gapless.emulate.waits import Row, table
-from gapless.torch_internals import sequence_number
+from gapless.torch_internals import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    DispatchKey,
+    Operator,
+    key_is_excluded,
+    sequence_number,
+)
 
 Tensor = torch.Tensor
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _BUFFER: Any = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # since torch 2.5
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, _BUFFER, torch.nn.UninitializedParameter})
+_AUTOGRAD: Any = DispatchKey.AutogradFunctionality
 
 _Device = torch.device  # the real one: `device_type` puts another in its place
 
@@ -65,21 +74,39 @@ class FunctionMode(TorchFunctionMode):
                 func = self._originals[asked] = original(asked)
             handler = self.handlers.get(func)
         before = sequence_number()
-        if handler is not None:
-            out = handler(self, func, args, kwargs)
-        elif kwargs and kwargs.get("device") is not None:
-            out = self.asked(func, args, kwargs)
-        elif type(func) is FunctionType:
-            out = self.run_body(func, types, args, kwargs)
-        else:
-            out = func(*args, **kwargs)
-        if sequence_number() != before:
-            self.core.created_nodes(before, 1)
-        if local.orphaned:
-            self.adopt(out, args, kwargs)
+        try:
+            if handler is not None:
+                out = handler(self, func, args, kwargs)
+            elif kwargs and kwargs.get("device") is not None:
+                out = self.asked(func, args, kwargs)
+            elif type(func) is FunctionType:
+                out = self.run_body(func, types, args, kwargs)
+            else:
+                out = func(*args, **kwargs)
+            if sequence_number() != before:
+                self.core.created_nodes(before, 1)
+            if local.orphaned:
+                self.adopt(out, args, kwargs)
+        except Exception as error:
+            if faults.place(error):
+                raise self._failed(error, func, args, kwargs) from error
+            raise
         return out
 
     # -- parts -------------------------------------------------------------------------------------
+
+    def _failed(self, error: Exception, func: Any, args: Any, kwargs: Any) -> Exception:
+        """What to raise where a handler failed: torch's own error for what it was given, if it has one."""
+        operator = faults.operator(error)
+        if not operator:
+            try:
+                with DisableTorchFunction(), DisableTorchDispatch():
+                    func(*args, **kwargs)
+            except (TypeError, ValueError, IndexError) as real:
+                return real.with_traceback(None)
+            except Exception:  # a device that is not there, most likely
+                pass
+        return self.core.failed(error, operator or faults.named(func))
 
     def run_body(self, func: FunctionType, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a torch Python function with this mode on in its body."""
@@ -103,6 +130,8 @@ class FunctionMode(TorchFunctionMode):
 
     def asked(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a call that names a device, so that below "the host" means the host."""
+        if isinstance(func, Operator) and key_is_excluded(_AUTOGRAD):
+            return func(*args, **kwargs)  # a dispatch mode of the script's hands on what C++ told it
         device = as_device(kwargs["device"])
         kwargs = {**kwargs, "device": device}
         if device.type == "cuda":

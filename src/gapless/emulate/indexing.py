@@ -14,8 +14,10 @@ from gapless.emulate.functions import FunctionMode, handles
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
 from gapless.emulate.transfers import count_copy
+from gapless.torch_internals import sequence_number
 
 Tensor = torch.Tensor
+_MANY_NODES = 200_000
 
 
 @handles(Tensor.__getitem__)
@@ -25,7 +27,27 @@ def _getitem(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 @handles(Tensor.__setitem__)
 def _setitem(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _indexed(mode, func, args, "Tensor.__setitem__", "aten::index_put_")
+    before = sequence_number()
+    _indexed(mode, func, args, "Tensor.__setitem__", "aten::index_put_")
+    _remember_host_value(mode, before, args[2] if len(args) > 2 else None)
+
+
+@handles(torch.index_put, Tensor.index_put, Tensor.index_put_)
+def _index_put(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    before = sequence_number()
+    out = func(*args, **kwargs)
+    _remember_host_value(mode, before, kwargs.get("values", args[2] if len(args) > 2 else None))
+    return out
+
+
+def _remember_host_value(mode: FunctionMode, before: int, value: Any) -> None:
+    """Backward assigns zeros that lie where the value lay; C++ makes them from what it kept of its type."""
+    after = sequence_number()
+    if after == before or mode.on_device(value):
+        return
+    if len(local.host_values) > _MANY_NODES:
+        local.host_values.clear()
+    local.host_values.update(range(before, after))
 
 
 def _indexed(mode: FunctionMode, func: Any, args: tuple[Any, ...], call: str, operator: str) -> Any:

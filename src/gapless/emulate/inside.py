@@ -21,19 +21,19 @@ def _no(*_: object) -> bool:
     return False
 
 
-class _Overlay(dict[str, Any]):
+class Overlay(dict[str, Any]):
     """Globals with a few names replaced; all else is looked up in the original when asked."""
 
     def __init__(self, original: dict[str, Any], replaced: dict[str, Any]) -> None:
         super().__init__(replaced)
         self._original = original
-        self["__builtins__"] = original.get("__builtins__", builtins)
+        self.setdefault("__builtins__", original.get("__builtins__", builtins))
 
     def __missing__(self, name: str) -> Any:
         return self._original[name]
 
 
-class _Proxy:
+class Proxy:
     """A module with a few names replaced, for code that asks through ``torch.overrides.…``."""
 
     def __init__(self, module: Any, replaced: dict[str, Any]) -> None:
@@ -54,8 +54,8 @@ def unasking(function: FunctionType) -> FunctionType | None:
         return None
     replaced: dict[str, Any] = dict.fromkeys(asked, _no)
     if "overrides" in function.__code__.co_names and function.__globals__.get("torch") is torch:
-        replaced["torch"] = _Proxy(torch, {"overrides": _Proxy(torch.overrides, dict.fromkeys(asked, _no))})
-    overlay = _Overlay(function.__globals__, replaced)
+        replaced["torch"] = Proxy(torch, {"overrides": Proxy(torch.overrides, dict.fromkeys(asked, _no))})
+    overlay = Overlay(function.__globals__, replaced)
     copy = FunctionType(
         function.__code__, overlay, function.__name__, function.__defaults__, function.__closure__
     )

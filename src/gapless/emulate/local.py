@@ -17,7 +17,8 @@ class Local(threading.local):
     `host_asked`: that call asked for the host in so many words. `backward`: device of the backward pass
     under way. `entering`: the torch Python function whose body was entered last, with the mode on.
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
-    thread. `made`: this thread's calls that made autograd nodes (`core.Made`).
+    thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
+    `made`: this thread's calls that made autograd nodes (`core.Made`).
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class Local(threading.local):
         self.entering: object = None
         self.orphaned = False
         self.above: tuple[int, ...] = ()
+        self.host_values: set[int] = set()
         self.made: Any = None
 
 

@@ -6,14 +6,17 @@ is a flat loop over the arguments and a look-up of each storage.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gapless.emulate import custom_ops, devices
+from gapless import trees
+from gapless.emulate import custom_ops, devices, higher_order, kernels
 from gapless.emulate.core import Core
 from gapless.emulate.cuda_api import kernel_generator
+from gapless.emulate.kernels import wider
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, ORPHAN, PINNED
 from gapless.emulate.predicates import PREDICATES, Call
@@ -21,10 +24,10 @@ from gapless.emulate.standins.known import rows_for as known_rows
 from gapless.emulate.transfers import unpacks_itself
 from gapless.emulate.waits import Row, table
 from gapless.torch_internals import (
-    DispatchKey,
     DispatchModeKey,
     HigherOrderOperator,
     TorchDispatchMode,
+    current_node,
     dispatch_mode_of,
 )
 
@@ -32,12 +35,12 @@ Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Handler = Callable[["OperatorMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _CPU = torch.device("cpu")
-_COMPOSITE: Any = DispatchKey.CompositeExplicitAutograd
 
 _DETAILS = {
     "host-indices": "index",
     "put-host-indices": "index",
     "put-host-value": "value",
+    "put-device-indices": "index",
     "host-scalars-in-where": "value",
     "host-probabilities": "pageable",
     "pairs-to-device": "pageable",
@@ -56,6 +59,9 @@ _SILENT = frozenset(
     )
 )  # fmt: skip
 """Operators that launch nothing (or whose only work is the copy of the wait that is recorded for them)."""
+
+_RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_", "inductor::resize_storage_bytes_"})
+"""Operators that give a storage another size, besides those that write into ``out=``."""
 
 HANDLERS: dict[str, Handler] = {}
 """Operators that need more than the rule "results are where the arguments are", by qualified name."""
@@ -76,7 +82,8 @@ class Plan:
     """What is known beforehand of one operator overload."""
 
     __slots__ = (
-        "by_name", "draws", "func", "handler", "launches", "lenient", "makes", "name", "parts", "rows", "run",
+        "by_name", "draws", "func", "handler", "launches", "lenient", "makes", "name", "on_host", "open",
+        "parts", "resizes", "rows", "run", "strict", "workspace",
     )  # fmt: skip
 
     def __init__(self, func: Any, mode: OperatorMode) -> None:
@@ -88,6 +95,9 @@ class Plan:
         # Few operators take the device by position: their arguments are given by name from there on.
         names = [argument.name for argument in schema.arguments if not argument.kwarg_only]
         self.by_name = names if "device" in names else None
+        self.resizes = schema.name in _RESIZING or any(
+            one.kwarg_only and one.alias_info is not None for one in schema.arguments
+        )
         self.draws = any(argument.name == "generator" for argument in schema.arguments)
         overload = schema.overload_name
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
@@ -97,8 +107,11 @@ class Plan:
         self.rows += known or ()
         self.launches = launches(func)
         self.lenient = devices.accepts_mixed(func)
+        self.strict = devices.is_strict(func)
+        self.open = custom_ops.opener(func, mode)
         self.parts = custom_ops.decomposer(func, mode)
-        self.run = custom_ops.runner(func, mode, known is not None)
+        self.run = custom_ops.runner(func, mode, mode.core.note, known is not None)
+        self.on_host, self.workspace = kernels.on_host(func), kernels.workspace(func)
 
 
 class OperatorMode(TorchDispatchMode):
@@ -127,7 +140,7 @@ class OperatorMode(TorchDispatchMode):
         plan = self.plans.get(func)
         if plan is None:
             if isinstance(func, HigherOrderOperator):
-                return self._branching(func, args, kwargs or {})
+                return higher_order.run(self, func, args, kwargs or {})
             plan = self.plans[func] = Plan(func, self)
         if kwargs is None:
             kwargs = {}
@@ -168,12 +181,15 @@ class OperatorMode(TorchDispatchMode):
                         mixed = True
                 elif state == ORPHAN:
                     orphans = [item] if orphans is None else [*orphans, item]
-                elif not mixed and item.dim() > 0:
+                elif not mixed and (plan.strict or item.dim() > 0):
                     mixed = True
         if orphans is not None:
             index = self._adopted(orphans, index)
-        if mixed and index >= 0 and not plan.lenient:
-            devices.check(func, args, kwargs, placement)
+        if mixed and index >= 0:
+            if not plan.lenient:
+                devices.check(func, args, kwargs, placement)
+            if plan.open is not None:
+                return plan.open(args, kwargs)
         return self._run(plan, func, args, kwargs, index)
 
     # -- parts -------------------------------------------------------------------------------------
@@ -195,24 +211,33 @@ class OperatorMode(TorchDispatchMode):
                 args, kwargs = (), {**dict(zip(plan.by_name, args, strict=False)), **kwargs}
             index, kwargs = self._made_at(func, args, kwargs, index)
         at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
-        out = func(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
+        try:
+            out = func(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
+        except (RuntimeError, TypeError) as error:
+            if index < 0 or not wider.refused(error):
+                raise
+            out = wider.run(func, args, kwargs, error)
         if index != HOST:
-            self.put(out, index, args)
+            if plan.on_host:
+                self.put([one for position, one in enumerate(out) if position not in plan.on_host], index)
+            else:
+                self.put(out, index, args)
             if index >= 0:
+                if plan.resizes:
+                    self._resized(args, kwargs)
                 memory, programme = self.core.placement.memory, self.core.recorder.programme
                 if memory is not None:
+                    if plan.workspace is not None:
+                        self.put([torch.empty(shape) for shape in plan.workspace(*args, **kwargs)], index)
                     memory.ran(plan.name, index, args)
                 if programme is not None and plan.launches:
                     programme.operator(func, args, kwargs, out, at)
         return out
 
-    def _branching(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run a higher-order operator (`torch.cond`), whose branches are Python functions."""
-        with self:
-            if func.name() == "cond":  # its own kernel insists that no mode is on
-                condition, yes, no, operands = args
-                return (yes if condition else no)(*operands)
-            return func.py_kernels[_COMPOSITE](*args, **kwargs)
+    def _resized(self, args: Any, kwargs: dict[str, Any]) -> None:
+        for one in trees.tensors((args, kwargs)):
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # it has no storage
+                self.core.placement.resized(one.untyped_storage())
 
     def count(self, plan: Plan, args: Any, kwargs: Any) -> int:
         """Record the waits the table has for this call.
@@ -283,7 +308,7 @@ class OperatorMode(TorchDispatchMode):
         if device is None and args and isinstance(args[0], Tensor):
             return HOST, kwargs  # like a tensor that is known to be the host's: no orphan
         if local.backward != HOST:
-            return local.backward, kwargs
+            return HOST if _assigns_from_host() else local.backward, kwargs
         local.orphaned = True
         return ORPHAN, kwargs
 
@@ -295,6 +320,14 @@ def launches(func: Any) -> bool:
         return False
     aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
     return not aliases or any(one.is_write for one in aliases)
+
+
+def _assigns_from_host() -> bool:
+    """Whether the autograd node that runs belongs to an assignment of a value on the host."""
+    if not local.host_values:
+        return False
+    node = current_node()
+    return node is not None and node._sequence_nr() in local.host_values
 
 
 def _faking() -> bool:

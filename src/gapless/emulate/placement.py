@@ -128,6 +128,14 @@ class Placement:
         if len(self._weak) > self._sweep_at:
             self.sweep()
 
+    def resized(self, storage: Any) -> None:
+        """`storage` may have another size than before."""
+        state = self.where.get(storage._cdata)
+        if state is not None and self._bytes[storage._cdata] != storage.nbytes():
+            if self.memory is not None:
+                self.memory.ended(storage._cdata)
+            self.put_storage(storage, state)
+
     def _account(self, state: int, change: int) -> None:
         """Keep the sum of bytes at `state`, dead storages included; near a new peak, sort those out."""
         if state < 0:

@@ -114,6 +114,12 @@ def put_host_indices(call: Call) -> int:
     return count
 
 
+@_predicate("put-device-indices")
+def put_device_indices(call: Call) -> int:
+    """How many index tensors on the device index a tensor on the host that is written to."""
+    return sum(map(call.on_device, _indices(call))) if call.is_cpu(call.subject) else 0
+
+
 @_predicate("put-host-value")
 def put_host_value(call: Call) -> bool:
     """A 0-dim value on the host is assigned into a tensor on the device, and not through ``masked_fill_``."""

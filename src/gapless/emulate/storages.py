@@ -94,6 +94,14 @@ def _install_moves(core: Core, patches: Patches) -> None:
     def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
         return moved(storage, core.index_of(as_device(device)), non_blocking, "UntypedStorage.to")
 
+    real_resize = Storage.resize_
+
+    def resize(storage: Any, nbytes: int) -> Any:
+        out = real_resize(storage, nbytes)
+        placement.resized(storage)
+        return out
+
     patches.set(Storage, "__new__", staticmethod(new))
+    patches.set(Storage, "resize_", resize)
     for name, method in (("clone", clone), ("cpu", cpu), ("cuda", to_cuda), ("to", to)):
         patches.set(Storage, name, method)

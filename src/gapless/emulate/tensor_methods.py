@@ -59,6 +59,16 @@ def _through_meta(
     return mode.core.place(out, index) if index >= 0 else out
 
 
+@handles(Tensor.type_as)
+def _type_as(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Both the type and the place of the other tensor."""
+    tensor, other = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    if not isinstance(other, Tensor) or tensor.is_meta or other.is_meta:
+        return func(*args, **kwargs)
+    target = mode.core.device_of(other)
+    return moved(mode.core, tensor, target, dtype=other.dtype, call="Tensor.type_as")
+
+
 @handles(Tensor.cuda)
 def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
@@ -117,6 +127,17 @@ def _dtype_of(name: str) -> torch.dtype:
 @handles(Tensor.get_device, torch.get_device)
 def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return mode.core.device_of(args[0])
+
+
+@handles(torch.tensor_split, Tensor.tensor_split)
+def _tensor_split(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """C++ asks the storage of the indices where they are."""
+    where: Any = args[1] if len(args) > 1 else kwargs.get("tensor_indices_or_sections")
+    if mode.on_device(where):
+        raise RuntimeError(
+            f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {where.device}"
+        )
+    return func(*args, **kwargs)
 
 
 @handles(pad_packed_sequence)

@@ -3,22 +3,21 @@
 Kernels run on the CPU and draw from CPU generators. A device's default generator therefore *is* the CPU's:
 seeding it, or restoring its state, makes what the device draws next repeat, and moves the CPU's draws with
 it, which CUDA would not. ``torch.Generator(device="cuda")`` is a generator of its own, usable by CPU kernels.
+
+Their states are CUDA's, 16 bytes of seed and offset (`philox`).
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import torch
 
-from gapless.emulate.cuda_api.runtime import Runtime, refusal
+from gapless.emulate.cuda_api import philox
+from gapless.emulate.cuda_api.runtime import Runtime
 
 _Generator: Any = torch.Generator
 _Metaclass: Any = type(torch.Generator)
-
-_CUDA_STATE_BYTES = (8, 16)
-"""Sizes of the states CUDA generators save: the seed, and since torch 1.5 the offset with it."""
 
 
 class _Front(_Metaclass):
@@ -47,39 +46,51 @@ class DeviceGenerator(_Generator):
         """The generator that CPU kernels must be given in its place."""
         return self
 
+    def get_state(self) -> torch.Tensor:
+        """Seed and offset, 16 bytes."""
+        return philox.packed(*philox.token(self.drawn_from))
+
     def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
-        """Restore a state saved here, or start from the seed of one saved on a real CUDA device."""
-        if new_state.numel() in _CUDA_STATE_BYTES:
-            self.manual_seed(_seed_of(new_state))
-        else:
-            super().set_state(new_state)
+        """Restore a state saved here, or start from one that CUDA has saved.
+
+        Raises:
+            RuntimeError: it is not of CUDA's size (the state of a CPU generator, for one).
+        """
+        philox.restore(self.drawn_from, *philox.unpacked(new_state))
         return self
 
     def get_offset(self) -> int:
-        """0: CPU generators do not count."""
-        return 0
+        """How far the generator has come from its seed, in numbers that only grow."""
+        return philox.token(self.drawn_from)[1]
 
     def set_offset(self, offset: int) -> None:
-        """Accept the only offset there is.
+        """Go to that offset from the seed."""
+        philox.restore(self.drawn_from, philox.token(self.drawn_from)[0], offset)
 
-        Raises:
-            NotEmulated: `offset` is not 0.
-        """
-        if offset:
-            refusal("The offset of a CUDA generator", "Save and restore its whole state instead.")()
+    @property
+    def drawn_from(self) -> Any:
+        """The CPU generator, of torch's own class, whose state this one's is."""
+        return super()
+
+    def initial_seed(self) -> int:
+        """The seed it was given."""
+        return philox.token(self.drawn_from)[0]
 
     def clone_state(self) -> DeviceGenerator:
         """A new generator in the same state."""
         copy = DeviceGenerator(self._index)
-        copy.set_state(self.get_state())
+        copy.drawn_from.set_state(self.drawn_from.get_state())
         return copy
 
-    graphsafe_get_state = graphsafe_set_state = refusal(
-        "The graph-safe state of a generator", "It belongs to CUDA graphs, which are not captured here."
-    )
+    graphsafe_get_state = clone_state
+
+    def graphsafe_set_state(self, state: DeviceGenerator) -> DeviceGenerator:
+        """Take over the state of another generator; unlike CUDA's, the two go on separately."""
+        self.drawn_from.set_state(state.drawn_from.get_state())
+        return self
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self._index, self.get_state())
+        return _rebuild, (self._index, self.drawn_from.get_state())
 
 
 class DefaultGenerator(DeviceGenerator):
@@ -89,15 +100,9 @@ class DefaultGenerator(DeviceGenerator):
     def for_kernels(self) -> Any:
         return torch.default_generator
 
-    def get_state(self) -> torch.Tensor:
-        return torch.default_generator.get_state()
-
-    def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
-        if new_state.numel() in _CUDA_STATE_BYTES:
-            self.manual_seed(_seed_of(new_state))
-        else:
-            torch.default_generator.set_state(new_state)
-        return self
+    @property
+    def drawn_from(self) -> Any:
+        return torch.default_generator
 
     def manual_seed(self, seed: int) -> DeviceGenerator:
         torch.default_generator.manual_seed(seed)
@@ -105,9 +110,6 @@ class DefaultGenerator(DeviceGenerator):
 
     def seed(self) -> int:
         return int(torch.default_generator.seed())
-
-    def initial_seed(self) -> int:
-        return int(torch.default_generator.initial_seed())
 
 
 def kernel_generator(generator: Any) -> Any:
@@ -134,10 +136,5 @@ def generic_class(runtime: Runtime) -> Any:
 
 def _rebuild(index: int, state: torch.Tensor) -> DeviceGenerator:
     generator = DeviceGenerator(index)
-    generator.set_state(state)
+    generator.drawn_from.set_state(state)
     return generator
-
-
-def _seed_of(state: torch.Tensor) -> int:
-    seed: int = struct.unpack_from("<q", bytes(state.tolist()))[0]
-    return seed

@@ -1,4 +1,4 @@
-"""Kernels of `SyncBatchNorm`, which ATen has for CUDA alone, as compositions on CPU values.
+"""Normalization: the kernels of `SyncBatchNorm`, and what RMS normalization has of its own.
 
 Formulas: Chan's parallel variance for the statistics, the usual gradient of batch normalization, both as in
 `aten/src/ATen/native/cuda/Normalization.cuh`.
@@ -6,12 +6,9 @@ Formulas: Chan's parallel variance for the statistics, the usual gradient of bat
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from gapless.emulate.operators import OperatorMode, handles
+from gapless.emulate.kernels import kernel
 
 Tensor = torch.Tensor
 
@@ -29,12 +26,14 @@ def _across(values: Tensor, like: Tensor) -> Tensor:
     return values.view(1, -1, *[1] * (like.dim() - 2))
 
 
+@kernel("batch_norm_stats")
 def _stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     wide = _wide(input)
     variance, mean = torch.var_mean(wide, _all_but_channels(wide), correction=0)
     return mean, torch.rsqrt(variance + eps)
 
 
+@kernel("batch_norm_gather_stats_with_counts")
 def _gather_stats_with_counts(
     input: Tensor,
     mean: Tensor,
@@ -59,6 +58,7 @@ def _gather_stats_with_counts(
     return centre, torch.rsqrt(variance + eps)
 
 
+@kernel("batch_norm_gather_stats")
 def _gather_stats(
     input: Tensor,
     mean: Tensor,
@@ -73,6 +73,7 @@ def _gather_stats(
     return _gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
 
 
+@kernel("batch_norm_elemt")
 def _elemt(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> Tensor:
@@ -85,6 +86,7 @@ def _elemt(
     return out.to(input.dtype)
 
 
+@kernel("batch_norm_backward_reduce")
 def _backward_reduce(
     grad_out: Tensor,
     input: Tensor,
@@ -105,6 +107,7 @@ def _backward_reduce(
     return sum_dy, sum_dy_xmu, grad_weight, grad_bias
 
 
+@kernel("batch_norm_backward_elemt")
 def _backward_elemt(
     grad_out: Tensor,
     input: Tensor,
@@ -125,21 +128,24 @@ def _backward_elemt(
     return out.to(input.dtype)
 
 
-_KERNELS: dict[str, Callable[..., Any]] = {
-    "aten::batch_norm_stats": _stats,
-    "aten::batch_norm_gather_stats": _gather_stats,
-    "aten::batch_norm_gather_stats_with_counts": _gather_stats_with_counts,
-    "aten::batch_norm_elemt": _elemt,
-    "aten::batch_norm_backward_reduce": _backward_reduce,
-    "aten::batch_norm_backward_elemt": _backward_elemt,
-}
-
-
-@handles(*_KERNELS)
-def _normalize(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    index = mode.core.device_of(args[0])
-    if index < 0:
-        return func(*args, **kwargs)  # the CPU has no such kernel: ATen's own error
-    out = _KERNELS[func._schema.name](*args, **kwargs)
-    mode.put(out, index)
-    return out
+@kernel("_fused_rms_norm_backward")
+def _rms_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: list[int],
+    rstd: Tensor,
+    weight: Tensor | None,
+    output_mask: list[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    gradient, wide = _wide(grad_out), _wide(input)
+    normal = wide * rstd
+    kept = list(range(input.dim() - len(normalized_shape)))
+    grad_weight = (gradient * normal).sum(kept) if kept else gradient * normal
+    if weight is not None:
+        gradient = gradient * _wide(weight)
+    last = list(range(len(kept), input.dim()))
+    grad_input = (gradient - normal * (gradient * normal).mean(last, keepdim=True)) * rstd
+    return (
+        grad_input.to(input.dtype) if output_mask[0] else None,
+        grad_weight.to(weight.dtype) if output_mask[1] and weight is not None else None,
+    )
