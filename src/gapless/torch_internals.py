@@ -95,7 +95,6 @@ NAMES: dict[str, Name] = {
     # -- autograd and modules
     "sequence_number": Name("torch._C._autograd._get_sequence_nr"),
     "current_node": Name("torch._C._current_autograd_node"),
-    "keeps_graph": Name("torch._C._autograd._get_current_graph_task_keep_graph", since=(2, 5)),
     "run_backward": Name("torch.autograd.graph._engine_run_backward", late=True),
     "module_apply": Name("torch.nn.Module._apply", late=True),
     "module_call": Name("torch.nn.Module._wrapped_call_impl"),

@@ -36,8 +36,6 @@ def _without_triton(error: BaseException) -> bool:
     return wanted and importlib.util.find_spec("triton") is None
 
 
-
-
 def _is_own(file: str) -> bool:
     return file.startswith(_OWN)
 
