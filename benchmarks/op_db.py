@@ -52,6 +52,9 @@ UNINITIALISED = dict.fromkeys(
 ) | {"fft.ihfftn out=": "torch does not write its result for one-dimensional input"}
 """Entries (and spellings) whose values are not compared, and why."""
 
+ON_HOST = frozenset({"tensor_split"})
+"""Entries whose arguments behind the first have to stay on the host."""
+
 REASONS: dict[str, str] = {}
 """Why an entry misses, by its name."""
 
@@ -187,8 +190,9 @@ def perform(case: Case, device: str) -> Result:
     """Run the case on `device`; an error is part of the result."""
     result = Result()
     sample = case.sample
-    inputs = [copied(value, device) for value in (sample.input, *sample.args)]
-    options = copied(sample.kwargs, device)
+    rest = "cpu" if case.op.name in ON_HOST else device
+    inputs = [copied(sample.input, device), *(copied(value, rest) for value in sample.args)]
+    options = copied(sample.kwargs, rest)
     watched: list[str] = []
     emulator = _on_wait(watched) if device != "cpu" else None
     torch.manual_seed(SEED)
