@@ -64,8 +64,8 @@ TOLERANCES = {
     torch.float32: {"rtol": 1e-4, "atol": 1e-4},
     torch.float16: {"rtol": 5e-3, "atol": 5e-3},
 }
-"""Where autograd takes another way below a dispatch mode, long sums and factorizations differ a little; attention
-of halves is added up in float32, as on a GPU, where the CPU's plain formula rounds each step."""
+"""Where autograd takes another way below a dispatch mode, long sums and factorizations differ a little.
+Attention of halves is added up in float32, as on a GPU; the CPU's plain formula rounds each step."""
 
 RECORD = SHEET.with_suffix(".json")
 METHOD = (
