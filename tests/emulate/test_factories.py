@@ -206,3 +206,19 @@ def test_storages() -> None:
     assert torch.UntypedStorage(4, device="cuda:1").device == SECOND
     assert torch.empty(0, device="cuda").set_(storage, 0, (4,)).device == FIRST
     assert torch.ones(2, device="cuda").set_().device == FIRST
+
+
+def test_python_numbers_in_a_backward_of_ones_own_are_where_the_others_are():
+    class Masked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * torch.where(torch.arange(4) > 1, 1, 0).to(grad.device)
+
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    Masked.apply(x).sum().backward()
+    assert x.grad.device.type == "cuda"
+    assert x.grad.tolist() == [0, 0, 1, 1]

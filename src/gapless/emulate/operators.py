@@ -35,6 +35,8 @@ Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Handler = Callable[["OperatorMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _CPU = torch.device("cpu")
+_SCALAR = torch.ops.aten.scalar_tensor.default
+"""Python numbers among the arguments of operators become tensors by it, wherever the others are."""
 
 _DETAILS = {
     "host-indices": "index",
@@ -307,7 +309,7 @@ class OperatorMode(TorchDispatchMode):
             return index, kwargs
         if device is None and args and isinstance(args[0], Tensor):
             return HOST, kwargs  # like a tensor that is known to be the host's: no orphan
-        if local.backward != HOST:
+        if local.backward != HOST and func is not _SCALAR:
             return HOST if _assigns_from_host() else local.backward, kwargs
         local.orphaned = True
         return ORPHAN, kwargs
