@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import gapless
 from gapless.emulate.standins import finder
@@ -72,6 +73,10 @@ def test_what_is_missing_says_where_it_is_missing_from() -> None:
             exec("from apex import thing")
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("apex.contrib.xentropy")
+        assert not any("the stand-in lacks" in note for note in seen.session.notes)  # nobody used any
+        weight = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        weight.grad = torch.ones(2, device="cuda")
+        package.optimizers.FusedAdam([weight]).step()
         notes = [note for note in seen.session.notes if "the stand-in lacks" in note]
     assert len(notes) == 1
     for name in ("apex.thing", "apex.contrib"):

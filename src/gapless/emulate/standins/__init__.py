@@ -17,12 +17,15 @@ from gapless.emulate.standins import finder
 from gapless.emulate.standins.launch import State
 
 _FEW = 5
+_computed: set[str] = set()
+"""Packages whose stand-ins were called since they were switched on."""
 
 
 def install(core: Core, patches: Patches, wanted: bool = True) -> None:
     """Let stand-ins be imported where they are `wanted`; make real packages run without a GPU in any case."""
     patches.set(State, "core", core)
     patches.set(State, "used", staticmethod(partial(_used, core)))
+    _computed.clear()
     for name in sorted(finder.names()):
         when_imported(name, partial(_installed, patches), patches, around=partial(_around, name, patches))
     if wanted:
@@ -35,8 +38,11 @@ def uninstall() -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """What was asked of stand-ins that they do not have."""
-    asked = tuple(finder.asked())
+    """What was asked of stand-ins that computed something, and that they do not have.
+
+    Of the others, libraries only asked what there is.
+    """
+    asked = tuple(name for name in finder.asked() if name.partition(".")[0] in _computed)
     if not asked:
         return ()
     rest = f" and {len(asked) - _FEW} more" if len(asked) > _FEW else ""
@@ -47,6 +53,7 @@ def notes() -> tuple[str, ...]:
 
 def _used(core: Core, name: str) -> None:
     """Say which stand-in the results come from."""
+    _computed.add(name)
     package = finder.standing_in(name)
     if package is not None:
         core.note(
