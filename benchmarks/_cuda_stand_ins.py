@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _FAMILY = re.compile(r"lib(cu|nv|nccl)")
+_DRIVER = "libcuda.so.1"
+"""It is not to be had without a GPU, and what needs it is loaded where there is one."""
 _NO_DRIVER = 35
 """``cudaErrorInsufficientDriver``: what the runtime answers where no driver is."""
 
@@ -39,14 +41,15 @@ def provide(lib: Path) -> list[str]:
     defined: set[str] = set()
     for library in sorted(lib.glob("*.so*")):
         for name in _needed(library):
-            if _FAMILY.match(name) and not any(lib.glob(f"{name}*")):
+            if _FAMILY.match(name) and name != _DRIVER and not any(lib.glob(f"{name}*")):
                 asked.setdefault(name, set())
+        homes = _homes(library)
         for symbol, version, there in _symbols(library):
             if there:
                 defined.add(symbol)
-            elif _FAMILY.match(version):
-                asked.setdefault(version, set()).add(symbol)
-                versions.setdefault(version, set()).add(version)
+            elif version in homes:
+                asked.setdefault(homes[version], set()).add(symbol)
+                versions.setdefault(homes[version], set()).add(version)
             elif not version:
                 unbound.add(symbol)
     names = sorted(asked)
@@ -63,6 +66,18 @@ def _run(*words: str) -> str:
 
 def _needed(library: Path) -> list[str]:
     return re.findall(r"\(NEEDED\).*\[(.+)\]", _run("readelf", "-d", str(library)))
+
+
+def _homes(library: Path) -> dict[str, str]:
+    """Versions of symbols that CUDA's libraries have, and the library that is to have each."""
+    homes = {}
+    home = ""
+    for line in _run("readelf", "-W", "-V", str(library)).splitlines():
+        if found := re.search(r"File: (\S+)", line):
+            home = found[1]
+        elif (found := re.search(r"Name: (\S+)", line)) and _FAMILY.match(home) and home != _DRIVER:
+            homes[found[1]] = home
+    return homes
 
 
 def _symbols(library: Path) -> Iterable[tuple[str, str, bool]]:

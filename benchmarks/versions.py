@@ -1,7 +1,8 @@
 """Field scripts, idioms, the table of waits and the emulation's tests on each supported version of torch.
 
 Makes an environment for each, and deletes it again: that takes hours, and a gigabyte of download for each.
-Results are kept in a folder, and the sheet is written of all that are there, so it can be run in pieces. With
+Results are kept in a folder, and the sheet is written of all that are there, so it can be run in pieces: some
+versions with their names, some ``--groups``. With
 ``TORCH_INDEX``, the address of an index of CPU builds, torch is taken from there.
 """
 
@@ -187,11 +188,13 @@ print(json.dumps({
 
 def measure(scratch: Scratch, groups: list[str], processes: int) -> dict[str, Any]:
     """Make the environment, run the groups, and say how it went."""
+    kept = scratch.beside("json")
+    before = json.loads(kept.read_text()).get("groups", {}) if kept.exists() else {}
     result: dict[str, Any] = {"asked": [scratch.torch, scratch.version], "commit": _sheet.commit()}
     try:
         scratch.make()
         result |= {"how": scratch.how, **scratch.ask(FACTS)}
-        result["groups"] = {name: scratch.run(name, processes) for name in groups}
+        result["groups"] = {**before, **{name: scratch.run(name, processes) for name in groups}}
     except Missing as missing:
         result["missing"] = str(missing)
     return result

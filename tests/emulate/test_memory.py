@@ -13,8 +13,11 @@ from gapless.emulate.memory import supported
 from gapless.emulate.memory_run import NOT_MODELLED, step_rows
 from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, check
 from gapless.model.session import decode, encode
+from gapless.torch_internals import VERSION
 
-pytestmark = pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end")
+pytestmark = pytest.mark.skipif(
+    not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+)
 
 
 @pytest.fixture

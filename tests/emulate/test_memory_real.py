@@ -11,9 +11,12 @@ from gapless.emulate.emulator import Emulator
 from gapless.emulate.memory import supported
 from gapless.memory.snapshot import read
 from gapless.model.memory import ALLOC, MemoryRun
+from gapless.torch_internals import VERSION
 
 SNAPSHOTS = Path(__file__).resolve().parents[3] / "shared" / "snapshots"
-pytestmark = pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end")
+pytestmark = pytest.mark.skipif(
+    not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+)
 
 BATCH, WIDTH = 8, 16
 LENGTH, SHORT = 4096, 128

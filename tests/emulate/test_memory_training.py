@@ -18,8 +18,11 @@ from gapless.memory.report import report
 from gapless.memory.sizes import MIB
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
 from gapless.model.memory_report import MemoryReport
+from gapless.torch_internals import VERSION
 
-pytestmark = pytest.mark.skipif(not supported(), reason="this torch does not tell when storages end")
+pytestmark = pytest.mark.skipif(
+    not supported(), reason=f"torch 2.{VERSION[1]} does not tell when storages end"
+)
 
 WIDTH, TOKENS, LAYERS, STEPS = 256, 2048, 4, 2
 WORKSPACES = 2 * 8_519_680

@@ -10,11 +10,12 @@ A comment at the end of a line, or alone above it, speaks for that line::
     action.item()          # waits: 64 each rollout
     prof.step()            # may wait
     scaler.step(optimizer) # waits[fp16]: 1 every step
+    probs.sample()         # waits[torch<2.5]: 2 every step
 
 Each clause must be met by the report's findings at the line; what follows ``may wait`` is allowed and not
 asked for. A finding that no clause of its line covers is false. A name in brackets limits a comment to one
-way of running the script. ``about`` is for what a library does at one line in several rhythms: the number may
-be off by less than a half.
+way of running the script, or to older versions of torch. ``about`` is for what a library does at one line in
+several rhythms: the number may be off by less than a half.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ import tokenize
 from dataclasses import dataclass
 from typing import Any
 
-_COMMENT = re.compile(r"#\s*(?:waits(?:\[(?P<variant>\w+)\])?:|(?P<may>may wait\b:?))(?P<text>.*)")
+from gapless.torch_internals import VERSION
+
+_COMMENT = re.compile(
+    r"#\s*(?:waits(?:\[(?P<variant>\w+|torch<2\.\d+)\])?:|(?P<may>may wait\b:?))(?P<text>.*)"
+)
 _EACH = re.compile(r"(?P<waits>\d+|many) each (?P<phase>[a-z ]+)")
 _EVERY = re.compile(r"(?P<about>about )?(?P<waits>\d+|many) every (?:step|(?P<every>\d+) steps)")
 _WHEN = {
@@ -95,7 +100,7 @@ def clause(text: str, required: bool = True) -> Clause:
 def clauses(comment: str, variant: str = "") -> list[Clause]:
     """The clauses of a comment; none where it says nothing about waits or speaks of another variant."""
     match = _COMMENT.match(comment)
-    if match is None or (match["variant"] or variant) != variant:
+    if match is None or not _speaks_of(match["variant"] or variant, variant):
         return []
     if match["may"] and not match["text"].strip():
         return [Clause("may wait", frozenset(_ANYTHING), required=False)]
@@ -104,6 +109,12 @@ def clauses(comment: str, variant: str = "") -> list[Clause]:
         asked, _, allowed = asked.partition("may wait:")
     found = [clause(part) for part in asked.split(";") if part.strip()]
     return found + [clause(part, required=False) for part in allowed.split(",") if part.strip()]
+
+
+def _speaks_of(name: str, variant: str) -> bool:
+    if name.startswith("torch<"):
+        return (2, int(name.rpartition(".")[2])) > VERSION
+    return name == variant
 
 
 def expectations(source: str, variant: str = "") -> dict[int, list[Clause]]:

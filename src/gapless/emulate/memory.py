@@ -54,8 +54,9 @@ def supported() -> bool:
     del storage
     early = bool(ended)
     del tensor
+    at_once = bool(ended)  # and not only when nobody asks for its address any more, as before torch 2.10
     free_weak_ref(weak)
-    return bool(ended) and not early and watch() is None
+    return at_once and not early and watch() is None
 
 
 class _Watch(weakref.ref):  # type: ignore[type-arg]  # of a storage

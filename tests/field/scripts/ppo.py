@@ -17,7 +17,7 @@ class Agent(nn.Module):
     def get_action_and_value(self, x, action=None):
         probs = Categorical(logits=self.actor(x), validate_args=False)
         if action is None:
-            action = probs.sample()
+            action = probs.sample()  # waits[torch<2.5]: 48 each rollout
         return action, probs.log_prob(action), probs.entropy(), self.critic(x)
 
 

@@ -63,7 +63,7 @@ def select_action(state):
     state = torch.from_numpy(state).float().unsqueeze(0).to(device)  # waits: 10 every step
     probs = policy(state)
     m = Categorical(probs)  # waits: 10 every step
-    action = m.sample()
+    action = m.sample()  # waits[torch<2.5]: 20 every step
     policy.saved_log_probs.append(m.log_prob(action))  # waits: 10 every step
     return action.item()  # waits: 10 every step
 

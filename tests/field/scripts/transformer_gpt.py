@@ -100,7 +100,7 @@ class GPT(nn.Module):
                 v, _ = torch.topk(logits, min(top_k, logits.size(-1)))
                 logits[logits < v[:, [-1]]] = -float("Inf")  # waits: after
             probs = F.softmax(logits, dim=-1)
-            idx_next = torch.multinomial(probs, num_samples=1)
+            idx_next = torch.multinomial(probs, num_samples=1)  # waits[torch<2.5]: evaluation
             idx = torch.cat((idx, idx_next), dim=1)
         return idx
 
