@@ -49,6 +49,7 @@ NAMES: dict[str, Name] = {
     "without_dispatch_modes": Name("torch.utils._python_dispatch._disable_current_modes"),
     "OperatorNamespace": Name("torch._ops._OpNamespace"),
     "dump_of_operator": Name("torch._C._dispatch_dump"),
+    "OperatorOverload": Name("torch._ops.OpOverload"),
     "HigherOrderOperator": Name("torch._ops.HigherOrderOperator"),
     "Operator": Name("torch._ops.OpOverload"),
     "has_any_kernel": Name("torch._C._dispatch_has_kernel"),
@@ -58,6 +59,7 @@ NAMES: dict[str, Name] = {
     "current_function_mode": Name("torch.overrides._get_current_function_mode"),
     "without_function_mode": Name("torch.overrides._pop_mode_temporarily"),
     "pop_function_mode": Name("torch._C._pop_torch_function_stack"),
+    "asks_functions": Name("torch._C._is_torch_function_mode_enabled"),
     "count_function_modes": Name("torch._C._len_torch_function_stack"),
     "without_modes": Name("torch.utils._python_dispatch._disable_current_modes"),
     "dispatch_mode_of": Name("torch._C._get_dispatch_mode"),
@@ -79,6 +81,7 @@ NAMES: dict[str, Name] = {
     "lift_only_cpu_tensors": Name("torch._C._set_only_lift_cpu_tensors"),
     # -- tensors and storages
     "TensorBase": Name("torch._C.TensorBase"),
+    "has_storage": Name("torch._C._has_storage"),
     "weak_ref_expired": Name("torch.UntypedStorage._expired"),
     "storage_of_weak_ref": Name("torch.UntypedStorage._new_with_weak_ptr"),
     "free_weak_ref": Name("torch.UntypedStorage._free_weak_ref"),
@@ -102,6 +105,8 @@ NAMES: dict[str, Name] = {
     "module_load": Name("torch.nn.Module._load_from_state_dict"),
     "cudnn_enabled": Name("torch._C._get_cudnn_enabled"),
     # -- profilers
+    "gather_traceback": Name("torch._C._profiler.gather_traceback"),
+    "symbolize_tracebacks": Name("torch._C._profiler.symbolize_tracebacks"),
     "profiler_enabled": Name("torch.autograd._profiler_enabled"),
     "profiler_somewhere": Name("torch.autograd.profiler._is_profiler_enabled", late=True),
     "KinetoProfile": Name("torch.profiler.profiler._KinetoProfile"),

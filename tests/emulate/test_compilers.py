@@ -337,9 +337,27 @@ def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_
         emulator = Emulator(lasting=True).start()
         compilers = ("torch._dynamo", "torch._inductor", "torch.onnx", "torch.nn.attention.flex_attention")
         print([name for name in sys.modules if name.startswith("gapless.emulate.standins.packages.")])
-        print([name for name in compilers if name in sys.modules and name not in before])
+        weight = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=1.0)  # imports torch._dynamo, as every optimizer does
+        weight.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loaded = [name for name in sys.modules if name.startswith("torch._dynamo.") and name not in before]
+        print(weight.tolist(), loaded, type(sys.modules["torch._dynamo"]).__name__)
+        print([name for name in compilers[1:] if name in sys.modules and name not in before])
+        import torch._dynamo.config  # a part of it loads it, once
+        print(sys.modules["torch._dynamo.config"] is torch._dynamo.config, torch._dynamo.config.__spec__.name)
         print(torch.compile(lambda x: x + 1)(torch.ones(1, device="cuda")).item())
-        print("torch._dynamo" in sys.modules, [note.split(':')[0] for note in emulator.session().notes])
+        notes = [note.split(':')[0] for note in emulator.session().notes]
+        print(type(sys.modules["torch._dynamo"]).__name__, notes)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert done.stdout == "[]\n[]\n2.0\nTrue ['torch.compile ran eagerly']\n", done.stderr
+    expected = [
+        "[]",
+        "[0.0, 0.0] [] _Deferred",
+        "[]",
+        "True torch._dynamo.config",
+        "2.0",
+        "module ['torch.compile ran eagerly']",
+    ]
+    assert done.stdout.splitlines() == expected, done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gapless.analyze.loop import Loop
+from gapless.analyze.loop import Loop, ReadSource, in_a_loop
 from gapless.analyze.phases import Phases
 from gapless.analyze.steps import Steps
 from gapless.model import Recurrence, Session, Site, SourceLine, WaitRule, user_line
@@ -18,6 +18,9 @@ _Described = tuple[WaitRule, SourceLine, str, bool]
 UNKNOWN = SourceLine("<unknown>", 0)
 """Stands where no Python frame was there: a thread of a library's own."""
 
+
+_LOOP = "the loop"
+"""What a remedy says that presumes one."""
 
 Part = Literal["steps", "before", "after", "phase"]
 """Where in a run waits are: in its training steps, before the first, behind the last, or in a phase, such as
@@ -135,6 +138,22 @@ def _extra_sites(session: Session, steps: Steps, described: Sequence[_Described]
             sometimes[site] = place
     even = {place for place, own in always.items() if len({own[step] for step in steady}) == 1}
     return {site for site, place in sometimes.items() if place in even}
+
+
+def happens_once(group: Group, session: Session, steps: Steps, read: ReadSource) -> bool:
+    """Whether `group` is in no loop, so that what is advised for one would be wrong.
+
+    What steps and phases hold is in the training loop. Elsewhere the source tells; where it cannot be read,
+    what comes before the first step or after the last is taken to be in none. A run without steps may be a
+    piece of a loop: there only advice that names one asks for it.
+    """
+    if group.part == "phase" or (group.part == "steps" and steps.seen):
+        return False
+    sites = (session.sites[number] for number in group.by_site)
+    looped = {in_a_loop(site.forward or site.stack, read) for site in sites}
+    if True in looped:
+        return False
+    return bool(steps.seen) or (_LOOP in group.remedy and looped == {False})
 
 
 def _describe(site: Site) -> _Described:

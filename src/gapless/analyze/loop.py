@@ -18,6 +18,7 @@ ReadSource = Callable[[str], str]
 """Gives the text of a source file, or raises OSError, SyntaxError or UnicodeDecodeError."""
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ENOUGH_MARKS = 50
 
@@ -99,6 +100,46 @@ def node_of(loop: Loop, read: ReadSource = read_source) -> ast.For | ast.AsyncFo
     at = loop.first, loop.last
     loops = (node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, _LOOPS))
     return next((node for node in loops if (_first(node), _last(node)) == at), None)
+
+
+def in_a_loop(stack: Stack, read: ReadSource = read_source) -> bool | None:
+    """Whether a loop of the user's is around one of the calls of `stack`; None where that cannot be told.
+
+    The line that a ``for`` begins with is not in it: what it goes through is computed once. What called the
+    script does not count.
+    """
+    found: set[bool | None] = set()
+    for frame in stack:
+        if frame.is_user:
+            found.add(_is_repeated(frame.file, frame.line, frame.code, read))
+            if frame.function == "<module>":
+                break
+    return True if True in found else None if None in found or not found else False
+
+
+@lru_cache(4096)
+def _is_repeated(file: str, line: int, code: str, read: ReadSource) -> bool | None:
+    tree = tree_of(file, read)
+    lines = read(file).splitlines() if tree is not None else []
+    if tree is None or line > len(lines) or lines[line - 1].strip() != code:
+        return None
+    return _repeats(tree, line)
+
+
+def _repeats(tree: ast.Module, line: int) -> bool:
+    """Whether a loop or a comprehension of the function that `line` is in runs it again and again."""
+    scopes = [
+        node for node in ast.walk(tree) if isinstance(node, _SCOPES) and _first(node) <= line <= _last(node)
+    ]
+    begin = max((_first(node) for node in scopes), default=0)
+    for node in ast.walk(tree):
+        if isinstance(node, _LOOPS):
+            first = _first(node) if isinstance(node, ast.While) else _first(node.body[0])
+            if begin <= _first(node) and first <= line <= _last(node.body[-1]):
+                return True
+        elif isinstance(node, _COMPREHENSIONS) and begin <= _first(node) <= line <= _last(node):
+            return True
+    return False
 
 
 def _common_frames(stacks: Sequence[Stack]) -> Iterator[tuple[SourceLine, ...]]:

@@ -10,7 +10,7 @@ import msgspec
 from gapless.analyze.counted import counted_events
 from gapless.analyze.findings import finding
 from gapless.analyze.frequency import frequency
-from gapless.analyze.group import Group, group_events
+from gapless.analyze.group import Group, group_events, happens_once
 from gapless.analyze.loaders import findings as of_loaders
 from gapless.analyze.loaders import notes as loader_notes
 from gapless.analyze.loop import ReadSource, read_source, training_loops
@@ -21,7 +21,7 @@ from gapless.analyze.phases import Phases, summed
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
 from gapless.analyze.verdicts.session import verdict
-from gapless.model import Finding, Hit, Report, Session, StepSummary, Verdict
+from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSummary, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
 
@@ -46,7 +46,7 @@ def report(
     steps = replace(steps, mixed=phases.steps())
     groups = group_events(session, steps, loops, phases)
     groups = groups if by_line else merged(groups, session, steps)
-    waits = [_found(group, session, steps) for group in groups]
+    waits = [_found(group, session, steps, read) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
     memory = tuple(replayed(run, drawn) for run in session.memory)
     found = Report(
@@ -117,12 +117,17 @@ def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
     )
 
 
-def _found(group: Group, session: Session, steps: Steps) -> Finding:
+def _found(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
     """`group` as a finding."""
     often = frequency(group, steps)
+    hit = Hit(evidence=(), remedy=group.remedy, bytes=group.bytes)
+    if happens_once(group, session, steps, read):
+        hit = msgspec.structs.replace(
+            hit, remedy=FINE, change=f"{NOTHING}: it is outside of the training loop"
+        )
     found = finding(
         group.rule,
-        Hit(evidence=(), remedy=group.remedy, bytes=group.bytes),
+        hit,
         often,
         sites=tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common())),
         line=group.line,

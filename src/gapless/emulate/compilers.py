@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from gapless.emulate import foreign, torchscript
+from gapless.emulate.deferred import defer
 from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import on_device, refuse
@@ -39,6 +40,14 @@ _EXPORTERS = (
 )
 
 
+def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
+    return _as_it_is if function is None else function
+
+
+_UNCOMPILED = {"graph_break": lambda *_, **__: None, "disable": _as_it_is, "is_compiling": lambda: False}
+"""What eager code asks of the compiler, and is told where nothing is compiled."""
+
+
 def install(note: Note, patches: Patches, lasting: bool = False) -> None:
     """Make every way of compiling, exporting or launching foreign kernels run eagerly or refuse clearly.
 
@@ -57,6 +66,8 @@ def install(note: Note, patches: Patches, lasting: bool = False) -> None:
             with suppress(ImportError):  # before torch 2.5 not all are there
                 importlib.import_module(name)
         when_imported(name, change, patches)
+    if lasting:
+        defer(path("dynamo"), _UNCOMPILED, patches)
     # It separates steps inside compiled CUDA graphs, and loads the whole code generator to say so.
     patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
     torchscript.install(note, patches)

@@ -13,6 +13,7 @@ import torch
 from gapless import torch_internals
 from gapless.emulate import faults, stacks
 from gapless.emulate.device import Queued
+from gapless.emulate.fused_form import fused_form
 from gapless.emulate.local import local
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import HOST, PINNED
@@ -113,6 +114,9 @@ class Core:
             return
         node = ""
         forward: stacks.RawStack = ()
+        if local.scaled is not None and mechanism == "read":
+            kind: Any = type(local.scaled)
+            detail = detail or fused_form(kind)
         if local.backward != HOST:
             if mechanism == "read" and not call and not local.call and torch.is_anomaly_check_nan_enabled():
                 detail = "anomaly" if torch.is_anomaly_enabled() else detail
@@ -179,15 +183,15 @@ class Core:
 
     # -- from backward to forward ------------------------------------------------------------------
 
-    def created_nodes(self, begin: int, depth: int) -> None:
-        """The call whose stack is `depth` frames up made the autograd nodes from number `begin` on."""
+    def created_nodes(self, begin: int) -> None:
+        """The call that is under way has made the autograd nodes from number `begin` on."""
         made = local.made
         if made is None or made.core is not self:
-            made = local.made = Made(self)
+            made = local.made = Made(self, local.above)
             self._made.append(made)
         memory = self.placement.memory
-        module = memory.modules.at(sys._getframe(depth + 1)) if memory is not None else ""
-        made.add(begin, stacks.capture(depth + 1) + local.above, module)
+        module = memory.modules.at(sys._getframe(2)) if memory is not None else ""
+        made.add(begin, stacks.gather(), module)
 
     def _forward_of(self, sequence_number: int) -> stacks.RawStack:
         """The stack of the forward call that made the node with that number, or ``()``.
@@ -206,20 +210,21 @@ class Core:
 class Made:
     """Which calls of one thread made which autograd nodes, in order of the calls' ends."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, above: stacks.RawStack) -> None:
         self.core = core
+        self._above = above
         self._begins: list[int] = []
         self._ends: list[int] = []
-        self._calls: list[tuple[stacks.RawStack, str]] = []
+        self._calls: list[tuple[Any, str]] = []
 
-    def add(self, begin: int, stack: stacks.RawStack, module: str = "") -> None:
-        """A call with that stack has just ended, which made the nodes from number `begin` on."""
+    def add(self, begin: int, traceback: Any, module: str = "") -> None:
+        """A call has just ended at that traceback, which made the nodes from number `begin` on."""
         if len(self._ends) > _MANY_NODES:
             half = _MANY_NODES // 2
             del self._begins[:half], self._ends[:half], self._calls[:half]
         self._begins.append(begin)
         self._ends.append(sequence_number())
-        self._calls.append((stack, module))
+        self._calls.append((traceback, module))
 
     def call_of(self, number: int) -> tuple[stacks.RawStack, str]:
         """The stack and the module of the innermost call that made the node with that number, or nothing.
@@ -228,7 +233,11 @@ class Made:
         """
         for position in range(bisect.bisect_right(self._ends, number), len(self._ends)):
             if self._begins[position] <= number:
-                return self._calls[position]
+                traceback, module = self._calls[position]
+                if type(traceback) is not tuple:
+                    traceback = stacks.gathered(traceback) + self._above
+                    self._calls[position] = traceback, module
+                return traceback, module
             if self._ends[position] - number > _FAR:
                 break
         return (), ""

@@ -84,7 +84,7 @@ class FunctionMode(TorchFunctionMode):
             else:
                 out = func(*args, **kwargs)
             if sequence_number() != before:
-                self.core.created_nodes(before, 1)
+                self.core.created_nodes(before)
             if local.orphaned:
                 self.adopt(out, args, kwargs)
         except Exception as error:

@@ -18,7 +18,8 @@ class Local(threading.local):
     under way. `entering`: the torch Python function whose body was entered last, with the mode on.
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
-    `made`: this thread's calls that made autograd nodes (`core.Made`).
+    `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
+    GradScaler decides upon.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Local(threading.local):
         self.above: tuple[int, ...] = ()
         self.host_values: set[int] = set()
         self.made: Any = None
+        self.scaled: Any = None
 
 
 local = Local()

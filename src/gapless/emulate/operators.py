@@ -7,13 +7,14 @@ is a flat loop over the arguments and a look-up of each storage.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gapless import trees
-from gapless.emulate import custom_ops, devices, higher_order, kernels
+from gapless.emulate import custom_ops, devices, halves, higher_order, kernels
 from gapless.emulate.core import Core
 from gapless.emulate.cuda_api import kernel_generator
 from gapless.emulate.kernels import wider
@@ -24,11 +25,15 @@ from gapless.emulate.standins.known import rows_for as known_rows
 from gapless.emulate.transfers import unpacks_itself
 from gapless.emulate.waits import Row, table
 from gapless.torch_internals import (
+    DisableTorchFunction,
     DispatchModeKey,
     HigherOrderOperator,
+    OperatorOverload,
     TorchDispatchMode,
+    asks_functions,
     current_node,
     dispatch_mode_of,
+    has_storage,
 )
 
 Tensor = torch.Tensor
@@ -84,8 +89,9 @@ class Plan:
     """What is known beforehand of one operator overload."""
 
     __slots__ = (
-        "by_name", "draws", "func", "handler", "launches", "lenient", "makes", "name", "on_host", "open",
-        "parts", "resizes", "rows", "run", "strict", "workspace",
+        "all_tensors", "by_name", "call", "draws", "func", "handler", "launches", "lenient", "makes", "name",
+        "on_host", "open", "parts", "plain", "resizes", "rows", "run", "strict", "tensors", "view", "views",
+        "wide", "workspace",
     )  # fmt: skip
 
     def __init__(self, func: Any, mode: OperatorMode) -> None:
@@ -114,6 +120,20 @@ class Plan:
         self.parts = custom_ops.decomposer(func, mode)
         self.run = custom_ops.runner(func, mode, mode.core.note, known is not None)
         self.on_host, self.workspace = kernels.on_host(func), kernels.workspace(func)
+        self.wide = halves.widened(func)
+        # What `OpOverload.__call__` calls, without a Python function in between.
+        self.call = func._op if type(func).__call__ is OperatorOverload.__call__ else func
+        # Positions of arguments that may be or hold tensors; the rest need not be looked at.
+        self.tensors = tuple(n for n, one in enumerate(schema.arguments) if _may_hold_tensors(one.type))
+        self.all_tensors = len(self.tensors) == len(schema.arguments)
+        self.views = bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
+        known_more = self.draws, self.makes, self.rows, self.run, self.wide, self.resizes, self.on_host
+        self.plain = not (any(known_more) or self.workspace is not None)
+        self.view = (
+            self.views and self.plain and not self.launches and self.tensors == (0,)
+            and self.handler is None and self.parts is None
+            and not any(one.alias_info.is_write for one in schema.returns)
+        )  # fmt: skip
 
 
 class OperatorMode(TorchDispatchMode):
@@ -124,7 +144,8 @@ class OperatorMode(TorchDispatchMode):
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        self.plans: dict[Any, Plan] = {}
+        self.placement = core.placement
+        self.plans: dict[int, Plan] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -134,19 +155,25 @@ class OperatorMode(TorchDispatchMode):
     def __torch_dispatch__(  # noqa: C901 - flat on purpose: it is entered once per operator
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if asks_functions():  # in backward, whose operators no function mode has passed on
+            with DisableTorchFunction():
+                return self.__torch_dispatch__(func, types, args, kwargs)
         if types and any(unpacks_itself(cls) for cls in types):
             if _faking():
                 # Fakes are made below this mode, and have nothing to place.
                 return func(*args, **kwargs or {})
             return NotImplemented  # the subclass unpacks itself; what it runs inside comes here again
-        plan = self.plans.get(func)
+        plan = self.plans.get(id(func))  # its own hash is a Python function
         if plan is None:
             if isinstance(func, HigherOrderOperator):
                 return higher_order.run(self, func, args, kwargs or {})
-            plan = self.plans[func] = Plan(func, self)
+            plan = self.plans[id(func)] = Plan(func, self)  # which keeps `func`, and so its id
         if kwargs is None:
             kwargs = {}
-        memory = self.core.placement.memory
+        placement = self.placement
+        memory = placement.memory
+        if plan.view and memory is None and has_storage(args[0]):
+            return plan.call(*args, **kwargs)  # it lies where its argument does, and launches nothing
         if memory is not None:
             memory.operator = plan.name
             memory.uses(args, kwargs)
@@ -155,27 +182,25 @@ class OperatorMode(TorchDispatchMode):
         if plan.parts is not None and not (args and getattr(args[0], "is_nested", False)):
             return plan.parts(args, kwargs)
 
-        placement = self.core.placement
         where = placement.where
-        index, mixed = HOST, False
+        index, mixed, stored = HOST, False, True
         orphans: list[Tensor] | None = None
-        for arg in (*args, *kwargs.values()) if kwargs else args:
+        given = args if plan.all_tensors else [args[n] for n in plan.tensors if n < len(args)]
+        for arg in (*given, *kwargs.values()) if kwargs else given:
             kind = type(arg)
-            if kind is Tensor or kind is Parameter:
-                items: Any = (arg,)
-            elif kind is list or kind is tuple:
-                items = arg
-            elif isinstance(arg, Tensor):
+            if kind is list or kind is tuple:
+                items: Any = arg
+            elif kind is Tensor or kind is Parameter or isinstance(arg, Tensor):
                 items = (arg,)
             else:
                 continue
             for item in items:
-                if not isinstance(item, Tensor):
-                    continue
                 try:
                     state = where.get(item.untyped_storage()._cdata, HOST)
                 except (NotImplementedError, RuntimeError):
-                    state = placement.state_of(item)
+                    state, stored = placement.state_of(item), False
+                except AttributeError:  # no tensor, but a number or nothing
+                    continue
                 if state >= 0:
                     if index == HOST:
                         index = state
@@ -192,7 +217,29 @@ class OperatorMode(TorchDispatchMode):
                 devices.check(func, args, kwargs, placement)
             if plan.open is not None:
                 return plan.open(args, kwargs)
-        return self._run(plan, func, args, kwargs, index)
+        if not plan.plain or not stored:
+            return self._run(plan, func, args, kwargs, index)
+        try:
+            out = plan.call(*args, **kwargs)
+        except (RuntimeError, TypeError) as error:
+            if index < 0 or not wider.refused(error):
+                raise
+            out = wider.run(func, args, kwargs, error)
+        if index != HOST:
+            if not plan.views:  # which lie where their arguments do
+                if type(out) is Tensor:
+                    storage = out.untyped_storage()
+                    if storage._cdata not in where:
+                        placement.put_storage(storage, index)
+                else:
+                    self.put(out, index, args)
+            if index >= 0:
+                if memory is not None:
+                    memory.ran(plan.name, index, args)
+                programme = self.core.recorder.programme
+                if programme is not None and plan.launches:
+                    programme.operator(func, args, kwargs, out, -1)
+        return out
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -214,7 +261,10 @@ class OperatorMode(TorchDispatchMode):
             index, kwargs = self._made_at(func, args, kwargs, index)
         at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
         try:
-            out = func(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
+            if plan.wide is not None and index >= 0 and halves.any_slow(args):
+                out = plan.wide(args, kwargs)
+            else:
+                out = plan.call(*args, **kwargs) if plan.run is None else plan.run(index, args, kwargs)
         except (RuntimeError, TypeError) as error:
             if index < 0 or not wider.refused(error):
                 raise
@@ -313,6 +363,14 @@ class OperatorMode(TorchDispatchMode):
             return HOST if _assigns_from_host() else local.backward, kwargs
         local.orphaned = True
         return ORPHAN, kwargs
+
+
+_SCALARS = re.compile(r"(?:(?:Optional|List)\[)*(?:int|float|bool|number|str|complex|Device|Generator)\b")
+
+
+def _may_hold_tensors(kind: Any) -> bool:
+    """Whether an argument of this type in a schema may be a tensor, or have some in it."""
+    return _SCALARS.match(str(kind)) is None
 
 
 def launches(func: Any) -> bool:

@@ -41,7 +41,8 @@ class Placement:
         self._weak: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
         self._sweep_at = _FIRST_SWEEP
-        self._held: dict[int, int] = {}
+        self._held: dict[int, int] = {}  # bytes at each device, dead storages included
+        self._sweep_above: dict[int, int] = {}  # near a new peak those are sorted out
         self._peak: dict[int, int] = {}
         self._freed: dict[int, int] = {}
         self.placed = 0  # how often anything was put on a device
@@ -109,24 +110,32 @@ class Placement:
         key = storage._cdata
         before = self.where.get(key)
         if before is not None:
-            self._account(before, -self._bytes[key])
-        if self.memory is not None and before is not None and before >= 0 and state != before:
-            self.memory.ended(key)
+            self._leave(key, before, state)
         if state == HOST:
-            if before is not None:
-                del self.where[key], self._bytes[key]
-                free_weak_ref(self._weak.pop(key))
             return
         if before is None:
             self._weak[key] = storage._weak_ref()
         self.where[key] = state
-        self.placed += state >= 0
         self._bytes[key] = size = storage.nbytes()
-        self._account(state, size)
-        if state >= 0 and self.memory is not None:
-            self.memory.placed(storage, key, size, state)
+        if state >= 0:
+            self.placed += 1
+            held = self._held[state] = self._held.get(state, 0) + size
+            if held > self._sweep_above.get(state, 0):
+                self.sweep()
+            if self.memory is not None:
+                self.memory.placed(storage, key, size, state)
         if len(self._weak) > self._sweep_at:
             self.sweep()
+
+    def _leave(self, key: int, before: int, state: int) -> None:
+        """The storage with that key, so far at `before`, goes to `state`."""
+        if before >= 0:
+            self._held[before] -= self._bytes[key]
+            if self.memory is not None and state != before:
+                self.memory.ended(key)
+        if state == HOST:
+            del self.where[key], self._bytes[key]
+            free_weak_ref(self._weak.pop(key))
 
     def resized(self, storage: Any) -> None:
         """`storage` may have another size than before."""
@@ -135,15 +144,6 @@ class Placement:
             if self.memory is not None:
                 self.memory.ended(storage._cdata)
             self.put_storage(storage, state)
-
-    def _account(self, state: int, change: int) -> None:
-        """Keep the sum of bytes at `state`, dead storages included; near a new peak, sort those out."""
-        if state < 0:
-            return
-        held = self._held[state] = self._held.get(state, 0) + change
-        peak = self._peak.get(state, 0)
-        if held > peak + (peak >> 5) + _SMALL:
-            self.sweep()
 
     def _put_without_storage(self, tensor: torch.Tensor, state: int) -> None:
         inner = unwrapped(tensor)
@@ -165,7 +165,8 @@ class Placement:
                     self._held[state] -= size
                     self._freed[state] = self._freed.get(state, 0) + size
         for state, held in self._held.items():
-            self._peak[state] = max(self._peak.get(state, 0), held)
+            peak = self._peak[state] = max(self._peak.get(state, 0), held)
+            self._sweep_above[state] = peak + (peak >> 5) + _SMALL
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
 
     def storages(self) -> list[Any]:

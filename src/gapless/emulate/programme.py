@@ -43,6 +43,7 @@ class ProgrammeRecorder:
         self.entries: list[Entry] = []
         self.optimizing = False
         self._numbers: dict[Any, int] = {}
+        self._functions: list[Any] = []
         self._items: list[int] = []
         self._segments: deque[tuple[int, list[int], bool]] = deque()
         self._kept = 0
@@ -64,7 +65,11 @@ class ProgrammeRecorder:
         if get_ident() != self._thread:
             self._others = True
             return
-        key = [func, local.backward != HOST, self.optimizing]
+        key: list[Any] = [
+            id(func),
+            local.backward != HOST,
+            self.optimizing,
+        ]  # its own hash is a Python function
         for arg in (*args, *kwargs.values()) if kwargs else args:
             kind = type(arg)
             if kind is Tensor or kind is Parameter:
@@ -80,6 +85,7 @@ class ProgrammeRecorder:
         known = tuple(key)
         number = self._numbers.get(known)
         if number is None:
+            self._functions.append(func)  # so that its id stays its own
             number = self._new(known, lambda: _described(func, args, kwargs, out, self.optimizing))
         self._add(number, at)
 

@@ -6,15 +6,22 @@ import linecache
 import os
 import sys
 import sysconfig
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType, FrameType
+from typing import Any
 
+from gapless.emulate.qualified import qualified
 from gapless.model import SourceLine, Stack
+from gapless.torch_internals import gather_traceback, symbolize_tracebacks
 
 RawStack = tuple[int, ...]
-"""``(id(code), f_lasti, id(code), f_lasti, …)``, innermost first."""
+"""``(id(code), f_lasti, id(code), f_lasti, …)``, innermost first; ``(-n, line)`` for the n-th of `_named`."""
 
 _codes: dict[int, CodeType] = {}
+_named: dict[tuple[str, str], int] = {}
+_names: list[tuple[str, str]] = []
+gather: Any = partial(gather_traceback, True, False, False)
+"""The stack of here as an object of torch's: twenty times as fast as `capture`, and nothing but kept."""
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OWN_ROOMS = tuple(
     os.path.join(_HERE, own) for own in ("emulate", "capture", "commands", "__main__.py", "__init__.py")
@@ -40,6 +47,18 @@ def capture(depth: int = 1) -> RawStack:
         numbers.append(key)
         numbers.append(frame.f_lasti)
         frame = frame.f_back
+    return tuple(numbers)
+
+
+def gathered(traceback: Any) -> RawStack:
+    """What `gather` gave, as numbers."""
+    numbers: list[int] = []
+    for frame in symbolize_tracebacks([traceback])[0]:
+        place = frame["filename"], frame["name"]
+        number = _named.setdefault(place, len(_named) + 1)
+        if number > len(_names):
+            _names.append(place)
+        numbers += -number, frame["line"]
     return tuple(numbers)
 
 
@@ -70,12 +89,15 @@ def is_own(file: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def _resolve_frame(key: int, lasti: int) -> SourceLine | None:
-    code = _codes[key]
-    file = code.co_filename
+    code = _codes[key] if key >= 0 else None
+    file = _names[-key - 1][0] if code is None else code.co_filename
     if file.startswith((*_OWN_ROOMS, "<frozen")) or file.replace("\\", "/").endswith(_MACHINERY):
         return None
-    number = _line_number(code, lasti)
-    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    if code is None:
+        number, name = lasti, qualified(file, _names[-key - 1][1], lasti)
+    else:
+        number = _line_number(code, lasti)
+        name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
     return SourceLine(
         file=file,
         line=number,

@@ -40,6 +40,7 @@ def install(core: Core, patches: Patches) -> Any:
 
 def _before_optimizer(core: Core) -> Any:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        local.scaled = None  # the scaler has decided
         if core.recorder.programme is not None:
             core.recorder.programme.optimizing = True
         if core.placement.memory is not None:
@@ -78,7 +79,11 @@ def _install_scaler(core: Core, patches: Patches) -> None:
     @wraps(real)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = core.recorder.tick
-        out = real(self, optimizer, *args, **kwargs)
+        local.scaled = optimizer
+        try:
+            out = real(self, optimizer, *args, **kwargs)
+        finally:
+            local.scaled = None
         if core.enabled and core.recorder.tick == before:
             core.recorder.mark("optimizer", _name(core, optimizer), depth=1)
         return out
@@ -122,7 +127,7 @@ def _install_custom_functions(core: Core, patches: Patches) -> None:
         before = sequence_number()
         out = real(cls, *args, **kwargs)
         if core.enabled and sequence_number() != before:
-            core.created_nodes(before, 1)
+            core.created_nodes(before)
         return out
 
     patches.set(torch.autograd.Function, "apply", classmethod(apply))

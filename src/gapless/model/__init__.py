@@ -5,13 +5,26 @@ from gapless.model.finding import Finding, Frequency, Loss, When
 from gapless.model.profile import Cause, Cost, Profile
 from gapless.model.ranks import Ranks, Reason, Straggler
 from gapless.model.report import RankSummary, Report, StepSummary
-from gapless.model.rule import SECTIONS, Hit, LoaderRule, MemoryRule, ProfileRule, RanksRule, Rule, WaitRule
+from gapless.model.rule import (
+    FINE,
+    NOTHING,
+    SECTIONS,
+    Hit,
+    LoaderRule,
+    MemoryRule,
+    ProfileRule,
+    RanksRule,
+    Rule,
+    WaitRule,
+)
 from gapless.model.session import Ending, Environment, Recurrence, Session
 from gapless.model.source import SourceLine, Stack, library_frames, user_line
 from gapless.model.table import Table
 from gapless.model.verdict import Change, Verdict
 
 __all__ = [
+    "FINE",
+    "NOTHING",
     "SECTIONS",
     "Cause",
     "Change",

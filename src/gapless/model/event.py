@@ -30,7 +30,8 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `operator` is what waits, in the field's spelling (``aten::nonzero``, ``cudaStreamSynchronize``).
     `call` is the Python call through which it was reached where that tells more
     (``Tensor.__bool__``, ``Tensor.tolist``, ``torch.allclose``), else empty.
-    `detail` tells variants apart: for copies ``pageable``, ``pinned``, ``scalar``, ``list``, ``index``.
+    `detail` tells variants apart: for copies ``pageable``, ``pinned``, ``scalar``, ``list``, ``index``; for
+    what a GradScaler reads the optimizer, as ``AdamW, fused=False`` where it has a fused form.
     `stack` is innermost first. In backward, `node` names the autograd node and `forward` is the stack of
     the forward call that created it (empty if unknown).
     """

@@ -17,6 +17,12 @@ from gapless.model.ranks import Ranks
 LIBRARIES = 90
 """The priority from which rules know the library that waits."""
 
+NOTHING = "nothing to change"
+"""How a change begins that is none: it is not named among the things to do."""
+
+FINE = "fine where it happens once: only in a loop would it need a change"
+"""What is said of a sync that the training loop does not hold."""
+
 SECTIONS = ("What waits", "Why it costs", "Example", "Use instead", "When it is fine")
 
 Reach = Literal["value", "function", "class"]

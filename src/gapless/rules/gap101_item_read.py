@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, is_module
+from gapless.rules._code import Code
 from gapless.rules._places import names, own_code
 
 _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__"}
@@ -94,34 +94,35 @@ def _subject(code: Code, call: ast.Call) -> str:
     inner = call.args[0]
     if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "item":
         return ""  # float(x.item()): the inner call names it
-    return code.text(inner)
+    return code.primary(inner)
 
 
-def _detached(subject: str) -> str:
-    try:
-        simple = isinstance(
-            ast.parse(subject, mode="eval").body, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
-        )
-    except SyntaxError:
-        return ""
-    bare = subject if simple else f"({subject})"
-    return bare if bare.endswith(".detach()") else f"{bare}.detach()"
+def _adds(statement: ast.AugAssign, call: ast.Call) -> bool:
+    """Whether what `call` reads is added as a number: alone, or with others computed beside it."""
+    parts: list[ast.expr] = [statement.value]
+    while parts:
+        part = parts.pop()
+        if part is call:
+            return isinstance(statement.op, ast.Add)
+        if isinstance(part, ast.BinOp):
+            parts += [part.left, part.right]
+        elif isinstance(part, ast.UnaryOp):
+            parts.append(part.operand)
+    return False
 
 
 def _one(code: Code, call: ast.Call, subject: str) -> str:
-    kept = _detached(subject)
-    changed = code.replace((call, kept)) if kept else ""
+    kept = subject if subject.endswith(".detach()") else f"{subject}.detach()"
+    changed = code.replace((call, kept))
     statement = code.statement
-    if not changed or is_module(call.func, "math"):
-        return ""
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+    if changed and isinstance(statement, ast.AugAssign) and _adds(statement, call):
         target = code.text(statement.target)
         return f"sum up on the GPU: `{changed}`, and read `{target}` once every N steps"
     appended = code.only_call("append")
-    if appended is not None and appended.args == [call]:
+    if changed and appended is not None and appended.args == [call]:
         values = code.subject(appended)
         return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
-    if isinstance(statement, ast.Assign) and statement.value is call:
+    if changed and isinstance(statement, ast.Assign) and statement.value is call:
         return f"keep it on the GPU: `{changed}`, and read it only where the CPU needs it, every N steps"
     detached = f" (`{kept}`)" if subject.isidentifier() else ""
     return f"keep `{subject}` on the GPU{detached}, and read it only once every N steps"

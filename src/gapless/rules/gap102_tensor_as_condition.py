@@ -85,7 +85,10 @@ def _compared(code: Code) -> str:
     if not all(texts) or any(isinstance(value, ast.Starred) for value in call.args):
         return ""
     if len(texts) == 1:
-        return f"`{texts[0]}.{name}()` for a tensor, `torch.stack({texts[0]}).{name}()` for a list of tensors"
+        if isinstance(call.args[0], ast.GeneratorExp):
+            return f"`torch.stack([{texts[0]}]).{name}()` for tensors of one shape"
+        own = code.primary(call.args[0])
+        return f"`{own}.{name}()` for a tensor, `torch.stack({texts[0]}).{name}()` for a list of tensors"
     if len(texts) != 2:
         return ""
     numbers = [_number(value) for value in call.args]
@@ -148,5 +151,5 @@ def _branched(code: Code) -> str:
         _number(part) or not isinstance(part, (ast.Constant, ast.JoinedStr)) for part in parts[1:]
     )
     if all(texts) and values_fit and _tensor_like(choices[0].test):
-        return f"choose on the GPU: `torch.where({', '.join(texts)})`"
+        return f"choose on the GPU: `torch.where({', '.join(texts)})`, where both are tensors or numbers"
     return ""

@@ -65,7 +65,7 @@ class TensorPrinted(WaitRule):
         shown = _shown(code) if code is not None else ""
         if not shown:
             return self.advice
-        return f"`{shown}` is a GPU tensor: show it only every N steps (`if step % 100 == 0:`)"
+        return f"to show `{shown}` reads a GPU tensor: do it only every N steps (`if step % 100 == 0:`)"
 
 
 def _shown(code: Code) -> str:

@@ -64,10 +64,11 @@ def _on_device(code: Code) -> str:
     if len(tensors) != 2:
         return ""
     left, right = (code.text(tensor) for tensor in tensors)
+    one, other = (code.operand(tensor) for tensor in tensors)
     if not left or not right:
         return ""
     if call.func.attr == "equal":
-        return f"`({left} == {right}).all()` keeps the answer on the GPU (for tensors of one shape)"
+        return f"`({one} == {other}).all()` keeps the answer on the GPU (for tensors of one shape)"
     options = [code.text(value) for value in rest] + [
         f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg
     ]

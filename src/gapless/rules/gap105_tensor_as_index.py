@@ -74,10 +74,11 @@ class TensorAsIndex(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        return (_subscript(code) or _range(code) if code is not None else "") or self.advice
+        return (_subscript(code, site.call) or _range(code) if code is not None else "") or self.advice
 
 
-def _subscript(code: Code) -> str:
+def _subscript(code: Code, asked: str) -> str:
+    """Advice for ``x[:n]`` and ``x[i]``; `asked` tells a tensor that is indexed from a list."""
     found = code.only_subscript()
     if found is None or code.calls("range") or not isinstance(found.ctx, ast.Load):
         return ""
@@ -92,12 +93,19 @@ def _subscript(code: Code) -> str:
     ):
         bound = code.text(index.upper)
         if bound and isinstance(index.upper, (ast.Name, ast.Attribute)):
+            if asked.endswith("__index__"):
+                return f"cut `{owner}` at a Python number: keep `{bound}` as one from the start"
             return (
                 "keep the full shape and mask it: "
                 f"`torch.arange({owner}.shape[0], device={owner}.device) < {bound}`; "
                 f"or keep `{bound}` as a Python number from the start"
             )
     if isinstance(index, (ast.Name, ast.Attribute)) and (position := code.text(index)):
+        if asked.endswith("__index__"):
+            return (
+                f"`{owner}` is indexed on the CPU: make it a tensor on the GPU, and select there with "
+                f"`index_select`, or keep `{position}` as a Python number"
+            )
         return (
             f"`{owner}.index_select(0, {position}.reshape(1)).squeeze(0)` selects on the GPU, "
             f"where `{owner}` is a GPU tensor"

@@ -54,7 +54,7 @@ class InTensor(WaitRule):
         asked = [node for node in code.nodes() if isinstance(node, ast.Compare)]
         if len(asked) != 1 or len(asked[0].ops) != 1 or not isinstance(asked[0].ops[0], (ast.In, ast.NotIn)):
             return self.advice
-        value, tensor = code.text(asked[0].left), code.text(asked[0].comparators[0])
+        value, tensor = code.operand(asked[0].left), code.operand(asked[0].comparators[0])
         if not value or not tensor:
             return self.advice
         some = f"({tensor} == {value}).any()"

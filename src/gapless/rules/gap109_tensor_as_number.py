@@ -72,7 +72,7 @@ class TensorAsNumber(WaitRule):
 def _scaled(code: Code) -> str:
     call = code.only_call("add", "add_", "sub", "sub_")
     scaled = keyword(call, "alpha") if call is not None else None
-    number = code.text(scaled) if scaled is not None else ""
+    number = code.operand(scaled) if scaled is not None else ""
     if call is None or not number:
         return ""
     sign = "+" if called(call).startswith("add") else "-"

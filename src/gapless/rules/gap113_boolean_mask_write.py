@@ -18,6 +18,8 @@ _OPERATORS = {
     "__setitem__",
 }
 
+_ROWS = " (a mask of rows needs a dimension more: `mask.unsqueeze(-1)`)"
+
 
 class BooleanMaskWrite(WaitRule):
     """`x[mask] = tensor`: the mask is turned into indices, and their number must be known on the CPU.
@@ -93,7 +95,8 @@ def _assigned(code: Code) -> str:
     if isinstance(statement, ast.AugAssign):
         return _in_place(code, statement, owner, mask) if not same else ""
     if same == [value] and (source := code.text(same[0].value)):
-        return f"`{owner} = torch.where({mask}, {source}, {owner})` writes the same values at a fixed size"
+        chosen = f"{owner} = torch.where({mask}, {source}, {owner})"
+        return f"`{chosen}` writes the same values at a fixed size{_ROWS}"
     if same:
         return ""
     return (
@@ -109,4 +112,4 @@ def _in_place(code: Code, statement: ast.AugAssign, owner: str, mask: str) -> st
     if not sign or not isinstance(value, ast.Constant):
         return ""
     changed = f"{owner} {sign} {code.text(value)}"
-    return f"`{owner} = torch.where({mask}, {changed}, {owner})` does the same at a fixed size"
+    return f"`{owner} = torch.where({mask}, {changed}, {owner})` does the same at a fixed size{_ROWS}"

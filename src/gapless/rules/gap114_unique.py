@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+
 from gapless.model import Site, WaitRule
+from gapless.rules._code import is_module
 from gapless.rules._places import in_library, operator, own_code
 
 
@@ -50,10 +53,13 @@ class Unique(WaitRule):
     def remedy(self, site: Site) -> str:
         code = own_code(site)
         call = code.only_call("unique") if code is not None else None
-        if code is None or call is None or len(call.args) > 1 or call.keywords:
+        if code is None or call is None or call.keywords:
             return in_library(site, self.advice)
-        values = code.text(call.args[0]) if call.args else code.subject(call)
-        if not values.isidentifier():
+        plain = not isinstance(call.func, ast.Attribute) or is_module(call.func.value, "torch", "th")
+        if len(call.args) != plain:
+            return in_library(site, self.advice)
+        values = code.text(call.args[0]) if plain else code.subject(call)
+        if not values:
             return in_library(site, self.advice)
         return (
             f"to count them: `gapless.ops.count_unique({values})`; for the values, with a bound on their "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import keyword
+from gapless.rules._code import keyword, with_option
 from gapless.rules._places import in_library, names, own_code
 
 
@@ -53,7 +53,7 @@ class RepeatInterleave(WaitRule):
         call = code.only_call("repeat_interleave") if code is not None else None
         if code is None or call is None or keyword(call, "output_size") is not None:
             return in_library(site, self.advice)
-        whole = code.text(call)
-        if not whole.endswith(")") or not (call.args or call.keywords):
+        whole = with_option(code, call, "output_size=n")
+        if not whole or not (call.args or call.keywords):
             return self.advice
-        return f"pass the length that the CPU knows: `{whole[:-1].rstrip().rstrip(',')}, output_size=n)`"
+        return f"pass the length that the CPU knows: `{whole}`"

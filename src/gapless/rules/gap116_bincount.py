@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, is_module, keyword
+from gapless.rules._code import Code, is_module, keyword, with_option
 from gapless.rules._places import in_library, names, own_code
 
 _NAMES = {
@@ -86,7 +86,7 @@ def _counted(code: Code) -> str:
 
 def _bounded(code: Code) -> str:
     call = code.only_call("histc")
-    whole = code.text(call) if call is not None else ""
-    if call is None or not whole.endswith(")") or keyword(call, "min") is not None or len(call.args) > 2:
+    if call is None or len(call.args) > 2 or any(keyword(call, bound) for bound in ("min", "max")):
         return ""
-    return f"give the bounds: `{whole[:-1]}, min=low, max=high)`, or let `gapless.ops.histc` find them"
+    whole = with_option(code, call, "min=low, max=high")
+    return f"give the bounds: `{whole}`, or let `gapless.ops.histc` find them" if whole else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import keyword
+from gapless.rules._code import keyword, with_option
 from gapless.rules._places import in_library, names, own_code
 
 
@@ -45,9 +45,5 @@ class OneHot(WaitRule):
         call = code.only_call("one_hot") if code is not None else None
         if code is None or call is None or len(call.args) != 1 or keyword(call, "num_classes") is not None:
             return in_library(site, self.advice)
-        whole = code.text(call)
-        return (
-            f"pass the number of classes: `{whole[:-1]}, num_classes=n)`"
-            if whole.endswith(")")
-            else self.advice
-        )
+        whole = with_option(code, call, "num_classes=n")
+        return f"pass the number of classes: `{whole}`" if whole else self.advice

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, called, is_module, keyword, with_option
+from gapless.rules._code import Code, called, is_device, is_module, keyword, not_blocking, with_option
 from gapless.rules._places import below, in_library, operator, own_code
 
-_PINNING = "`DataLoader(..., pin_memory=True)` does that"
+_PINNING = "`DataLoader(..., pin_memory=True)` does that for batches"
 _FACTORIES = (
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros",
 )  # fmt: skip
+_OF_THE_HOST = ("generator", "out", "pin_memory", None)
+"""Options with which a factory cannot be told to make its tensor elsewhere; None stands for ``**options``."""
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
 
 
@@ -92,7 +95,7 @@ def _moved(code: Code) -> str:
     if not all(isinstance(call.func, ast.Attribute) and _plain(call.func.value) for call in calls):
         return ""
     pinned = " and ".join(f"`{subject}`" for subject in dict.fromkeys(subjects))
-    blocking = [call for call in calls if keyword(call, "non_blocking") is None]
+    blocking = [call for call in calls if not not_blocking(call)]
     if not blocking:
         return f"{pinned} must be in pinned memory for `non_blocking=True` to help: {_PINNING}"
     changes: list[tuple[ast.expr, str]] = [
@@ -120,8 +123,20 @@ def _made_there(code: Code, call: ast.Call) -> str:
         return ""
     if not (isinstance(source.func, ast.Attribute) and is_module(source.func.value, "torch", "th")):
         return ""
-    device = code.text(call.args[0]) if len(call.args) == 1 else ""
-    if not call.args and called(call) == "cuda":
-        device = '"cuda"'
-    made = with_option(code, source, f"device={device}") if device else ""
+    if any(given.arg in _OF_THE_HOST for given in source.keywords):
+        return ""
+    made = with_option(code, source, ", ".join(_asked(code, call)))
     return f"`{made}` is made on the GPU, with no copy" if made else ""
+
+
+def _asked(code: Code, call: ast.Call) -> Iterator[str]:
+    """What ``.to(...)`` asks for, as options of a factory; ``...`` for what may be a tensor as well."""
+    given = keyword(call, "device") or (call.args[0] if call.args else None)
+    if given is None:
+        yield 'device="cuda"'
+    else:
+        yield f"device={(code.text(given) if is_device(given) else '') or '...'}"
+    further = call.args[1] if called(call) == "to" and len(call.args) > 1 else None
+    dtype = keyword(call, "dtype") or (further if isinstance(further, (ast.Attribute, ast.Name)) else None)
+    if dtype is not None and code.text(dtype):
+        yield f"dtype={code.text(dtype)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, called, keyword
+from gapless.rules._code import Code, called, is_constant, keyword
 from gapless.rules._places import below, in_library, operator, own_code
 
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
@@ -50,8 +50,8 @@ class ConstantToDevice(WaitRule):
     name = "constant-to-device"
     priority = 60
     advice = (
-        "`torch.full((), value, device=...)` makes a number on the GPU without a copy; make a list "
-        "once, before the loop or as a buffer of the module"
+        "`torch.full((), value, device=...)` makes a number on the GPU without a copy; make a list that "
+        "stays the same once, before the loop or as a buffer of the module"
     )
     change = "make the constant on the GPU, once"
 
@@ -103,9 +103,16 @@ def _made(code: Code) -> str:
     text = code.text(value)
     if not text:
         return ""
-    if isinstance(value, (ast.List, ast.Tuple, ast.ListComp)):
-        whole = code.text(call)
+    whole = code.text(call)
+    if isinstance(value, (ast.List, ast.Tuple)) and is_constant(value):
         return f"make `{whole}` once, before the loop, or keep it as a buffer of the module" if whole else ""
+    if isinstance(value, (ast.List, ast.Tuple, ast.ListComp)):
+        return (
+            f"make `{whole}` once where its values stay the same; values that change go from pinned memory "
+            "with `non_blocking=True`"
+            if whole
+            else ""
+        )
     if not _is_number(value):
         return ""  # a name can hold a list as well as a number
     options = [f"{k.arg}={code.text(k.value)}" for k in call.keywords if k.arg in ("device", "dtype")]

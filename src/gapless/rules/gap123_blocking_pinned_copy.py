@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code, keyword, with_option
+from gapless.rules._code import Code, not_blocking, with_option
 from gapless.rules._places import below, in_library, own_code
 
 
@@ -70,7 +70,7 @@ class BlockingPinnedCopy(WaitRule):
 def _moved(code: Code) -> str:
     changes: list[tuple[ast.expr, str]] = []
     for call in code.calls("to", "cuda"):
-        if isinstance(call.func, ast.Attribute) and keyword(call, "non_blocking") is None:
+        if isinstance(call.func, ast.Attribute) and not not_blocking(call):
             changes.append((call, with_option(code, call, "non_blocking=True")))
     if not changes or not all(new for _, new in changes):
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import Code
+from gapless.rules._code import Code, is_constant
 from gapless.rules._places import in_library, operator, own_code
 
 
@@ -68,8 +68,9 @@ def _sliced(code: Code) -> str:
         position = ast.literal_eval(lists[0].elts[0])
     except ValueError:
         return ""
-    if not isinstance(position, int):
-        return ""
+    others = [part for part in _index_parts(inside[0]) if part is not lists[0]]
+    if type(position) is not int or not all(isinstance(part, (ast.Slice, ast.Constant)) for part in others):
+        return ""  # beside another index a list of one number is not a slice
     found, whole = inside[0], code.text(inside[0])
     start, end = lists[0].col_offset - found.col_offset, (lists[0].end_col_offset or 0) - found.col_offset
     if not whole or not whole.isascii():
@@ -84,10 +85,10 @@ def _index_parts(node: ast.Subscript) -> list[ast.expr]:
 
 def _made(code: Code) -> str:
     found = code.only_subscript()
-    owner, index = (code.text(found.value), code.text(found.slice)) if found is not None else ("", "")
+    owner, index = (code.primary(found.value), code.text(found.slice)) if found is not None else ("", "")
     if found is None or not owner or not index:
         return ""
-    if isinstance(found.slice, ast.List):
+    if isinstance(found.slice, ast.List) and is_constant(found.slice):
         return f"make the index once, before the loop: `torch.tensor({index}, device={owner}.device)`"
     if isinstance(found.slice, (ast.Name, ast.Attribute)):
         return f"make `{index}` on the GPU of `{owner}`, where it is created: `device={owner}.device`"

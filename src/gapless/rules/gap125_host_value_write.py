@@ -60,13 +60,16 @@ class HostValueWrite(WaitRule):
         if code is None or written is None:
             return in_library(site, self.advice)
         target, value = written
-        owner, index, number = code.text(target.value), code.text(target.slice), code.text(value)
+        owner, index, number = code.primary(target.value), code.text(target.slice), code.text(value)
         if not owner or not index or not number:
             return self.advice
         if operator(site) == "copy_":
             return f"`{owner}[{index}].fill_({number})` passes the number to the kernel"
         if isinstance(target.slice, (ast.Name, ast.Attribute)):
-            return f"`{owner}.index_fill_(0, {index}, {number})` passes the number to the kernel"
+            return (
+                f"`{owner}.index_fill_(0, {index}, {number})` passes the number to the kernel "
+                f"(`{owner}.masked_fill_({index}, {number})` where `{index}` is a mask)"
+            )
         made = f"torch.full((), {number}, dtype={owner}.dtype, device={owner}.device)"
         return f"write a value that is on the GPU: `{made}`"
 

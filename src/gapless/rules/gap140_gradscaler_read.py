@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import below
+from gapless.rules._places import below, deciding_frame
 
 _FILES = ("torch/amp/grad_scaler.py", "torch/distributed/fsdp/sharded_grad_scaler.py")
 
@@ -43,8 +43,8 @@ class GradScalerRead(WaitRule):
         scaler.update()
         optimizer.zero_grad()
     ```
-    A fused optimizer (`Adam`, `AdamW`, `SGD`, `Adagrad`) takes the flag as a tensor and skips the step on
-    the GPU. On GPUs that have bfloat16, autocast to it needs no scaler at all.
+    A fused optimizer (`Adam`, `AdamW`, `SGD`) takes the flag as a tensor and skips the step on the GPU; most
+    others have no such form. On GPUs that have bfloat16, autocast to it needs no scaler at all.
 
     ## When it is fine
     Where the step is long beside the optimizer: the gap is the time to launch the optimizer's first
@@ -55,20 +55,46 @@ class GradScalerRead(WaitRule):
     name = "gradscaler-read"
     priority = 100
     advice = (
-        "give the optimizer `fused=True`: it takes the overflow flag as a tensor and skips the step on "
-        "the GPU; autocast to bfloat16 needs no scaler at all"
+        "an optimizer with `fused=True` (Adam, AdamW and SGD have it) takes the overflow flag as a tensor "
+        "and skips the step on the GPU; autocast to bfloat16 needs no scaler at all"
     )
-    change = "give the optimizer `fused=True`"
+    change = "use an optimizer with `fused=True`, or bfloat16"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism == "read" and any(
-            below(site, "torch", file=file) and not below(site, "torch", "state_dict", file)
-            for file in _FILES
+        frame = deciding_frame(site)  # what the optimizer reads below the scaler is the optimizer's doing
+        return (
+            site.mechanism == "read"
+            and frame is not None
+            and frame.file.replace("\\", "/").endswith(_FILES)
+            and not frame.function.endswith("state_dict")
         )
 
     def remedy(self, site: Site) -> str:
-        if any(below(site, "torch", "get_scale", file) for file in _FILES):
+        if _asks_for_the_scale(site):
             return (
                 "read the scale only where it is logged, every N steps (`get_scale()` copies it to the CPU)"
             )
+        name, _, form = site.detail.partition(", ")
+        if form:
+            return (
+                f"give {name} `fused=True`: it takes the overflow flag as a tensor and skips the step on the "
+                "GPU; autocast to bfloat16 needs no scaler at all"
+            )
+        if name:
+            return (
+                f"{name} has no form that skips the step on the GPU (Adam, AdamW and SGD have, with "
+                "`fused=True`): autocast to bfloat16 needs no scaler at all"
+            )
         return self.advice
+
+    def known_change(self, site: Site) -> str:
+        if _asks_for_the_scale(site):
+            return "call `get_scale()` every N steps"
+        name, _, form = site.detail.partition(", ")
+        if not name:
+            return ""
+        return f"give {name} `fused=True`" if form else "autocast to bfloat16, without a scaler"
+
+
+def _asks_for_the_scale(site: Site) -> bool:
+    return any(below(site, "torch", "get_scale", file) for file in _FILES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._code import keyword
+from gapless.rules._code import keyword, with_option
 from gapless.rules._places import below, names, user_code
 
 _FILE = "torch/distributions/"
@@ -56,10 +56,11 @@ class DistributionsValidateArgs(WaitRule):
         made = (
             [c for c in code.calls(*_MADE) if keyword(c, "validate_args") is None] if code is not None else []
         )
-        whole = code.text(made[0]) if code is not None and len(made) == 1 else ""
-        if not whole.endswith(")") or not below(site, "torch", "__init__", _FILE):
+        option = "validate_args=False"
+        whole = with_option(code, made[0], option) if code is not None and len(made) == 1 else ""
+        if not whole or not below(site, "torch", "__init__", _FILE):
             return self.advice
-        return f"turn its checks off: `{whole[:-1].rstrip().rstrip(',')}, validate_args=False)`"
+        return f"turn its checks off: `{whole}`"
 
 
 _MADE = (

@@ -12,8 +12,8 @@ _RESULTS = {
     "cholesky": ("cholesky_ex", ".L"),
     "inv": ("inv_ex", ".inverse"),
     "solve": ("solve_ex", ".result"),
-    "lu_factor": ("lu_factor_ex", ""),
-    "ldl_factor": ("ldl_factor_ex", ""),
+    "lu_factor": ("lu_factor_ex", "[:2]"),
+    "ldl_factor": ("ldl_factor_ex", "[:2]"),
 }
 
 

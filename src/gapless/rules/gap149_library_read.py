@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from gapless.model import Site, WaitRule
+from gapless.model import Site, SourceLine, WaitRule
 from gapless.rules._places import deciding_frame, operator, short_path
 
-_KNOWN = {
-    ("transformers", "transformers/trainer.py"): (
-        "`TrainingArguments(logging_steps=N)` sets how often the Trainer reads its loss"
+_KNOWN = (
+    (
+        "transformers",
+        "transformers/trainer.py",
+        "log",
+        "`TrainingArguments(logging_steps=N)` sets how often the Trainer reads its loss",
     ),
-    ("transformers", "transformers/generation/"): (
+    (
+        "transformers",
+        "transformers/generation/",
+        "finished",
         "generation asks after each token whether every sequence has ended; a loop of your own over a "
-        "fixed number of tokens avoids it"
+        "fixed number of tokens avoids it",
     ),
-    ("torch", "torch/optim/swa_utils.py"): (
+    (
+        "torch",
+        "torch/optim/swa_utils.py",
+        "",
         "it reads or copies its count of updates: keep a `copy.deepcopy(model)` and update it with "
-        "`kept.lerp_(new, 1 - decay)`"
+        "`kept.lerp_(new, 1 - decay)`",
     ),
-}
+)
+"""What is known of a library's file, where the line that reads or a function around it has a word in it."""
 
 
 class LibraryRead(WaitRule):
@@ -74,13 +84,20 @@ class LibraryRead(WaitRule):
         frame = deciding_frame(site)
         if frame is None:
             return self.advice
-        file = frame.file.replace("\\", "/")
-        for (library, part), advice in _KNOWN.items():
-            if frame.library == library and part in file:
-                return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {advice}"
-        return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {self.advice}"
+        advice = _known(site, frame) or self.advice
+        return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {advice}"
 
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)
-        logs = frame is not None and "transformers/trainer.py" in frame.file.replace("\\", "/")
-        return "`TrainingArguments(logging_steps=N)`" if logs else ""
+        known = _known(site, frame) if frame is not None else ""
+        return "`TrainingArguments(logging_steps=N)`" if "logging_steps" in known else ""
+
+
+def _known(site: Site, frame: SourceLine) -> str:
+    """Advice for a line of a library that is known to read what it says."""
+    file = frame.file.replace("\\", "/")
+    told = " ".join((frame.code, *(one.function for one in site.library_frames))).lower()
+    for library, part, word, advice in _KNOWN:
+        if frame.library == library and part in file and word in told:
+            return advice
+    return ""

@@ -45,7 +45,10 @@ class OptimizerRead(WaitRule):
     code = "GAP151"
     name = "optimizer-read"
     priority = 100
-    advice = "keep the learning rate a Python number, or use `capturable=True` or `fused=True` with a tensor"
+    advice = (
+        "keep the learning rate a Python number; where it must be a tensor, give the optimizer "
+        "`capturable=True` or `fused=True`, if it has one of them"
+    )
     change = "keep the learning rate a Python number"
 
     def matches(self, site: Site) -> bool:

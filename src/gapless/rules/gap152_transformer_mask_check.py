@@ -49,7 +49,15 @@ class TransformerMaskCheck(WaitRule):
     )
     change = "tell the transformer `is_causal=`"
 
+    def known_change(self, site: Site) -> str:
+        return "`enable_nested_tensor=False` in the encoder" if _of_padding(site) else ""
+
     def matches(self, site: Site) -> bool:
-        if "_nested_tensor_from_mask_left_aligned" in names(site):
+        if _of_padding(site):
             return True
         return site.mechanism in ("read", "size", "values") and below(site, "torch", file=_FILE)
+
+
+def _of_padding(site: Site) -> bool:
+    """Whether the encoder asks if all padding stands at the end."""
+    return "_nested_tensor_from_mask_left_aligned" in names(site)

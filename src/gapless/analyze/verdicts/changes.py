@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gapless.model import Change, Finding, WaitRule
+from gapless.model import NOTHING, Change, Finding, WaitRule
 from gapless.model.verdict import Unit
 from gapless.rules import rule
 
@@ -44,6 +44,8 @@ def changes(
     for position, saving in savings:
         one = findings[position]
         what = action(one)
+        if what.startswith(NOTHING):
+            continue
         file = one.line.file if one.line is not None else one.place
         draft = drafts.setdefault((what, file), _Draft(what))
         draft.members.append(position)
