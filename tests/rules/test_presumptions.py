@@ -11,6 +11,7 @@ import io
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +22,7 @@ import gapless
 from gapless.analyze import report
 from gapless.analyze.loop import in_a_loop
 from gapless.emulate.fused_form import fused_form
-from gapless.model import FINE, NOTHING, Site, SourceLine
+from gapless.model import FINE, NOTHING, Session, Site, SourceLine
 from gapless.rules import match
 from gapless.rules._code import read
 
@@ -237,13 +238,27 @@ final = loss.item()
 UNTRAINED = "import torch\nmodel = torch.nn.Linear(4, 4).cuda()\nprint(model.weight.sum().item())\n"
 
 
+def as_a_script(session: Session) -> Session:
+    """`session` without the frames of the tests that called the script, which have loops of their own."""
+
+    def cut(stack: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
+        top = next(n for n, frame in enumerate(stack) if frame.function == "<module>")
+        return stack[: top + 1]
+
+    return msgspec.structs.replace(
+        session,
+        sites=tuple(msgspec.structs.replace(one, stack=cut(one.stack)) for one in session.sites),
+        marks=tuple(msgspec.structs.replace(one, stack=cut(one.stack)) for one in session.marks),
+    )
+
+
 def findings(text: str, folder: Path) -> dict[int, tuple[str, str]]:
     """Remedy and change by line."""
     path = folder / "train.py"
     path.write_text(text)
     with gapless.emulate() as emulation, contextlib.redirect_stdout(io.StringIO()):
         exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
-    found = report(emulation.session)
+    found = report(as_a_script(emulation.session))
     changes = {one.what for one in found.verdict.do_first}
     assert not any(what.startswith(NOTHING) for what in changes)
     return {one.line.line: (one.remedy, one.change) for one in found.findings if one.line is not None}
