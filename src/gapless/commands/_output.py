@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gapless.errors import GaplessError, UsageError
 from gapless.model import Report
-from gapless.render import ALONE, Style, formats, together
+from gapless.render import Style, alone, formats, together
 from gapless.render._brief import plain
 
 _PIPED_WIDTH = 80
@@ -115,7 +115,7 @@ class Shown:
     @property
     def alone(self) -> bool:
         """Whether nothing else may stand where the report goes."""
-        return self.form in ALONE
+        return alone(self.form)
 
     @property
     def lead(self) -> str:

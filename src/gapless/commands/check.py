@@ -149,8 +149,8 @@ class Wishes:
 def command(script: tuple[str, ...], module: str | None, fail_on: str, **options: object) -> int:
     """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the host wait for it.
 
-    No GPU is needed. Options come before SCRIPT; everything after it is the script's. With -f html, sarif,
-    junit and markdown, what the script writes to standard output goes to standard error.
+    No GPU is needed. Options come before SCRIPT; everything after it is the script's. With -f of a whole
+    document, such as html or sarif, what the script writes to standard output goes to standard error.
 
     \b
     Examples:

@@ -1,4 +1,10 @@
-"""One file per output format. A module here that has a `render` function is a format by its name."""
+"""One file per output format. A module here is a format by its name; every command offers it.
+
+It has ``render(report, style) -> str``, and may say more of itself: ``together(reports, style) -> str`` makes
+one document of several reports; ``SUMMARIZED = True`` shows the summary that precedes several runs, for which
+programs have no use; ``BETWEEN`` is what parts reports that come one after the other; ``BESIDE = True`` lets
+it stand behind what a script prints. Any other is a whole document: nothing else may stand in its file.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from functools import cache
+from types import ModuleType
 
 from gapless.errors import UsageError
 from gapless.model import Report
@@ -14,10 +21,7 @@ from gapless.render._style import Style
 Render = Callable[[Report, Style], str]
 """A report as text, ending with a line break."""
 
-ALONE = ("csv", "html", "junit", "markdown", "sarif")
-"""Formats that are whole documents: nothing else may stand in the file that they go to."""
-
-__all__ = ["ALONE", "Render", "Style", "formats", "renderer", "together"]
+__all__ = ["Render", "Style", "alone", "formats", "renderer", "together"]
 
 
 @cache
@@ -32,26 +36,35 @@ def renderer(name: str) -> Render:
     Raises:
         UsageError: there is none of that name.
     """
+    render: Render = _module(name).render
+    return render
+
+
+def alone(name: str) -> bool:
+    """Whether the format `name` is a whole document.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    return not getattr(_module(name), "BESIDE", False)
+
+
+def _module(name: str) -> ModuleType:
     if name not in formats():
         raise UsageError(f"no format {name!r}: there are {', '.join(formats())}")
-    render: Render = importlib.import_module(f"{__name__}.{name}").render
-    return render
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def together(name: str, reports: Sequence[Report], style: Style) -> str:
     """Several reports in the format `name`: one after the other, or one document where the format says so.
 
-    A module says so by a function `together(reports, style) -> str`, and by ``SUMMARIZED = True`` that it
-    shows the summary that precedes several runs; other formats are for programs, which have no use for it.
-
     Raises:
         UsageError: there is no such format.
     """
-    render = renderer(name)
-    module = importlib.import_module(f"{__name__}.{name}")
+    module = _module(name)
     if not getattr(module, "SUMMARIZED", False):
         reports = [one for one in reports if one.kind != "runs"]
     if hasattr(module, "together"):
         text: str = module.together(reports, style)
         return text
-    return ("\n" if name in ("text", "markdown") else "").join(render(one, style) for one in reports)
+    return str(getattr(module, "BETWEEN", "")).join(module.render(one, style) for one in reports)

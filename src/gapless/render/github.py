@@ -8,6 +8,7 @@ from gapless.model import Finding, Report
 from gapless.render import _brief as brief
 from gapless.render._style import Style
 
+BESIDE = True
 _COMMANDS = {"warning": "warning", "note": "notice"}
 
 

@@ -14,6 +14,7 @@ import msgspec
 from gapless.model import Report
 from gapless.render._style import Style
 
+BESIDE = True
 FORMAT = "gapless-report"
 VERSION = 2
 _BEYOND = re.compile(r"[^ -~\n]")

@@ -13,6 +13,7 @@ from gapless.render._style import Style
 
 SUMMARIZED = True
 """Several reports begin with a summary of all."""
+BETWEEN = "\n"
 _ROWS = 50
 """Findings in the table. A comment on GitHub holds 65,536 characters."""
 _UNFOLDABLE = 20

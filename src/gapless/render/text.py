@@ -17,6 +17,8 @@ from gapless.render._verdict import verdict
 
 SUMMARIZED = True
 """Several reports begin with a summary of all."""
+BETWEEN = "\n"
+BESIDE = True
 _MANY = 20
 """More findings than this are named by number alone, unless everything is unfolded."""
 _MATTERS = 0.005

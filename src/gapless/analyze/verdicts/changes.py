@@ -59,7 +59,7 @@ def changes(
     for draft in sorted(worth, key=lambda one: -one.saving)[:MOST]:
         if before <= 0:  # those before it leave nothing
             break
-        after = max(before - draft.saving, 0.0)
+        after = max(round(before - draft.saving, 6), 0.0)  # what sums of fractions leave is nothing
         made.append(_change(draft, findings, before, after, bound, unit))
         before = after
     return tuple(made)
