@@ -89,7 +89,10 @@ def write(stream: TextIO | None, text: str) -> None:
         with suppress(Exception):  # the script may have closed or replaced it
             earlier.flush()
     try:
-        stream.write(text)
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:  # a page, which says itself that it is UTF-8, whatever the terminal speaks
+            stream.buffer.write(text.encode("utf-8", "backslashreplace"))
         stream.flush()
     except BrokenPipeError:  # whoever read it has left
         _turn_away(stream)
