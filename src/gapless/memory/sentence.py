@@ -120,8 +120,10 @@ def _room(lack: OutOfMemory) -> str:
     held = f"{binary_size(lack.allocated)} of {binary_size(lack.reserved)} reserved were in use"
     if not lack.unusable:
         return held
-    rest = f"{held}; {binary_size(lack.unusable)} were free and could not serve it"
-    return rest + (f": in pieces of {binary_size(lack.largest)} at most" if lack.largest else "")
+    free, asked = f"{held}; {binary_size(lack.unusable)} were free", binary_size(lack.asked)
+    if not lack.largest:
+        return f"{free} and could not serve {asked}"
+    return f"{free}, in pieces too small for {asked} ({binary_size(lack.largest)} at most)"
 
 
 def _holders(report: MemoryReport) -> str:
