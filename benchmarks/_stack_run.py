@@ -1,0 +1,110 @@
+"""Runs a script of `stacks/` in this process, under Gapless or plainly on the CPU, and writes when its optimizers
+stepped.
+
+`python _stack_run.py TIMES check OPTIONS… SCRIPT` or `python _stack_run.py TIMES plain SCRIPT`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import json
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+STEPS = 12
+"""As many as `gapless check` looks at, the two that warm up included."""
+
+
+class After:
+    """Does something with a module once it has been imported, or before and after."""
+
+    def __init__(self, name: str, after: Callable[[Any], None], before: Callable[[], None]) -> None:
+        self.name, self.after, self.before = name, after, before
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            sys.meta_path.remove(self)
+            self.before()
+            run(module)
+            self.after(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def timed(path: Path) -> None:
+    """Have the optimizers' steps written to `path`, in seconds of a clock."""
+    stepped: list[float] = []
+
+    def registered(module: Any) -> None:
+        module.register_optimizer_step_post_hook(lambda *_: stepped.append(time.perf_counter()))
+
+    sys.meta_path.insert(0, After("torch.optim.optimizer", registered, lambda: None))
+    atexit.register(lambda: path.write_text(json.dumps(stepped[:STEPS])))
+
+
+def with_nms() -> None:
+    """Let a torchvision that is built for CUDA be imported beside a torch for the CPU: `nms` in plain torch.
+
+    Under Gapless this is not needed: it has its own.
+    """
+    libraries: list[Any] = []
+
+    def define() -> None:
+        import torch
+
+        libraries.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            libraries[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+    def implement(module: Any) -> None:
+        if not module.extension._has_ops():
+            module.extension._has_ops = lambda: True
+            libraries[0].impl("nms", _nms, "CPU")
+
+    sys.meta_path.insert(0, After("torchvision", implement, define))
+
+
+def _nms(boxes: Any, scores: Any, threshold: float) -> Any:
+    import torch
+
+    order, kept = scores.argsort(descending=True), []
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    while order.numel():
+        best, rest = order[0], order[1:]
+        kept.append(best)
+        top = torch.maximum(boxes[rest, :2], boxes[best, :2])
+        common = (torch.minimum(boxes[rest, 2:], boxes[best, 2:]) - top).clamp(min=0).prod(1)
+        order = rest[common / (areas[rest] + areas[best] - common) <= threshold]
+    return torch.stack(kept) if kept else order
+
+
+def main() -> None:
+    """Run what the command line says."""
+    times, how, *rest = sys.argv[1:]
+    timed(Path(times))
+    if how == "check":
+        from gapless.commands import main as gapless
+
+        sys.argv = ["gapless", "check", *rest]
+        raise SystemExit(gapless())
+    with_nms()
+    sys.argv = [rest[0], "cpu"]
+    sys.path[0] = str(Path(rest[0]).resolve().parent)
+    runpy.run_path(rest[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""TRL: direct preference optimisation, LoRA."""
+
+import tempfile
+
+import _tiny
+from datasets import Dataset
+from peft import LoraConfig
+from trl import DPOConfig, DPOTrainer
+
+first, second = _tiny.sentences(64, 5), _tiny.sentences(128, 5)[64:]
+data = Dataset.from_dict({"prompt": _tiny.sentences(64, 3), "chosen": first, "rejected": second})
+with tempfile.TemporaryDirectory() as folder:
+    trainer = DPOTrainer(
+        model=_tiny.llama(),
+        args=DPOConfig(
+            output_dir=folder,
+            max_steps=13,
+            per_device_train_batch_size=2,
+            bf16=True,
+            logging_steps=5,
+            report_to="none",
+            use_cpu=_tiny.device() == "cpu",
+        ),
+        train_dataset=data,
+        processing_class=_tiny.tokenizer(),
+        peft_config=LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"]),
+    )
+    trainer.train()
