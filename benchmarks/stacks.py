@@ -70,13 +70,18 @@ def run(script: Path) -> dict[str, Any]:
     options = ["-q", "--no-loader", "-f", "json", *ALL_STEPS.get(script.stem, [])]
     done, result["emulated"] = started(script, "check", *options, str(script))
     try:
-        report = json.loads(done[done.index("{") :])
-    except (json.JSONDecodeError, ValueError):
+        report = json.loads(done[done.index('{"format"') :])  # what the script itself prints comes before
+    except ValueError:
         report = {}
     result["ending"] = report.get("ending") or {"how": "no report", "status": 1, "message": done[-300:]}
     result["steps"] = report.get("steps") or {}
     result["phases"] = [(one["name"], one["waits"]) for one in report.get("phases", []) if "waits" in one]
     result["unknown"] = report.get("unknown") or []
+    result["places"] = [
+        [one["code"], one["frequency"]["per_step"], one["sites"][0]["operator"], str(one["sites"][0]["stack"][0])]
+        for one in report.get("findings", [])
+        if one["frequency"]["per_step"]
+    ]
     if script.stem not in ON_GPU_ONLY:
         result["plain"] = started(script, "plain", str(script))[1]
     return result
@@ -124,14 +129,14 @@ def row(script: Path, result: dict[str, Any]) -> list[object]:
     """A line of the sheet."""
     steps, ending = result["steps"], result["ending"]
     reached = steps.get("steady", 0) + 2 >= 10 and ending["how"] != "no report" and not ending["status"]
-    waits = f"{steps['least']}" if steps.get("least") == steps.get("most") else f"{steps['least']} to {steps['most']}"
+    least, most = steps.get("least"), steps.get("most")
     known = ", ".join(f"{name} {number}" for name, number in result["versions"].items()) or "torch alone"
     emulated, plain = result["emulated"], result.get("plain")
     return [
         f"`{script.name}`",
         known,
         "yes" if reached else f"**no**: {ending.get('message') or ending['how']}",
-        waits if steps else "–",
+        "–" if least is None else f"{least}" if least == most else f"{least} to {most}",
         by_hand(script, steps),
         f"{emulated * 1e3:.0f} ms" if emulated else "–",
         f"{plain * 1e3:.0f} ms" if plain else ON_GPU_ONLY.get(script.stem, "–"),
@@ -145,8 +150,9 @@ def by_hand(script: Path, steps: dict[str, Any]) -> str:
     if said is None:
         return "not yet"
     least, most = int(said[1]), int(said[2] or said[1])
-    same = steps and (steps["least"], steps["most"]) == (least, most)
-    return "yes, the same" if same else f"**{said[1]}{f' to {said[2]}' if said[2] else ''}**"
+    if (steps.get("least"), steps.get("most")) == (least, most):
+        return "yes, the same"
+    return f"**{least}**" if least == most else f"**{least} to {most}**"
 
 
 def sheet() -> str:

@@ -1,4 +1,6 @@
 """PPO in one file, in cleanrl's way: rollouts kept on the device, minibatches, clipped losses."""
+# By hand: 8 in each step: five tensors indexed with a NumPy array, two checks of the distribution, the clip
+# fraction.
 
 import _tiny
 import gymnasium as gym

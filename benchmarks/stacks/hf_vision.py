@@ -1,4 +1,6 @@
 """Hugging Face Trainer: a vision transformer on images, bf16."""
+# By hand: 4 to 6 in each step: two pinned copies that block, isnan and isinf of the loss; every fifth step
+# loss and norm logged.
 
 import tempfile
 

@@ -1,4 +1,7 @@
 """Liger's kernels under Hugging Face Trainer."""
+# By hand: 9 to 11 in each step: three pinned copies that block, a mask check, the number of targets read,
+# `torch.equal` with a `torch.tensor(1.0)` made for it in backward, isnan and isinf; every fifth step loss and
+# norm logged.
 
 import tempfile
 

@@ -1,4 +1,6 @@
 """Lightning: the FSDP strategy on one device, activation checkpointing."""
+# By hand: 3 in each step: a copy of the batch, the logged loss read for the progress bar at the batch's end
+# and when it is drawn.
 
 import lightning as L
 import torch

@@ -1,4 +1,5 @@
 """open_clip: contrastive training of a small ViT and text tower with its loss, bf16."""
+# By hand: 2 to 3 in each step: two copies that are not from pinned memory; every fifth step the loss.
 
 import _tiny
 import open_clip

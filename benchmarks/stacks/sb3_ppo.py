@@ -1,4 +1,6 @@
 """Stable-Baselines3: PPO on CartPole."""
+# By hand: 13 in each step: six arrays to the GPU, two checks of the distribution, the divergence to the CPU,
+# four losses and fractions read.
 
 import _tiny
 from stable_baselines3 import PPO

@@ -1,4 +1,5 @@
 """timm: its optimizer, schedule, mixup, EMA and scaler around a small convolutional network, as its train.py does."""
+# By hand: 2 in each step: the loss, the scaler's overflow flag.
 
 import _tiny
 import torch
