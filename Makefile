@@ -36,6 +36,9 @@ docs: $(VENV)/.docs-ready
 versions: $(VENV)/.demo-ready
 	$(BIN)/python benchmarks/versions.py $(ONLY)
 
+stacks: $(VENV)/.demo-ready
+	$(BIN)/python benchmarks/stacks.py $(ONLY)
+
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -1,5 +1,4 @@
-"""Runs a script of `stacks/` in this process, under Gapless or plainly on the CPU, and writes when its optimizers
-stepped.
+"""Runs a script of `stacks/`, under Gapless or plainly on the CPU, and writes when its optimizers stepped.
 
 `python _stack_run.py TIMES check OPTIONS… SCRIPT` or `python _stack_run.py TIMES plain SCRIPT`.
 """

@@ -1,8 +1,8 @@
-"""Today's training stacks as their documentation starts them, each under `gapless check` and plainly on the CPU.
+"""Today's training stacks as their documentation starts them, under `gapless check` and plainly on the CPU.
 
-Makes an environment in `build/stacks` on top of the running one, whose torch is used, and runs each script of
-`stacks/` there, offline, with tiny models made in code. How each went is kept, and the sheet is written of all
-that are there, so it can be run in pieces: `python benchmarks/stacks.py trl_sft detr`.
+Makes an environment in `build/stacks` on top of the running one, whose torch is used, and runs each script
+of `stacks/` there, offline, with tiny models made in code. How each went is kept, and the sheet is written of
+all that are there, so it can be run in pieces: `python benchmarks/stacks.py trl_sft detr`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ PYTHON = FOLDER / "environment" / "bin" / "python"
 RESULTS = FOLDER / "results"
 
 PACKAGES = (
-    "datasets", "diffusers", "gymnasium", "open-clip-torch", "peft", "stable-baselines3", "timm",
-    "torch-geometric", "transformers", "trl", "accelerate", "lightning", "torchmetrics",
-    "einops", "hjson", "ninja", "py-cpuinfo", "pyvers", "orjson", "iopath", "pyre-extensions", "msgpack",
+    "accelerate", "datasets", "diffusers", "gymnasium", "lightning", "open-clip-torch", "peft",
+    "stable-baselines3", "timm", "torch-geometric", "torchmetrics", "transformers", "trl",
+    "einops", "hjson", "iopath", "msgpack", "ninja", "orjson", "py-cpuinfo", "pyre-extensions", "pyvers",
 )  # fmt: skip
+"""The stacks, and what those of `ALONE` need."""
 ALONE = (
     "deepspeed", "fbgemm-gpu-cpu==1.8.*", "liger-kernel", "opencv-python-headless", "polars",
-    "polars-runtime-32", "tensordict", "torchrec==1.8.*", "torchvision==0.28.0", "triton==3.7.1", "ultralytics",
-    "ultralytics-thop",
+    "polars-runtime-32", "tensordict", "torchrec==1.8.*", "torchvision==0.28.0", "triton==3.7.1",
+    "ultralytics", "ultralytics-thop",
 )  # fmt: skip
-"""These ask for another torch, or for much that a small run does without; they come without what they ask for."""
+"""These ask for another torch, or for much that a small run does without: they come alone."""
 
 ALL_STEPS = {"optimizers": ["--steps", "all"]}
 ON_GPU_ONLY = {"lightning_fsdp": "Lightning's FSDP strategy wants a GPU"}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "YOLO_OFFLINE": "true", "WANDB_MODE": "off"}
 SECONDS = 300
-BY_HAND = re.compile(r"^# By hand: (\d+)(?: to (\d+))? in each step(.*)$", re.MULTILINE)
-NAMES = {"torch", "gapless"}
+BY_HAND = re.compile(r"^# By hand: (\d+)(?: to (\d+))? in each step: (.*\n(?:# .*\n)*)", re.MULTILINE)
 
 
 def make() -> None:
@@ -50,12 +51,13 @@ def make() -> None:
     made = FOLDER / "made"
     if made.exists():
         return
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(PYTHON.parents[1])], check=True)
-    beside = next((PYTHON.parents[1] / "lib").glob("python*/site-packages"))
-    (beside / "below.pth").write_text(sysconfig.get_path("purelib") + "\n")
     import torch
 
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    folder = PYTHON.parents[1]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)], check=True)
+    beside = next((folder / "lib").glob("python*/site-packages"))
+    (beside / "below.pth").write_text(sysconfig.get_path("purelib") + "\n")
     limits = FOLDER / "constraints.txt"
     limits.write_text(f"torch=={torch.__version__.partition('+')[0]}\ntorchvision==0.28.0\n")
     pip = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", str(limits)]
@@ -68,20 +70,14 @@ def run(script: Path) -> dict[str, Any]:
     """Check a script, run it plainly, and say how both went."""
     result: dict[str, Any] = {"commit": _sheet.commit(), "versions": versions(script)}
     options = ["-q", "--no-loader", "-f", "json", *ALL_STEPS.get(script.stem, [])]
-    done, result["emulated"] = started(script, "check", *options, str(script))
+    printed, result["emulated"] = started(script, "check", *options, str(script))
     try:
-        report = json.loads(done[done.index('{"format"') :])  # what the script itself prints comes before
+        report = json.loads(printed[printed.index('{"format"') :])  # what the script prints comes before
     except ValueError:
         report = {}
-    result["ending"] = report.get("ending") or {"how": "no report", "status": 1, "message": done[-300:]}
+    result["ending"] = report.get("ending") or {"how": "no report", "status": 1, "message": ""}
     result["steps"] = report.get("steps") or {}
-    result["phases"] = [(one["name"], one["waits"]) for one in report.get("phases", []) if "waits" in one]
     result["unknown"] = report.get("unknown") or []
-    result["places"] = [
-        [one["code"], one["frequency"]["per_step"], one["sites"][0]["operator"], str(one["sites"][0]["stack"][0])]
-        for one in report.get("findings", [])
-        if one["frequency"]["per_step"]
-    ]
     if script.stem not in ON_GPU_ONLY:
         result["plain"] = started(script, "plain", str(script))[1]
     return result
@@ -92,16 +88,20 @@ def started(script: Path, how: str, *words: str) -> tuple[str, float | None]:
     times = FOLDER / "times.json"
     times.unlink(missing_ok=True)
     paths = os.pathsep.join((str(ROOT / "src"), str(SCRIPTS)))
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "YOLO_OFFLINE": "true", "WANDB_MODE": "off"}
-    environment = {**os.environ, **offline, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    log = RESULTS / f"{script.stem}.{how}.txt"
+    environment = {**os.environ, **OFFLINE, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [str(PYTHON), str(_sheet.HERE / "_stack_run.py"), str(times), how, *words]
-    with log.open("w") as errors:
+    with (RESULTS / f"{script.stem}.{how}.txt").open("w") as errors:
         try:
             done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, check=False, timeout=SECONDS,
-                cwd=FOLDER, env=environment,
-            )  # fmt: skip
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                check=False,
+                timeout=SECONDS,
+                cwd=FOLDER,
+                env=environment,
+            )
         except subprocess.TimeoutExpired:
             return "", None
     stepped = json.loads(times.read_text()) if times.exists() else []
@@ -109,17 +109,20 @@ def started(script: Path, how: str, *words: str) -> tuple[str, float | None]:
 
 
 def versions(script: Path) -> dict[str, str]:
-    """Of each package that the script imports."""
-    tree = ast.parse(script.read_text())
-    found = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    found |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    if "_deepspeed" in found:
-        found |= {"deepspeed"}
-    tops = sorted({name.partition(".")[0] for name in found} - sys.stdlib_module_names - NAMES)
+    """Of each package that the script, or what it shares with others, imports."""
+    found: set[str] = set()
+    for text in (script.read_text(), *(one.read_text() for one in SCRIPTS.glob("_deepspeed.py"))):
+        if found and "_deepspeed" not in found:
+            break
+        nodes = list(ast.walk(ast.parse(text)))
+        found |= {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+        found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    tops = sorted({name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"torch"})
     code = (
-        "import json, sys; from importlib.metadata import packages_distributions as of, version\n"
-        "known = of()\n"
-        "print(json.dumps({known[name][0]: version(known[name][0]) for name in sys.argv[1:] if name in known}))"
+        "import json, sys; from importlib.metadata import packages_distributions, version\n"
+        "known = packages_distributions()\n"
+        "names = [known[name][0] for name in sys.argv[1:] if name in known]\n"
+        "print(json.dumps({name: version(name) for name in names}))"
     )
     said = subprocess.run([str(PYTHON), "-c", code, *tops], capture_output=True, text=True, check=True)
     return json.loads(said.stdout)
@@ -128,52 +131,66 @@ def versions(script: Path) -> dict[str, str]:
 def row(script: Path, result: dict[str, Any]) -> list[object]:
     """A line of the sheet."""
     steps, ending = result["steps"], result["ending"]
-    reached = steps.get("steady", 0) + 2 >= 10 and ending["how"] != "no report" and not ending["status"]
+    reached = steps.get("seen", 0) >= 10 and not ending["status"]
     least, most = steps.get("least"), steps.get("most")
-    known = ", ".join(f"{name} {number}" for name, number in result["versions"].items()) or "torch alone"
     emulated, plain = result["emulated"], result.get("plain")
+    known = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     return [
         f"`{script.name}`",
-        known,
-        "yes" if reached else f"**no**: {ending.get('message') or ending['how']}",
+        known or "torch alone",
+        "yes" if reached else f"**no**: {ending['message'] or ending['how']}",
         "–" if least is None else f"{least}" if least == most else f"{least} to {most}",
-        by_hand(script, steps),
+        by_hand(script, least, most),
         f"{emulated * 1e3:.0f} ms" if emulated else "–",
         f"{plain * 1e3:.0f} ms" if plain else ON_GPU_ONLY.get(script.stem, "–"),
         f"{emulated / plain:.1f} ×" if emulated and plain else "–",
     ]
 
 
-def by_hand(script: Path, steps: dict[str, Any]) -> str:
-    """What the script's own comment says it waits for, and whether that was found."""
+def by_hand(script: Path, least: int | None, most: int | None) -> str:
+    """Whether what the script's own comment says it waits for was found."""
     said = BY_HAND.search(script.read_text())
     if said is None:
-        return "not yet"
-    least, most = int(said[1]), int(said[2] or said[1])
-    if (steps.get("least"), steps.get("most")) == (least, most):
-        return "yes, the same"
-    return f"**{least}**" if least == most else f"**{least} to {most}**"
+        return "not counted"
+    counted = (int(said[1]), int(said[2] or said[1]))
+    if counted == (least, most):
+        return "the same"
+    return f"**{said[1]}**" if said[2] is None else f"**{said[1]} to {said[2]}**"
+
+
+def remarks(script: Path, result: dict[str, Any]) -> list[str]:
+    """What was counted by hand, and what nobody knows."""
+    said = BY_HAND.search(script.read_text())
+    counted = " ".join(said[3].replace("\n# ", " ").split()) if said else ""
+    unknown = ", ".join(f"`{name}`" for name in result["unknown"])
+    return [
+        *([f"- `{script.name}`: {counted}\n"] if counted else []),
+        *([f"- `{script.name}`: whether these wait is not known: {unknown}.\n"] if unknown else []),
+    ]
 
 
 def sheet() -> str:
     """All that is known of the scripts."""
-    rows, counted = [], []
-    for script in sorted(SCRIPTS.glob("[!_]*.py")):
-        kept = RESULTS / f"{script.stem}.json"
-        if kept.exists():
-            rows.append(row(script, json.loads(kept.read_text())))
-            said = BY_HAND.search(script.read_text())
-            counted += [f"- `{script.name}`: {said[0][11:]}\n"] if said else []
-    reached, agreed = (sum(str(one[n]).startswith("yes") for one in rows) for n in (2, 4))
+    kept = [one for one in sorted(SCRIPTS.glob("[!_]*.py")) if (RESULTS / f"{one.stem}.json").exists()]
+    results = [(one, json.loads((RESULTS / f"{one.stem}.json").read_text())) for one in kept]
+    rows = [row(*one) for one in results]
+    commits = ", ".join(sorted({one["commit"] for _, one in results}))
     columns = ["script", "with", "reached step 10", "syncs in a step", "by hand", "emulated", "CPU", "ratio"]
     method = (
-        "each script once, under `gapless check` and plainly with `device=\"cpu\"`, one after the other on a machine "
-        "that others use too; times are from the end of the second optimizer step to that of the twelfth, by step, "
-        "start-up excluded; syncs counted by hand from the libraries' sources before they were compared"
+        'each script under `gapless check`, then plainly with `device="cpu"`, on a machine that others used '
+        "too; times are of a step, from the end of the second optimizer step to that of the twelfth; by hand: "
+        "each place of a report was held against the source of the library and of the operator on CUDA, and "
+        f"that source searched for others; commits of the runs: {commits}"
     )
     head = _sheet.header("Training stacks under `gapless check`", "make stacks", method)
-    total = f"{reached} of {len(rows)} reach step 10; {agreed} agree with a count by hand, {len(rows) - len(counted)} were not counted.\n\n"
-    return head + total + _sheet.table(columns, rows) + "\n## Counted by hand\n\n" + "".join(counted)
+    reached, agreed = sum(one[2] == "yes" for one in rows), sum(one[4] == "the same" for one in rows)
+    counted = sum(one[4] != "not counted" for one in rows)
+    total = (
+        f"{reached} of {len(rows)} reach step 10. Of {counted} whose syncs were counted by hand, "
+        f"{agreed} agree.\n\n"
+    )
+    notes = "".join(line for one in results for line in remarks(*one))
+    return f"{head}{total}{_sheet.table(columns, rows)}\n## Counted by hand\n\n{notes}"
 
 
 def main() -> None:
@@ -182,14 +199,17 @@ def main() -> None:
     parser.add_argument("scripts", nargs="*", help="names of scripts in stacks/; default: all")
     parser.add_argument("--only-sheet", action="store_true", help="write the sheet of what is known")
     wanted = parser.parse_args()
+    known = {one.stem: one for one in sorted(SCRIPTS.glob("[!_]*.py"))}
+    missing = ", ".join(sorted(set(wanted.scripts) - set(known)))
+    if missing:
+        parser.error(f"there is no {missing} in {SCRIPTS}")
     if not wanted.only_sheet:
         make()
         RESULTS.mkdir(exist_ok=True)
-        for script in sorted(SCRIPTS.glob("[!_]*.py")):
-            if not wanted.scripts or script.stem in wanted.scripts:
-                result = run(script)
-                (RESULTS / f"{script.stem}.json").write_text(json.dumps(result, indent=1))
-                print(" | ".join(map(str, row(script, result))), flush=True)
+        for name in wanted.scripts or known:
+            result = run(known[name])
+            (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1))
+            print(" | ".join(map(str, row(known[name], result))), flush=True)
     _sheet.write("stacks", sheet())
 
 

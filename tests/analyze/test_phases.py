@@ -61,6 +61,26 @@ def test_a_rollout_is_no_set_up():
     assert made.sentence == "1 sync in every step; 64 more at each rollout (every 16 steps)"
 
 
+@pytest.mark.parametrize(
+    ("function", "phase"),
+    [("collect_rollouts", "rollout"), ("evaluate_policy", "evaluation"), ("f", "evaluation")],
+)
+def test_a_library_s_rollout_in_evaluation_mode_is_no_evaluation(function: str, phase: str):
+    below = (library_line(7, "policies.py", "forward"), library_line(9, "on_policy.py", function))
+    run = Simulation()
+    for _ in range(6):
+        run.phase = "eval"
+        run.wait(5, 64, below)
+        run.phase = "train"
+        for _ in range(2):
+            run.wait(5)
+            run.mark("backward", 5)
+            run.step(5)
+    found = report(run.session(), read)
+    assert [(one.name, one.waits) for one in found.phases if one.waits] == [(phase, 64)]
+    assert found.steps.waits_per_step == 1
+
+
 def test_one_rollout_of_a_run_that_was_stopped_is_one():
     run = play(1, 12)
     found = told(run, ending=Ending(how="enough-steps"))

@@ -501,3 +501,16 @@ def test_in_backward_the_forward_line_is_read() -> None:
         forward=(user("loss = e[valid].mean()"),),
     )
     assert "`torch.where(valid, e, 0.0).sum() / valid.sum()`" in match(found).remedy(found)
+
+
+def test_what_an_optimizer_reads_of_its_own_is_not_the_learning_rate():
+    read = lib("torch/optim/optimizer.py", "_get_value")
+    asgd = lib("torch/optim/asgd.py", "_single_tensor_asgd")
+    adam = lib("torch/optim/adam.py", "_single_tensor_adam")
+    assert "ASGD(..., capturable=True)" in advice("optimizer.step()", read, asgd, **ITEM)
+    assert "learning rate" in advice("optimizer.step()", read, adam, **ITEM)
+
+
+def test_a_mask_that_a_library_fills_is_not_told_of_alpha():
+    filled = {"operator": "aten::masked_fill_", "mechanism": "read"}
+    assert "torch.where" in advice("engine.step()", lib("deepspeed/runtime/utils.py", "mask_nan"), **filled)

@@ -1,7 +1,8 @@
 """Phases: parts of a run that recur less often than steps do, told by where in the loops their waits lie.
 
 What lies in a loop around the training loop, and not in that one, recurs with each of its passes. An
-evaluation is told by the model's mode, or by the name of the function; a checkpoint by ``torch.save``.
+evaluation is told by the model's mode, or by the name of the function; a checkpoint by ``torch.save``. A
+rollout may be in evaluation mode: the name of its function tells it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Phases:
         self._steps = steps
         self._known = session.phases
         self._by_site = _by_site(session, steps, loops) if steps.seen else {}
+        self._rolls_out = [_rolls_out(site.stack) for site in session.sites]
         self._ticks: dict[str, set[int]] = {}
         for event in session.events:
             name = self.name(event)
@@ -67,7 +69,9 @@ class Phases:
 
     def name(self, event: Event) -> str:
         """The phase `event` is in; "" for training steps, set-up and what follows the last step."""
-        return EVALUATION if event.phase == "eval" else self._by_site.get(event.site, "")
+        if event.phase != "eval":
+            return self._by_site.get(event.site, "")
+        return ROLLOUT if self._rolls_out[event.site] else EVALUATION
 
     def recurrence(self, name: str) -> Recurrence:
         """How often the phase `name` was seen; never (`times` is 0) where no steps tell one from the next."""
@@ -172,6 +176,12 @@ def _saving(frame: SourceLine) -> bool:
     return bool(_SAVING.search(name)) or (
         frame.library == "torch" and frame.file.endswith("serialization.py")
     )
+
+
+def _rolls_out(stack: Stack) -> bool:
+    """Whether the innermost function that is a phase by its name is a rollout."""
+    told = (named(frame.function) for frame in stack)
+    return next((name for name in told if name in (EVALUATION, ROLLOUT)), "") == ROLLOUT
 
 
 def at_place(loop: Loop, line: int, looped: bool) -> str:

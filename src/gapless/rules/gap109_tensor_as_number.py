@@ -10,6 +10,9 @@ _TAKE_NUMBERS = {
     "fill", "fill_", "index_fill", "index_fill_", "linspace", "logspace", "masked_fill", "masked_fill_",
 }  # fmt: skip
 
+_MASKED = {"masked_fill", "masked_fill_"}
+_IN_A_MASK = "`masked_fill` reads a value that is a GPU tensor; `torch.where(mask, value, x)` does not"
+
 
 class TensorAsNumber(WaitRule):
     """A GPU tensor given to a parameter that takes a number: the operator reads it on the CPU.
@@ -65,7 +68,7 @@ class TensorAsNumber(WaitRule):
     def remedy(self, site: Site) -> str:
         code = own_code(site)
         if code is None:
-            return self.advice
+            return _IN_A_MASK if operator(site) in _MASKED else self.advice
         return _filled(code) or _scaled(code) or self.advice
 
 

@@ -13,7 +13,7 @@ class OptimizerRead(WaitRule):
     `ReduceLROnPlateau.step(loss)` and `LBFGS.step(closure)` turn the loss into a `float`. A learning rate
     that is a tensor on the GPU is read by optimizers that are neither fused nor capturable; so are step
     counts on the GPU, which a loaded checkpoint of a capturable optimizer can bring along. `Adafactor`
-    reads norms of its parameters.
+    reads norms of its parameters, and `ASGD` its own rates.
 
     ## Why it costs
     `optimizer.step()` follows backward: whatever it reads, the CPU waits for the whole step. Reads inside
@@ -70,6 +70,8 @@ class OptimizerRead(WaitRule):
             )
         if below(site, "torch", file="torch/optim/_adafactor.py"):
             return "Adafactor reads norms of each parameter on the CPU: an optimizer such as AdamW does not"
+        if below(site, "torch", file="torch/optim/asgd.py"):
+            return "ASGD reads its own rates for each parameter: `ASGD(..., capturable=True)` does not"
         return self.advice
 
     def known_change(self, site: Site) -> str:
@@ -79,4 +81,6 @@ class OptimizerRead(WaitRule):
             return "fewer iterations of LBFGS: `max_iter`"
         if below(site, "torch", file="torch/optim/_adafactor.py"):
             return "use an optimizer that reads no norms, such as AdamW"
+        if below(site, "torch", file="torch/optim/asgd.py"):
+            return "give ASGD `capturable=True`"
         return ""
