@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: browser clean demo docs format test versions
+.PHONY: browser clean demo docs format stacks test versions
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/gapless check examples/metrics/naive.py --average macro

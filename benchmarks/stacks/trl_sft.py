@@ -1,7 +1,7 @@
 """TRL: supervised fine-tuning with LoRA in bf16, examples packed."""
-# By hand: 15 to 17 in each step: six pinned copies (two batches, or position ids and more, of three tensors),
-# a check for packed sequences, entropy and accuracy compared and read, the token count made and read, isnan
-# and isinf; every fifth step loss and norm logged.
+# By hand: 15 to 17 in each step: six pinned copies that block (tokens, labels, position ids, two of
+# boundaries, sequence ids), a check for packed sequences, entropy and accuracy compared and read, the token
+# count made and read, isnan and isinf; every fifth step loss and norm logged.
 
 import tempfile
 
