@@ -179,8 +179,8 @@ def sheet() -> str:
     method = (
         'each script under `gapless check`, then plainly with `device="cpu"`, on a machine that others used '
         "too; times are of a step, from the end of the second optimizer step to that of the twelfth. By "
-        "hand: each place of a report was held against the source of the library and of the operator on CUDA, and "
-        f"that source searched for others; commits of the runs: {commits}"
+        "hand: each place of a report was held against the source of the library and of the operator on "
+        f"CUDA, and that source searched for others; commits of the runs: {commits}"
     )
     head = _sheet.header("Training stacks under `gapless check`", "make stacks", method)
     reached, agreed = sum(one[2] == "yes" for one in rows), sum(one[4] == "the same" for one in rows)
