@@ -41,7 +41,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", sorted(FILES))
 def test_rows_are_of_the_packages_operators(name: str) -> None:
     for operator, ways in finder.file_of(name).OPERATORS.items():
         assert operator.startswith(f"{name}::")
