@@ -72,7 +72,7 @@ def run(script: Path) -> dict[str, Any]:
     options = ["-q", "--no-loader", "-f", "json", *ALL_STEPS.get(script.stem, [])]
     printed, result["emulated"] = started(script, "check", *options, str(script))
     try:
-        report = json.loads(printed[printed.index('{"format"') :])  # what the script prints comes before
+        report, _ = json.JSONDecoder().raw_decode(printed, printed.index('{"format"'))  # the script prints too
     except ValueError:
         report = {}
     result["ending"] = report.get("ending") or {"how": "no report", "status": 1, "message": ""}
