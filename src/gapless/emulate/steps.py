@@ -198,7 +198,10 @@ def _install_phase(core: Core, patches: Patches) -> None:
             depth -= 1
         if depth == 0 and core.enabled and any(_id in core.trained for _id in map(id, self.parameters())):
             core.recorder.phase = "train" if mode else "eval"
-            core.recorder.evaluated = None if mode else self
+            # Before torch 2.5 what `torch.compile` wraps knows its mode, and the wrapper does not.
+            core.recorder.evaluated = (
+                None if mode else next((m for m in self.modules() if not m.training), None)
+            )
             if not mode and core.recorder.programme is not None:
                 core.recorder.programme.evaluating()
         return out
