@@ -157,6 +157,7 @@ def accelerator(runtime: Runtime, memory: Memory, stream_class: Any) -> Function
     functions: Functions = {
         "_get_accelerator": lambda *_: torch.device("cuda"),
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_accelerator_deviceCount": runtime.device_count,  # before torch 2.8
         "_accelerator_getDeviceIndex": runtime.current,
         "_accelerator_setDeviceIndex": lambda index: None if index < 0 else runtime.select(index),
         "_accelerator_exchangeDevice": runtime.exchange,
