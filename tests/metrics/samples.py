@@ -9,45 +9,21 @@ import torch
 from torch import Tensor
 
 import gapless.metrics as metrics
+from gapless.metrics.tasks import Task
 
 CLASSES, LABELS, ROWS = 4, 3, 12
 DATA_SIZED = ("ROC", "PrecisionRecallCurve")
-TASKS = [
-    "AUROC",
-    "Accuracy",
-    "AveragePrecision",
-    "CalibrationError",
-    "CohenKappa",
-    "ConfusionMatrix",
-    "EER",
-    "ExactMatch",
-    "F1Score",
-    "FBetaScore",
-    "HammingDistance",
-    "HingeLoss",
-    "JaccardIndex",
-    "MatthewsCorrCoef",
-    "NegativePredictiveValue",
-    "Precision",
-    "PrecisionAtFixedRecall",
-    "PrecisionRecallCurve",
-    "ROC",
-    "Recall",
-    "RecallAtFixedPrecision",
-    "SensitivityAtSpecificity",
-    "Specificity",
-    "SpecificityAtSensitivity",
-    "StatScores",
-]
+TASKS = [name for name in metrics.classification.__all__ if issubclass(getattr(metrics, name), Task)]
 NEEDED: dict[str, dict[str, Any]] = {
     "FBetaScore": {"beta": 0.5},
+    "MinkowskiDistance": {"p": 3},
     "PrecisionAtFixedRecall": {"min_recall": 0.4},
     "RecallAtFixedPrecision": {"min_precision": 0.4},
     "SensitivityAtSpecificity": {"min_specificity": 0.4},
     "SpecificityAtSensitivity": {"min_sensitivity": 0.4},
 }
 """Arguments that these cannot be made without, beside the number of classes."""
-SCORED = ("AUROC", "AveragePrecision", "EER", *DATA_SIZED, *sorted(NEEDED.keys() - {"FBetaScore"}))
+SCORED = tuple(name for name in TASKS if "thresholds" in getattr(metrics, name).arguments)
 """Those with thresholds."""
 
 
@@ -224,8 +200,8 @@ def others() -> list[Sample]:
     found.append(Sample("CatMetric", {"nan_strategy": "error", "capacity": 64}, values(3), True))
     found += [Sample(name, {"window": 3}, values(2)) for name in ("RunningMean", "RunningSum")]
     for name in metrics.regression.__all__:
-        options = {"p": 3} if name == "MinkowskiDistance" else {}
-        found.append(Sample(name, options, pairs(ROWS, 3) if name == "CosineSimilarity" else pairs(ROWS)))
+        shape = (ROWS, 3) if name == "CosineSimilarity" else (ROWS,)
+        found.append(Sample(name, NEEDED.get(name, {}), pairs(*shape)))
     for name in ("MeanSquaredError", "MeanAbsoluteError", "PearsonCorrCoef", "ConcordanceCorrCoef"):
         found.append(Sample(name, {"num_outputs": 3}, pairs(ROWS, 3)))
     for name in ("R2Score", "ExplainedVariance"):

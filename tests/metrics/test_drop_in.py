@@ -19,6 +19,7 @@ import torchmetrics.functional.regression
 import torchmetrics.functional.segmentation
 import torchmetrics.segmentation
 import torchmetrics.text
+from metrics.references import ROOMS, known, theirs
 from metrics.samples import NEEDED
 from torch import Tensor
 
@@ -27,13 +28,6 @@ import gapless.metrics as metrics
 import gapless.metrics.functional as functional
 
 CLASSES, LABELS, ROWS = 4, 3, 8
-HOMES = (
-    torchmetrics,
-    torchmetrics.classification,
-    torchmetrics.regression,
-    torchmetrics.segmentation,
-    torchmetrics.text,
-)
 FUNCTIONS = (
     torchmetrics.functional,
     torchmetrics.functional.classification,
@@ -84,10 +78,6 @@ OTHER_WORDS = {
     ("MultilabelPrecisionRecallCurve", "num_labels"),
     ("MultilabelROC", "num_labels"),
 }
-
-
-def theirs(name: str) -> Any:
-    return getattr(next(home for home in HOMES if hasattr(home, name)), name)
 
 
 def needed(name: str) -> dict[str, Any]:
@@ -306,7 +296,9 @@ ATTRIBUTES = (
 )
 
 
-@pytest.mark.parametrize("name", [*metrics.classification.__all__, *metrics.regression.__all__, "MeanIoU"])
+@pytest.mark.parametrize(
+    "name", [name for room in ROOMS for name in getattr(metrics, room).__all__ if known(name)]
+)
 def test_attributes_of_classes(name: str):
     for attribute in ATTRIBUTES:
         assert getattr(getattr(metrics, name), attribute) == getattr(theirs(name), attribute), attribute

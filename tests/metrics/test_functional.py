@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Any
 
 import pytest
 import torch
-import torchmetrics.functional
-import torchmetrics.functional.segmentation
-import torchmetrics.functional.text
+from metrics.references import their_function
 from metrics.samples import SAMPLES
 from metrics.test_values import same
 
 import gapless
 from gapless.metrics import functional
 
-HOMES = [
-    torchmetrics.functional.classification,
-    torchmetrics.functional.regression,
-    torchmetrics.functional.segmentation,
-    torchmetrics.functional.text,
-    torchmetrics.functional,
-]
-
-
-def theirs(name: str) -> Any:
-    return next(getattr(home, name) for home in HOMES if hasattr(home, name))
-
 
 @pytest.mark.parametrize("name", functional.__all__)
 def test_arguments_are_torchmetrics(name):
     ours = [one for one in inspect.signature(getattr(functional, name)).parameters if one != "kwargs"]
-    reference = list(inspect.signature(theirs(name)).parameters)
+    reference = list(inspect.signature(their_function(name)).parameters)
     assert reference == ours[: len(reference)]
     assert ours[len(reference) :] == []
 
@@ -43,11 +28,11 @@ def test_values_are_torchmetrics(name):
     ours = getattr(functional, name)
     for sample in SAMPLES:
         options = {k: v for k, v in sample.options.items() if k != "capacity"}
-        known = inspect.signature(theirs(name)).parameters
+        known = inspect.signature(their_function(name)).parameters
         if functional.function_name(sample.name) == name and set(options) <= set(known):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected = theirs(name)(*sample.data(4), **options)
+                expected = their_function(name)(*sample.data(4), **options)
                 assert same(ours(*sample.data(4), **options), expected), sample.label
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.metrics import classification, paths, regression, segmentation, text, wrappers
+from gapless.metrics import paths, rooms
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
@@ -28,11 +28,7 @@ __all__ = [
     "SumMetric",
     "Throughput",
     "merge_states",
-    *classification.__all__,
-    *regression.__all__,
-    *segmentation.__all__,
-    *text.__all__,
-    *wrappers.__all__,
+    *(name for room in rooms.ROOMS for name in rooms.metrics_of(room)),
 ]
 
 paths.install()

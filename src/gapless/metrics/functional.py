@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics import classification, regression, text
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification.base import BinaryScore
 from gapless.metrics.classification.f_beta import FBeta
@@ -24,6 +23,7 @@ from gapless.metrics.classification.precision import PrecisionScore
 from gapless.metrics.classification.recall import RecallScore
 from gapless.metrics.divide import divide
 from gapless.metrics.metric import Metric, squeezed
+from gapless.metrics.rooms import file_in_torchmetrics, metrics_of
 from gapless.metrics.segmentation.overlap import (
     Masks,
     channels_of,
@@ -50,8 +50,6 @@ DIVIDING = (FBeta, PrecisionScore, RecallScore, NegativePredictiveValueScore)
 """Metrics whose function says what a division by zero gives."""
 UNCHECKED = ("BinaryHingeLoss", "MulticlassHingeLoss")
 """Metrics whose function checks nothing unless it is asked to."""
-ONLY_CLASSES = ("TokenAccuracy",)
-"""Metrics without a function, as TorchMetrics has neither."""
 Parameter = inspect.Parameter
 __path__: list[str] = []
 """Beneath it are TorchMetrics' paths of modules: see `gapless.metrics.paths`."""
@@ -189,8 +187,8 @@ def dice_score(
 
 
 __all__ = ["dice_score", "mean_iou"]
-for _room in (classification, regression, text):
-    for _name in _room.__all__:
-        if _name not in ONLY_CLASSES:
-            globals()[function_name(_name)] = function_of(getattr(_room, _name))
+for _room in ("classification", "regression", "text"):
+    for _name, _metric in metrics_of(_room).items():
+        if file_in_torchmetrics(_metric) is not None:  # one of Gapless's own is a class alone
+            globals()[function_name(_name)] = function_of(_metric)
             __all__ += [function_name(_name)]

@@ -66,6 +66,9 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     """How `plot` draws a result: ``"values"``, ``"matrix"``, or ``"curve"``."""
     direct = False
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
+    abstract: ClassVar[bool]
+    torchmetrics_file: ClassVar[str | None] = ""
+    """TorchMetrics' module of the metric, where it is not named as ours; None where TorchMetrics lacks it."""
     __jit_unused_properties__: ClassVar[list[str]] = [
         "device",
         "dtype",
@@ -85,8 +88,10 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     sync_on_compute: bool
     compute_with_cache: bool
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if abstract:  # no metric itself, but what several have in common: `gapless.metrics.rooms`
+            cls.abstract = True
         adapt(cls, Metric)
 
     def __init__(self, **options: Any) -> None:

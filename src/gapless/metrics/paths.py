@@ -10,44 +10,33 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from gapless.metrics.rooms import ROOMS, file_in_torchmetrics, metrics_of
+
 HERE = "gapless.metrics"
 
-_FILES = {
-    "": "collections",
-    "classification": (
-        "accuracy auroc average_precision calibration_error cohen_kappa confusion_matrix eer exact_match "
-        "f_beta hamming hinge jaccard matthews_corrcoef negative_predictive_value precision_fixed_recall "
-        "precision_recall precision_recall_curve ranking recall_fixed_precision roc sensitivity_specificity "
-        "specificity specificity_sensitivity stat_scores"
-    ),
-    "regression": (
-        "concordance cosine_similarity explained_variance log_cosh log_mse mae mape minkowski mse nrmse "
-        "pearson r2 rse spearman symmetric_mape wmape"
-    ),
-    "segmentation": "dice mean_iou",
-    "text": "perplexity",
-    "wrappers": (
-        "bootstrapping classwise feature_share minmax multioutput multitask running tracker transformations"
-    ),
-}
+_MORE = ("collections", "wrappers.feature_share")
+"""TorchMetrics' modules with what is no metric of a folder here."""
 _LATER = {"aggregation": "RunningMean RunningSum", "metric": "CompositionalMetric"}
 """Names that TorchMetrics has in these files and that modules define here which import them."""
-_WITH_FUNCTIONS = ("classification", "regression", "segmentation", "text")
+_WITH_FUNCTIONS = tuple(room for room in ROOMS if room != "wrappers")
 _FOLDERS = tuple(f"functional.{folder}" for folder in _WITH_FUNCTIONS)
 
 
-def _known() -> frozenset[str]:
-    files = {f"{folder}.{file}".lstrip(".") for folder, names in _FILES.items() for file in names.split()}
+@cache
+def known() -> frozenset[str]:
+    """Every path that TorchMetrics has for what is here: each metric says which one is its own."""
+    files = set(_MORE)
+    for room in ROOMS:
+        named = {file_in_torchmetrics(metric) for metric in metrics_of(room).values()}
+        files |= {f"{room}.{file}" for file in named if file is not None}
     functions = {f"functional.{file}" for file in files if file.startswith(_WITH_FUNCTIONS)}
     return frozenset(f"{HERE}.{path}" for path in (*files, *functions, *_FOLDERS))
-
-
-PATHS = _known()
 
 
 class _Paths(MetaPathFinder, Loader):
@@ -56,7 +45,7 @@ class _Paths(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in PATHS:
+        if not fullname.startswith(f"{HERE}.") or fullname not in known():
             return None
         return ModuleSpec(fullname, self, is_package=fullname.removeprefix(f"{HERE}.") in _FOLDERS)
 

@@ -2,254 +2,178 @@
 
 from __future__ import annotations
 
-from gapless.metrics.classification.accuracy import (
-    Accuracy,
-    BinaryAccuracy,
-    MulticlassAccuracy,
-    MultilabelAccuracy,
-)
-from gapless.metrics.classification.auroc import (
-    AUROC,
-    BinaryAUROC,
-    MulticlassAUROC,
-    MultilabelAUROC,
-)
-from gapless.metrics.classification.average_precision import (
-    AveragePrecision,
-    BinaryAveragePrecision,
-    MulticlassAveragePrecision,
-    MultilabelAveragePrecision,
-)
-from gapless.metrics.classification.calibration_error import (
-    BinaryCalibrationError,
-    CalibrationError,
-    MulticlassCalibrationError,
-)
-from gapless.metrics.classification.cohen_kappa import (
-    BinaryCohenKappa,
-    CohenKappa,
-    MulticlassCohenKappa,
-)
-from gapless.metrics.classification.confusion_matrix import (
-    BinaryConfusionMatrix,
-    ConfusionMatrix,
-    MulticlassConfusionMatrix,
-    MultilabelConfusionMatrix,
-)
-from gapless.metrics.classification.eer import (
-    EER,
-    BinaryEER,
-    MulticlassEER,
-    MultilabelEER,
-)
-from gapless.metrics.classification.exact_match import (
-    ExactMatch,
-    MulticlassExactMatch,
-    MultilabelExactMatch,
-)
-from gapless.metrics.classification.f_beta import (
-    BinaryF1Score,
-    BinaryFBetaScore,
-    F1Score,
-    FBetaScore,
-    MulticlassF1Score,
-    MulticlassFBetaScore,
-    MultilabelF1Score,
-    MultilabelFBetaScore,
-)
-from gapless.metrics.classification.hamming import (
-    BinaryHammingDistance,
-    HammingDistance,
-    MulticlassHammingDistance,
-    MultilabelHammingDistance,
-)
-from gapless.metrics.classification.hinge import (
-    BinaryHingeLoss,
-    HingeLoss,
-    MulticlassHingeLoss,
-)
-from gapless.metrics.classification.jaccard import (
-    BinaryJaccardIndex,
-    JaccardIndex,
-    MulticlassJaccardIndex,
-    MultilabelJaccardIndex,
-)
-from gapless.metrics.classification.matthews import (
-    BinaryMatthewsCorrCoef,
-    MatthewsCorrCoef,
-    MulticlassMatthewsCorrCoef,
-    MultilabelMatthewsCorrCoef,
-)
-from gapless.metrics.classification.negative_predictive_value import (
-    BinaryNegativePredictiveValue,
-    MulticlassNegativePredictiveValue,
-    MultilabelNegativePredictiveValue,
-    NegativePredictiveValue,
-)
-from gapless.metrics.classification.precision import (
-    BinaryPrecision,
-    MulticlassPrecision,
-    MultilabelPrecision,
-    Precision,
-)
-from gapless.metrics.classification.precision_at_fixed_recall import (
-    BinaryPrecisionAtFixedRecall,
-    MulticlassPrecisionAtFixedRecall,
-    MultilabelPrecisionAtFixedRecall,
-    PrecisionAtFixedRecall,
-)
-from gapless.metrics.classification.precision_recall_curve import (
-    BinaryPrecisionRecallCurve,
-    MulticlassPrecisionRecallCurve,
-    MultilabelPrecisionRecallCurve,
-    PrecisionRecallCurve,
-)
-from gapless.metrics.classification.ranking import (
-    MultilabelCoverageError,
-    MultilabelRankingAveragePrecision,
-    MultilabelRankingLoss,
-)
-from gapless.metrics.classification.recall import (
-    BinaryRecall,
-    MulticlassRecall,
-    MultilabelRecall,
-    Recall,
-)
-from gapless.metrics.classification.recall_at_fixed_precision import (
-    BinaryRecallAtFixedPrecision,
-    MulticlassRecallAtFixedPrecision,
-    MultilabelRecallAtFixedPrecision,
-    RecallAtFixedPrecision,
-)
-from gapless.metrics.classification.roc import (
-    ROC,
-    BinaryROC,
-    MulticlassROC,
-    MultilabelROC,
-)
-from gapless.metrics.classification.sensitivity_at_specificity import (
-    BinarySensitivityAtSpecificity,
-    MulticlassSensitivityAtSpecificity,
-    MultilabelSensitivityAtSpecificity,
-    SensitivityAtSpecificity,
-)
-from gapless.metrics.classification.specificity import (
-    BinarySpecificity,
-    MulticlassSpecificity,
-    MultilabelSpecificity,
-    Specificity,
-)
-from gapless.metrics.classification.specificity_at_sensitivity import (
-    BinarySpecificityAtSensitivity,
-    MulticlassSpecificityAtSensitivity,
-    MultilabelSpecificityAtSensitivity,
-    SpecificityAtSensitivity,
-)
-from gapless.metrics.classification.stat_scores import (
-    BinaryStatScores,
-    MulticlassStatScores,
-    MultilabelStatScores,
-    StatScores,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AUROC",
-    "EER",
-    "ROC",
-    "Accuracy",
-    "AveragePrecision",
-    "BinaryAUROC",
-    "BinaryAccuracy",
-    "BinaryAveragePrecision",
-    "BinaryCalibrationError",
-    "BinaryCohenKappa",
-    "BinaryConfusionMatrix",
-    "BinaryEER",
-    "BinaryF1Score",
-    "BinaryFBetaScore",
-    "BinaryHammingDistance",
-    "BinaryHingeLoss",
-    "BinaryJaccardIndex",
-    "BinaryMatthewsCorrCoef",
-    "BinaryNegativePredictiveValue",
-    "BinaryPrecision",
-    "BinaryPrecisionAtFixedRecall",
-    "BinaryPrecisionRecallCurve",
-    "BinaryROC",
-    "BinaryRecall",
-    "BinaryRecallAtFixedPrecision",
-    "BinarySensitivityAtSpecificity",
-    "BinarySpecificity",
-    "BinarySpecificityAtSensitivity",
-    "BinaryStatScores",
-    "CalibrationError",
-    "CohenKappa",
-    "ConfusionMatrix",
-    "ExactMatch",
-    "F1Score",
-    "FBetaScore",
-    "HammingDistance",
-    "HingeLoss",
-    "JaccardIndex",
-    "MatthewsCorrCoef",
-    "MulticlassAUROC",
-    "MulticlassAccuracy",
-    "MulticlassAveragePrecision",
-    "MulticlassCalibrationError",
-    "MulticlassCohenKappa",
-    "MulticlassConfusionMatrix",
-    "MulticlassEER",
-    "MulticlassExactMatch",
-    "MulticlassF1Score",
-    "MulticlassFBetaScore",
-    "MulticlassHammingDistance",
-    "MulticlassHingeLoss",
-    "MulticlassJaccardIndex",
-    "MulticlassMatthewsCorrCoef",
-    "MulticlassNegativePredictiveValue",
-    "MulticlassPrecision",
-    "MulticlassPrecisionAtFixedRecall",
-    "MulticlassPrecisionRecallCurve",
-    "MulticlassROC",
-    "MulticlassRecall",
-    "MulticlassRecallAtFixedPrecision",
-    "MulticlassSensitivityAtSpecificity",
-    "MulticlassSpecificity",
-    "MulticlassSpecificityAtSensitivity",
-    "MulticlassStatScores",
-    "MultilabelAUROC",
-    "MultilabelAccuracy",
-    "MultilabelAveragePrecision",
-    "MultilabelConfusionMatrix",
-    "MultilabelCoverageError",
-    "MultilabelEER",
-    "MultilabelExactMatch",
-    "MultilabelF1Score",
-    "MultilabelFBetaScore",
-    "MultilabelHammingDistance",
-    "MultilabelJaccardIndex",
-    "MultilabelMatthewsCorrCoef",
-    "MultilabelNegativePredictiveValue",
-    "MultilabelPrecision",
-    "MultilabelPrecisionAtFixedRecall",
-    "MultilabelPrecisionRecallCurve",
-    "MultilabelROC",
-    "MultilabelRankingAveragePrecision",
-    "MultilabelRankingLoss",
-    "MultilabelRecall",
-    "MultilabelRecallAtFixedPrecision",
-    "MultilabelSensitivityAtSpecificity",
-    "MultilabelSpecificity",
-    "MultilabelSpecificityAtSensitivity",
-    "MultilabelStatScores",
-    "NegativePredictiveValue",
-    "Precision",
-    "PrecisionAtFixedRecall",
-    "PrecisionRecallCurve",
-    "Recall",
-    "RecallAtFixedPrecision",
-    "SensitivityAtSpecificity",
-    "Specificity",
-    "SpecificityAtSensitivity",
-    "StatScores",
-]
+from gapless.metrics.rooms import metrics_of
+
+if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which line a new one needs
+    from gapless.metrics.classification.accuracy import Accuracy as Accuracy
+    from gapless.metrics.classification.accuracy import BinaryAccuracy as BinaryAccuracy
+    from gapless.metrics.classification.accuracy import MulticlassAccuracy as MulticlassAccuracy
+    from gapless.metrics.classification.accuracy import MultilabelAccuracy as MultilabelAccuracy
+    from gapless.metrics.classification.auroc import AUROC as AUROC
+    from gapless.metrics.classification.auroc import BinaryAUROC as BinaryAUROC
+    from gapless.metrics.classification.auroc import MulticlassAUROC as MulticlassAUROC
+    from gapless.metrics.classification.auroc import MultilabelAUROC as MultilabelAUROC
+    from gapless.metrics.classification.average_precision import AveragePrecision as AveragePrecision
+    from gapless.metrics.classification.average_precision import (
+        BinaryAveragePrecision as BinaryAveragePrecision,
+    )
+    from gapless.metrics.classification.average_precision import (
+        MulticlassAveragePrecision as MulticlassAveragePrecision,
+    )
+    from gapless.metrics.classification.average_precision import (
+        MultilabelAveragePrecision as MultilabelAveragePrecision,
+    )
+    from gapless.metrics.classification.calibration_error import (
+        BinaryCalibrationError as BinaryCalibrationError,
+    )
+    from gapless.metrics.classification.calibration_error import CalibrationError as CalibrationError
+    from gapless.metrics.classification.calibration_error import (
+        MulticlassCalibrationError as MulticlassCalibrationError,
+    )
+    from gapless.metrics.classification.cohen_kappa import BinaryCohenKappa as BinaryCohenKappa
+    from gapless.metrics.classification.cohen_kappa import CohenKappa as CohenKappa
+    from gapless.metrics.classification.cohen_kappa import MulticlassCohenKappa as MulticlassCohenKappa
+    from gapless.metrics.classification.confusion_matrix import BinaryConfusionMatrix as BinaryConfusionMatrix
+    from gapless.metrics.classification.confusion_matrix import ConfusionMatrix as ConfusionMatrix
+    from gapless.metrics.classification.confusion_matrix import (
+        MulticlassConfusionMatrix as MulticlassConfusionMatrix,
+    )
+    from gapless.metrics.classification.confusion_matrix import (
+        MultilabelConfusionMatrix as MultilabelConfusionMatrix,
+    )
+    from gapless.metrics.classification.eer import EER as EER
+    from gapless.metrics.classification.eer import BinaryEER as BinaryEER
+    from gapless.metrics.classification.eer import MulticlassEER as MulticlassEER
+    from gapless.metrics.classification.eer import MultilabelEER as MultilabelEER
+    from gapless.metrics.classification.exact_match import ExactMatch as ExactMatch
+    from gapless.metrics.classification.exact_match import MulticlassExactMatch as MulticlassExactMatch
+    from gapless.metrics.classification.exact_match import MultilabelExactMatch as MultilabelExactMatch
+    from gapless.metrics.classification.f_beta import BinaryF1Score as BinaryF1Score
+    from gapless.metrics.classification.f_beta import BinaryFBetaScore as BinaryFBetaScore
+    from gapless.metrics.classification.f_beta import F1Score as F1Score
+    from gapless.metrics.classification.f_beta import FBetaScore as FBetaScore
+    from gapless.metrics.classification.f_beta import MulticlassF1Score as MulticlassF1Score
+    from gapless.metrics.classification.f_beta import MulticlassFBetaScore as MulticlassFBetaScore
+    from gapless.metrics.classification.f_beta import MultilabelF1Score as MultilabelF1Score
+    from gapless.metrics.classification.f_beta import MultilabelFBetaScore as MultilabelFBetaScore
+    from gapless.metrics.classification.hamming import BinaryHammingDistance as BinaryHammingDistance
+    from gapless.metrics.classification.hamming import HammingDistance as HammingDistance
+    from gapless.metrics.classification.hamming import MulticlassHammingDistance as MulticlassHammingDistance
+    from gapless.metrics.classification.hamming import MultilabelHammingDistance as MultilabelHammingDistance
+    from gapless.metrics.classification.hinge import BinaryHingeLoss as BinaryHingeLoss
+    from gapless.metrics.classification.hinge import HingeLoss as HingeLoss
+    from gapless.metrics.classification.hinge import MulticlassHingeLoss as MulticlassHingeLoss
+    from gapless.metrics.classification.jaccard import BinaryJaccardIndex as BinaryJaccardIndex
+    from gapless.metrics.classification.jaccard import JaccardIndex as JaccardIndex
+    from gapless.metrics.classification.jaccard import MulticlassJaccardIndex as MulticlassJaccardIndex
+    from gapless.metrics.classification.jaccard import MultilabelJaccardIndex as MultilabelJaccardIndex
+    from gapless.metrics.classification.matthews import BinaryMatthewsCorrCoef as BinaryMatthewsCorrCoef
+    from gapless.metrics.classification.matthews import MatthewsCorrCoef as MatthewsCorrCoef
+    from gapless.metrics.classification.matthews import (
+        MulticlassMatthewsCorrCoef as MulticlassMatthewsCorrCoef,
+    )
+    from gapless.metrics.classification.matthews import (
+        MultilabelMatthewsCorrCoef as MultilabelMatthewsCorrCoef,
+    )
+    from gapless.metrics.classification.negative_predictive_value import (
+        BinaryNegativePredictiveValue as BinaryNegativePredictiveValue,
+    )
+    from gapless.metrics.classification.negative_predictive_value import (
+        MulticlassNegativePredictiveValue as MulticlassNegativePredictiveValue,
+    )
+    from gapless.metrics.classification.negative_predictive_value import (
+        MultilabelNegativePredictiveValue as MultilabelNegativePredictiveValue,
+    )
+    from gapless.metrics.classification.negative_predictive_value import (
+        NegativePredictiveValue as NegativePredictiveValue,
+    )
+    from gapless.metrics.classification.precision import BinaryPrecision as BinaryPrecision
+    from gapless.metrics.classification.precision import MulticlassPrecision as MulticlassPrecision
+    from gapless.metrics.classification.precision import MultilabelPrecision as MultilabelPrecision
+    from gapless.metrics.classification.precision import Precision as Precision
+    from gapless.metrics.classification.precision_at_fixed_recall import (
+        BinaryPrecisionAtFixedRecall as BinaryPrecisionAtFixedRecall,
+    )
+    from gapless.metrics.classification.precision_at_fixed_recall import (
+        MulticlassPrecisionAtFixedRecall as MulticlassPrecisionAtFixedRecall,
+    )
+    from gapless.metrics.classification.precision_at_fixed_recall import (
+        MultilabelPrecisionAtFixedRecall as MultilabelPrecisionAtFixedRecall,
+    )
+    from gapless.metrics.classification.precision_at_fixed_recall import (
+        PrecisionAtFixedRecall as PrecisionAtFixedRecall,
+    )
+    from gapless.metrics.classification.precision_recall_curve import (
+        BinaryPrecisionRecallCurve as BinaryPrecisionRecallCurve,
+    )
+    from gapless.metrics.classification.precision_recall_curve import (
+        MulticlassPrecisionRecallCurve as MulticlassPrecisionRecallCurve,
+    )
+    from gapless.metrics.classification.precision_recall_curve import (
+        MultilabelPrecisionRecallCurve as MultilabelPrecisionRecallCurve,
+    )
+    from gapless.metrics.classification.precision_recall_curve import (
+        PrecisionRecallCurve as PrecisionRecallCurve,
+    )
+    from gapless.metrics.classification.ranking import MultilabelCoverageError as MultilabelCoverageError
+    from gapless.metrics.classification.ranking import (
+        MultilabelRankingAveragePrecision as MultilabelRankingAveragePrecision,
+    )
+    from gapless.metrics.classification.ranking import MultilabelRankingLoss as MultilabelRankingLoss
+    from gapless.metrics.classification.recall import BinaryRecall as BinaryRecall
+    from gapless.metrics.classification.recall import MulticlassRecall as MulticlassRecall
+    from gapless.metrics.classification.recall import MultilabelRecall as MultilabelRecall
+    from gapless.metrics.classification.recall import Recall as Recall
+    from gapless.metrics.classification.recall_at_fixed_precision import (
+        BinaryRecallAtFixedPrecision as BinaryRecallAtFixedPrecision,
+    )
+    from gapless.metrics.classification.recall_at_fixed_precision import (
+        MulticlassRecallAtFixedPrecision as MulticlassRecallAtFixedPrecision,
+    )
+    from gapless.metrics.classification.recall_at_fixed_precision import (
+        MultilabelRecallAtFixedPrecision as MultilabelRecallAtFixedPrecision,
+    )
+    from gapless.metrics.classification.recall_at_fixed_precision import (
+        RecallAtFixedPrecision as RecallAtFixedPrecision,
+    )
+    from gapless.metrics.classification.roc import ROC as ROC
+    from gapless.metrics.classification.roc import BinaryROC as BinaryROC
+    from gapless.metrics.classification.roc import MulticlassROC as MulticlassROC
+    from gapless.metrics.classification.roc import MultilabelROC as MultilabelROC
+    from gapless.metrics.classification.sensitivity_at_specificity import (
+        BinarySensitivityAtSpecificity as BinarySensitivityAtSpecificity,
+    )
+    from gapless.metrics.classification.sensitivity_at_specificity import (
+        MulticlassSensitivityAtSpecificity as MulticlassSensitivityAtSpecificity,
+    )
+    from gapless.metrics.classification.sensitivity_at_specificity import (
+        MultilabelSensitivityAtSpecificity as MultilabelSensitivityAtSpecificity,
+    )
+    from gapless.metrics.classification.sensitivity_at_specificity import (
+        SensitivityAtSpecificity as SensitivityAtSpecificity,
+    )
+    from gapless.metrics.classification.specificity import BinarySpecificity as BinarySpecificity
+    from gapless.metrics.classification.specificity import MulticlassSpecificity as MulticlassSpecificity
+    from gapless.metrics.classification.specificity import MultilabelSpecificity as MultilabelSpecificity
+    from gapless.metrics.classification.specificity import Specificity as Specificity
+    from gapless.metrics.classification.specificity_at_sensitivity import (
+        BinarySpecificityAtSensitivity as BinarySpecificityAtSensitivity,
+    )
+    from gapless.metrics.classification.specificity_at_sensitivity import (
+        MulticlassSpecificityAtSensitivity as MulticlassSpecificityAtSensitivity,
+    )
+    from gapless.metrics.classification.specificity_at_sensitivity import (
+        MultilabelSpecificityAtSensitivity as MultilabelSpecificityAtSensitivity,
+    )
+    from gapless.metrics.classification.specificity_at_sensitivity import (
+        SpecificityAtSensitivity as SpecificityAtSensitivity,
+    )
+    from gapless.metrics.classification.stat_scores import BinaryStatScores as BinaryStatScores
+    from gapless.metrics.classification.stat_scores import MulticlassStatScores as MulticlassStatScores
+    from gapless.metrics.classification.stat_scores import MultilabelStatScores as MultilabelStatScores
+    from gapless.metrics.classification.stat_scores import StatScores as StatScores
+else:
+    globals().update(metrics_of("classification"))
+    __all__ = list(metrics_of("classification"))

@@ -12,7 +12,7 @@ from gapless.metrics.classification.scores import Rising, Thresholds
 from gapless.metrics.tasks import Task, by_task
 
 
-class RocArea(AreaMetric):
+class RocArea(AreaMetric, abstract=True):
     """The area under the receiver operating characteristic."""
 
     max_fpr: float | None = None

@@ -13,7 +13,7 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class PrecisionArea(AreaMetric):
+class PrecisionArea(AreaMetric, abstract=True):
     """Average precision, the area under the curve of precision over recall in steps."""
 
     def areas(self, rising: Rising) -> Tensor:

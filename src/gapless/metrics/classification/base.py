@@ -58,7 +58,7 @@ class Score:
         return (counts.tp + counts.fp + counts.fn) != 0
 
 
-class CountMetric(Score, PredictionMetric):
+class CountMetric(Score, PredictionMetric, abstract=True):
     """A metric of counts, of whatever task."""
 
     plot_lower_bound: float | None = 0.0
@@ -93,7 +93,7 @@ class CountMetric(Score, PredictionMetric):
         checks.zero_or_one("zero_division", value)
 
 
-class BinaryScore(CountMetric):
+class BinaryScore(CountMetric, abstract=True):
     """The binary form.
 
     Args:
@@ -123,7 +123,7 @@ class BinaryScore(CountMetric):
         self._count_sides(Sides(threshold, ignore_index, logits), None, capacity)
 
 
-class MulticlassScore(CountMetric):
+class MulticlassScore(CountMetric, abstract=True):
     """The multiclass form.
 
     Args:
@@ -170,7 +170,7 @@ class MulticlassScore(CountMetric):
             )
 
 
-class MultilabelScore(CountMetric):
+class MultilabelScore(CountMetric, abstract=True):
     """The multilabel form.
 
     Args:

@@ -65,7 +65,7 @@ class Confidences(ProblemStatistic):
         summed.index_add_(0, at, confidence.to(summed.dtype))
 
 
-class Calibration(PredictionMetric):
+class Calibration(PredictionMetric, abstract=True):
     """The distance between confidence and the share that is right, over bins of confidence.
 
     Args:

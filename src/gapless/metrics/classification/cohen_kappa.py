@@ -12,7 +12,7 @@ from gapless.metrics.classification.confusion import BinaryConfusion, Confusion,
 from gapless.metrics.tasks import Task, by_task
 
 
-class Kappa(Confusion):
+class Kappa(Confusion, abstract=True):
     """Cohen's kappa.
 
     Args:

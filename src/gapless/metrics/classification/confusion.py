@@ -62,7 +62,7 @@ class ConfusionCounts(Statistic):
         return self.state["table"][:-2].view(self.classes, self.classes).clone()
 
 
-class Confusion(PredictionMetric):
+class Confusion(PredictionMetric, abstract=True):
     """A metric of the confusion matrix of a task."""
 
     confused: Any
@@ -89,7 +89,7 @@ class Confusion(PredictionMetric):
         self.use("confused", BinaryCounts(sides, labels, self.validate_args))
 
 
-class BinaryConfusion(Confusion):
+class BinaryConfusion(Confusion, abstract=True):
     """The binary form.
 
     Args:
@@ -114,7 +114,7 @@ class BinaryConfusion(Confusion):
         self._count_sides(threshold, None, logits)
 
 
-class MulticlassConfusion(Confusion):
+class MulticlassConfusion(Confusion, abstract=True):
     """The multiclass form.
 
     Args:
@@ -135,7 +135,7 @@ class MulticlassConfusion(Confusion):
         self.use("confused", ConfusionCounts(num_classes, ignore_index, validate_args))
 
 
-class MultilabelConfusion(Confusion):
+class MultilabelConfusion(Confusion, abstract=True):
     """The multilabel form.
 
     Args:

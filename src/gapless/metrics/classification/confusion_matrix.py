@@ -18,7 +18,7 @@ from gapless.metrics.classification.confusion import (
 from gapless.metrics.tasks import Task, by_task
 
 
-class Matrix(Confusion):
+class Matrix(Confusion, abstract=True):
     """Targets by predictions.
 
     Args:

@@ -13,7 +13,7 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class EqualErrorRate(Roc):
+class EqualErrorRate(Roc, abstract=True):
     """The error rate at which false positives are as frequent as false negatives.
 
     For the ``"macro"`` average without thresholds ``compute`` waits, as that curve's length depends on the

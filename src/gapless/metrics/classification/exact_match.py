@@ -116,7 +116,7 @@ class SampleMatches(Rows):
         return self.whole.complaint_about(batch, count) + self.full()
 
 
-class ExactMatching(PredictionMetric):
+class ExactMatching(PredictionMetric, abstract=True):
     """What both tasks have in common."""
 
     plot_lower_bound = 0.0

@@ -47,7 +47,7 @@ class Margins(ProblemStatistic):
         self.state["strange"].add_((marks[:, 0] == -2).sum())
 
 
-class Hinge(PredictionMetric):
+class Hinge(PredictionMetric, abstract=True):
     """The mean of what scores fall short of a margin of 1.
 
     Args:

@@ -16,9 +16,10 @@ from gapless.metrics.classification.confusion import (
 from gapless.metrics.tasks import Task, by_task
 
 
-class Matthews(Confusion):
+class Matthews(Confusion, abstract=True):
     """Matthews' correlation coefficient; a multilabel matrix is summed over the labels first."""
 
+    torchmetrics_file = "matthews_corrcoef"
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
 

@@ -23,7 +23,7 @@ from gapless.metrics.classification.scores import Rising, Thresholds
 Chosen = tuple[Tensor, Tensor]
 
 
-class OperatingPoint(ScoreMetric):
+class OperatingPoint(ScoreMetric, abstract=True):
     """The largest of one rate where another is at least `least`, and the threshold it takes.
 
     A subclass gives :meth:`choose`, and says in `bound` what its users call `least`.
@@ -106,7 +106,7 @@ def best_rate(wanted: Tensor, other: Tensor, rising: Rising, least: float) -> Ch
     return best.values.clamp(min=0), threshold.masked_fill(~there.any(1), 1e6)
 
 
-class BinaryOperating(OperatingPoint):
+class BinaryOperating(OperatingPoint, abstract=True):
     """The binary form."""
 
     def __init__(
@@ -120,7 +120,7 @@ class BinaryOperating(OperatingPoint):
         self._operate(1, least, validate_args, thresholds, ignore_index, validate_args, kwargs)
 
 
-class MulticlassOperating(OperatingPoint):
+class MulticlassOperating(OperatingPoint, abstract=True):
     """The multiclass form: each class against the others.
 
     Args:
@@ -143,7 +143,7 @@ class MulticlassOperating(OperatingPoint):
         self.num_classes = num_classes
 
 
-class MultilabelOperating(OperatingPoint):
+class MultilabelOperating(OperatingPoint, abstract=True):
     """The multilabel form.
 
     Args:

@@ -19,6 +19,7 @@ from gapless.metrics.tasks import Task, by_task
 class PrecisionScore(Score):
     """The share of positive predictions that are right."""
 
+    torchmetrics_file: ClassVar[str | None] = "precision_recall"
     counts_top_k = True
 
     def ratio(self, counts: Counts) -> Ratio:

@@ -18,13 +18,14 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class PrecisionAtRecall(OperatingPoint):
+class PrecisionAtRecall(OperatingPoint, abstract=True):
     """The largest precision that some recall allows.
 
     Args:
         min_recall: the recall that is needed.
     """
 
+    torchmetrics_file = "precision_fixed_recall"
     bound = "min_recall"
 
     def choose(self, rising: Rising, least: float) -> Chosen:

@@ -17,7 +17,7 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class PrecisionRecall(CurveMetric):
+class PrecisionRecall(CurveMetric, abstract=True):
     """Precision, recall and thresholds, from the lowest threshold up."""
 
     drawn_as = "curve"

@@ -28,7 +28,7 @@ BEYOND = ("logits", "capacity", "zero_division")
 """Arguments that a constructor takes without naming them."""
 
 
-class PredictionMetric(Metric):
+class PredictionMetric(Metric, abstract=True):
     """A metric of predictions and targets, of whatever task.
 
     What a class says about its arguments is part of the description of every class derived from it that takes

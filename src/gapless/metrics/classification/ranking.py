@@ -82,7 +82,7 @@ def ranking_loss(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
     return loss.double().sum(), torch.where(some.any(), rows, 1)
 
 
-class RankingMetric(PredictionMetric):
+class RankingMetric(PredictionMetric, abstract=True):
     """A metric of how scores rank the labels of each sample.
 
     Args:

@@ -19,6 +19,7 @@ from gapless.metrics.tasks import Task, by_task
 class RecallScore(Score):
     """The share of positives that are found."""
 
+    torchmetrics_file: ClassVar[str | None] = "precision_recall"
     counts_top_k = True
 
     def ratio(self, counts: Counts) -> Ratio:

@@ -18,13 +18,14 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class RecallAtPrecision(OperatingPoint):
+class RecallAtPrecision(OperatingPoint, abstract=True):
     """The largest recall that some precision allows.
 
     Args:
         min_precision: the precision that is needed.
     """
 
+    torchmetrics_file = "recall_fixed_precision"
     bound = "min_precision"
 
     def choose(self, rising: Rising, least: float) -> Chosen:

@@ -16,7 +16,7 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class Roc(CurveMetric):
+class Roc(CurveMetric, abstract=True):
     """False positive rates, true positive rates and thresholds, from the highest threshold down."""
 
     plot_lower_bound = 0.0

@@ -12,7 +12,7 @@ from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, Rising, Thresholds, scored
 
 
-class ScoreMetric(PredictionMetric):
+class ScoreMetric(PredictionMetric, abstract=True):
     """A metric of scores, of whatever task.
 
     Args:
@@ -57,7 +57,7 @@ class ScoreMetric(PredictionMetric):
         return self.task == "binary" or self.average == "micro"
 
 
-class AreaMetric(ScoreMetric):
+class AreaMetric(ScoreMetric, abstract=True):
     """The area under a curve. A subclass gives :meth:`areas`."""
 
     plot_lower_bound = 0.0
@@ -72,7 +72,7 @@ class AreaMetric(ScoreMetric):
         return areas[0] if self._single else over_classes(areas, self.average, rising.positives)
 
 
-class CurveMetric(ScoreMetric):
+class CurveMetric(ScoreMetric, abstract=True):
     """A curve and its thresholds. A subclass gives :meth:`curve`.
 
     Without thresholds the number of points depends on the data, and ``compute`` waits for the device to learn
@@ -95,7 +95,7 @@ class CurveMetric(ScoreMetric):
         return mean_curve(curve, self.descending, x=0) if self.average == "macro" else curve
 
 
-class BinaryScored(ScoreMetric):
+class BinaryScored(ScoreMetric, abstract=True):
     """The binary form, of areas and curves."""
 
     def __init__(
@@ -108,7 +108,7 @@ class BinaryScored(ScoreMetric):
         self._score(1, thresholds, ignore_index, validate_args, kwargs)
 
 
-class MulticlassArea(AreaMetric):
+class MulticlassArea(AreaMetric, abstract=True):
     """The multiclass form of an area: each class against the others.
 
     Args:
@@ -135,7 +135,7 @@ class MulticlassArea(AreaMetric):
         self.average = average
 
 
-class MultilabelArea(AreaMetric):
+class MultilabelArea(AreaMetric, abstract=True):
     """The multilabel form of an area.
 
     Args:
@@ -163,7 +163,7 @@ class MultilabelArea(AreaMetric):
         self.average = average
 
 
-class MulticlassCurve(CurveMetric):
+class MulticlassCurve(CurveMetric, abstract=True):
     """The multiclass form of a curve.
 
     Args:
@@ -190,7 +190,7 @@ class MulticlassCurve(CurveMetric):
         self.average = average
 
 
-class MultilabelCurve(CurveMetric):
+class MultilabelCurve(CurveMetric, abstract=True):
     """The multilabel form of a curve: one per label.
 
     Args:

@@ -18,13 +18,14 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class SensitivityThere(OperatingPoint):
+class SensitivityThere(OperatingPoint, abstract=True):
     """The largest sensitivity that some specificity allows.
 
     Args:
         min_specificity: the specificity that is needed.
     """
 
+    torchmetrics_file = "sensitivity_specificity"
     bound = "min_specificity"
 
     def choose(self, rising: Rising, least: float) -> Chosen:

@@ -18,13 +18,14 @@ from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
 
 
-class SpecificityThere(OperatingPoint):
+class SpecificityThere(OperatingPoint, abstract=True):
     """The largest specificity that some sensitivity allows.
 
     Args:
         min_sensitivity: the sensitivity that is needed.
     """
 
+    torchmetrics_file = "specificity_sensitivity"
     bound = "min_sensitivity"
 
     def choose(self, rising: Rising, least: float) -> Chosen:

@@ -66,7 +66,7 @@ class Comoments(Statistic):
         into["seen"].copy_(seen)
 
 
-class Correlation(Metric):
+class Correlation(Metric, abstract=True):
     """A metric of means and deviations of predictions and targets."""
 
     is_differentiable = True
@@ -89,6 +89,7 @@ class PearsonCorrCoef(Correlation):
     NaN where predictions or targets do not vary; on the CPU, where looking costs no wait, ``compute`` warns.
     """
 
+    torchmetrics_file = "pearson"
     plot_lower_bound = -1.0
     plot_upper_bound = 1.0
 
@@ -107,6 +108,7 @@ class PearsonCorrCoef(Correlation):
 class ConcordanceCorrCoef(Correlation):
     """Lin's concordance, for each of `num_outputs` outputs: correlation with the line of equal values."""
 
+    torchmetrics_file = "concordance"
     plot_lower_bound = -1.0
     plot_upper_bound = 1.0
     higher_is_better: bool | None = True
@@ -162,6 +164,7 @@ class CosineSimilarity(Metric):
         capacity: for ``"none"``, the number of samples there is room for, in fixed storage.
     """
 
+    torchmetrics_file = "cosine_similarity"
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     is_differentiable = True

@@ -102,7 +102,7 @@ class Errors(Statistic):
             self.state["seen"].add_(error.shape[0])
 
 
-class MeanError(Metric):
+class MeanError(Metric, abstract=True):
     """The mean of an error."""
 
     plot_lower_bound = 0.0
@@ -152,6 +152,8 @@ def check_columns(preds: Tensor, target: Tensor, outputs: int) -> None:
 class MeanSquaredError(MeanError):
     """The mean squared error, or with ``squared=False`` its root; for `num_outputs` outputs one of each."""
 
+    torchmetrics_file = "mse"
+
     def __init__(self, squared: bool = True, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not isinstance(squared, bool):
@@ -168,6 +170,8 @@ class MeanSquaredError(MeanError):
 class MeanAbsoluteError(MeanError):
     """The mean absolute error; for `num_outputs` outputs one of each."""
 
+    torchmetrics_file = "mae"
+
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs)
@@ -177,6 +181,8 @@ class MeanAbsoluteError(MeanError):
 class MeanSquaredLogError(MeanError):
     """The mean squared difference of logarithms of 1 plus the value."""
 
+    torchmetrics_file = "log_mse"
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.use("errors", Errors(squared_log))
@@ -184,6 +190,8 @@ class MeanSquaredLogError(MeanError):
 
 class MeanAbsolutePercentageError(MeanError):
     """The mean absolute error in shares of the target (1 is 100 %)."""
+
+    torchmetrics_file = "mape"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -193,6 +201,7 @@ class MeanAbsolutePercentageError(MeanError):
 class SymmetricMeanAbsolutePercentageError(MeanError):
     """The mean absolute error in shares of the mean of target and prediction."""
 
+    torchmetrics_file = "symmetric_mape"
     plot_upper_bound = 2.0
 
     def __init__(self, **kwargs: Any) -> None:
@@ -202,6 +211,8 @@ class SymmetricMeanAbsolutePercentageError(MeanError):
 
 class WeightedMeanAbsolutePercentageError(MeanError):
     """The sum of absolute errors in shares of the sum of absolute targets."""
+
+    torchmetrics_file = "wmape"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -216,6 +227,8 @@ class WeightedMeanAbsolutePercentageError(MeanError):
 class LogCoshError(MeanError):
     """The mean logarithm of the hyperbolic cosine of the error; for `num_outputs` outputs one of each."""
 
+    torchmetrics_file = "log_cosh"
+
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
@@ -224,6 +237,8 @@ class LogCoshError(MeanError):
 
 class MinkowskiDistance(MeanError):
     """The root of order `p` of the sum of absolute errors to the power of `p`."""
+
+    torchmetrics_file = "minkowski"
 
     def __init__(self, p: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)

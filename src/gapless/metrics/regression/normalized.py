@@ -68,6 +68,7 @@ class NormalizedRootMeanSquaredError(MeanError):
         num_outputs: columns of the predictions and targets.
     """
 
+    torchmetrics_file = "nrmse"
     scale: TargetScale
 
     def __init__(self, normalization: str = "mean", num_outputs: int = 1, **kwargs: Any) -> None:

@@ -52,7 +52,7 @@ class ErrorMoments(SizedByData):
         self.state["seen"].add_(target.shape[0])
 
 
-class ExplainedShare(Metric):
+class ExplainedShare(Metric, abstract=True):
     """What R² and explained variance have in common."""
 
     is_differentiable = True
@@ -94,6 +94,7 @@ class R2Score(ExplainedShare):
             batch.
     """
 
+    torchmetrics_file = "r2"
     plot_upper_bound = 1.0
 
     def __init__(
@@ -147,6 +148,7 @@ class ExplainedVariance(ExplainedShare):
             batch.
     """
 
+    torchmetrics_file = "explained_variance"
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
 
@@ -173,6 +175,7 @@ class RelativeSquaredError(Metric):
         squared: False for the root.
     """
 
+    torchmetrics_file = "rse"
     is_differentiable = True
     higher_is_better = False
     moments: ErrorMoments

@@ -180,7 +180,7 @@ def dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> 
     return score
 
 
-class MaskMetric(Metric):
+class MaskMetric(Metric, abstract=True):
     """A metric of masks."""
 
     plot_lower_bound = 0.0
@@ -241,6 +241,7 @@ class MeanIoU(MaskMetric):
             one of each.
     """
 
+    torchmetrics_file = "mean_iou"
     scores: SampleScores
 
     def __init__(
@@ -287,6 +288,7 @@ class DiceScore(MaskMetric):
             one of each.
     """
 
+    torchmetrics_file = "dice"
     counts: MaskCounts
 
     def __init__(

@@ -75,6 +75,7 @@ class TokenAccuracy(Metric):
         top_k: a token counts as predicted where its score is among so many highest.
     """
 
+    torchmetrics_file = None
     is_differentiable = False
     higher_is_better = True
     hits: Hits

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from gapless.metrics.wrappers.bootstrap import BootStrapper
-from gapless.metrics.wrappers.multioutput import MultioutputWrapper
-from gapless.metrics.wrappers.multitask import MultitaskWrapper
-from gapless.metrics.wrappers.running import Running, RunningMean, RunningSum
-from gapless.metrics.wrappers.tracker import MetricTracker
-from gapless.metrics.wrappers.transformations import (
-    BinaryTargetTransformer,
-    LambdaInputTransformer,
-    MetricInputTransformer,
-)
-from gapless.metrics.wrappers.transparent import ClasswiseWrapper, MinMaxMetric
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BinaryTargetTransformer",
-    "BootStrapper",
-    "ClasswiseWrapper",
-    "LambdaInputTransformer",
-    "MetricInputTransformer",
-    "MetricTracker",
-    "MinMaxMetric",
-    "MultioutputWrapper",
-    "MultitaskWrapper",
-    "Running",
-    "RunningMean",
-    "RunningSum",
-]
+from gapless.metrics.rooms import metrics_of
+
+if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which line a new one needs
+    from gapless.metrics.wrappers.bootstrap import BootStrapper as BootStrapper
+    from gapless.metrics.wrappers.multioutput import MultioutputWrapper as MultioutputWrapper
+    from gapless.metrics.wrappers.multitask import MultitaskWrapper as MultitaskWrapper
+    from gapless.metrics.wrappers.running import Running as Running
+    from gapless.metrics.wrappers.running import RunningMean as RunningMean
+    from gapless.metrics.wrappers.running import RunningSum as RunningSum
+    from gapless.metrics.wrappers.tracker import MetricTracker as MetricTracker
+    from gapless.metrics.wrappers.transformations import BinaryTargetTransformer as BinaryTargetTransformer
+    from gapless.metrics.wrappers.transformations import LambdaInputTransformer as LambdaInputTransformer
+    from gapless.metrics.wrappers.transformations import MetricInputTransformer as MetricInputTransformer
+    from gapless.metrics.wrappers.transparent import ClasswiseWrapper as ClasswiseWrapper
+    from gapless.metrics.wrappers.transparent import MinMaxMetric as MinMaxMetric
+else:
+    globals().update(metrics_of("wrappers"))
+    __all__ = list(metrics_of("wrappers"))

@@ -26,6 +26,7 @@ class BootStrapper(Metric):
         sampling_strategy: ``"poisson"`` or ``"multinomial"``.
     """
 
+    torchmetrics_file = "bootstrapping"
     direct = True
 
     def __init__(

@@ -23,7 +23,7 @@ def check_metric(metric: Any, name: str) -> Metric:
     return metric
 
 
-class Transparent(Metric):
+class Transparent(Metric, abstract=True):
     """A wrapper whose statistics are those of the metric inside, so that a collection shares them."""
 
     inner: Metric
@@ -72,6 +72,8 @@ class ClasswiseWrapper(Transparent):
         prefix: put before each name, in place of the metric's name.
         postfix: put behind each name, in place of the metric's name.
     """
+
+    torchmetrics_file = "classwise"
 
     def __init__(
         self,
@@ -133,6 +135,7 @@ class Extremes(Statistic):
 class MinMaxMetric(Transparent):
     """A metric's value with the smallest and the largest that were given out since the last reset."""
 
+    torchmetrics_file = "minmax"
     extremes: Extremes
 
     def __init__(self, base_metric: Metric, **kwargs: Any) -> None:

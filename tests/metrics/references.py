@@ -1,0 +1,47 @@
+"""TorchMetrics' metric or function of a name, which ours are compared with."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torchmetrics
+import torchmetrics.classification
+import torchmetrics.functional.classification
+import torchmetrics.functional.regression
+import torchmetrics.functional.segmentation
+import torchmetrics.functional.text
+import torchmetrics.regression
+import torchmetrics.segmentation
+import torchmetrics.text
+
+import gapless.metrics as metrics
+from gapless.metrics.rooms import file_in_torchmetrics
+
+ROOMS = ("classification", "regression", "segmentation", "text")
+
+
+def known(name: str) -> bool:
+    """Whether TorchMetrics has our metric of that name, as the metric says."""
+    return file_in_torchmetrics(getattr(metrics, name)) is not None
+
+
+def theirs(name: str) -> Any:
+    """TorchMetrics' metric of that name."""
+    return among((torchmetrics, *(getattr(torchmetrics, room) for room in ROOMS)), name)
+
+
+def their_function(name: str) -> Any:
+    """TorchMetrics' function of that name."""
+    home = torchmetrics.functional
+    return among((*(getattr(home, room) for room in ROOMS), home), name)
+
+
+def among(homes: tuple[ModuleType, ...], name: str) -> Any:
+    for home in homes:
+        if hasattr(home, name):
+            return getattr(home, name)
+    raise AssertionError(
+        f"TorchMetrics {torchmetrics.__version__} has no {name}: if the metric is Gapless's own, "
+        "its class says so with `torchmetrics_file = None`"
+    )
