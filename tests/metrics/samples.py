@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,15 @@ NEEDED: dict[str, dict[str, Any]] = {
 """Arguments that these cannot be made without, beside the number of classes."""
 SCORED = tuple(name for name in TASKS if "thresholds" in getattr(metrics, name).arguments)
 """Those with thresholds."""
+
+
+def required(name: str) -> dict[str, Any]:
+    """What `NEEDED` has for a metric that is no task's; it must be all that has no default."""
+    parameters = inspect.signature(getattr(metrics, name)).parameters.values()
+    bare = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    missing = [argument for argument in bare if argument not in NEEDED.get(name, {})]
+    assert not missing, f"add to NEEDED in tests/metrics/samples.py: {name} cannot be made without {missing}"
+    return NEEDED.get(name, {})
 
 
 class Sample(NamedTuple):
@@ -201,7 +211,7 @@ def others() -> list[Sample]:
     found += [Sample(name, {"window": 3}, values(2)) for name in ("RunningMean", "RunningSum")]
     for name in metrics.regression.__all__:
         shape = (ROWS, 3) if name == "CosineSimilarity" else (ROWS,)
-        found.append(Sample(name, NEEDED.get(name, {}), pairs(*shape)))
+        found.append(Sample(name, required(name), pairs(*shape)))
     for name in ("MeanSquaredError", "MeanAbsoluteError", "PearsonCorrCoef", "ConcordanceCorrCoef"):
         found.append(Sample(name, {"num_outputs": 3}, pairs(ROWS, 3)))
     for name in ("R2Score", "ExplainedVariance"):

@@ -22,7 +22,7 @@ import torchmetrics.text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics.references import known, theirs
-from metrics.samples import NEEDED
+from metrics.samples import required
 from metrics.test_distributed import run
 from torch import Tensor
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
@@ -33,7 +33,7 @@ from gapless.metrics import functional
 
 ROWS, OUTPUTS = 12, 3
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, NEEDED.get(name, {})) for name in metrics.regression.__all__ if known(name)),
+    *((name, required(name)) for name in metrics.regression.__all__ if known(name)),
     ("MeanSquaredError", {"squared": False}),
     ("RelativeSquaredError", {"squared": False}),
     *(("NormalizedRootMeanSquaredError", {"normalization": scale}) for scale in ("range", "std", "l2")),
