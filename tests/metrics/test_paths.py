@@ -52,8 +52,8 @@ def test_every_path_is_one_of_torchmetrics():
     there = {info.name for info in walked}
     strange = {path.replace("gapless.metrics", "torchmetrics") for path in known()} - there
     assert not strange, (
-        f"TorchMetrics has no {sorted(strange)}: the metric's class says with `torchmetrics_file` which module "
-        "of TorchMetrics it is in, or None"
+        f"TorchMetrics has no {sorted(strange)}: the metric's class says with `torchmetrics_file` in which "
+        "module TorchMetrics has it, or None"
     )
 
 
