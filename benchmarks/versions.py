@@ -207,7 +207,7 @@ def sheet(results: list[dict[str, Any]]) -> str:
     for one in sorted(results, key=lambda one: [int(part) for part in one["asked"][0].split(".")]):
         title = f"torch {one['asked'][0]}, Python {one['asked'][1]}"
         if "groups" not in one:
-            rows.append([*one["asked"], one["missing"], *[""] * (len(GROUPS) + 2)])
+            rows.append([*one["asked"], one["missing"], *[""] * (len(GROUPS) + 3)])
             continue
         groups = one["groups"]
         counts = [
@@ -219,11 +219,21 @@ def sheet(results: list[dict[str, Any]]) -> str:
         differed = [name for found in groups.values() for name in found["differed"]]
         off = [name for found in groups.values() for name in found["off"]]
         build = f"CUDA {one['cuda']}" if one["cuda"] else "CPU"
-        rows.append([one["torch"], one["python"], f"{build}: {one['how']}", *counts, len(differed), len(off)])
+        rows.append(
+            [
+                one["torch"],
+                one["python"],
+                f"{build}: {one['how']}",
+                *counts,
+                len(differed),
+                len(off),
+                one["commit"],
+            ]
+        )
         lines = [*(f"- off: {line}" for line in one["remarks"]), *(f"- off: {name}" for name in off)]
         lines += [f"- differed: `{name}`" for name in differed]
         notes.append("\n".join([f"## {title}\n", *lines, ""]) if lines else "")
-    columns = ["torch", "Python", "installed how", *GROUPS, "differed", "off"]
+    columns = ["torch", "Python", "installed how", *GROUPS, "differed", "off", "last run at"]
     return _sheet.table(columns, rows) + "\n" + "\n".join(filter(None, notes))
 
 
