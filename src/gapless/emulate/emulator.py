@@ -173,6 +173,14 @@ class Emulator:
         global _current
         if _current is not self:
             return
+        try:
+            self._switch_off()
+        finally:  # whatever fails, the next emulation can begin
+            _current = None
+        if forget:
+            self.core.placement.clear()
+
+    def _switch_off(self) -> None:
         self.core.enabled = False
         lift_only_cpu_tensors(False)
         if self._modes is not None:
@@ -185,9 +193,6 @@ class Emulator:
         standins.uninstall()
         autocast.uninstall()
         self._patches.undo()
-        if forget:
-            self.core.placement.clear()
-        _current = None
 
     def __enter__(self) -> Emulator:
         return self.start()
