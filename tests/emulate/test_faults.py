@@ -16,12 +16,12 @@ def test_an_internal_error_names_the_operator_and_is_in_the_report() -> None:
     with Emulator() as emulator:
         x = torch.ones(3, device="cuda", requires_grad=True)
         loss = (x * 2).sum()
-        emulator.core.placement.where = None  # type: ignore[assignment]
+        emulator.core.placement.memory = object()  # type: ignore[assignment]
         with pytest.raises(EmulationDefect, match=r"emulation of aten::\S+: .*gapless/emulate/\w+\.py:\d+"):
             x + 1
         with pytest.raises(EmulationDefect, match="emulation of aten::ones_like"):
             loss.backward()
-        emulator.core.placement.where = {}
+        emulator.core.placement.memory = None
         notes = [one for one in emulator.session().notes if "please report it" in one]
     assert len(notes) == 2
 
