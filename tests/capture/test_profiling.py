@@ -182,13 +182,13 @@ def test_a_script_that_ends_early_leaves_what_it_has(capture, tmp_path, monkeypa
 
 
 def test_synchronization_events_are_on_where_torch_has_them(capture, monkeypatch):
-    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", dict)
+    monkeypatch.setattr(profiling, "ProfilerConfig", dict)
     capture(Schedule(wait=0))
     assert FakeProfiler.made[0].options["experimental_config"] == {"enable_cuda_sync_events": True}
 
 
 def test_an_older_torch_has_none(capture, monkeypatch):
-    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda: None)
+    monkeypatch.setattr(profiling, "ProfilerConfig", lambda: None)
     capture(Schedule(wait=0))
     assert "experimental_config" not in FakeProfiler.made[0].options
 

@@ -175,7 +175,7 @@ SAMPLES = [
         "assign.rows",
         lambda i: ops.assign(i.x, i.index, 2.5),
         lambda i: _set(i.x, i.index, 2.5),
-        1,
+        2,  # the number goes over, and so do the zeros of its kind that autograd puts there, made on the host
     ),
     Sample(
         "masked_scatter",

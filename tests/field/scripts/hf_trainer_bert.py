@@ -56,7 +56,7 @@ trainer = Trainer(  # waits: set-up
     eval_dataset=Reviews(32, 2),
     compute_metrics=compute_metrics,
 )
-# waits: 6 every step; 2 every 5 steps; many every 10 steps; many each checkpoint; evaluation; set-up; may wait: after, first step
+# waits: 6 every step; 2 every 5 steps; many each checkpoint; evaluation; set-up; may wait: after, first step
 result = trainer.train()
 print("steps", result.global_step)
 print("evaluation", sorted(trainer.evaluate()))  # waits: evaluation
