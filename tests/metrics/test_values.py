@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from metrics.references import known, theirs
 from metrics.samples import CLASSES, SAMPLES, Sample, multiclass
@@ -43,6 +43,16 @@ def same(ours: Any, theirs: Any) -> bool:
     )
 
 
+def only_ignored_are_logits(sample: Sample, data: tuple[Tensor, ...]) -> bool:
+    """Scores outside [0, 1] stand at ignored targets alone: TorchMetrics' metrics differ in what they make of
+    it, ours do not (docs/metrics.md)."""
+    ignored = sample.options.get("ignore_index")
+    if ignored is None or not data[0].is_floating_point() or data[0].shape != data[1].shape:
+        return False
+    outside = (data[0] < 0) | (data[0] > 1)
+    return bool(outside.any()) and not bool((outside & (data[1] != ignored)).any())
+
+
 @pytest.mark.parametrize("name", sorted({sample.name for sample in SAMPLES if known(sample.name)}))
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 2**31))
@@ -54,6 +64,7 @@ def test_as_torchmetrics(name: str, seed: int):
                 ours, theirs = sample.make(), reference(sample)
                 for step in range(2):
                     data = sample.data(seed + step)
+                    assume(not only_ignored_are_logits(sample, data))
                     whole = theirs(*(value.clone() for value in data))
                     assert same(ours(*data), whole), sample.label
                 assert same(ours.compute(), theirs.compute()), sample.label
