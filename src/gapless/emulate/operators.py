@@ -89,8 +89,8 @@ class Plan:
     """What is known beforehand of one operator overload."""
 
     __slots__ = (
-        "all_tensors", "by_name", "call", "draws", "func", "handler", "launches", "lenient", "makes", "name",
-        "on_host", "open", "parts", "plain", "resizes", "rows", "run", "strict", "tensors", "view", "views",
+        "by_name", "call", "draws", "func", "handler", "launches", "lenient", "lists", "makes", "name",
+        "on_host", "open", "parts", "plain", "resizes", "rows", "run", "strict", "view", "views",
         "wide", "workspace",
     )  # fmt: skip
 
@@ -123,14 +123,14 @@ class Plan:
         self.wide = halves.widened(func)
         # What `OpOverload.__call__` calls, without a Python function in between.
         self.call = func._op if type(func).__call__ is OperatorOverload.__call__ else func
-        # Positions of arguments that may be or hold tensors; the rest need not be looked at.
-        self.tensors = tuple(n for n, one in enumerate(schema.arguments) if _may_hold_tensors(one.type))
-        self.all_tensors = len(self.tensors) == len(schema.arguments)
+        holding = tuple(n for n, one in enumerate(schema.arguments) if _may_hold_tensors(one.type))
+        # Whether tensors may stand in lists, too.
+        self.lists = any(str(schema.arguments[n].type) not in _ONE_TENSOR for n in holding)
         self.views = bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
         known_more = self.draws, self.makes, self.rows, self.run, self.wide, self.resizes, self.on_host
         self.plain = not (any(known_more) or self.workspace is not None)
         self.view = (
-            self.views and self.plain and not self.launches and self.tensors == (0,)
+            self.views and self.plain and not self.launches and holding == (0,)
             and self.handler is None and self.parts is None
             and not any(one.alias_info.is_write for one in schema.returns)
         )  # fmt: skip
@@ -152,9 +152,8 @@ class OperatorMode(TorchDispatchMode):
         """Nothing is compiled under emulation; torch's guard against it would cost 1 µs an operator."""
         return False
 
-    def __torch_dispatch__(  # noqa: C901 - flat on purpose: it is entered once per operator
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run `func`: what has nothing to place goes its own way here, all the rest to `_placed`."""
         if asks_functions():  # in backward, whose operators no function mode has passed on
             with DisableTorchFunction():
                 return self.__torch_dispatch__(func, types, args, kwargs)
@@ -170,8 +169,7 @@ class OperatorMode(TorchDispatchMode):
             plan = self.plans[id(func)] = Plan(func, self)  # which keeps `func`, and so its id
         if kwargs is None:
             kwargs = {}
-        placement = self.placement
-        memory = placement.memory
+        memory = self.placement.memory
         if plan.view and memory is None and has_storage(args[0]):
             return plan.call(*args, **kwargs)  # it lies where its argument does, and launches nothing
         if memory is not None:
@@ -181,50 +179,50 @@ class OperatorMode(TorchDispatchMode):
             return plan.handler(self, func, args, kwargs)
         if plan.parts is not None and not (args and getattr(args[0], "is_nested", False)):
             return plan.parts(args, kwargs)
+        return self._placed(plan, args, kwargs)
 
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _placed(self, plan: Plan, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: C901 - flat for speed
+        """Run an operator where its arguments are, and place what it gives."""
+        placement = self.placement
         where = placement.where
         index, mixed, stored = HOST, False, True
         orphans: list[Tensor] | None = None
-        given = args if plan.all_tensors else [args[n] for n in plan.tensors if n < len(args)]
-        for arg in (*given, *kwargs.values()) if kwargs else given:
-            kind = type(arg)
-            if kind is list or kind is tuple:
-                items: Any = arg
-            elif kind is Tensor or kind is Parameter or isinstance(arg, Tensor):
-                items = (arg,)
-            else:
+        given = (*args, *kwargs.values()) if kwargs else args
+        if plan.lists:
+            given = [one for arg in given for one in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        for item in given:
+            if not isinstance(item, Tensor):
                 continue
-            for item in items:
-                try:
-                    state = where.get(item.untyped_storage()._cdata, HOST)
-                except (NotImplementedError, RuntimeError):
-                    state, stored = placement.state_of(item), False
-                except AttributeError:  # no tensor, but a number or nothing
-                    continue
-                if state >= 0:
-                    if index == HOST:
-                        index = state
-                    elif index != state:
-                        mixed = True
-                elif state == ORPHAN:
-                    orphans = [item] if orphans is None else [*orphans, item]
-                elif not mixed and (plan.strict or item.dim() > 0):
+            try:
+                state = where.get(item.untyped_storage()._cdata, HOST)
+            except (NotImplementedError, RuntimeError):
+                state, stored = placement.state_of(item), False
+            if state >= 0:
+                if index == HOST:
+                    index = state
+                elif index != state:
                     mixed = True
+            elif state == ORPHAN:
+                orphans = [item] if orphans is None else [*orphans, item]
+            elif not mixed and (plan.strict or item.dim() > 0):
+                mixed = True
         if orphans is not None:
             index = self._adopted(orphans, index)
         if mixed and index >= 0:
             if not plan.lenient:
-                devices.check(func, args, kwargs, placement)
+                devices.check(plan.func, args, kwargs, placement)
             if plan.open is not None:
                 return plan.open(args, kwargs)
         if not plan.plain or not stored:
-            return self._run(plan, func, args, kwargs, index)
+            return self._run(plan, args, kwargs, index)
         try:
             out = plan.call(*args, **kwargs)
         except (RuntimeError, TypeError) as error:
             if index < 0 or not wider.refused(error):
                 raise
-            out = wider.run(func, args, kwargs, error)
+            out = wider.run(plan.func, args, kwargs, error)
         if index != HOST:
             if not plan.views:  # which lie where their arguments do
                 if type(out) is Tensor:
@@ -234,14 +232,12 @@ class OperatorMode(TorchDispatchMode):
                 else:
                     self.put(out, index, args)
             if index >= 0:
+                memory, programme = placement.memory, self.core.recorder.programme
                 if memory is not None:
                     memory.ran(plan.name, index, args)
-                programme = self.core.recorder.programme
                 if programme is not None and plan.launches:
-                    programme.operator(func, args, kwargs, out, -1)
+                    programme.operator(plan.func, args, kwargs, out, -1)
         return out
-
-    # -- parts -------------------------------------------------------------------------------------
 
     def _adopted(self, orphans: list[Tensor], index: int) -> int:
         """Where an operator is that has orphans among its arguments: they go where the others are."""
@@ -251,14 +247,14 @@ class OperatorMode(TorchDispatchMode):
             self.core.placement.put(item, index)
         return index
 
-    def _run(self, plan: Plan, func: Any, args: Any, kwargs: dict[str, Any], index: int) -> Any:
+    def _run(self, plan: Plan, args: Any, kwargs: dict[str, Any], index: int) -> Any:
         """Run an operator whose arguments are at `index`, and keep the books of it."""
         if plan.draws and kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": kernel_generator(kwargs["generator"])}
         if plan.makes:
             if plan.by_name is not None:
                 args, kwargs = (), {**dict(zip(plan.by_name, args, strict=False)), **kwargs}
-            index, kwargs = self._made_at(func, args, kwargs, index)
+            index, kwargs = self._made_at(plan.func, args, kwargs, index)
         at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
         try:
             if plan.wide is not None and index >= 0 and halves.any_slow(args):
@@ -268,7 +264,7 @@ class OperatorMode(TorchDispatchMode):
         except (RuntimeError, TypeError) as error:
             if index < 0 or not wider.refused(error):
                 raise
-            out = wider.run(func, args, kwargs, error)
+            out = wider.run(plan.func, args, kwargs, error)
         if index != HOST:
             if plan.on_host:
                 self.put([one for position, one in enumerate(out) if position not in plan.on_host], index)
@@ -277,13 +273,13 @@ class OperatorMode(TorchDispatchMode):
             if index >= 0:
                 if plan.resizes:
                     self._resized(args, kwargs)
-                memory, programme = self.core.placement.memory, self.core.recorder.programme
+                memory, programme = self.placement.memory, self.core.recorder.programme
                 if memory is not None:
                     if plan.workspace is not None:
                         self.put([torch.empty(shape) for shape in plan.workspace(*args, **kwargs)], index)
                     memory.ran(plan.name, index, args)
                 if programme is not None and plan.launches:
-                    programme.operator(func, args, kwargs, out, at)
+                    programme.operator(plan.func, args, kwargs, out, at)
         return out
 
     def _resized(self, args: Any, kwargs: dict[str, Any]) -> None:
@@ -365,6 +361,7 @@ class OperatorMode(TorchDispatchMode):
         return ORPHAN, kwargs
 
 
+_ONE_TENSOR = ("Tensor", "Optional[Tensor]")
 _SCALARS = re.compile(r"(?:(?:Optional|List)\[)*(?:int|float|bool|number|str|complex|Device|Generator)\b")
 
 
