@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +60,9 @@ class Asked:
         root = self.roots.get(node.id, "") if isinstance(node, ast.Name) else ""
         return ".".join([root, *reversed(parts)]) if root else ""
 
+    def _named(self, node: ast.AST) -> str:
+        return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
     def _read(self, dotted: str) -> None:
         if dotted.startswith(HERE + "."):
             first, *more = dotted.removeprefix(HERE + ".").split(".")
@@ -73,15 +76,15 @@ class Asked:
         words = [
             one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
         ]
-        called = ast.unparse(node.func)
+        called = self._named(node.func)
         if called in ("getattr", "hasattr", "setattr") and len(node.args) > 1 and words:
             owner = node.args[0]
             known = self.roots.get(owner.id, "") if isinstance(owner, ast.Name) else self._dotted(owner)
             if known.split(".")[0] == "torch" and private(words[0]):
                 self.privately.append(f"{known}.{words[0]}")
-        elif called.split(".")[-1] in ("place", "path") and words and words[0] in NAMES:
+        elif called in ("place", "path") and words and words[0] in NAMES:
             self.names.add(words[0])
-        elif called.endswith("import_module"):
+        elif called == "import_module":
             self.privately += [word for word in words if word.startswith("torch.") and private(word)]
 
 
@@ -105,10 +108,9 @@ def test_the_reader_sees_private_names(source: str, found: list[str]) -> None:
     assert Asked(source).privately == found
 
 
-def elsewhere() -> Iterator[tuple[Path, Asked]]:
-    for file in SOURCES:
-        if file.name != "torch_internals.py":
-            yield file, Asked(file.read_text())
+@cache
+def elsewhere() -> list[tuple[Path, Asked]]:
+    return [(file, Asked(file.read_text())) for file in SOURCES if file.name != "torch_internals.py"]
 
 
 def test_private_names_are_asked_for_in_one_module() -> None:
