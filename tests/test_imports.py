@@ -78,6 +78,10 @@ def test_check_without_torch_says_how_to_get_it(python, write):
     assert seen.stderr == "gapless: gapless check runs your script and so needs PyTorch: pip install torch\n"
 
 
+def _called(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
 def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
     """Which of `modules` a source imports: anywhere, in functions and for types too, or by a literal name."""
     for node in ast.walk(tree):
@@ -88,7 +92,7 @@ def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield from ([inner] if inner in modules else {node.module} & modules)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and _called(node.func) == "import_module":
             names = {one.value for one in node.args if isinstance(one, ast.Constant)}
             yield from names & modules
 
@@ -99,7 +103,8 @@ def circles(folder: Path) -> list[set[str]]:
     for file in folder.rglob("*.py"):
         parts = file.relative_to(folder).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    graph = {name: set(imported(ast.parse(file.read_text()), set(files))) for name, file in files.items()}
+    modules = set(files)
+    graph = {name: set(imported(ast.parse(file.read_text()), modules)) for name, file in files.items()}
 
     def reached(start: str) -> set[str]:
         seen: set[str] = set()
