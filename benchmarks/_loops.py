@@ -145,6 +145,18 @@ class Poles:
         return self.state.astype(np.float32), np.ones(len(x), np.float32), fallen.astype(np.float32)
 
 
+def advantages(rewards: Tensor, values: Tensor, ends: Tensor, over: Tensor, following: Tensor) -> Tensor:
+    """A rollout's generalized advantages; `over` and `following` are ends and values behind its last step."""
+    length, poles = rewards.shape
+    found, last = torch.zeros_like(rewards).to(rewards.device), torch.zeros(poles, device=rewards.device)
+    for t in reversed(range(length)):
+        alive = 1.0 - (over if t == length - 1 else ends[t + 1])
+        after = following if t == length - 1 else values[t + 1]
+        delta = rewards[t] + 0.99 * after * alive - values[t]
+        found[t] = last = (delta + 0.99 * 0.95 * alive * last).flatten()
+    return found
+
+
 def ppo(device: str, length: int = 32, poles: int = 4) -> Step:
     """PPO as it is commonly written in one file: a rollout, advantages, four epochs of four minibatches."""
     torch.manual_seed(0)
@@ -172,17 +184,6 @@ def ppo(device: str, length: int = 32, poles: int = 4) -> Step:
             rewards[t] = torch.tensor(reward).to(device).view(-1)
             now, over = torch.Tensor(state).to(device), torch.Tensor(fallen).to(device)
 
-    def advantages() -> Tensor:
-        with torch.no_grad():
-            following = critic(now).reshape(1, -1)
-            found, last = torch.zeros_like(rewards).to(device), torch.zeros(poles, device=device)
-            for t in reversed(range(length)):
-                alive = 1.0 - (over if t == length - 1 else ends[t + 1])
-                after = following if t == length - 1 else values[t + 1]
-                delta = rewards[t] + 0.99 * after * alive - values[t]
-                found[t] = last = (delta + 0.99 * 0.95 * alive * last).flatten()
-        return found
-
     def update(x: Tensor, a: Tensor, log: Tensor, gain: Tensor, goal: Tensor) -> None:
         policy = torch.distributions.Categorical(logits=actor(x))
         ratio = (policy.log_prob(a) - log).exp()
@@ -200,7 +201,8 @@ def ppo(device: str, length: int = 32, poles: int = 4) -> Step:
 
     def step() -> None:
         rollout()
-        gains = advantages()
+        with torch.no_grad():
+            gains = advantages(rewards, values, ends, over, critic(now).reshape(1, -1))
         flat = [one.flatten(0, 1) for one in (seen, actions, logs, gains, gains + values)]
         for _ in range(4):
             order = torch.randperm(length * poles, device=device)

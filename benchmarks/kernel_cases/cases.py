@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +60,21 @@ class Case:
         return found
 
 
+def forms(
+    name: str,
+    inputs: str,
+    plain: Callable[[Any], Any],
+    runs: dict[str, Callable[[Any], Any]],
+    forward_only: Collection[str] = (),
+    **options: Any,
+) -> list[Case]:
+    """One computation in several forms (``{"chunk": …, "recurrent": …}``), each beside the same in plain torch."""
+    return [
+        Case(f"{name}, {form}", run, inputs, plain, backward=form not in forward_only, **options)
+        for form, run in runs.items()
+    ]
+
+
 class Modules:
     """``Modules("fla.ops").gla.naive``: modules, imported when asked for."""
 
@@ -74,6 +89,11 @@ class Modules:
 def first(value: Any) -> Any:
     """The first of several results."""
     return value[0] if isinstance(value, (tuple, list)) else value
+
+
+def changed(x: Any, **more: Any) -> SimpleNamespace:
+    """The inputs `x` with `more` among them or in their place."""
+    return SimpleNamespace(**{**vars(x), **more})
 
 
 def heads(value: torch.Tensor) -> torch.Tensor:

@@ -7,33 +7,22 @@ drops out keeps the state of the generator in place of its mask, as CUDA's do: `
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from gapless.emulate.cuda_api import philox
-from gapless.emulate.kernels import ON_HOST, WORKSPACES, kernel
+from gapless.emulate.kernels import ON_HOST, WORKSPACES
+from gapless.emulate.kernels.calls import Call, Setting, as_pair, as_two, attends, state_now
 
 Tensor = torch.Tensor
 _aten: Any = torch.ops.aten
-_ROWS = 32
+ROWS = 32
 """Rows of numbers that the memory-efficient kernel rounds up to (`attention.cu` of torch)."""
 _BLOCK = 128
 """Rows that the backward pass of flash attention rounds up to (`flash_api.cpp` of torch)."""
 _MINUS_INFINITY = float("-inf")
-
-
-class Setting(NamedTuple):
-    """How rows meet columns: an additive `bias`, in backward the `state` of the generator that dropped out.
-
-    `causal` says that a row sees the columns up to its own number.
-    """
-
-    bias: Tensor | None = None
-    dropout: float = 0.0
-    causal: bool = False
-    scale: float | None = None
-    state: tuple[int, int] = (0, 0)
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, how: Setting) -> tuple[Tensor, Tensor]:
@@ -151,105 +140,40 @@ def _shares(scores: Tensor, how: Setting) -> Tensor:
     return shares
 
 
-# -- the generator's state ---------------------------------------------------------------------------
-
-
-def _state(dropout: float) -> tuple[int, int]:
-    return philox.token(torch.default_generator) if dropout > 0 else (0, 0)
-
-
-def _signed(seed: int) -> int:
-    return seed - (1 << 64) if seed >> 63 else seed
-
-
-def _pair(seed: Tensor, offset: Tensor) -> tuple[int, int]:
-    numbers = [*seed.view(torch.int64).reshape(-1).tolist(), *offset.view(torch.int64).reshape(-1).tolist()]
-    return numbers[0] % (1 << 64), numbers[1]
-
-
-def _as_pair(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Both as flash attention gives them: two numbers, and one that is not used."""
-    both = torch.tensor([_signed(state[0]), state[1]], dtype=torch.int64).view(torch.uint64)
-    return both, torch.zeros((), dtype=torch.int64).view(torch.uint64)
-
-
-def _as_two(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    return torch.tensor(_signed(state[0]), dtype=torch.int64), torch.tensor(state[1], dtype=torch.int64)
-
-
 # -- scaled_dot_product_attention's kernels ------------------------------------------------------------
 
 
-@kernel("_scaled_dot_product_flash_attention")
-def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    state = _state(dropout_p)
-    out, logsumexp = forward(query, key, value, Setting(None, dropout_p, is_causal, scale))
-    rows, columns = query.shape[2], key.shape[2]
-    out = _laid_like(query, out)
-    return out, logsumexp, None, None, rows, columns, *_as_pair(state), query.new_empty(0)
+@attends("_scaled_dot_product_flash_attention")
+def _flash(call: Call) -> tuple[Any, ...]:
+    state = state_now(call.dropout)
+    out, logsumexp = forward(*call.tensors, call.setting)
+    rows, columns = call.query.shape[2], call.key.shape[2]
+    out = _laid_like(call.query, out)
+    return out, logsumexp, None, None, rows, columns, *as_pair(state), call.query.new_empty(0)
 
 
-@kernel("_scaled_dot_product_flash_attention.quantized")
-def _flash_quantized(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
+@attends("_scaled_dot_product_flash_attention.quantized")
+def _flash_quantized(call: Call) -> tuple[Any, ...]:
     """8-bit numbers with one scale for each batch and head; the result is bfloat16."""
-    wide = [
+    scales = call.q_descale, call.k_descale, call.v_descale
+    query, key, value = (
         one.float() if by is None else one.float() * by.reshape(*by.shape, *[1] * (4 - by.dim()))
-        for one, by in ((query, q_descale), (key, k_descale), (value, v_descale))
-    ]
-    out, *rest = _flash(*wide, dropout_p, is_causal, return_debug_mask, scale=scale)
+        for one, by in zip(call.tensors, scales, strict=True)
+    )
+    out, *rest = _flash(replace(call, query=query, key=key, value=value))
     return out.to(torch.bfloat16), *rest
 
 
-@kernel("_scaled_dot_product_flash_attention_backward")
-def _flash_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    cum_seq_q: Tensor | None,
-    cum_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    state = _pair(philox_seed, philox_offset) if dropout_p > 0 else (0, 0)
-    how = Setting(None, dropout_p, is_causal, scale, state)
-    return backward(grad_out, query, key, value, out, logsumexp, how)[:3]
+@attends("_scaled_dot_product_flash_attention_backward")
+def _flash_backward(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    return backward(call.gradient, *call.tensors, call.out, call.logsumexp, call.setting)[:3]
 
 
 def _sums(gradient: Tensor, query: Tensor, *_: Any, **__: Any) -> list[tuple[int, ...]]:
     """Sums for each row, and the query's gradient while it is added up."""
     batch, heads, length, width = query.shape
     rows = -(-length // _BLOCK) * _BLOCK
-    return [(batch, heads, rows), (batch, rows, heads, -(-width // _ROWS) * _ROWS)]
+    return [(batch, heads, rows), (batch, rows, heads, -(-width // ROWS) * ROWS)]
 
 
 WORKSPACES["_scaled_dot_product_flash_attention_backward"] = _sums
@@ -257,95 +181,39 @@ WORKSPACES["_scaled_dot_product_flash_attention_backward"] = _sums
 ON_HOST["_scaled_dot_product_efficient_attention"] = ON_HOST["_efficient_attention_forward"] = (2, 3)
 
 
-@kernel("_scaled_dot_product_efficient_attention")
-def _efficient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, ...]:
-    state = _state(dropout_p)
-    out, sums = forward(query, key, value, Setting(attn_bias, dropout_p, is_causal, scale))
-    rows = -(-query.shape[2] // _ROWS) * _ROWS if compute_log_sumexp else 0
+@attends("_scaled_dot_product_efficient_attention")
+def _efficient(call: Call) -> tuple[Tensor, ...]:
+    state = state_now(call.dropout)
+    out, sums = forward(*call.tensors, call.setting)
+    rows = -(-call.query.shape[2] // ROWS) * ROWS if call.sums_too else 0
     kept = torch.full((*sums.shape[:2], rows), float("inf"))
     if rows:
         kept[..., : sums.shape[2]] = sums
-    return out, kept, *_as_two(state)
+    return out, kept, *as_two(state)
 
 
-@kernel("_scaled_dot_product_efficient_attention_backward")
-def _efficient_backward(
-    grad_out_: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    dropout_p: float,
-    grad_input_mask: list[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor | None, ...]:
-    state = _pair(philox_seed, philox_offset) if dropout_p > 0 else (0, 0)
-    how = Setting(attn_bias, dropout_p, is_causal, scale, state)
-    sums = logsumexp[..., : query.shape[2]]
-    made = backward(grad_out_, query, key, value, out, sums, how, grad_input_mask[3])
-    return tuple(one if wanted else None for one, wanted in zip(made, grad_input_mask, strict=True))
+@attends("_scaled_dot_product_efficient_attention_backward")
+def _efficient_backward(call: Call) -> tuple[Tensor | None, ...]:
+    sums = call.logsumexp[..., : call.query.shape[2]]
+    made = backward(call.gradient, *call.tensors, call.out, sums, call.setting, call.wanted[3])
+    return tuple(one if wanted else None for one, wanted in zip(made, call.wanted, strict=True))
 
 
-@kernel("_scaled_dot_product_cudnn_attention")
-def _cudnn(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    state = _state(dropout_p)
-    out, sums = forward(query, key, value, Setting(attn_bias, dropout_p, is_causal, scale))
-    out = _laid_like(query, out)
-    return out, sums.unsqueeze(-1), None, None, query.shape[2], key.shape[2], *_as_two(state), None
+@attends("_scaled_dot_product_cudnn_attention")
+def cudnn(call: Call) -> tuple[Any, ...]:
+    """cuDNN's, for one layout: (batch, heads, rows, width)."""
+    state = state_now(call.dropout)
+    out, sums = forward(*call.tensors, call.setting)
+    out, rows, columns = _laid_like(call.query, out), call.query.shape[2], call.key.shape[2]
+    return out, sums.unsqueeze(-1), None, None, rows, columns, *as_two(state), None
 
 
-@kernel("_scaled_dot_product_cudnn_attention_backward")
-def _cudnn_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    attn_bias: Tensor | None,
-    cum_seq_q: Tensor | None,
-    cum_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    state = _pair(philox_seed, philox_offset) if dropout_p > 0 else (0, 0)
-    how = Setting(attn_bias, dropout_p, is_causal, scale, state)
-    return backward(grad_out, query, key, value, out, logsumexp.squeeze(-1), how)[:3]
+@attends("_scaled_dot_product_cudnn_attention_backward")
+def cudnn_backward(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value of `cudnn`."""
+    return backward(call.gradient, *call.tensors, call.out, call.logsumexp.squeeze(-1), call.setting)[:3]
 
 
-@kernel("_triton_scaled_dot_attention")
-def _triton(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
-    return forward(q, k, v, Setting(dropout=dropout_p))[0]
+@attends("_triton_scaled_dot_attention")
+def _triton(call: Call) -> Tensor:
+    return forward(*call.tensors, call.setting)[0]
