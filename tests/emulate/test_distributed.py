@@ -419,7 +419,7 @@ def test_synchronized_statistics_equal_those_of_the_whole_batch(shape: tuple[int
 
     stats = [norm._stats(part, eps) for part in parts]
     counts = torch.tensor([part.numel() // 3 for part in parts], dtype=torch.float64)
-    mean, invstd = norm._gather_stats_with_counts(
+    mean, invstd = norm._gather_stats(
         parts[0],
         *(torch.stack(column) for column in zip(*stats, strict=True)),
         *running,

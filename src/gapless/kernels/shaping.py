@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -113,11 +114,14 @@ def broadcast(machine: Machine, op: Op) -> Any:
 def expand_dims(machine: Machine, op: Op) -> Any:
     axis = op.integer("axis") + 1
     value = machine.raw(op)[0]
+    return _arranged(value, lambda ramp: ramp.expand_dims(axis), lambda block: block.unsqueeze(axis))
+
+
+def _arranged(value: Any, of_ramp: Callable[[Ramp], Ramp], of_block: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with other axes: what is a ramp stays one."""
     if isinstance(value, Pointer) and isinstance(value.at, Ramp):
-        return Pointer(value.element, value.memory, value.at.expand_dims(axis))
-    if isinstance(value, Ramp):
-        return value.expand_dims(axis)
-    return mapped(value, lambda block: block.unsqueeze(axis))
+        return Pointer(value.element, value.memory, of_ramp(value.at))
+    return of_ramp(value) if isinstance(value, Ramp) else mapped(value, of_block)
 
 
 @operation("tt.reshape")
@@ -149,11 +153,7 @@ def transpose(machine: Machine, op: Op) -> Any:
     order = op.integers("order") or (1, 0)
     axes = [0, *(axis + 1 for axis in order)]
     value = machine.raw(op)[0]
-    if isinstance(value, Pointer) and isinstance(value.at, Ramp):
-        return Pointer(value.element, value.memory, value.at.permute(axes))
-    if isinstance(value, Ramp):
-        return value.permute(axes)
-    return mapped(value, lambda block: block.permute(axes))
+    return _arranged(value, lambda ramp: ramp.permute(axes), lambda block: block.permute(axes))
 
 
 @operation("tt.join")

@@ -117,10 +117,7 @@ def test_a_step_is_one_kernel_and_no_wait(recorded: Any) -> None:
     model(torch.rand(2, 4, device="cuda")).sum().backward()
     before = recorded.waits()
     with recorded.launching() as found:
-        optimizer._lists  # noqa: B018
-        for group in optimizer.param_groups:
-            lists = next(iter(optimizer._lists(group, "exp_avg", "exp_avg_sq", wide=True)))
-        multi_tensor.adam("apex", 0, None, lists, 0.1, 0.9, 0.999, 1e-8, 2, 1, 1, 0.0)
+        optimizer.step()
     assert [one.name for one in found] == ["apex::multi_tensor_adam"]
     assert found[0].tensors == 8
     assert recorded.waits() == before

@@ -20,9 +20,7 @@ def _convolution(
     stride: Any,
     dilation: Any,
     groups: int,
-    benchmark: bool,
-    deterministic: bool,
-    allow_tf32: bool,
+    *_: Any,
 ) -> Tensor:
     return torch.convolution(
         self, weight, None, stride, padding, dilation, False, [0] * (self.dim() - 2), groups
@@ -38,9 +36,7 @@ def _convolution_transpose(
     stride: Any,
     dilation: Any,
     groups: int,
-    benchmark: bool,
-    deterministic: bool,
-    allow_tf32: bool,
+    *_: Any,
 ) -> Tensor:
     return torch.convolution(self, weight, None, stride, padding, dilation, True, output_padding, groups)
 

@@ -33,8 +33,8 @@ def _stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return mean, torch.rsqrt(variance + eps)
 
 
-@kernel("batch_norm_gather_stats_with_counts")
-def _gather_stats_with_counts(
+@kernel("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
+def _gather_stats(
     input: Tensor,
     mean: Tensor,
     invstd: Tensor,
@@ -42,10 +42,10 @@ def _gather_stats_with_counts(
     running_var: Tensor | None,
     momentum: float,
     eps: float,
-    counts: Tensor,
+    counts: Tensor | int,
 ) -> tuple[Tensor, Tensor]:
     """Statistics of all ranks from those of each: `mean`, `invstd` of shape (ranks, C), `counts` (ranks)."""
-    weight = counts.to(mean.dtype).view(-1, 1)
+    weight = torch.as_tensor(counts, dtype=mean.dtype).expand(mean.shape[0]).view(-1, 1)
     total = weight.sum()
     centre = (mean * weight).sum(0) / total
     spread = ((1 / (invstd * invstd) - eps) * weight).sum(0) + ((mean - centre) ** 2 * weight).sum(0)
@@ -56,21 +56,6 @@ def _gather_stats_with_counts(
         unbiased = spread / (total - 1)
         running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
     return centre, torch.rsqrt(variance + eps)
-
-
-@kernel("batch_norm_gather_stats")
-def _gather_stats(
-    input: Tensor,
-    mean: Tensor,
-    invstd: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-    count: int,
-) -> tuple[Tensor, Tensor]:
-    counts = torch.full((mean.shape[0],), float(count), dtype=mean.dtype)
-    return _gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
 
 
 @kernel("batch_norm_elemt")

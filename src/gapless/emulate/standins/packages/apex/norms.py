@@ -45,8 +45,8 @@ def _launched(
     )
 
 
-@PACKAGE.provides(_FUNCTIONS)
-def fused_layer_norm_affine(
+def _layer_norm_affine(
+    mixed: bool,
     input: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -54,8 +54,31 @@ def fused_layer_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    """Layer norm with weight and bias."""
-    return _launched(False, input, weight, bias, normalized_shape, eps)
+    return _launched(False, input, weight, bias, normalized_shape, eps, mixed)
+
+
+def _rms_norm_affine(
+    mixed: bool,
+    input: Tensor,
+    weight: Tensor,
+    normalized_shape: Any,
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> Tensor:
+    return _launched(True, input, weight, None, normalized_shape, eps, mixed)
+
+
+fused_layer_norm_affine = partial(_layer_norm_affine, False)
+mixed_dtype_fused_layer_norm_affine = partial(_layer_norm_affine, True)
+fused_rms_norm_affine = partial(_rms_norm_affine, False)
+mixed_dtype_fused_rms_norm_affine = partial(_rms_norm_affine, True)
+PACKAGE.holds(
+    _FUNCTIONS,
+    fused_layer_norm_affine=fused_layer_norm_affine,
+    mixed_dtype_fused_layer_norm_affine=mixed_dtype_fused_layer_norm_affine,
+    fused_rms_norm_affine=fused_rms_norm_affine,
+    mixed_dtype_fused_rms_norm_affine=mixed_dtype_fused_rms_norm_affine,
+)
 
 
 @PACKAGE.provides(_FUNCTIONS)
@@ -67,40 +90,11 @@ def fused_layer_norm(
 
 
 @PACKAGE.provides(_FUNCTIONS)
-def mixed_dtype_fused_layer_norm_affine(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    normalized_shape: Any,
-    eps: float = 1e-6,
-    memory_efficient: bool = False,
-) -> Tensor:
-    """Layer norm whose result has the dtype of its weight."""
-    return _launched(False, input, weight, bias, normalized_shape, eps, mixed=True)
-
-
-@PACKAGE.provides(_FUNCTIONS)
-def fused_rms_norm_affine(
-    input: Tensor, weight: Tensor, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
-) -> Tensor:
-    """RMS norm with a weight."""
-    return _launched(True, input, weight, None, normalized_shape, eps)
-
-
-@PACKAGE.provides(_FUNCTIONS)
 def fused_rms_norm(
     input: Tensor, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Tensor:
     """RMS norm."""
     return _launched(True, input, None, None, normalized_shape, eps)
-
-
-@PACKAGE.provides(_FUNCTIONS)
-def mixed_dtype_fused_rms_norm_affine(
-    input: Tensor, weight: Tensor, normalized_shape: Any, eps: float = 1e-6, memory_efficient: bool = False
-) -> Tensor:
-    """RMS norm whose result has the dtype of its weight."""
-    return _launched(True, input, weight, None, normalized_shape, eps, mixed=True)
 
 
 @PACKAGE.provides(*_MODULES)

@@ -13,6 +13,8 @@ from gapless.emulate.standins import multi_tensor
 from gapless.emulate.standins.packages.apex._package import PACKAGE
 
 _MULTI = ("apex.multi_tensor_apply", "apex.multi_tensor_apply.multi_tensor_apply")
+_Lists = list[list[Tensor]]
+_Group = tuple[dict[str, Any], list[_Lists]]
 _HALF, _BRAIN, _SINGLE = torch.float16, torch.bfloat16, torch.float32
 PACKAGE.holds("apex.optimizers")
 
@@ -45,6 +47,9 @@ class _Fused(torch.optim.Optimizer):
 
     dtypes: tuple[torch.dtype, ...] = (_HALF, _BRAIN, _SINGLE)
     _package = "apex"
+    _states: tuple[str, ...] = ()
+    """What is kept of each parameter, and whether it is float32 whatever that is (`_wide`)."""
+    _wide = False
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], set_grad_none: bool = True) -> None:
         super().__init__(params, defaults)
@@ -56,9 +61,20 @@ class _Fused(torch.optim.Optimizer):
         """Drop the gradients, or make them zeros where the optimizer was told so."""
         super().zero_grad(set_to_none=self.set_grad_none if set_to_none is None else set_to_none)
 
-    def _lists(self, group: dict[str, Any], *states: str, wide: bool = False) -> Iterator[list[list[Tensor]]]:
-        """Gradients, parameters and states of a group, by dtype; `wide` states are float32."""
-        found: dict[torch.dtype, list[list[Tensor]]] = defaultdict(lambda: [[], [], *([] for _ in states)])
+    def step(self, closure: Any = None, *_: Any, **__: Any) -> Any:
+        """One kernel for each group and dtype, or as many as the optimizer needs."""
+        loss = closure() if closure is not None else None
+        self._update([(group, list(self._lists(group))) for group in self.param_groups])
+        return loss
+
+    def _update(self, groups: list[_Group]) -> None:
+        """Launch the kernels of a step, for each group and its lists."""
+        raise NotImplementedError
+
+    def _lists(self, group: dict[str, Any]) -> Iterator[_Lists]:
+        """Gradients, parameters and states of a group, by dtype."""
+        states = self._states
+        found: dict[torch.dtype, _Lists] = defaultdict(lambda: [[], [], *([] for _ in states)])
         for one in group["params"]:
             if one.grad is None:
                 continue
@@ -70,7 +86,7 @@ class _Fused(torch.optim.Optimizer):
             state = self.state[one]
             for key in states:
                 if key not in state:
-                    state[key] = torch.zeros_like(one.data, dtype=_SINGLE if wide else None)
+                    state[key] = torch.zeros_like(one.data, dtype=_SINGLE if self._wide else None)
             for held, tensor in zip(
                 found[one.dtype], (one.grad.data, one.data, *map(state.get, states)), strict=True
             ):
@@ -91,6 +107,9 @@ class FusedAdam(_Fused):
     Raises:
         RuntimeError: AMSGrad is asked for, or master weights or a capturable one, which the stand-in lacks.
     """
+
+    _states = ("exp_avg", "exp_avg_sq")
+    _wide = True
 
     def __init__(
         self,
@@ -119,18 +138,15 @@ class FusedAdam(_Fused):
         super().__init__(params, defaults, set_grad_none)
         self.adam_w_mode = int(adam_w_mode)
 
-    def step(self, closure: Any = None, *_: Any, **__: Any) -> Any:
-        """One kernel for each group and dtype."""
-        loss = closure() if closure is not None else None
-        for group in self.param_groups:
+    def _update(self, groups: list[_Group]) -> None:
+        for group, found in groups:
             step = self._counted(group)
-            for lists in self._lists(group, "exp_avg", "exp_avg_sq", wide=True):
+            for lists in found:
                 beta1, beta2 = group["betas"]
                 multi_tensor.adam(
                     self._package, 0, None, lists, group["lr"], beta1, beta2, group["eps"], step,
                     self.adam_w_mode, int(group["bias_correction"]), group["weight_decay"],
                 )  # fmt: skip
-        return loss
 
 
 @PACKAGE.provides("apex.optimizers", "apex.optimizers.fused_sgd")
@@ -138,6 +154,7 @@ class FusedSGD(_Fused):
     """SGD with momentum."""
 
     dtypes = (_HALF, _SINGLE)
+    _states = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -160,18 +177,15 @@ class FusedSGD(_Fused):
         super().__init__(params, defaults, set_grad_none)
         self.wd_after_momentum = wd_after_momentum
 
-    def step(self, closure: Any = None) -> Any:
-        """One kernel for each group and dtype."""
-        loss = closure() if closure is not None else None
-        for group in self.param_groups:
+    def _update(self, groups: list[_Group]) -> None:
+        for group, found in groups:
             first = not group.get("_began", False)
             group["_began"] = True
-            for lists in self._lists(group, "momentum_buffer"):
+            for lists in found:
                 multi_tensor.sgd(
                     self._package, 0, None, lists, group["weight_decay"], group["momentum"],
                     group["dampening"], group["lr"], group["nesterov"], first, self.wd_after_momentum, 1.0,
                 )  # fmt: skip
-        return loss
 
 
 @PACKAGE.provides("apex.optimizers", "apex.optimizers.fused_lamb")
@@ -179,6 +193,7 @@ class FusedLAMB(_Fused):
     """LAMB, with gradients clipped to a norm over all groups."""
 
     dtypes = (_HALF, _SINGLE)
+    _states = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -204,18 +219,16 @@ class FusedLAMB(_Fused):
         super().__init__(params, defaults, set_grad_none)
         self.adam_w_mode, self.use_nvlamb = int(adam_w_mode), use_nvlamb
 
-    def step(self, closure: Any = None) -> Any:
+    def _update(self, groups: list[_Group]) -> None:
         """The norm of all gradients, and two norms and two kernels for each group and dtype."""
-        loss = closure() if closure is not None else None
-        by_group = [(group, list(self._lists(group, "exp_avg", "exp_avg_sq"))) for group in self.param_groups]
         device = self.param_groups[0]["params"][0].device
         norms = {dtype: torch.zeros(1, device=device) for dtype in self.dtypes}
         for dtype in self.dtypes:
-            of_dtype = [g for _, found in by_group for lists in found for g in lists[0] if g.dtype is dtype]
+            of_dtype = [g for _, found in groups for lists in found for g in lists[0] if g.dtype is dtype]
             if of_dtype:
                 norms[dtype] = multi_tensor.l2norm(self._package, 0, None, [of_dtype])[0]
         norm = multi_tensor.l2norm(self._package, 0, None, [list(norms.values())])[0]
-        for group, found in by_group:
+        for group, found in groups:
             step = self._counted(group)
             for lists in found:
                 beta1, beta2 = group["betas"]
@@ -224,7 +237,6 @@ class FusedLAMB(_Fused):
                     int(group["bias_correction"]), group["weight_decay"], int(group["grad_averaging"]),
                     self.adam_w_mode, norm, self.defaults["max_grad_norm"], self.use_nvlamb,
                 )  # fmt: skip
-        return loss
 
 
 @PACKAGE.provides("apex.optimizers", "apex.optimizers.fused_adagrad")
@@ -232,6 +244,7 @@ class FusedAdagrad(_Fused):
     """Adagrad."""
 
     dtypes = (_HALF, _SINGLE)
+    _states = ("sum",)
 
     def __init__(
         self,
@@ -245,19 +258,10 @@ class FusedAdagrad(_Fused):
         super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": weight_decay}, set_grad_none)
         self.adagrad_w_mode = int(adagrad_w_mode)
 
-    def step(self, closure: Any = None) -> Any:
-        """One kernel for each group and dtype."""
-        loss = closure() if closure is not None else None
-        for group in self.param_groups:
-            for lists in self._lists(group, "sum"):
+    def _update(self, groups: list[_Group]) -> None:
+        for group, found in groups:
+            for lists in found:
                 multi_tensor.adagrad(
-                    self._package,
-                    0,
-                    None,
-                    lists,
-                    group["lr"],
-                    group["eps"],
-                    self.adagrad_w_mode,
+                    self._package, 0, None, lists, group["lr"], group["eps"], self.adagrad_w_mode,
                     group["weight_decay"],
-                )
-        return loss
+                )  # fmt: skip

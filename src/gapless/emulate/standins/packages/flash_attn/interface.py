@@ -16,9 +16,6 @@ from gapless.emulate.standins.launch import State, differentiable, launch, unsee
 from gapless.emulate.standins.packages.flash_attn._package import PACKAGE
 
 _INTERFACE = ("flash_attn", "flash_attn.flash_attn_interface")
-_FORWARD, _BACKWARD = "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_backward"
-_VARLEN = "flash_attn::_flash_attn_varlen_forward"
-_VARLEN_BACKWARD = "flash_attn::_flash_attn_varlen_backward"
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -41,8 +38,24 @@ def _shapes(query: Tensor, key: Tensor) -> list[tuple[int, ...]]:
     return [(batch, heads, queries, width), *[(batch, heads, key.shape[1], width)] * 2]
 
 
+def _own(rules: Rules, number: int) -> Rules:
+    """`rules` for one of several sequences, which may have slopes of their own."""
+    if rules.slopes is None or rules.slopes.dim() != 2:
+        return rules
+    return rules._replace(slopes=rules.slopes[number])
+
+
 def _dense(rules: Rules, sums: bool, query: Tensor, key: Tensor, value: Tensor) -> Any:
     return (attend_with_sums if sums else attend)(query, key, value, rules)
+
+
+def _launched(name: str, body: Any, *tensors: Tensor, work: Any, probs: bool, dropout: float) -> Any:
+    """What `body` gives; with `probs` the sums and, in place of the probabilities, None behind it."""
+    out = differentiable(
+        f"flash_attn::_{name}_forward", body, *tensors, backward=f"flash_attn::_{name}_backward", work=work,
+        constants=int(probs), random=dropout > 0,
+    )  # fmt: skip
+    return (*out, None) if probs else out
 
 
 @PACKAGE.provides(*_INTERFACE)
@@ -62,18 +75,9 @@ def flash_attn_func(
     """Attention over ``[batch, length, heads, width]``."""
     _checked(q, k)
     rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
-    out = differentiable(
-        _FORWARD,
-        partial(_dense, rules, return_attn_probs),
-        q,
-        k,
-        v,
-        backward=_BACKWARD,
-        work=_shapes(q, k),
-        constants=int(return_attn_probs),
-        random=dropout_p > 0,
-    )
-    return (*out, None) if return_attn_probs else out
+    body = partial(_dense, rules, return_attn_probs)
+    work, probs = _shapes(q, k), return_attn_probs
+    return _launched("flash_attn", body, q, k, v, work=work, probs=probs, dropout=dropout_p)
 
 
 @PACKAGE.provides(*_INTERFACE)
@@ -130,10 +134,7 @@ def _one_by_one(
     for number, ((i, j), (m, n)) in enumerate(zip(queries, keys, strict=True)):
         if i > end:
             parts.append(query.new_zeros(i - end, *query.shape[1:-1], value.shape[-1]))
-        own = rules
-        if rules.slopes is not None and rules.slopes.dim() == 2:
-            own = rules._replace(slopes=rules.slopes[number])
-        out = _dense(own, sums, query[None, i:j], key[None, m:n], value[None, m:n])
+        out = _dense(_own(rules, number), sums, query[None, i:j], key[None, m:n], value[None, m:n])
         if sums:
             out, line = out
             lines.append(line[0])
@@ -191,20 +192,8 @@ def flash_attn_varlen_func(
             key, value = _paged(key, block_table).flatten(0, 1), _paged(value, block_table).flatten(0, 1)
         return _one_by_one(rules, return_attn_probs, queries, keys, query, key, value)
 
-    out = differentiable(
-        _VARLEN,
-        body,
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        backward=_VARLEN_BACKWARD,
-        work=work,
-        constants=int(return_attn_probs),
-        random=dropout_p > 0,
-    )
-    return (*out, None) if return_attn_probs else out
+    tensors, probs = (q, k, v, cu_seqlens_q, cu_seqlens_k), return_attn_probs
+    return _launched("flash_attn_varlen", body, *tensors, work=work, probs=probs, dropout=dropout_p)
 
 
 @PACKAGE.provides(*_INTERFACE)
@@ -259,6 +248,9 @@ def flash_attn_with_kvcache(
     if block_table is not None and k is not None and cache_seqlens is not None:
         cache_seqlens.max().item()
     rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes)
+    turn = None
+    if rotary_cos is not None and rotary_sin is not None:
+        turn = partial(rotated, cos=rotary_cos, sin=rotary_sin, interleaved=rotary_interleaved)
 
     def body(query: Tensor, keys: Tensor, values: Tensor, *_: Any) -> Any:
         cache = _Cache(keys, values, block_table, cache_batch_idx)
@@ -268,37 +260,32 @@ def flash_attn_with_kvcache(
             own = query[row : row + 1]
             if k is not None and v is not None:
                 new = k[row : row + 1]
-                if rotary_cos is not None and rotary_sin is not None:
-                    turn = partial(rotated, cos=rotary_cos, sin=rotary_sin, interleaved=rotary_interleaved)
+                if turn is not None:
                     new = turn(new, offsets=length)
-                    moving = causal or tuple(window_size) != WHOLE
-                    if moving:
-                        own = turn(own, offsets=length)
-                    else:  # all queries stand at the same place
-                        own = turn(own.transpose(0, 1), offsets=length).transpose(0, 1)
+                    own = _turned(turn, own, length, moving=causal or tuple(window_size) != WHOLE)
                 cache.write(row, length, new[0], v[row])
                 length += new.shape[1]
             left = int(cache_leftpad[row]) if cache_leftpad is not None else 0
-            slopes = (
-                alibi_slopes[row] if alibi_slopes is not None and alibi_slopes.dim() == 2 else alibi_slopes
-            )
             held_k, held_v = (one[None, left:length] for one in cache.read(row, length))
-            out, line = attend_with_sums(own, held_k, held_v, rules._replace(slopes=slopes))
+            out, line = attend_with_sums(own, held_k, held_v, _own(rules, row))
             outs.append(out)
             lines.append(line)
         return torch.cat(outs), torch.cat(lines)
 
     with torch.no_grad():
         out, sums = launch(
-            "flash_attn::fwd_kvcache",
-            body,
-            q,
-            k_cache,
-            v_cache,
+            "flash_attn::fwd_kvcache", body, q, k_cache, v_cache,
             *(one for one in (k, v, cache_seqlens) if one is not None),
             work=_shapes(q, k_cache) if block_table is None else None,
-        )
+        )  # fmt: skip
     return (out, sums) if return_softmax_lse else out
+
+
+def _turned(turn: Any, query: Tensor, length: int, moving: bool) -> Tensor:
+    """A query behind `length` keys; unless `moving` all its rows stand at one place."""
+    if moving:
+        return turn(query, offsets=length)  # type: ignore[no-any-return]
+    return turn(query.transpose(0, 1), offsets=length).transpose(0, 1)  # type: ignore[no-any-return]
 
 
 class _Cache:

@@ -175,14 +175,9 @@ def mamba_split_conv1d_scan_combined(
     out, last = out if return_final_states else (out, None)
     out = out.flatten(2)
     if rmsnorm_weight is not None:
+        size = wide // ngroups
         out = rmsnorm_fn(
-            out,
-            rmsnorm_weight,
-            None,
-            z,
-            rmsnorm_eps,
-            group_size=wide // ngroups,
-            norm_before_gate=norm_before_gate,
+            out, rmsnorm_weight, None, z, rmsnorm_eps, group_size=size, norm_before_gate=norm_before_gate
         )
     if outproj_weight is not None:
         out = functional.linear(out, outproj_weight, outproj_bias)
