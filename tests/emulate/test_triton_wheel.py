@@ -47,7 +47,7 @@ def test_kernels_compute_what_torch_does_and_never_wait(case: Any) -> None:
 def test_descriptors_where_the_gpu_has_them() -> None:
     with gapless.emulate("H100"):
         a, b = torch.randn(50, 64), torch.randn(40, 64)
-        found = tutorials.described_matmul(type("X", (), {"a": a.cuda(), "b": b.cuda()})).cpu()
+        found = tutorials.products.described_matmul(type("X", (), {"a": a.cuda(), "b": b.cuda()})).cpu()
     torch.testing.assert_close(found, a @ b.T, rtol=1e-4, atol=1e-4)
 
 
@@ -62,30 +62,30 @@ def test_hooks_are_called_around_a_launch() -> None:
         seen.append("leave")
 
     before: list[Any] = []
-    tutorials.scale_kernel.add_pre_run_hook(lambda *args, **kwargs: before.append(kwargs["BLOCK"]))
+    tutorials.elements.scale_kernel.add_pre_run_hook(lambda *args, **kwargs: before.append(kwargs["BLOCK"]))
     runtime.launch_enter_hook.add(enter)
     runtime.launch_exit_hook.add(leave)
     try:
         with gapless.emulate():
-            tutorials.scaled(torch.ones(4, device="cuda"), 2.0)
+            tutorials.elements.scaled(torch.ones(4, device="cuda"), 2.0)
     finally:
         runtime.launch_enter_hook.remove(enter)
         runtime.launch_exit_hook.remove(leave)
-        tutorials.scale_kernel.pre_run_hooks.clear()
+        tutorials.elements.scale_kernel.pre_run_hooks.clear()
     assert seen == ["enter scale_kernel", "leave"]
     assert before == [128]
 
 
 def test_tuning_leaves_nothing_behind() -> None:
-    tuner = tutorials.matmul_kernel
+    tuner = tutorials.products.matmul_kernel
     with gapless.emulate() as seen:
         x = type("X", (), {"a": torch.ones(8, 32, device="cuda"), "b": torch.ones(32, 8, device="cuda")})
-        tutorials.matmul(x)
+        tutorials.products.matmul(x)
         assert tuner.cache
     assert not tuner.cache
     assert any("autotuner" in note for note in seen.session.notes)
     with pytest.raises(RuntimeError, match="active drivers"):
-        tutorials.matmul(x)
+        tutorials.products.matmul(x)
 
 
 def test_a_benchmark_ends_and_waits_as_on_a_gpu() -> None:
@@ -94,5 +94,5 @@ def test_a_benchmark_ends_and_waits_as_on_a_gpu() -> None:
     with gapless.emulate() as seen:
         x = torch.ones(64, device="cuda")
         before = seen.waits
-        assert do_bench(lambda: tutorials.scaled(x, 2.0), warmup=1, rep=2) > 0
+        assert do_bench(lambda: tutorials.elements.scaled(x, 2.0), warmup=1, rep=2) > 0
         assert seen.waits > before
