@@ -272,12 +272,10 @@ def flash_attn_with_kvcache(
             lines.append(line)
         return torch.cat(outs), torch.cat(lines)
 
+    tensors = [q, k_cache, v_cache, *(one for one in (k, v, cache_seqlens) if one is not None)]
+    work = _shapes(q, k_cache) if block_table is None else None
     with torch.no_grad():
-        out, sums = launch(
-            "flash_attn::fwd_kvcache", body, q, k_cache, v_cache,
-            *(one for one in (k, v, cache_seqlens) if one is not None),
-            work=_shapes(q, k_cache) if block_table is None else None,
-        )  # fmt: skip
+        out, sums = launch("flash_attn::fwd_kvcache", body, *tensors, work=work)
     return (out, sums) if return_softmax_lse else out
 
 
