@@ -36,7 +36,7 @@ def test_every_gpu_is_found_by_each_of_its_names() -> None:
 
 
 def test_unknown_gpu_names_what_is_known() -> None:
-    with pytest.raises(UsageError, match=r"no GPU 'a1000' is known.* Known are: t4, v100, .*b200, rtx5090"):
+    with pytest.raises(UsageError, match=r"no GPU 'a1000' is known.* Known are: t4, v100, .*b200, .*rtx5090"):
         gpus.find("a1000")
     with pytest.raises(UsageError, match="Did you mean rtx4090"):
         gpus.find("RTX 4091")
@@ -44,7 +44,8 @@ def test_unknown_gpu_names_what_is_known() -> None:
 
 def test_figures_hang_together() -> None:
     for gpu in gpus.GPUS:
-        assert 10 * 1024 <= gpu.total_memory / gpus.MIB <= 200 * 1024
+        assert 7 * 1024 <= gpu.total_memory / gpus.MIB <= 200 * 1024
+        assert gpu.source
         assert gpu.fp8 >= 0
         assert gpu.bf16 in (0, gpu.fp16)
         assert gpu.tf32 == 0 or gpu.fp32 <= gpu.tf32 < gpu.fp16
@@ -96,6 +97,38 @@ def test_a_card_has_a_little_less_than_its_box_says() -> None:
         assert 0.9 * box < gib  # the B200 has 180 of 192, the H200 141 of 144
 
 
+def test_bandwidth_follows_from_the_bus() -> None:
+    """No memory is faster than 32 Gbit/s a pin: a bus of so many bits moves at most that."""
+    for gpu in gpus.GPUS:
+        assert gpu.bandwidth <= gpu.memory_bus / 8 * 32
+
+
+def test_peaks_of_consumer_cards_are_those_of_the_white_papers() -> None:
+    """Ampere GA102, Ada and RTX Blackwell: dense, accumulating in fp32."""
+    for name, fp32, fp16, fp8 in (
+        ("rtx3080", 29.8, 59.5, 0),
+        ("rtx3090", 35.6, 71, 0),
+        ("rtx4080", 48.7, 97.5, 194.9),
+        ("rtx4090", 82.6, 165.2, 330.3),
+        ("rtx5080", 56.3, 112.6, 225.1),
+        ("rtx5090", 104.8, 209.5, 419),
+    ):
+        gpu = gpus.find(name)
+        assert (gpu.fp32, gpu.fp16, gpu.fp8) == pytest.approx((fp32, fp16, fp8), rel=0.005), name
+
+
+def test_workspaces_of_cublas() -> None:
+    """CublasHandlePool.cpp: :4096:2:16:8; 32 MiB for 9.0 and rocBLAS, 128 MiB for gfx94 and gfx95."""
+    sizes = {name: gpus.find_card(name).workspace for name in ("a100", "h200", "b200", "mi210", "mi300x")}
+    assert sizes == {
+        "a100": 8_519_680,
+        "h200": 32 << 20,
+        "b200": 8_519_680,
+        "mi210": 32 << 20,
+        "mi300x": 128 << 20,
+    }
+
+
 def test_a_card_that_cannot_be_emulated() -> None:
-    with pytest.raises(UsageError, match="of the AMD Instinct MI300X only the memory is known here"):
+    with pytest.raises(UsageError, match="the AMD Instinct MI300X is no CUDA device and cannot be emulated"):
         gpus.find("mi300x")

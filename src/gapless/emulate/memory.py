@@ -29,10 +29,6 @@ _USER_FRAMES = 3
 """Frames of the user's own code that are kept of a stack, from the innermost outwards."""
 _MOST_FRAMES = 60
 _OWN, _LIBRARY, _USER = range(3)
-_WORKSPACE = (2 * 4096 + 8 * 16) << 10
-_WORKSPACE_HOPPER = 4096 * 8 << 10
-"""Bytes that torch gives cuBLAS for each handle and stream (`aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
-
 MULTIPLIES = frozenset(
     f"aten::{name}"
     for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "_addmm_activation")
@@ -194,9 +190,8 @@ class MemoryRecorder:
         rows = self._rows.get(index)
         if rows is None:
             return
-        size = _WORKSPACE_HOPPER if self.gpu.capability[0] == 9 else _WORKSPACE
         chosen = _chosen_workspace()
-        size = size if chosen is None else chosen
+        size = self.gpu.workspace if chosen is None else chosen
         if size:
             rows.alloc(size, ("cuBLAS workspace", (), ""), "workspace", self.stream)
 

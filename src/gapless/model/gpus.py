@@ -1,4 +1,4 @@
-"""GPUs by name, and what is public about them: of all the memory, of some enough to emulate them."""
+"""GPUs by name, and what their vendors publish about them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,18 @@ MIB = 1024 * 1024
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of GPU, by its memory.
+    """One model of GPU: its memory, and what its data sheet promises.
 
     `name` is what ``torch.cuda.get_device_name`` says. `total_memory` is in bytes, as torch reports it: a
-    little less than on the box, because the driver keeps some.
+    little less than on the box, because the driver keeps some. Bandwidths are GB/s (10^9 bytes); `pcie` is
+    one direction. Peaks are dense TFLOP/s without sparsity, tensor cores accumulating in fp32 where the
+    vendor tells the two apart; 0 means that the hardware has no such path. `multi_processor_count` counts
+    compute units on AMD's. `source` is the document that the figures are from.
     """
 
     name: str
     aliases: tuple[str, ...]
     total_memory: int
-
-
-class Gpu(Card, frozen=True, kw_only=True):
-    """A model of GPU that can be emulated.
-
-    Bandwidths are GB/s (10^9 bytes); `pcie` is
-    one direction. Peaks are dense TFLOP/s without sparsity, tensor cores accumulating in fp32 where the
-    vendor tells the two apart; 0 means that the hardware has no such path. `clock` is the boost clock in MHz,
-    `memory_bus` in bits.
-    """
-
-    capability: tuple[int, int]
     multi_processor_count: int
     bandwidth: float
     fp32: float
@@ -42,8 +33,28 @@ class Gpu(Card, frozen=True, kw_only=True):
     fp16: float
     bf16: float
     fp8: float
-    l2_bytes: int
     pcie: float
+    source: str = ""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that torch gives cuBLAS (hipBLAS) for each handle and stream, unless it is told otherwise.
+
+        Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``.
+        """
+        if not isinstance(self, Gpu):
+            return (128 if self.name.startswith("AMD Instinct MI3") else 32) * MIB
+        return 32 * MIB if self.capability == (9, 0) else (2 * 4096 + 8 * 16) << 10
+
+
+class Gpu(Card, frozen=True, kw_only=True):
+    """A model of GPU that can be emulated: one of NVIDIA's.
+
+    `clock` is the boost clock in MHz, `memory_bus` in bits.
+    """
+
+    capability: tuple[int, int]
+    l2_bytes: int
     clock: int
     memory_bus: int
     warp_size: int = 32
@@ -77,11 +88,11 @@ _SM_LIMITS: dict[tuple[int, int], tuple[int, int, int]] = {
     (12, 0): (1536, 100, 99),
 }
 
-# One line per model. Columns: name, aliases, compute capability, MiB as torch reports them, multiprocessors,
-# memory GB/s, dense TFLOP/s (fp32, tf32, fp16, bf16, fp8), L2 MiB, PCIe GB/s one way, boost MHz, bus bits.
-# Sources: NVIDIA's data sheets (T4, V100, A10, A10G, A40, RTX A6000, L4, L40S, A100, H100, H200, B200) and
-# architecture white papers (Turing, Volta, GA102, Ada, Ampere, Hopper, RTX Blackwell); where a sheet gives
-# sparse peaks only, half of them. MiB and L2: properties torch printed on such machines, as users published.
+# Data centre and workstation. Columns: name, aliases, compute capability, MiB as torch reports them,
+# multiprocessors, memory GB/s, dense TFLOP/s (fp32, tf32, fp16, bf16, fp8), L2 MiB, PCIe GB/s one way, boost
+# MHz, bus bits. NVIDIA's data sheets (T4, V100, A10, A10G, A40, RTX A6000, L4, L40S, A100, H100, H200, B200)
+# and architecture white papers (Turing, Volta, GA102, Ada, Ampere, Hopper); where a sheet gives sparse peaks
+# only, half of them. MiB and L2: properties torch printed on such machines, as users published.
 _TABLE = """
 Tesla T4                | t4                     | 7.5 |  15102 |  40 |  320 |  8.1     0    65     0     0 |   4 16 1590  256
 Tesla V100-SXM2-16GB    | v100 v100-16gb         | 7.0 |  16160 |  80 |  900 | 15.7     0   125     0     0 |   6 16 1530 4096
@@ -92,24 +103,86 @@ NVIDIA A40              | a40                    | 8.6 |  45416 |  84 |  696 | 3
 NVIDIA RTX A6000        | a6000                  | 8.6 |  48676 |  84 |  768 | 38.7  77.4 154.8 154.8     0 |   6 32 1800  384
 NVIDIA A100-SXM4-40GB   | a100-40gb              | 8.0 |  40536 | 108 | 1555 | 19.5   156   312   312     0 |  40 32 1410 5120
 NVIDIA A100-SXM4-80GB   | a100-80gb a100         | 8.0 |  81050 | 108 | 2039 | 19.5   156   312   312     0 |  40 32 1410 5120
-NVIDIA GeForce RTX 3090 | rtx3090                | 8.6 |  24259 |  82 |  936 | 35.6  35.6    71    71     0 |   6 32 1695  384
-NVIDIA GeForce RTX 4090 | rtx4090                | 8.9 |  24210 | 128 | 1008 | 82.6  82.6 165.2 165.2 330.3 |  72 32 2520  384
 NVIDIA L4               | l4                     | 8.9 |  22478 |  58 |  300 | 30.3    60   121   121   242 |  48 32 2040  192
 NVIDIA L40S             | l40s                   | 8.9 |  45589 | 142 |  864 | 91.6   183   362   362   733 |  96 32 2520  384
 NVIDIA H100 80GB HBM3   | h100 h100-sxm h100-80gb| 9.0 |  81090 | 132 | 3350 |   67 494.7 989.4 989.4  1979 |  50 64 1980 5120
 NVIDIA H100 PCIe        | h100-pcie              | 9.0 |  81008 | 114 | 2039 |   51   378   756   756  1513 |  50 64 1755 5120
 NVIDIA H200             | h200                   | 9.0 | 143156 | 132 | 4800 |   67 494.7 989.4 989.4  1979 |  60 64 1980 6144
 NVIDIA B200             | b200                   | 10.0| 182642 | 148 | 8000 |   75  1100  2250  2250  4500 | 126 64 1965 8192
-NVIDIA GeForce RTX 5090 | rtx5090                | 12.0|  32120 | 170 | 1792 |104.8 104.8 209.5 209.5   419 |  96 64 2410  512
 """  # noqa: E501 - a table
+
+# GeForce. Columns: name, aliases, compute capability, MiB, multiprocessors, memory GB/s, boost MHz, bus bits,
+# L2 MiB, PCIe GB/s one way. NVIDIA's white papers (Ampere GA102, Ada GPU Architecture, RTX Blackwell GPU
+# Architecture) and the specifications on its pages of these cards. MiB: total_memory of
+# torch.cuda.get_device_properties and "total capacity" in torch's messages, as users published them; cards
+# with the same memory and chip share a number, the smallest that was seen is taken. GeForce RTX 50 with 8 and
+# 12 GB: the totals of nvidia-smi (8151, 12227) less the 462 MiB by which both differ on the cards with 16 GB
+# (16303, 15841).
+_GEFORCE = """
+NVIDIA GeForce RTX 3060          | rtx3060                      | 8.6  | 11931 |  28 |  360 | 1777 192  3 32
+NVIDIA GeForce RTX 3060 Ti       | rtx3060ti                    | 8.6  |  7974 |  38 |  448 | 1665 256  4 32
+NVIDIA GeForce RTX 3070          | rtx3070                      | 8.6  |  7974 |  46 |  448 | 1725 256  4 32
+NVIDIA GeForce RTX 3070 Ti       | rtx3070ti                    | 8.6  |  7974 |  48 |  608 | 1770 256  4 32
+NVIDIA GeForce RTX 3080          | rtx3080 rtx3080-10gb         | 8.6  | 10014 |  68 |  760 | 1710 320  5 32
+NVIDIA GeForce RTX 3080 12GB     | rtx3080-12gb                 | 8.6  | 11931 |  70 |  912 | 1710 384  6 32
+NVIDIA GeForce RTX 3080 Ti       | rtx3080ti                    | 8.6  | 11931 |  80 |  912 | 1665 384  6 32
+NVIDIA GeForce RTX 3090          | rtx3090                      | 8.6  | 24259 |  82 |  936 | 1695 384  6 32
+NVIDIA GeForce RTX 3090 Ti       | rtx3090ti                    | 8.6  | 24210 |  84 | 1008 | 1860 384  6 32
+NVIDIA GeForce RTX 4060          | rtx4060                      | 8.9  |  7802 |  24 |  272 | 2460 128 24 16
+NVIDIA GeForce RTX 4060 Ti       | rtx4060ti rtx4060ti-8gb      | 8.9  |  7802 |  34 |  288 | 2535 128 32 16
+NVIDIA GeForce RTX 4060 Ti 16GB  | rtx4060ti-16gb               | 8.9  | 15934 |  34 |  288 | 2535 128 32 16
+NVIDIA GeForce RTX 4070          | rtx4070                      | 8.9  | 11874 |  46 |  504 | 2475 192 36 32
+NVIDIA GeForce RTX 4070 SUPER    | rtx4070-super rtx4070s       | 8.9  | 11874 |  56 |  504 | 2475 192 48 32
+NVIDIA GeForce RTX 4070 Ti       | rtx4070ti                    | 8.9  | 11874 |  60 |  504 | 2610 192 48 32
+NVIDIA GeForce RTX 4070 Ti SUPER | rtx4070ti-super rtx4070tis   | 8.9  | 15934 |  66 |  672 | 2610 256 48 32
+NVIDIA GeForce RTX 4080          | rtx4080                      | 8.9  | 15934 |  76 |  717 | 2505 256 64 32
+NVIDIA GeForce RTX 4080 SUPER    | rtx4080-super rtx4080s       | 8.9  | 15934 |  80 |  736 | 2550 256 64 32
+NVIDIA GeForce RTX 4090          | rtx4090                      | 8.9  | 24210 | 128 | 1008 | 2520 384 72 32
+NVIDIA GeForce RTX 5060          | rtx5060                      | 12.0 |  7689 |  30 |  448 | 2497 128 32 32
+NVIDIA GeForce RTX 5060 Ti       | rtx5060ti rtx5060ti-16gb     | 12.0 | 15841 |  36 |  448 | 2572 128 32 32
+NVIDIA GeForce RTX 5060 Ti 8GB   | rtx5060ti-8gb                | 12.0 |  7689 |  36 |  448 | 2572 128 32 32
+NVIDIA GeForce RTX 5070          | rtx5070                      | 12.0 | 11765 |  48 |  672 | 2512 192 48 64
+NVIDIA GeForce RTX 5070 Ti       | rtx5070ti                    | 12.0 | 15841 |  70 |  896 | 2452 256 48 64
+NVIDIA GeForce RTX 5080          | rtx5080                      | 12.0 | 15841 |  84 |  960 | 2617 256 64 64
+NVIDIA GeForce RTX 5090          | rtx5090                      | 12.0 | 32120 | 170 | 1792 | 2407 512 96 64
+"""
+
+# AMD: not emulated, but asked about. Columns: name, aliases, MiB, compute units, memory GB/s, dense TFLOP/s
+# (fp32 on matrix cores, tf32, fp16, bf16, fp8), PCIe GB/s. AMD's data sheets of these accelerators; the MI250X
+# is two GPUs, of which torch shows each: half of its sheet's figures.
+_AMD = """
+AMD Instinct MI210  | mi210         |  65520 | 104 | 1638 |  45.3     0  181.0  181.0      0 | 32
+AMD Instinct MI250X | mi250x mi250  |  65520 | 110 | 1638 |  47.9     0  191.5  191.5      0 | 32
+AMD Instinct MI300X | mi300x mi300  | 196592 | 304 | 5300 | 163.4 653.7 1307.4 1307.4 2614.9 | 64
+AMD Instinct MI325X | mi325x mi325  | 262128 | 304 | 6000 | 163.4 653.7 1307.4 1307.4 2614.9 | 64
+AMD Instinct MI350X | mi350x mi350  | 294896 | 256 | 8000 | 144.2     0 2306.9 2306.9 4613.8 | 64
+AMD Instinct MI355X | mi355x mi355  | 294896 | 256 | 8000 | 157.3     0 2516.6 2516.6 5033.2 | 64
+"""
 
 
 def _gpu(line: str) -> Gpu:
-    name, aliases, capability, mib, processors, bandwidth, peaks, rest = (
-        part.strip() for part in line.split("|")
-    )
-    fp32, tf32, fp16, bf16, fp8 = map(float, peaks.split())
+    name, aliases, capability, mib, processors, bandwidth, peaks, rest = _parts(line)
     l2_mib, pcie, clock, bus = map(int, rest.split())
+    return _made(name, aliases, capability, mib, processors, bandwidth, peaks, clock, bus, l2_mib, pcie)
+
+
+def _geforce(line: str) -> Gpu:
+    """Peaks by the rates that the white papers give: 256 flops in fp32 for each multiprocessor and cycle,
+    as many in tf32 and twice as many in fp16 and bf16 accumulating in fp32; in fp8, from Ada on, four times.
+    """
+    name, aliases, capability, mib, processors, bandwidth, rest = _parts(line)
+    clock, bus, l2_mib, pcie = map(int, rest.split())
+    one = int(processors) * 256 * clock / 1e6
+    rates = (1, 1, 2, 2, 4 if float(capability) > 8.6 else 0)
+    peaks = " ".join(f"{rate * one:.1f}" for rate in rates)
+    return _made(name, aliases, capability, mib, processors, bandwidth, peaks, clock, bus, l2_mib, pcie)
+
+
+def _made(
+    name: str, aliases: str, capability: str, mib: str, processors: str, bandwidth: str, peaks: str,
+    clock: int, bus: int, l2_mib: int, pcie: int,
+) -> Gpu:  # fmt: skip
+    fp32, tf32, fp16, bf16, fp8 = map(float, peaks.split())
     major, minor = map(int, capability.split("."))
     return Gpu(
         name=name,
@@ -127,52 +200,49 @@ def _gpu(line: str) -> Gpu:
         pcie=float(pcie),
         clock=clock,
         memory_bus=bus,
+        source=_source(name, (major, minor)),
     )
 
 
-# GPUs whose memory alone is known here: name, aliases, MiB as torch reports them on Linux.
-# Sources: total_memory of torch.cuda.get_device_properties and "total capacity" in torch's messages, as users
-# published them; cards with the same memory and chip share a line's number, the smallest that was seen is
-# taken. GeForce RTX 50 with 8 and 12 GB: the totals of nvidia-smi (8151, 12227) less the 462 MiB by which
-# both differ on the cards with 16 GB (16303, 15841).
-_MEMORY = """
-NVIDIA GeForce RTX 3060          | rtx3060                      |  11931
-NVIDIA GeForce RTX 3060 Ti       | rtx3060ti                    |   7974
-NVIDIA GeForce RTX 3070          | rtx3070                      |   7974
-NVIDIA GeForce RTX 3070 Ti       | rtx3070ti                    |   7974
-NVIDIA GeForce RTX 3080          | rtx3080 rtx3080-10gb         |  10014
-NVIDIA GeForce RTX 3080 Ti       | rtx3080ti rtx3080-12gb       |  11931
-NVIDIA GeForce RTX 3090 Ti       | rtx3090ti                    |  24210
-NVIDIA GeForce RTX 4060          | rtx4060                      |   7802
-NVIDIA GeForce RTX 4060 Ti       | rtx4060ti rtx4060ti-8gb      |   7802
-NVIDIA GeForce RTX 4060 Ti 16GB  | rtx4060ti-16gb               |  15934
-NVIDIA GeForce RTX 4070          | rtx4070                      |  11874
-NVIDIA GeForce RTX 4070 SUPER    | rtx4070-super rtx4070s       |  11874
-NVIDIA GeForce RTX 4070 Ti       | rtx4070ti                    |  11874
-NVIDIA GeForce RTX 4070 Ti SUPER | rtx4070ti-super rtx4070tis   |  15934
-NVIDIA GeForce RTX 4080          | rtx4080                      |  15934
-NVIDIA GeForce RTX 4080 SUPER    | rtx4080-super rtx4080s       |  15934
-NVIDIA GeForce RTX 5060          | rtx5060                      |   7689
-NVIDIA GeForce RTX 5060 Ti       | rtx5060ti rtx5060ti-16gb     |  15841
-NVIDIA GeForce RTX 5060 Ti 8GB   | rtx5060ti-8gb                |   7689
-NVIDIA GeForce RTX 5070          | rtx5070                      |  11765
-NVIDIA GeForce RTX 5070 Ti       | rtx5070ti                    |  15841
-NVIDIA GeForce RTX 5080          | rtx5080                      |  15841
-AMD Instinct MI210               | mi210                        |  65520
-AMD Instinct MI250X              | mi250x mi250                 |  65520
-AMD Instinct MI300X              | mi300x mi300                 | 196592
-AMD Instinct MI325X              | mi325x mi325                 | 262128
-AMD Instinct MI355X              | mi355x mi355 mi350x          | 294896
-"""
+def _source(name: str, capability: tuple[int, int]) -> str:
+    """The document that a GPU's figures are from."""
+    if "GeForce" in name:
+        papers = {8: "Ampere GA102" if capability == (8, 6) else "Ada", 12: "RTX Blackwell"}
+        return f"NVIDIA, {papers[capability[0]]} GPU Architecture (white paper)"
+    model = name.removeprefix("NVIDIA ").removeprefix("Tesla ").split("-")[0].split(" 80GB")[0]
+    return f"NVIDIA, {model} data sheet"
 
 
-def _card(line: str) -> Card:
-    name, aliases, mib = (part.strip() for part in line.split("|"))
-    return Card(name=name, aliases=tuple(aliases.split()), total_memory=int(mib) * MIB)
+def _amd(line: str) -> Card:
+    name, aliases, mib, units, bandwidth, peaks, pcie = _parts(line)
+    fp32, tf32, fp16, bf16, fp8 = map(float, peaks.split())
+    return Card(
+        name=name,
+        aliases=tuple(aliases.split()),
+        total_memory=int(mib) * MIB,
+        multi_processor_count=int(units),
+        bandwidth=float(bandwidth),
+        fp32=fp32,
+        tf32=tf32,
+        fp16=fp16,
+        bf16=bf16,
+        fp8=fp8,
+        pcie=float(pcie),
+        source=f"AMD, {name.removeprefix('AMD ')} data sheet",
+    )
 
 
-GPUS: tuple[Gpu, ...] = tuple(map(_gpu, _TABLE.strip().splitlines()))
-CARDS: tuple[Card, ...] = (*GPUS, *map(_card, _MEMORY.strip().splitlines()))
+def _parts(line: str) -> list[str]:
+    return [part.strip() for part in line.split("|")]
+
+
+def _lines(text: str) -> list[str]:
+    return text.strip().splitlines()
+
+
+GPUS: tuple[Gpu, ...] = (*map(_gpu, _lines(_TABLE)), *map(_geforce, _lines(_GEFORCE)))
+"""Those that can be emulated."""
+CARDS: tuple[Card, ...] = (*GPUS, *map(_amd, _lines(_AMD)))
 """All of them."""
 
 
@@ -180,12 +250,15 @@ def find(name: str) -> Gpu:
     """The GPU of that name, to be emulated: ``a100``, ``A100-80GB``, ``h100``, ``NVIDIA GeForce RTX 4090``.
 
     Raises:
-        UsageError: there is none, or only its memory is known; the message lists those there are.
+        UsageError: there is none, or it is no CUDA device; the message lists those there are.
     """
     found = _found(name, GPUS, CARDS)
     if not isinstance(found, Gpu):
         known = ", ".join(gpu.aliases[0] for gpu in GPUS)
-        raise UsageError(f"of the {found.name} only the memory is known here. What can be emulated: {known}")
+        raise UsageError(
+            f"the {found.name} is no CUDA device and cannot be emulated. Name one first, and it will be "
+            f"compared (--gpu a100,{found.aliases[0]}). What can be emulated: {known}"
+        )
     return found
 
 
