@@ -52,6 +52,9 @@ class FakeDevice:
     def reset_peak(self, index: int) -> None:
         self.peak[index] = self.live[index]
 
+    def asked(self) -> None:
+        pass
+
     def take_freed(self, index: int) -> int:
         return 0
 

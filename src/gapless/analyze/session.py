@@ -16,10 +16,12 @@ from gapless.analyze.loaders import notes as loader_notes
 from gapless.analyze.loop import ReadSource, read_source, training_loops
 from gapless.analyze.memory import replayed
 from gapless.analyze.merge import callers, merged, spots
+from gapless.analyze.offers import offers, with_epochs
 from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
+from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session import verdict
 from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSummary, Verdict
 from gapless.model.estimate import Estimate
@@ -65,6 +67,10 @@ def report(
         unknown=session.unknown,
         estimate=estimate,
         memory=memory,
+        offers=offers(session, steps, estimate, memory),
+        asked=session.asked,
+        search=session.search,
+        remedies=session.remedies,
     )
     return fed(found, session.loaders)
 
@@ -77,10 +83,12 @@ def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:
     found = msgspec.structs.replace(
         found,
         loaders=tuple(uses),
+        offers=with_epochs(found.offers, uses),
         findings=order([*found.findings, *of_loaders(uses)]),
         notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
     )
-    return msgspec.structs.replace(found, verdict=verdict(found), tables=tables(found))
+    first = with_search(found, verdict(found))
+    return msgspec.structs.replace(found, verdict=first, tables=tables(found))
 
 
 def _estimated(

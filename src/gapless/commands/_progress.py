@@ -68,6 +68,10 @@ class Progress:
         """The loader made at `where` is about to be measured, for at most `budget` seconds."""
         self._say(f"measuring the loader of {where} (about {number(budget)} s; --no-loader leaves it out)")
 
+    def tried(self, what: str) -> None:
+        """The script was run again, and this came of it."""
+        self._say(what)
+
     def saved(self, path: str) -> None:
         self._say(f"saved {path}")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+WORDS = "gapless.words"
+"""Where a context has Gapless's own options and the script's words, as they were written."""
+
 
 class ScriptCommand(click.Command):
     """Leaves what follows SCRIPT, or ``-m MODULE``, untouched, as Python's own command line does."""
@@ -14,6 +17,7 @@ class ScriptCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options, rest = self._split(args)
+        ctx.meta[WORDS] = options, rest
         return super().parse_args(ctx, [*options, "--", *rest] if rest else options)
 
     def _split(self, args: list[str]) -> tuple[list[str], list[str]]:

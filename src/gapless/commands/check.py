@@ -15,17 +15,20 @@ from click.core import ParameterSource
 from gapless.analyze import WARM_UP, StepTally, report
 from gapless.analyze.enough import LONGER, Enough
 from gapless.capture import children
-from gapless.capture.run import run
+from gapless.capture.run import TERMINATED, run
+from gapless.capture.signals import Terminated, terminable
 from gapless.capture.stopping import Stopper, variables
 from gapless.capture.target import Target
-from gapless.commands import _gate, _output, _ranks
+from gapless.commands import _gate, _gpus, _output, _ranks
+from gapless.commands._again import Again
 from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET, Loaders
 from gapless.commands._progress import Progress
 from gapless.commands._saved import kind_of
-from gapless.commands._script import ScriptCommand
+from gapless.commands._script import WORDS, ScriptCommand
 from gapless.errors import EXIT_FINDINGS, UsageError
 from gapless.model import Mark, Report, Session
+from gapless.model.offer import Wanted
 from gapless.model.session import save
 from gapless.render import renderer
 
@@ -73,6 +76,9 @@ class Wishes:
     standins: bool
     given: tuple[str, ...]
     longer: float = 0.0
+    wanted: Wanted | None = None
+    find: str = ""
+    silent: bool = False
 
 
 @click.command("check", cls=ScriptCommand)
@@ -86,7 +92,18 @@ class Wishes:
     f"is not given, up to {LONGER:g} s more are spent on coming to the next evaluation, checkpoint, rollout "
     "or end of an epoch, and as many in it.",
 )
-@click.option("--gpu", metavar="NAME", help="The GPU to emulate: A100 (default), H100, L4, T4, ...")
+@click.option(
+    "--gpu",
+    metavar="NAME,...",
+    help="The GPU to emulate: A100 (default), H100, L4, T4, ... Of several the first is, and a table says of "
+    "each whether the run fits it and how fast it would be there.",
+)
+@click.option(
+    "--price",
+    metavar="NAME=P,...",
+    default="",
+    help="What an hour of each GPU costs; the table then has the price of a million tokens or samples.",
+)
 @click.option(
     "--devices",
     metavar="N",
@@ -143,10 +160,20 @@ class Wishes:
     type=click.Path(dir_okay=False, resolve_path=True),
     help="A Python file with @gapless.standin functions for your own CUDA code; runs before SCRIPT.",
 )
+@click.option(
+    "--find",
+    metavar="ARG:A..B",
+    default="",
+    help="The largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: batch_size:8..256 "
+    "(with :8 behind it every eighth). SCRIPT runs once for each value that is tried.",
+)
+@click.option("--silent", is_flag=True, hidden=True, help="Save the session, and say nothing of it.")
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def command(script: tuple[str, ...], module: str | None, fail_on: str, **options: object) -> int:
+def command(
+    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, price: str, **options: object
+) -> int:
     """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the host wait for it.
 
     No GPU is needed. Options come before SCRIPT; everything after it is the script's. With -f of a whole
@@ -159,6 +186,9 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
       gapless check -f html train.py > report.html  a page to look at
       gapless check --max-waits 0 train.py          a gate for CI
       gapless check --calibrate trace.json train.py prices from a real profile
+      gapless check --memory --gpu l4 train.py      will it fit?
+      gapless check --find batch_size:8..256 train.py    the largest that fits
+      gapless check --gpu l4,a100,h100 --price l4=0.8,a100=1.8,h100=3 train.py
       torchrun --nproc-per-node 2 -m gapless check train.py
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; a script that fails keeps its own.
@@ -167,9 +197,42 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
         raise UsageError("which script? gapless check train.py")
     given = click.get_current_context().get_parameter_source("steps")
     longer = LONGER if given is ParameterSource.DEFAULT and not _ranks.several() else 0.0
-    wishes = Wishes(fail_on=_gate.parse_codes(fail_on), longer=longer, **options)  # type: ignore[arg-type]
+    gpu, wanted = _gpus.chosen(gpu, price)
+    options["memory"] = options["memory"] or wanted is not None
+    wishes = Wishes(
+        fail_on=_gate.parse_codes(fail_on),
+        longer=longer,
+        gpu=gpu,
+        wanted=wanted,
+        **options,  # type: ignore[arg-type]
+    )
     wishes.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
+    if wishes.find:
+        own, words = click.get_current_context().meta[WORDS]
+        return find(module, script, wishes, Again(own, words, module=module is not None))
     return check(module, script, wishes)
+
+
+def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again) -> int:
+    """Run the script with one value of its argument after the other, and return the exit status."""
+    from gapless.commands._argument import parse
+    from gapless.commands._find import Finder
+
+    asked = parse(wishes.find)
+    if _ranks.several():
+        raise UsageError("--find runs the script again and again, and not under a launcher: --world-size N")
+    Target.of(module, words)
+    watch = Watch(wishes)
+    watch.progress.tried(f"looking for the largest {asked.name} of {asked.least} to {asked.most} that fits")
+    try:
+        with terminable():  # a run that is under way ends with the command
+            session = Finder(asked, again, watch.progress)()
+    except Terminated:
+        return TERMINATED
+    conclusion = Conclusion(wishes, watch)
+    conclusion(session)
+    none = session.search is not None and session.search.found < 0
+    return conclusion.status or (EXIT_FINDINGS if none else 0)
 
 
 def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
@@ -317,9 +380,10 @@ class Conclusion:
     def __call__(self, session: Session) -> None:
         self.status = session.ending.status
         self.watch.end(session)
-        session = self._calibrated(session)
+        session = msgspec.structs.replace(self._calibrated(session), wanted=self.wishes.wanted)
         self._save(session)
-        found = report(session, priced=self.wishes.prices) if self.watch.speaks else None
+        told = self.watch.speaks and not self.wishes.silent
+        found = report(session, priced=self.wishes.prices) if told else None
         loaders = self.watch.loaders
         if found is not None and loaders is not None:
             session, found = loaders.examined(session, found, self.watch.tally.count)

@@ -22,8 +22,10 @@ from gapless.errors import EmulationDefect
 from gapless.model import Mechanism
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry
+from gapless.model.source import SourceLine
 from gapless.torch_internals import current_node, sequence_number
 
+_ASKERS = 8
 _MANY_NODES = 200_000
 _FAR = 10_000
 _DEBUG_WORDS = "called a synchronizing CUDA operation"
@@ -43,6 +45,7 @@ class Core:
         self.optimizers: list[Any] = []
         self.trained: set[int] = set()
         self._made: list[Made] = []
+        self.askers: dict[SourceLine, None] = {}
 
     # -- devices -----------------------------------------------------------------------------------
 
@@ -91,6 +94,14 @@ class Core:
 
     def reset_peak(self, index: int) -> None:
         self.placement.reset_peak(index)
+
+    def asked(self) -> None:
+        """Keep the line that asks which GPU this is, where it is the script's own and not a library's."""
+        if not self.enabled or len(self.askers) >= _ASKERS:
+            return
+        line = next((one for one in stacks.resolve(stacks.capture()) if one.library != "torch"), None)
+        if line is not None and line.is_user:
+            self.askers.setdefault(line)
 
     def take_freed(self, index: int) -> int:
         if self.placement.memory is not None and self.enabled:
@@ -142,8 +153,14 @@ class Core:
 
     def arriving(self, tensor: torch.Tensor, source: int, target: int) -> None:
         """Say that what is placed next is `tensor`, on its way from the host to a device."""
-        if self.placement.memory is not None and target >= 0 > source:
-            self.placement.memory.arriving = tuple(map(int, tensor.shape))
+        if not target >= 0 > source:
+            return
+        shape = tuple(map(int, tensor.shape))
+        if self.placement.memory is not None:
+            self.placement.memory.arriving = shape
+        programme = self.recorder.programme
+        if programme is not None and self.enabled:
+            programme.arrived(str(tensor.dtype).removeprefix("torch."), shape)
 
     # -- what is launched --------------------------------------------------------------------------
 

@@ -56,5 +56,8 @@ class Device(Protocol):
     def note(self, text: str) -> None:
         """Put a remark into the report, once."""
 
+    def asked(self) -> None:
+        """Note that whoever called asks which GPU this is, or how much memory it has."""
+
     def clock(self) -> float:
         """Seconds, monotonic."""

@@ -253,6 +253,7 @@ class Emulator:
             marks=recorder.marks(),
             notes=(*recorder.notes(), *standins.notes()),
             unknown=recorder.unknowns(),
+            asked=tuple(self.core.askers),
             duration=recorder.duration(),
             programme=recorder.programme.programme() if recorder.programme is not None else None,
             memory=recorder.memory.runs() if recorder.memory is not None else (),

@@ -18,8 +18,7 @@ from gapless.emulate.device import Queued
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
-from gapless.model.programme import Entry, Programme, Segment, Shape
-from gapless.model.programme import Gpu as Peaks
+from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
@@ -31,6 +30,8 @@ MOST_ENTRIES = 6_000
 MOST_SEGMENTS = 64
 _SHOWN = 3
 """Tensors of a list whose shapes are kept."""
+_ARRIVALS = 256
+"""Tensors from the host that are kept of one segment."""
 _FEW = 8
 """Tensors of an operator whose shapes are kept."""
 
@@ -45,7 +46,8 @@ class ProgrammeRecorder:
         self._numbers: dict[Any, int] = {}
         self._functions: list[Any] = []
         self._items: list[int] = []
-        self._segments: deque[tuple[int, list[int], bool]] = deque()
+        self._segments: deque[tuple[int, list[int], bool, tuple[tuple[str, Shape], ...]]] = deque()
+        self._arrived: list[tuple[str, Shape]] = []
         self._kept = 0
         self._tick = 0
         self._evaluates = False
@@ -65,10 +67,12 @@ class ProgrammeRecorder:
         if get_ident() != self._thread:
             self._others = True
             return
+        backward = local.backward != HOST
         key: list[Any] = [
             id(func),
-            local.backward != HOST,
+            backward,
             self.optimizing,
+            backward and torch.is_grad_enabled(),
         ]  # its own hash is a Python function
         for arg in (*args, *kwargs.values()) if kwargs else args:
             kind = type(arg)
@@ -180,6 +184,11 @@ class ProgrammeRecorder:
             self._full = True
             self._items.clear()
 
+    def arrived(self, dtype: str, shape: Shape) -> None:
+        """A tensor has come from the host: a batch, or a part of one."""
+        if shape and len(self._arrived) < _ARRIVALS:
+            self._arrived.append((dtype, shape))
+
     # -- segments ------------------------------------------------------------------------------------
 
     def evaluating(self) -> None:
@@ -191,12 +200,12 @@ class ProgrammeRecorder:
         if self._full:
             self._truncated = True
         else:
-            self._segments.append((self._tick, self._items, self._evaluates))
+            self._segments.append((self._tick, self._items, self._evaluates, tuple(self._arrived)))
             self._kept += len(self._items)
         while len(self._segments) > 1 and (self._kept > MOST_ITEMS or len(self._segments) > MOST_SEGMENTS):
             self._kept -= len(self._segments.popleft()[1])
         self._tick += 1
-        self._items, self._evaluates, self._events = [], False, {}
+        self._items, self._evaluates, self._events, self._arrived = [], False, {}, []
         self._full = len(self.entries) >= MOST_ENTRIES
 
     def programme(self) -> Programme | None:
@@ -206,13 +215,12 @@ class ProgrammeRecorder:
         bodies: dict[tuple[int, ...], int] = {}
         used: dict[int, int] = {}
         segments = []
-        for tick, items, evaluates in self._segments:
+        for tick, items, evaluates, arrived in self._segments:
             body = tuple(used.setdefault(number, len(used)) for number in items)
-            segments.append(
-                Segment(tick=tick, body=bodies.setdefault(body, len(bodies)), evaluates=evaluates)
-            )
+            number = bodies.setdefault(body, len(bodies))
+            segments.append(Segment(tick=tick, body=number, evaluates=evaluates, arrived=arrived))
         return Programme(
-            gpu=peaks(self.gpu),
+            gpu=sheet(self.gpu),
             entries=tuple(self.entries[number] for number in used),
             bodies=tuple(bodies),
             segments=tuple(segments),
@@ -246,6 +254,7 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         tf32=_tf32(func._schema.name),
         backward=local.backward != HOST,
         optimizer=optimizing,
+        regraded=local.backward != HOST and torch.is_grad_enabled(),
     )
 
 
@@ -274,19 +283,3 @@ def _tf32(name: str) -> bool:
         backends.cudnn.allow_tf32 if "conv" in name or "cudnn" in name else backends.cuda.matmul.allow_tf32
     )
     return bool(allowed)
-
-
-def peaks(gpu: Gpu) -> Peaks:
-    """What an estimate wants to know of `gpu`."""
-    return Peaks(
-        name=gpu.name,
-        bandwidth=gpu.bandwidth,
-        fp32=gpu.fp32,
-        tf32=gpu.tf32,
-        fp16=gpu.fp16,
-        bf16=gpu.bf16,
-        fp8=gpu.fp8,
-        pcie=gpu.pcie,
-        l2_bytes=gpu.l2_bytes,
-        multiprocessors=gpu.multi_processor_count,
-    )

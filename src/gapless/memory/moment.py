@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import Block
 from gapless.memory.kinds import kinds_of
 from gapless.memory.modules import folded, one_of, part_of
+from gapless.memory.parts import parts
 from gapless.memory.simulate import Begin, Simulation
 from gapless.model.memory import ALLOC, STEP, Kind, MemoryRun, Place
 from gapless.model.memory_report import ModuleShare, Moment, Owner
@@ -37,7 +38,6 @@ def of_simulation(run: MemoryRun, replay: Simulation, event: int, most: int = OW
     """The memory where `replay` stands, which is after `event`."""
     allocator, live = replay.allocator, replay.live.blocks
     requested = {ident: block.requested for ident, block in live.items()}
-    who, kinds = owners(run, requested, event, most)
     free = _free(allocator)
     small = sum(block.size for block in free if block.pool.small)
     total = sum(block.size for block in free)
@@ -56,9 +56,7 @@ def of_simulation(run: MemoryRun, replay: Simulation, event: int, most: int = OW
         largest=max((block.size for block in free), default=0),
         small=small,
         large=total - small,
-        owners=who,
-        kinds=kinds,
-        modules=shares(run, requested),
+        **holders(run, requested, event, most),
     )
 
 
@@ -95,12 +93,27 @@ class _Key(NamedTuple):
     threaded: bool
 
 
-def owners(
-    run: MemoryRun, live: Mapping[int, int], event: int, most: int = OWNERS
-) -> tuple[tuple[Owner, ...], dict[str, int]]:
-    """The bytes of the allocations `live` at `event` by kind, module and line; and by kind alone."""
+def holders(run: MemoryRun, live: Mapping[int, int], event: int, most: int = OWNERS) -> dict[str, Any]:
+    """Who holds the allocations `live` at `event`, as the fields of a `Moment`."""
     places = places_of(run, live)
     roles = kinds_of(run, places, event)
+    who, kinds = owners(run, live, places, roles, most)
+    return {
+        "owners": who,
+        "kinds": kinds,
+        "modules": shares(run, live),
+        "parts": parts(run, live, places, roles),
+    }
+
+
+def owners(
+    run: MemoryRun,
+    live: Mapping[int, int],
+    places: Mapping[int, int],
+    roles: Mapping[int, Kind],
+    most: int = OWNERS,
+) -> tuple[tuple[Owner, ...], dict[str, int]]:
+    """The bytes of the allocations `live` by kind, module and line; and by kind alone."""
     early = {b.place for segment in run.start for b in segment.blocks if not run.stack(b.place)}
     traced = any(place.lines for place in run.places)
     sums: defaultdict[_Key, _Sum] = defaultdict(_Sum)

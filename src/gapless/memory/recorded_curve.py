@@ -6,7 +6,7 @@ asked for anew beside what was in use then, reserves as much as was recorded, ot
 
 from __future__ import annotations
 
-from gapless.memory.moment import OWNERS, asking, owners, shares
+from gapless.memory.moment import OWNERS, asking, holders
 from gapless.memory.simulate import POINTS, Simulation
 from gapless.model.memory import ALLOC, DEFER, FREE, STEP, MemoryRun
 from gapless.model.memory_answer import OutOfMemory
@@ -151,7 +151,6 @@ def peak(run: MemoryRun, column: tuple[int, ...], most: int = OWNERS) -> Moment:
     """The moment when `column` (allocated or reserved) is highest, and who holds memory then."""
     event = column.index(max(column))
     live = _alive(run, event)
-    who, kinds = owners(run, live, event, most)
     line, operator = asking(run, event)
     return Moment(
         event=event,
@@ -162,9 +161,7 @@ def peak(run: MemoryRun, column: tuple[int, ...], most: int = OWNERS) -> Moment:
         allocated=run.allocated[event],
         reserved=run.reserved[event],
         free=run.reserved[event] - run.allocated[event],
-        owners=who,
-        kinds=kinds,
-        modules=shares(run, live),
+        **holders(run, live, event, most),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from gapless.memory.parts import told
 from gapless.model.memory_answer import OutOfMemory
 from gapless.model.memory_report import MemoryReport, Outcome, Remedy
 from gapless.model.verdict import Change, Level, Verdict
@@ -102,7 +103,8 @@ def _why(report: MemoryReport) -> list[str]:
     lack = report.lack
     if lack is None:
         return []
-    found = [_room(lack), _holders(report)]
+    parts = told(report.failing or report.peak)
+    found = [_room(lack), f"in use are {parts}" if parts else "", _holders(report)]
     if lack.unlimited > 1.01 * lack.needs:
         found.append(
             f"with no limit it would reserve {binary_size(lack.unlimited)} at most: what of that is cached "

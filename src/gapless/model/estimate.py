@@ -15,6 +15,39 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
     most: int = 0
 
 
+class Count(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """So many in a step, on this rank; `told` says by what."""
+
+    number: float = 0.0
+    told: str = ""
+
+
+class Throughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a step does, in the mean.
+
+    `samples` and `tokens` are None where nothing tells them. `flops` are those that the model needs, of
+    products, convolutions and attention (a multiplication and an addition are two; attention counts in full),
+    `repeated` those that checkpointing computes again. `peak` are the TFLOP/s of the GPU in `unit`, in which
+    most of them run. `phases` are nanoseconds of the GPU by phase: forward, recomputation, backward,
+    optimizer.
+
+    >>> Throughput(flops=312e9, peak=312.0).utilisation(2_000_000)
+    0.5
+    """
+
+    samples: Count | None = None
+    tokens: Count | None = None
+    flops: float = 0.0
+    repeated: float = 0.0
+    unit: str = ""
+    peak: float = 0.0
+    phases: dict[str, int] = {}
+
+    def utilisation(self, step: float) -> float:
+        """The share of the peak that the model's flops take of a step of so many nanoseconds."""
+        return self.flops / (step * self.peak * 1e3) if step > 0 and self.peak else 0.0
+
+
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A step on the GPU `gpu`, imagined; all times in nanoseconds per step.
 
@@ -22,7 +55,8 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     its waits. `prices` are those of the findings (`Finding.price`), of one step and not of a profile's span.
     `looked_at` steps were recorded. `calibrated` is the path of the real profile that the times are from,
     `covered` the share of the device's time that it gave; else they are estimates. `assumptions` are
-    sentences. `reasons` say why the numbers are bounds; `refused` why there are none.
+    sentences. `throughput` is what such a step does. `reasons` say why the numbers are bounds; `refused` why
+    there are none.
     """
 
     gpu: str = ""
@@ -37,3 +71,4 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     refused: str = ""
+    throughput: Throughput | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -148,7 +149,7 @@ NVIDIA GeForce RTX 5090          | rtx5090                      | 12.0 | 32120 |
 """
 
 # AMD: not emulated, but asked about. Columns: name, aliases, MiB, compute units, memory GB/s, dense TFLOP/s
-# (fp32 on matrix cores, tf32, fp16, bf16, fp8), PCIe GB/s. AMD's data sheets of these accelerators; the MI250X
+# (fp32 on matrix cores, tf32, fp16, bf16, fp8), PCIe GB/s. AMD's data sheets; the MI250X
 # is two GPUs, of which torch shows each: half of its sheet's figures.
 _AMD = """
 AMD Instinct MI210  | mi210         |  65520 | 104 | 1638 |  45.3     0  181.0  181.0      0 | 32
@@ -182,26 +183,30 @@ def _made(
     name: str, aliases: str, capability: str, mib: str, processors: str, bandwidth: str, peaks: str,
     clock: int, bus: int, l2_mib: int, pcie: int,
 ) -> Gpu:  # fmt: skip
-    fp32, tf32, fp16, bf16, fp8 = map(float, peaks.split())
     major, minor = map(int, capability.split("."))
     return Gpu(
-        name=name,
-        aliases=tuple(aliases.split()),
+        **_sheet(name, aliases, mib, processors, bandwidth, peaks, pcie),
         capability=(major, minor),
-        total_memory=int(mib) * MIB,
-        multi_processor_count=int(processors),
-        bandwidth=float(bandwidth),
-        fp32=fp32,
-        tf32=tf32,
-        fp16=fp16,
-        bf16=bf16,
-        fp8=fp8,
         l2_bytes=l2_mib * MIB,
-        pcie=float(pcie),
         clock=clock,
         memory_bus=bus,
         source=_source(name, (major, minor)),
     )
+
+
+def _sheet(
+    name: str, aliases: str, mib: str, processors: str, bandwidth: str, peaks: str, pcie: float
+) -> dict[str, Any]:
+    """What every card has, as its fields."""
+    return {
+        "name": name,
+        "aliases": tuple(aliases.split()),
+        "total_memory": int(mib) * MIB,
+        "multi_processor_count": int(processors),
+        "bandwidth": float(bandwidth),
+        **dict(zip(("fp32", "tf32", "fp16", "bf16", "fp8"), map(float, peaks.split()), strict=True)),
+        "pcie": float(pcie),
+    }
 
 
 def _source(name: str, capability: tuple[int, int]) -> str:
@@ -215,21 +220,8 @@ def _source(name: str, capability: tuple[int, int]) -> str:
 
 def _amd(line: str) -> Card:
     name, aliases, mib, units, bandwidth, peaks, pcie = _parts(line)
-    fp32, tf32, fp16, bf16, fp8 = map(float, peaks.split())
-    return Card(
-        name=name,
-        aliases=tuple(aliases.split()),
-        total_memory=int(mib) * MIB,
-        multi_processor_count=int(units),
-        bandwidth=float(bandwidth),
-        fp32=fp32,
-        tf32=tf32,
-        fp16=fp16,
-        bf16=bf16,
-        fp8=fp8,
-        pcie=float(pcie),
-        source=f"AMD, {name.removeprefix('AMD ')} data sheet",
-    )
+    source = f"AMD, {name.removeprefix('AMD ')} data sheet"
+    return Card(**_sheet(name, aliases, mib, units, bandwidth, peaks, float(pcie)), source=source)
 
 
 def _parts(line: str) -> list[str]:

@@ -118,13 +118,29 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.before - self.after
 
 
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What tensors of one kind hold at a moment.
+
+    `module` is the innermost module that holds half of it or more (``layers[*].mlp``; "": none does), with
+    `module_bytes` in `modules` of that name.
+    """
+
+    kind: Kind
+    bytes: int = 0
+    tensors: int = 0
+    module: str = ""
+    modules: int = 0
+    module_bytes: int = 0
+
+
 class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The memory at one event: bytes asked for by line and by kind, the most first; and what lies idle.
 
     `line` and `operator` are those of the event itself, where they are known.
     `free` is the reserved memory that nobody uses, `free_blocks` in how many pieces, `largest` the largest,
     `small` and `large` in which pool it is. `slack` is what rounding takes, within `allocated`. `modules` are
-    the parts of the model, where they are known.
+    the parts of the model, where they are known, `parts` the same bytes by kind: weights, gradients,
+    optimizer and activations first.
     """
 
     event: int = 0
@@ -143,6 +159,7 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     owners: tuple[Owner, ...] = ()
     kinds: dict[str, int] = {}
     modules: tuple[ModuleShare, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from gapless.model.gpus import Card
+
 Kind = Literal["operator", "wait", "copy", "stream", "record", "await"]
 """What an entry is.
 
@@ -46,7 +48,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     the first few; `tensors` and `elements` count all that it is given), `dtype` that of the first of them.
     `reads` and `writes` are bytes; of an expanded tensor those that exist. `flops` are those of a Triton
     kernel's products. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the
-    autograd thread launches it, `optimizer` that an optimizer's step does.
+    autograd thread launches it, `optimizer` that an optimizer's step does, `regraded` that it ran in backward
+    with gradients on: a forward pass that is computed again, or a backward pass that is differentiated.
 
     For waits `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
     `mechanism` and `detail` are the site's, `reads` what is copied. For copies `mechanism` is ``h2d`` or
@@ -66,6 +69,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tf32: bool = False
     backward: bool = False
     optimizer: bool = False
+    regraded: bool = False
     site: int = -1
     waits: int = 0
     mechanism: str = ""
@@ -78,12 +82,14 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What happened between two marks that advance the tick.
 
     `tick` is the number of such marks before. `body` is a position in `Programme.bodies`. `evaluates` says
-    that a model was evaluated in it.
+    that a model was evaluated in it. `arrived` are the types and shapes of tensors that came from the host,
+    in order; not those of single numbers.
     """
 
     tick: int
     body: int = 0
     evaluates: bool = False
+    arrived: tuple[tuple[str, Shape], ...] = ()
 
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -132,3 +138,19 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     threads: bool = False
     truncated: bool = False
     calibration: Calibration | None = None
+
+
+def sheet(card: Card) -> Gpu:
+    """What an estimate wants to know of `card`."""
+    return Gpu(
+        name=card.name,
+        bandwidth=card.bandwidth,
+        fp32=card.fp32,
+        tf32=card.tf32,
+        fp16=card.fp16,
+        bf16=card.bf16,
+        fp8=card.fp8,
+        pcie=card.pcie,
+        l2_bytes=getattr(card, "l2_bytes", 0),
+        multiprocessors=card.multi_processor_count,
+    )

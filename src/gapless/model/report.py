@@ -6,15 +6,18 @@ from typing import Literal
 
 import msgspec
 
+from gapless.model.attempt import Attempt, Search
 from gapless.model.comparison import Comparison
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
+from gapless.model.offer import Offer
 from gapless.model.profile import Profile
 from gapless.model.proof import Proof
 from gapless.model.session import Ending, Environment, Recurrence
+from gapless.model.source import SourceLine
 from gapless.model.table import Table
 from gapless.model.verdict import Verdict
 
@@ -61,9 +64,11 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     the slowest rank where there are several, with a row in `ranks` for each), `memory` what each device's
     allocator did, `loader` what a DataLoader costs, `comparison` two runs and `proof` two callables side by
     side. Of a session, `steps` are the training steps that were seen, `phases` what recurs between them (also
-    what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `loaders` how its loaders
-    fed it, and whether the `unknown` operators wait is not known. `path` is the saved file that was reported
-    ("": none).
+    what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `offers` what
+    each GPU that was asked about would make of it (`asked` are the lines that ask which GPU they run on),
+    `search` the largest value of an argument that fits, `remedies` what was tried to make it fit,
+    `loaders` how its loaders fed it, and whether the `unknown` operators wait is not known. `path` is the
+    saved file that was reported ("": none).
     """
 
     verdict: Verdict
@@ -82,6 +87,10 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     estimate: Estimate | None = None
     loaders: tuple[LoaderUse, ...] = ()
     memory: tuple[MemoryReport, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    asked: tuple[SourceLine, ...] = ()
+    search: Search | None = None
+    remedies: tuple[Attempt, ...] = ()
     loader: Diagnosis | None = None
     comparison: Comparison | None = None
     proof: Proof | None = None

@@ -8,9 +8,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gapless.model._disk import Saved
+from gapless.model.attempt import Attempt, Search
 from gapless.model.event import Event, Mark, Site
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
+from gapless.model.offer import Wanted
 from gapless.model.programme import Programme
 from gapless.model.source import SourceLine, Stack
 
@@ -69,7 +71,10 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     was asked of each device's memory. `loaders` are the DataLoaders that were gone through, and `phases` what
     the source of the training loop says recurs in it, reached or not. `cut` is when the script was stopped
     between two steps, in seconds since the capture began; 0 where it was stopped at a step, or not at all.
-    Whether the `unknown` operators make the CPU wait is not known.
+    Whether the `unknown` operators make the CPU wait is not known. `asked` are lines of the script's own that
+    ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
+    `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
+    fit.
     """
 
     script: tuple[str, ...] = ()
@@ -86,6 +91,10 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     phases: tuple[Recurrence, ...] = ()
     cut: float = 0.0
     unknown: tuple[str, ...] = ()
+    asked: tuple[SourceLine, ...] = ()
+    wanted: Wanted | None = None
+    search: Search | None = None
+    remedies: tuple[Attempt, ...] = ()
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -116,6 +116,21 @@ def three_digits(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def places(value: float) -> str:
+    """An amount of money, with the digits that matter: ``0.042``, ``1.80``, ``1,234``."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.2g}" if value else "0"
+
+
+def about(value: float) -> str:
+    """`value` with three significant digits, however large: ``195,000``, ``3,050``, ``12.5``."""
+    if value < 999.5:
+        return three_digits(value)
+    grain = 10 ** (len(str(round(value))) - 3)
+    return f"{round(value / grain) * grain:,}"
+
+
 def duration(ns: float) -> str:
     """Nanoseconds as people write them: ``4.1 µs``, ``18.3 ms``, ``1.21 s``."""
     for unit, length in (("s", 1e9), ("ms", 1e6)):
@@ -145,6 +160,17 @@ def binary_size(nbytes: float) -> str:
         if nbytes >= 0.9995 * (1 << power):
             return f"{three_digits(nbytes / (1 << power))} {unit}"
     return f"{max(int(nbytes), 0)} B"
+
+
+def unit_of(nbytes: float) -> str:
+    """The unit in which :func:`binary_size` writes `nbytes`."""
+    return binary_size(nbytes).rpartition(" ")[2]
+
+
+def in_unit(nbytes: float, unit: str) -> str:
+    """`nbytes` in that unit, which is not written: ``12.6`` of GiB."""
+    length = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
+    return three_digits(nbytes / length)
 
 
 def percent(fraction: float) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gapless.analyze.estimate.machine import Run, run
-from gapless.analyze.estimate.steps import Step, chosen, recorded
+from gapless.analyze.estimate.steps import Step, arrivals, chosen, recorded
+from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.timing import Times, times_of
 from gapless.analyze.profile.pricing import removal
 from gapless.analyze.steps import Steps
@@ -64,7 +67,9 @@ def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
             gpu=gpu, refused=f"operators whose cost is not known would take {unknown:.0%} of the GPU's time"
         )
     answers = [_priced(programme, order, groups, times.with_factors(*pair)) for pair in times.factors]
-    return _told(session, programme, groups, times, answers, len(whole), order)
+    found = _told(session, programme, groups, times, answers, len(whole), order)
+    done = throughput(order, arrivals(programme, steps), times)
+    return found if found.refused else msgspec.structs.replace(found, throughput=done)
 
 
 def _priced(programme: Programme, order: Sequence[Step], groups: Groups, times: Times) -> _Priced | str:

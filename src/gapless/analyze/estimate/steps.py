@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.analyze.steps import Steps
-from gapless.model.programme import Entry, Programme
+from gapless.model.programme import Entry, Programme, Segment, Shape
 from gapless.replay.fidelity import LEAST_WORK
 
 FEWEST = 4
@@ -13,11 +13,26 @@ MOST_ITEMS = 20_000
 """Items of all imagined steps together, as far as `FEWEST` allows."""
 
 Step = tuple[Entry, ...]
+Arrived = tuple[tuple[str, Shape], ...]
+"""Types and shapes of tensors that came from the host."""
 
 
 def recorded(programme: Programme, steps: Steps) -> list[Step]:
     """The steady steps that were recorded whole, in order; without those in which a model was evaluated, or
     that hold a rollout or the like, if there are others."""
+    return [
+        tuple(programme.entries[position] for one in segments for position in programme.bodies[one.body])
+        for segments in _whole(programme, steps)
+    ]
+
+
+def arrivals(programme: Programme, steps: Steps) -> list[Arrived]:
+    """What came from the host in each of these steps."""
+    return [tuple(one for part in segments for one in part.arrived) for segments in _whole(programme, steps)]
+
+
+def _whole(programme: Programme, steps: Steps) -> list[list[Segment]]:
+    """The segments of each of these steps."""
     segments = {segment.tick: segment for segment in programme.segments}
     plain, all_of_them = [], []
     for number in steps.steady:
@@ -25,10 +40,9 @@ def recorded(programme: Programme, steps: Steps) -> list[Step]:
         ticks = range(first, steps.ends[number] + 1)
         if not all(tick in segments for tick in ticks):
             continue
-        bodies = (programme.bodies[segments[tick].body] for tick in ticks)
-        step = tuple(programme.entries[position] for body in bodies for position in body)
+        step = [segments[tick] for tick in ticks]
         all_of_them.append(step)
-        if number not in steps.mixed and not any(segments[tick].evaluates for tick in ticks):
+        if number not in steps.mixed and not any(one.evaluates for one in step):
             plain.append(step)
     return plain or all_of_them
 

@@ -13,6 +13,8 @@ from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TR
 from gapless.model.programme import Entry, Shape
 
 _TILE = 128
+_ATTENTION_BACKWARD = 2.5
+"""Products of attention's backward pass for each of its forward pass: four, and one that is made again."""
 
 
 class Work(NamedTuple):
@@ -49,6 +51,20 @@ def work(entry: Entry) -> Work:
         flops = float(entry.flops)
     kernels = _kernels(entry, stem, family)
     return Work(family, flops, _moved(entry, stem, family), unit, kernels, tiles, _ragged(entry, family))
+
+
+def products(entry: Entry) -> float:
+    """Flops of a product, a convolution or an attention by its definition, whatever an algorithm needs."""
+    asked = work(entry)
+    if asked.family == ATTENTION and "backward" in stem_of(entry.name):
+        return asked.flops * 2.0 / _ATTENTION_BACKWARD  # what flash attention computes again is no more work
+    if asked.family != CONVOLUTION or not asked.flops:
+        return asked.flops
+    shapes = [shape for shape in entry.inputs if len(shape) >= 3]
+    backward = "backward" in stem_of(entry.name)
+    outputs = [shape for shape in entry.outputs if len(shape) >= 3]
+    made, source, weight = shapes[:3] if backward else (outputs[0], *shapes[:2])
+    return asked.flops * _fewer(entry, made, source, weight)
 
 
 def _ragged(entry: Entry, family: str) -> bool:
@@ -122,7 +138,7 @@ def _attention(entry: Entry, backward: bool) -> tuple[float, int]:
         return 0.0, 0
     query, key, value = shapes[:3]
     flops = 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])
-    return flops * (2.5 if backward else 1.0), query[0] * query[1] * _parts(query[2])
+    return flops * (_ATTENTION_BACKWARD if backward else 1.0), query[0] * query[1] * _parts(query[2])
 
 
 def _moved(entry: Entry, stem: str, family: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gapless.model import SourceLine, Table
-from gapless.model.memory_report import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner, Trial
+from gapless.model.memory_report import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner, Part, Trial
 from gapless.model.table import Cell, Row, Tone, table
 from gapless.model.wording import TENSORS, binary_size, change, count, duration, percent
 
@@ -18,7 +18,15 @@ _LINKS, _PARTS = 3, 5
 
 def tables(made: MemoryReport) -> tuple[Table, ...]:
     """Every table of `made`."""
-    found = [_curve(made), _owners(made), _driver(made), _trials(made), _remedies(made), _growth(made)]
+    found = [
+        _curve(made),
+        _room(made),
+        _owners(made),
+        _driver(made),
+        _trials(made),
+        _remedies(made),
+        _growth(made),
+    ]
     return tuple(one for one in found if one is not None and (one.rows or one.notes))
 
 
@@ -36,6 +44,55 @@ def _curve(made: MemoryReport) -> Table | None:
         for name, values, tone in curves
     )
     return table("Memory", "~ | at most", rows, where="before")
+
+
+_SOURCES = {
+    "workspace": "what torch gives cuBLAS for each handle and stream (CublasHandlePool.cpp)",
+    "communication": "buffers of torch.distributed's own; NCCL's come on top",
+}
+
+
+def _room(made: MemoryReport) -> Table | None:
+    """All of the GPU's memory: what each kind of tensor takes of it at the peak, and what is left."""
+    moment = made.failing or made.peak
+    if made.limit < 0 or made.total_memory < made.limit or not moment.parts:
+        return None
+    total = made.total_memory
+    needs = made.lack.needs if made.lack is not None else max(made.baseline.peak_reserved, moment.reserved)
+    asked = sum(one.bytes for one in moment.parts)
+    rest = (
+        ("rounding", moment.allocated - asked, "to 512 bytes, and what blocks are not split for"),
+        ("cached, or missing" if made.lack is not None else "cached", needs - moment.allocated, ""),
+        ("CUDA itself", total - made.limit, "context and libraries: taken to be so much, not measured"),
+    )
+    rows = [
+        Row((TENSORS.get(one.kind, one.kind), binary_size(one.bytes), share(one.bytes / total), _where(one)))
+        for one in moment.parts
+    ]
+    rows += [
+        Row((name, binary_size(size), share(size / total), why), "dim")
+        for name, size, why in rest
+        if size > 0
+    ]
+    left = total - needs - (total - made.limit)
+    told = Row(("left", binary_size(left), share(left / total), ""), "good")
+    short = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
+    title = f"The memory of the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else "The GPU's memory"
+    return table(
+        f"{title}, {binary_size(total)}",
+        "bytes | share | <of it",
+        (*rows, told if left >= 0 else short),
+        shown=-1 if made.lack is not None else 0,
+        where="before",
+    )
+
+
+def _where(one: Part) -> str:
+    """Which module holds most of it, or whose figure it is."""
+    if one.module:
+        many = f" ×{one.modules}" if one.modules > 1 and "*" in one.module else ""
+        return f"{chain(one.module.split(CHAIN))}{many} {binary_size(one.module_bytes)}"
+    return _SOURCES.get(one.kind, "")
 
 
 def _owners(made: MemoryReport) -> Table | None:

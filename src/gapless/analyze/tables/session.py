@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from gapless.analyze.tables.attempts import remedies, search
 from gapless.analyze.tables.memory import tables as memory_tables
+from gapless.analyze.tables.offers import offers
+from gapless.analyze.tables.speed import speeds, told_by
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.table import Row, table
 from gapless.model.wording import duration, number, part, reach
@@ -12,7 +15,7 @@ _OUTSIDE = ("phase", "evaluation", "first-step", "set-up", "after")
 
 def tables(report: Report) -> tuple[Table, ...]:
     """Every table of a session's report."""
-    made = [_outside(report), _estimate(report)]
+    made = [search(report), remedies(report), offers(report), _outside(report), _estimate(report)]
     return (
         *(one for one in made if one is not None),
         *(t for one in report.memory for t in memory_tables(one)),
@@ -68,4 +71,6 @@ def _estimate(report: Report) -> Table | None:
         Row(("all syncs together cost up to", duration(one.saved.most))),
     ]
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
-    return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=notes)
+    done = one.throughput
+    rows += [Row(cells) for cells in speeds(done, one.step)] if done is not None else []
+    return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=(*told_by(done), *notes))

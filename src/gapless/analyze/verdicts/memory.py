@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.model import Change, Verdict
+from gapless.model import Change, Report, Verdict
 from gapless.model.memory_answer import OtherDevice
 from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import binary_size, count
@@ -27,6 +27,17 @@ def verdict(made: MemoryReport) -> Verdict:
         why=(*answer.why[:1], *reasons, *answer.why[1:], *map(_other, made.others)),
         do_first=(*changes, *answer.do_first),
     )
+
+
+def fits(found: Report) -> tuple[str, ...]:
+    """That the memory of each device of a run fits, with what it is for."""
+    if not found.memory:
+        return ()
+    from gapless.memory.parts import room  # loaded when memory was recorded
+
+    told = [(one.device, room(one)) for one in found.memory]
+    several = len(told) > 1
+    return tuple(f"Memory{f' of GPU {device}' if several else ''}: {text}" for device, text in told if text)
 
 
 def _other(one: OtherDevice) -> str:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
+from gapless.analyze.tables.speed import speed, utilisation
 from gapless.analyze.verdicts.changes import MOST, changes
+from gapless.analyze.verdicts.memory import fits as memory_why
 from gapless.analyze.verdicts.memory import verdict as of_memory
+from gapless.analyze.verdicts.offers import of_offers
 from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
-from gapless.model.wording import binary_size, count, duration, percent, rate, reach
+from gapless.model.wording import about, binary_size, count, duration, percent, rate, reach
 
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
@@ -30,7 +35,8 @@ def verdict(found: Report) -> Verdict:
         return early
     exhausted = next((one for one in found.memory if one.lack is not None), None)
     if exhausted is not None:
-        return of_memory(exhausted)
+        found_out = of_memory(exhausted)
+        return msgspec.structs.replace(found_out, why=(*found_out.why, *of_offers(found.offers)))
     estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)
@@ -38,7 +44,12 @@ def verdict(found: Report) -> Verdict:
     return Verdict(
         sentence=sentence,
         level=level,
-        why=tuple(_why(found, estimate, late, level)),
+        why=(
+            *memory_why(found),
+            *of_offers(found.offers),
+            *_why(found, estimate, late, level),
+            *_speed(found, estimate),
+        ),
         do_first=todo,
         per=per,
         confidence=_confidence(found, estimate, late is not None),
@@ -185,6 +196,24 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
             )
         else:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
+
+
+def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
+    """How much such steps get done, where something tells it."""
+    done = estimate.throughput if estimate is not None else None
+    if estimate is None or done is None:
+        return
+    parts = [
+        f"{speed(counted.number, estimate.step)} {name}/s"
+        for name, counted in (("samples", done.samples), ("tokens", done.tokens))
+        if counted is not None
+    ]
+    if parts and done.flops and done.peak:
+        peak = f"{about(done.peak)} TFLOP/s in {done.unit}"
+        parts.append(f"MFU {utilisation(done, estimate.step)} of {peak}")
+    if parts:
+        whose = " of this rank" if found.environment.world_size > 1 else ""
+        yield f"Speed{whose}: {', '.join(parts)}"
 
 
 def _confidence(found: Report, estimate: Estimate | None, late: bool) -> str:

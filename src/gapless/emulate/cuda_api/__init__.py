@@ -58,6 +58,11 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
     """Module globals of ``torch.cuda`` that its own functions read and write."""
     device = runtime.device
     properties = [DeviceProperties(device.gpu, index) for index in range(device.device_count)]
+
+    def properties_of(index: int) -> DeviceProperties:
+        device.asked()
+        return properties[index]
+
     values: dict[str, Any] = {
         "_initialized": False,
         "_cached_device_count": None,
@@ -65,7 +70,7 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
         "_lazy_seed_tracker": LazySeedTracker(),  # seeds of before the device stay there
         "_exchange_device": runtime.exchange,
         "_maybe_exchange_device": runtime.exchange,
-        "_get_device_properties": properties.__getitem__,
+        "_get_device_properties": properties_of,
         "_CudaDeviceProperties": DeviceProperties,
         "_device_count_nvml": lambda: -1,  # a real driver's count must not show
         "_raw_device_count_nvml": lambda: -1,

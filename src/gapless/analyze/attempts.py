@@ -1,0 +1,49 @@
+"""A session that was recorded to see whether it fits, as an `Attempt`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.analyze.steps import find_steps
+from gapless.model import Session
+from gapless.model.attempt import Attempt
+from gapless.model.estimate import Range
+
+_ENDED_WELL = ("finished", "enough-steps", "exit")
+
+
+def attempt(session: Session, what: str, *, value: int = -1, seconds: float = 0.0) -> Attempt:
+    """What `session` came to: memory on the device that has least left, and a step's length."""
+    made = Attempt(what=what, value=value, seconds=seconds)
+    failed = _failed(session)
+    if failed:
+        return msgspec.structs.replace(made, failed=failed)
+    from gapless.memory.fits import fits
+
+    each = [fits(run) for run in session.memory]
+    tight = min(each, key=lambda one: (one.fits, one.has - one.needs))
+    made = msgspec.structs.replace(
+        made, fits=tight.fits, needs=tight.needs, has=tight.has, allocated=tight.allocated
+    )
+    return _timed(made, session)
+
+
+def _failed(session: Session) -> str:
+    """Why it tells nothing of memory; "" where it does."""
+    ending = session.ending
+    if ending.how not in _ENDED_WELL or ending.status:
+        return ending.message or f"it left with status {ending.status}"
+    if not session.memory:
+        return "it put nothing on the GPU"
+    return "" if find_steps(session.marks).seen else "it took no training step"
+
+
+def _timed(made: Attempt, session: Session) -> Attempt:
+    if session.programme is None:
+        return made
+    from gapless.analyze.estimate.estimate import estimate
+
+    found = estimate(session, find_steps(session.marks), {})
+    if found is None or found.step == Range():
+        return made
+    return msgspec.structs.replace(made, step=found.step, throughput=found.throughput)

@@ -1,0 +1,74 @@
+"""Tables of what was tried: values of an argument, and changes that make a run fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gapless.analyze.tables.speed import each_of
+from gapless.model import Report, Table
+from gapless.model.attempt import Attempt
+from gapless.model.table import Row, table
+from gapless.model.wording import about, binary_size, duration, in_unit, unit_of
+
+
+def search(report: Report) -> Table | None:
+    """A row for each value that was tried; None where none was."""
+    made = report.search
+    if made is None:
+        return None
+    unit = _unit(made.attempts)
+    rows = [_row(one, str(one.value), unit, best=one.value == made.found) for one in made.attempts]
+    notes = [f"given to the script as {made.words}"] if made.words else []
+    return table(f"{made.argument} tried", _columns(unit), rows, where="before", notes=tuple(notes))
+
+
+def remedies(report: Report) -> Table | None:
+    """A row for each change that was tried, or reckoned, where the run does not fit."""
+    if not report.remedies:
+        return None
+    unit = _unit(report.remedies)
+    rows = [_row(one, one.what, unit, best=one.fits and one.tried) for one in report.remedies]
+    told = tuple(f"{one.what}: {one.note}" for one in report.remedies if one.note)
+    return table("What would make it fit", _columns(unit), rows, where="before", notes=told)
+
+
+def _columns(unit: str) -> str:
+    return " | ".join(filter(None, ["fits", "memory", "step", f"{unit}/s" if unit else "", "took"]))
+
+
+def _unit(attempts: Sequence[Attempt]) -> str:
+    return next((each_of(one.throughput)[1] for one in attempts if one.throughput is not None), "")
+
+
+def _row(one: Attempt, name: str, unit: str, best: bool) -> Row:
+    if one.failed:
+        cells = ("no", "", one.failed, *([""] if unit else []), _took(one))
+        return Row((name, *cells), "dim")
+    each, _ = each_of(one.throughput)
+    speed = about(each * 1e9 / one.step.likely) if each and one.step.likely else ""
+    cells = (
+        "yes" if one.fits else "no",
+        memory(one),
+        duration(one.step.likely) if one.step.likely else "",
+        *([speed] if unit else []),
+        _took(one),
+    )
+    return Row((name, *cells), "good" if best else "" if one.fits else "bad")
+
+
+def memory(one: Attempt) -> str:
+    """``66.7 of 78.7 GiB``; what is needed alone where nothing says what there is."""
+    if one.has < 0:
+        return binary_size(one.needs)
+    unit = unit_of(one.has)
+    needs = in_unit(one.needs, unit) if unit_of(one.needs) == unit else binary_size(one.needs)
+    return f"{needs} of {binary_size(one.has)}"
+
+
+def _took(one: Attempt) -> str:
+    return duration(one.seconds * 1e9) if one.tried else "reckoned"
+
+
+def failures(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Why attempts tell nothing, each reason once."""
+    yield from dict.fromkeys(one.failed for one in attempts if one.failed)

@@ -1,0 +1,105 @@
+"""One table of the GPUs that were asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gapless.model import Report, Table
+from gapless.model.offer import Offer
+from gapless.model.table import Row, table
+from gapless.model.wording import about, binary_size, duration, in_unit, places, reach, three_digits, unit_of
+
+
+def offers(report: Report) -> Table | None:
+    """A row for each GPU: fits or not, the step, what is done in a second, what it costs; None for no GPU."""
+    found = report.offers
+    if not found:
+        return None
+    unit = next((one.unit for one in found if one.unit), "")
+    named = [
+        ("fits", any(one.fits is not None for one in found)),
+        ("memory", any(one.fits is not None for one in found)),
+        ("step", True),
+        (f"{unit}/s", bool(unit)),
+        ("MFU", any(one.throughput is not None and one.throughput.flops for one in found)),
+        (f"1M {unit}", any(one.cost >= 0 for one in found)),
+        ("epoch", any(one.epoch >= 0 for one in found)),
+    ]
+    best = cheapest(found)
+    rows = [_row(one, [wanted for _, wanted in named], one is best) for one in found]
+    columns = " | ".join(name for name, wanted in named if wanted)
+    return table("GPU", columns, rows, where="before", notes=_notes(report))
+
+
+def _row(one: Offer, wanted: Sequence[bool], best: bool) -> Row:
+    cells = (cell for cell, shown in zip(_cells(one), wanted, strict=True) if shown)
+    return Row((short_name(one.gpu), *cells), "bad" if one.fits is False else "good" if best else "")
+
+
+def cheapest(found: Iterable[Offer]) -> Offer | None:
+    """The one that fits and costs least for what it does; None where no price is known."""
+    priced = [one for one in found if one.cost >= 0 and one.fits is not False]
+    return min(priced, key=lambda one: one.cost, default=None)
+
+
+def short_name(gpu: str) -> str:
+    """The name without its vendor."""
+    return gpu.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("GeForce ")
+
+
+def _cells(one: Offer) -> tuple[str, ...]:
+    done, step = one.throughput, one.step.likely
+    known = done is not None and step > 0
+    return (
+        "?" if one.fits is None else "yes" if one.fits else "no",
+        _memory(one),
+        duration(step) if step else "not known",
+        about(one.each * 1e9 / step) if one.each and step else "",
+        f"{three_digits(100 * done.utilisation(step))} %"
+        if done is not None and known and done.flops
+        else "",
+        places(one.cost) if one.cost >= 0 else "",
+        places(one.epoch) if one.epoch >= 0 else "",
+    )
+
+
+def _memory(one: Offer) -> str:
+    """``66.7 of 78.7 GiB``."""
+    if one.fits is None:
+        return ""
+    unit = unit_of(one.has)
+    needs = in_unit(one.needs, unit) if unit_of(one.needs) == unit else binary_size(one.needs)
+    return f"{needs} of {binary_size(one.has)}"
+
+
+def _notes(report: Report) -> tuple[str, ...]:
+    """What these numbers rest on."""
+    found = report.offers
+    prices = [f"{short_name(one.gpu)} {three_digits(one.price)}" for one in found if one.price >= 0]
+    ranges = [
+        f"{reach(one.step.least, one.step.most)} on the {short_name(one.gpu)}"
+        for one in found
+        if one.step.likely
+    ]
+    sheets = sorted({one.source for one in found if one.source})
+    asked = ", ".join(dict.fromkeys(line.short for line in report.asked))
+    notes = [
+        f"the script ran once, on an emulated {report.environment.device.removeprefix('NVIDIA ')}: the same "
+        "requests for memory and the same work are reckoned for each GPU",
+        f"the script asks which GPU it has ({asked}), and may do something else on another one"
+        if asked
+        else "",
+        f"price of an hour: {', '.join(prices)}" if prices else "",
+        f"a step may take {', '.join(ranges)}" if ranges else "",
+        *(f"no step on the {short_name(one.gpu)}: {one.refused}" for one in found if one.refused),
+        *(
+            f"the {short_name(one.gpu)} is found full {one.retries} times, and the cache emptied each time"
+            for one in found
+            if one.fits and one.retries
+        ),
+        "shares of the peaks are those of NVIDIA's GPUs, for AMD's too"
+        if any(one.gpu.startswith("AMD") for one in found)
+        else "",
+        f"figures: {'; '.join(sheets)}" if sheets else "",
+    ]
+    return tuple(filter(None, notes))

@@ -1,0 +1,59 @@
+"""What a step does, in words: samples and tokens per second, the share of the peak, phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model.estimate import Range, Throughput
+from gapless.model.wording import about, number, percent, three_digits
+
+
+def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
+    """What a step of that length does, a row for each number."""
+    for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
+        if counted is not None:
+            per_step = number(round(counted.number, 2))
+            yield f"{name} per second, {per_step} a step", speed(counted.number, step)
+    if done.flops and done.peak:
+        unit = f"{about(done.peak)} TFLOP/s in {done.unit}"
+        yield f"of the peak, {unit}, the model's arithmetic takes (MFU)", utilisation(done, step)
+        yield "arithmetic of a step, in TFLOP", three_digits(done.flops / 1e12)
+    if done.repeated:
+        yield "and what checkpointing computes again, in TFLOP", three_digits(done.repeated / 1e12)
+    total = sum(done.phases.values())
+    for phase, time in done.phases.items():
+        yield f"of the GPU's work: {phase}", f"{percent(time / total)}"
+
+
+def each_of(done: Throughput | None) -> tuple[float, str]:
+    """What is counted in a step, tokens before samples, and its name; 0 and "" where nothing is."""
+    if done is None:
+        return 0.0, ""
+    if done.tokens is not None:
+        return done.tokens.number, "tokens"
+    return (done.samples.number, "samples") if done.samples is not None else (0.0, "")
+
+
+def speed(each: float, step: Range) -> str:
+    """So many a second, where a step has `each`: ``3,050 (1,530–4,720)``."""
+    least, likely, most = (about(each * 1e9 / length) for length in (step.most, step.likely, step.least))
+    return f"{likely} ({least}–{most})"
+
+
+def utilisation(done: Throughput, step: Range) -> str:
+    """``41 % (32–48)``."""
+    least, likely, most = (100 * done.utilisation(length) for length in (step.most, step.likely, step.least))
+    return f"{three_digits(likely)} % ({three_digits(least)}–{three_digits(most)})"
+
+
+def told_by(done: Throughput | None) -> Iterator[str]:
+    """What samples and tokens are told by."""
+    if done is not None:
+        for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
+            if counted is not None:
+                yield f"{name} by {counted.told}"
+        if done.flops:
+            yield (
+                "arithmetic of products, convolutions and attention (in full, causal or not), a "
+                "multiplication and an addition as two"
+            )

@@ -1,0 +1,40 @@
+"""What the verdict says of the GPUs that were asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gapless.analyze.tables.offers import cheapest, short_name
+from gapless.model.offer import Offer
+from gapless.model.wording import about, places
+
+_SAME = 0.95
+"""Steps that differ by less are as long: then the CPU is what takes the time."""
+
+
+def of_offers(found: Sequence[Offer]) -> Iterator[str]:
+    """``It fits 2 of 3 GPUs (not the L4); cheapest: A100 at 0.12 per million tokens; fastest: H100``."""
+    if not found:
+        return
+    known = [one for one in found if one.fits is not None]
+    fitting = [one for one in known if one.fits]
+    parts = []
+    if known:
+        none = [short_name(one.gpu) for one in known if not one.fits]
+        which = f" (not the {', '.join(none)})" if none and fitting else ""
+        parts.append(
+            f"it fits {'all' if len(fitting) == len(known) else len(fitting)} of {len(known)} GPUs{which}"
+            if len(known) > 1
+            else f"it {'fits' if fitting else 'does not fit'} the {short_name(known[0].gpu)}"
+        )
+    best = cheapest(found)
+    if best is not None:
+        parts.append(f"cheapest: {short_name(best.gpu)} at {places(best.cost)} per million {best.unit}")
+    speeds = [one for one in found if one.fits is not False and one.each and one.step.likely]
+    fast = min(speeds, key=lambda one: one.step.likely, default=None)
+    if fast is not None and fast.step.likely < _SAME * max(one.step.likely for one in speeds):
+        each = about(fast.each * 1e9 / fast.step.likely)
+        parts.append(f"fastest: {short_name(fast.gpu)} with about {each} {fast.unit}/s")
+    if parts:
+        told = "; ".join(parts)
+        yield told[:1].upper() + told[1:]

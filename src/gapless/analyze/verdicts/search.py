@@ -1,0 +1,52 @@
+"""The verdict on a search: the largest value of an argument that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gapless.analyze.tables.attempts import memory
+from gapless.model import Report, Verdict
+from gapless.model.attempt import Search
+from gapless.model.wording import binary_size, count
+
+
+def with_search(found: Report, usual: Verdict) -> Verdict:
+    """`usual`, the verdict of the run with the value that was found, behind what was found."""
+    made = found.search
+    if made is None:
+        return usual
+    gpu = found.environment.device.removeprefix("NVIDIA ")
+    best = made.best
+    if best is None:
+        return msgspec.structs.replace(
+            usual, sentence=f"Not even {made.argument}={made.least} fits: {usual.sentence}"
+        )
+    which = (
+        f"the largest asked about: all up to {made.most} that were tried fit"
+        if made.found + made.by > made.most and not made.holes
+        else f"of {made.least} to {made.most}{f' by {made.by}' if made.by > 1 else ''}"
+    )
+    sentence = f"{made.argument}={made.found} is the largest that fits the {gpu}, {which}"
+    return msgspec.structs.replace(
+        usual,
+        sentence=sentence,
+        why=(f"{memory(best)} are reserved at most", *_why(made), usual.sentence, *usual.why),
+    )
+
+
+def _why(made: Search) -> Iterator[str]:
+    """What the next value lacks, and what was not as expected."""
+    above = [one for one in made.attempts if one.value > made.found]
+    if above:
+        one = above[0]
+        short = (
+            f"needs {memory(one)}: {binary_size(one.needs - one.has)} short" if not one.failed else one.failed
+        )
+        yield f"{made.argument}={one.value} {'does not run: ' if one.failed else ''}{short}"
+    if made.holes:
+        told = ", ".join(map(str, made.holes))
+        yield f"smaller is not always enough: {told} {'does' if len(made.holes) == 1 else 'do'} not fit"
+    tried = sorted(one.value for one in made.attempts)
+    yield f"{count(len(tried), 'run')} of the script: {made.argument} {', '.join(map(str, tried))}"

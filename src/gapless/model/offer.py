@@ -1,0 +1,54 @@
+"""`Offer`: a GPU that was asked about: whether the run fits it, how long a step takes, what that costs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.model.estimate import Range, Throughput
+
+
+class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The GPUs that a run is to be reckoned for, and what an hour of each costs, by their names."""
+
+    gpus: tuple[str, ...] = ()
+    prices: dict[str, float] = {}
+
+
+class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was recorded on one emulated GPU, reckoned for another (or the same).
+
+    Memory in bytes: `total` as torch reports it, `has` what of it a process can get, `needs` the least with
+    which the replay comes through (-1: not recorded). `fits` is None where that was not recorded. `step` in
+    nanoseconds, `device` that part in which the GPU has work; `refused` says why there is no estimate.
+    `price` is what an hour of one GPU costs (-1: not said), in whatever money; `cost` of a million `unit`
+    (samples or tokens) and `epoch` are in the same. `source` is the document that the GPU's figures are from.
+    """
+
+    gpu: str
+    total: int = 0
+    has: int = 0
+    needs: int = -1
+    fits: bool | None = None
+    retries: int = 0
+    step: Range = Range()
+    device: int = 0
+    throughput: Throughput | None = None
+    refused: str = ""
+    price: float = -1.0
+    unit: str = ""
+    cost: float = -1.0
+    epoch: float = -1.0
+    source: str = ""
+    emulated: bool = False
+
+    @property
+    def short(self) -> int:
+        """Bytes that are missing; negative where that many are left."""
+        return self.needs - self.has
+
+    @property
+    def each(self) -> float:
+        """Samples or tokens, as `unit` says, in a step; 0 where unknown."""
+        done = self.throughput
+        counted = (done.tokens if self.unit == "tokens" else done.samples) if done is not None else None
+        return counted.number if counted is not None else 0.0

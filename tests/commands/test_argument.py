@@ -1,0 +1,88 @@
+"""How ``--find`` is read, and how a script is given the argument."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.commands._argument import Asked, parse
+from gapless.commands._argument import given as with_value
+from gapless.errors import UsageError
+
+NAMES = st.from_regex(r"-{0,2}[a-z][a-z0-9_.-]{0,12}=?", fullmatch=True)
+
+
+@given(NAMES, st.integers(0, 9999), st.integers(0, 9999), st.integers(1, 99))
+def test_what_is_written_is_read(name: str, least: int, more: int, by: int) -> None:
+    most = least + more
+    assert parse(f"{name}:{least}..{most}") == Asked(name, least, most)
+    assert parse(f"{name}:{least}..{most}:{by}") == Asked(name, least, most, by)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("batch_size", "is no argument with its values: write --find batch_size:8..256"),
+        ("batch_size:8", "is no argument with its values"),
+        ("batch_size:8-256", "is no argument with its values"),
+        (":8..256", "is no argument with its values"),
+        ("batch_size:-8..256", "is no argument with its values"),
+        ("batch size:8..256", "'batch size' is no name of an argument"),
+        ("batch_size:256..8", "256..8 holds no value: the smaller one comes first"),
+        ("batch_size:8..256:0", "every 0 is no step"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse(text)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_read_or_refused_in_a_sentence(text: str) -> None:
+    try:
+        asked = parse(text)
+    except UsageError:
+        return
+    assert 0 <= asked.least <= asked.most
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "source", "made"),
+    [
+        (["--batch-size", "8"], "batch_size", "", ["--batch-size", "64"]),
+        (["--batch_size", "8", "-v"], "batch-size", "", ["--batch_size", "64", "-v"]),
+        (["--batch_size=8", "-v"], "batch_size", "", ["--batch_size=64", "-v"]),
+        (["-b", "8"], "-b", "", ["-b", "64"]),
+        (["data.batch_size=8"], "data.batch_size", "", ["data.batch_size=64"]),
+        (["+data.batch_size=8"], "data.batch_size", "", ["+data.batch_size=64"]),
+        (["--bs", "4", "--bs", "8"], "bs", "", ["--bs", "4", "--bs", "64"]),
+        ([], "batch_size", "add_argument('--batch-size')", ["--batch-size=64"]),
+        ([], "b", "add_argument('-b', '--batch')", ["-b", "64"]),
+        (
+            ["config.py"],
+            "batch_size",
+            "exec(open('configurator.py').read())",
+            ["config.py", "--batch_size=64"],
+        ),
+        ([], "batch_size", "@hydra.main(config_path='conf')", ["batch_size=64"]),
+        ([], "--bs", "", ["--bs=64"]),
+        ([], "-b", "", ["-b", "64"]),
+        ([], "train.batch=", "", ["train.batch=64"]),
+    ],
+)
+def test_the_argument_is_given_in_the_form_the_script_takes(words, name, source, made) -> None:
+    assert with_value(words, name, 64, source) == made
+
+
+@given(st.sampled_from(["--batch-size", "--batch_size"]), st.integers(0, 9999), st.booleans(), st.booleans())
+def test_argparse_reads_what_is_given(option: str, value: int, there: bool, joined: bool) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument(option, dest="size", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=1)
+    before = ([f"{option}=3"] if joined else [option, "3"]) if there else []
+    source = f"parser.add_argument({option!r}, type=int)"
+    words = with_value(["--epochs", "2", *before], "batch_size", value, source)
+    assert vars(parser.parse_args(words)) == {"size": value, "epochs": 2}

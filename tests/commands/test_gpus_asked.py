@@ -1,0 +1,198 @@
+"""``gapless check --gpu A,B --price …``: which GPU is emulated, and the table of all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import fork_server
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.commands._gpus import chosen
+from gapless.errors import UsageError
+from gapless.model.gpus import CARDS, GPUS, find, find_card
+from gapless.model.offer import Offer
+
+NAMES = [name for card in CARDS for name in card.aliases]
+
+
+def test_the_first_that_can_be_emulated_is() -> None:
+    emulated, wanted = chosen("mi300x, H100 ,l4", "mi300x=2.5")
+    assert emulated == "H100"
+    assert wanted is not None
+    assert (wanted.gpus, wanted.prices) == (("mi300x", "H100", "l4"), {"mi300x": 2.5})
+
+
+def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:
+    assert chosen(None, "") == (None, None)
+    assert chosen("t4", "") == ("t4", None)
+    assert chosen("t4", "T4=0.35")[1].prices == {"t4": 0.35}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "price", "told"),
+    [
+        ("a100,b100", "", "no GPU 'b100' is known. Did you mean"),
+        ("a100,", "", "--gpu 'a100,' has an empty name"),
+        ("mi300x", "", "is no CUDA device and cannot be emulated. Name one first"),
+        (None, "a100=1.8", "--price is what an hour of a GPU of --gpu costs"),
+        ("a100,l4", "h100=1.8", "h100 is not among --gpu a100,l4"),
+        ("a100,l4", "a100", "'a100' is no price of a GPU's hour"),
+        ("a100,l4", "a100=cheap", "'a100=cheap' is no price"),
+        ("a100,l4", "a100=-1", "'a100=-1' is no price"),
+        ("a100,l4", "a100=nan", "'a100=nan' is no price"),
+        ("a100,l4", "=1", "'=1' is no price"),
+        ("a100,l4", "a100=1,A100=2", "--price names A100 twice"),
+        ("a100,l4", "a100=1,,l4=2", "--price 'a100=1,,l4=2' has an empty name"),
+    ],
+)
+def test_what_is_wrong_is_said(gpus: str | None, price: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told.replace("'", "['‘’]").replace("(", "\\(")):
+        chosen(gpus, price)
+
+
+@given(st.lists(st.sampled_from(NAMES), min_size=2, max_size=6), st.data())
+def test_every_list_of_known_names_is_taken(names: list[str], data) -> None:
+    priced = data.draw(st.lists(st.sampled_from(names), unique=True))
+    prices = {name: data.draw(st.floats(0, 1e4)) for name in priced}
+    text = ",".join(f"{name}={price!r}" for name, price in prices.items())
+    if not any(find_card(name) in GPUS for name in names):
+        return
+    emulated, wanted = chosen(",".join(names), text)
+    assert emulated is not None
+    assert find(emulated) in GPUS
+    assert wanted is not None
+    assert list(wanted.gpus) == names
+    assert wanted.prices == prices
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_any_text_is_taken_or_refused_in_a_sentence(gpus: str, price: str) -> None:
+    try:
+        emulated, wanted = chosen(gpus, price)
+    except UsageError:
+        return
+    assert emulated is not None
+    assert wanted is None or emulated in wanted.gpus
+
+
+def test_a_million_tokens_cost_what_their_steps_take() -> None:
+    """512 tokens in 2 ms are 256,000 a second: a million take 3.90625 s, at 3,600 an hour 3.90625."""
+    from gapless.analyze.offers import _priced
+    from gapless.model.estimate import Count, Range, Throughput
+
+    done = Throughput(samples=Count(number=8), tokens=Count(number=512))
+    one = _priced(Offer(gpu="x", step=Range(1, 2_000_000, 3), throughput=done), 3600.0)
+    assert (one.unit, one.each) == ("tokens", 512)
+    assert one.cost == pytest.approx(3.90625)
+    assert _priced(one, -1.0).price == -1.0
+
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+big = torch.cuda.get_device_properties(0).total_memory > 20 * 2**30
+for step in range(5):
+    batch = torch.ones(8192, 256).cuda()
+    loss = model(batch).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+WEIGHTS = 4 * (256 * 1024 + 1024 + 1024 * 256 + 256)
+HIDDEN = 4 * 8192 * 1024
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory):
+    """What JSON says of four GPUs, what it says when the session is shown again, and the text."""
+    pytest.importorskip("torch", minversion="2.10")
+    folder = tmp_path_factory.mktemp("asked")
+    (folder / "train.py").write_text(SCRIPT)
+
+    def gapless(*words: str) -> str:
+        run = fork_server.run(("-m", "gapless", *words), folder, {**os.environ, "OMP_NUM_THREADS": "1"}, 120)
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    words = ("--gpu", "t4,a100,h100,mi300x", "--price", "t4=0.5,h100=3", "--steps", "2", "-o", "run.json")
+    checked = gapless("check", "-q", "--no-loader", "-f", "json", *words, "train.py")
+    again = gapless("show", "-f", "json", "run.json")
+    return json.loads(checked.splitlines()[-1]), json.loads(again), gapless("show", "run.json")
+
+
+def test_parts_of_the_peak_are_those_of_a_hand_reckoning(asked) -> None:
+    """The peak is in backward, between the two layers: the first one's gradients are not there yet."""
+    (made,) = asked[0]["memory"]
+    parts = {one["kind"]: one for one in made["peak"]["parts"]}
+    assert parts["parameter"]["bytes"] == WEIGHTS
+    assert parts["optimizer"]["bytes"] == 2 * WEIGHTS
+    assert parts["gradient"]["bytes"] == 4 * (1024 * 256 + 256)
+    assert parts["activation"]["bytes"] - HIDDEN in (4, 8)  # the loss, this step's and perhaps the last one's
+    assert (parts["activation"]["module"], parts["activation"]["module_bytes"]) == ("Sequential.1", HIDDEN)
+    assert parts["temporary"]["bytes"] == 2 * HIDDEN
+    assert parts["batch"]["bytes"] == 4 * 8192 * 256
+    assert parts["workspace"]["bytes"] == 2 * 8_519_680
+    allocated = made["peak"]["allocated"]
+    assert 0 <= allocated - sum(one["bytes"] for one in parts.values()) < 512 * 40
+
+
+def test_flops_and_samples_are_those_of_a_hand_reckoning(asked) -> None:
+    done = asked[0]["estimate"]["throughput"]
+    product = 2 * 8192 * 256 * 1024
+    assert (
+        done["flops"] == 5 * product
+    )  # two forward, two for the second layer's backward, one for the first's
+    assert (done["repeated"], done["unit"], done["peak"]) == (0, "fp32", 8.1)
+    assert (done["samples"]["number"], done["tokens"]) == (8192, None)
+    assert set(done["phases"]) == {"forward", "backward", "optimizer"}
+
+
+def test_each_gpu_is_reckoned_from_the_one_run(asked) -> None:
+    t4, a100, h100, mi300x = asked[0]["offers"]
+    assert [one["emulated"] for one in (t4, a100, h100, mi300x)] == [True, False, False, False]
+    assert t4["needs"] == asked[0]["memory"][0]["baseline"]["peak_reserved"] == a100["needs"]
+    assert t4["step"] == asked[0]["estimate"]["step"]
+    # Two workspaces of cuBLAS have 32 MiB on Hopper, and segments are of 2 MiB: they do not share one of 20.
+    assert h100["needs"] - a100["needs"] in range(40 << 20, 49 << 20)
+    assert mi300x["needs"] > h100["needs"]
+    assert all(one["fits"] and one["source"] for one in (t4, a100, h100, mi300x))
+    assert t4["step"]["likely"] > a100["step"]["likely"] > h100["step"]["likely"]
+    assert h100["cost"] == pytest.approx(1e6 / 8192 * h100["step"]["likely"] / 3600e9 * 3)
+    assert a100["cost"] == a100["price"] == -1
+
+
+def test_a_session_shown_again_says_the_same(asked) -> None:
+    checked, again, _ = asked
+    assert again["offers"] == checked["offers"]
+    assert again["asked"] == checked["asked"]
+    assert again["why"] == checked["why"]
+
+
+def test_the_text_names_who_asks_for_the_gpu_and_where_figures_are_from(asked) -> None:
+    checked, _, text = asked
+    assert [one["line"] for one in checked["asked"]] == [7]
+    told = " ".join(text.split())
+    assert "the script asks which GPU it has (train.py:7), and may do something else on another one" in told
+    assert "NVIDIA, H100 data sheet" in told
+    assert "Memory: peak" in told
+    assert "on the Tesla T4: fits; weights" in told
+    assert "price of an hour: Tesla T4 0.5, H100 80GB HBM3 3" in told
+
+
+def test_a_gpu_that_is_too_small_is_told_from_one_that_is_not(python, write) -> None:
+    pytest.importorskip("torch", minversion="2.10")
+    held = "held = torch.empty(12 * 2**30, dtype=torch.uint8, device='cuda')"  # nobody writes to it
+    write("train.py", SCRIPT.replace("8192", "64").replace("big =", f"{held}\nbig ="))
+    words = ("--gpu", "a100,rtx4060,t4", "--steps", "1", "--no-loader", "-f", "json")
+    seen = python("-m", "gapless", "check", "-q", *words, "train.py")
+    assert seen.returncode == 0, seen.stderr
+    a100, small, t4 = json.loads(seen.stdout.splitlines()[-1])["offers"]
+    assert (a100["fits"], small["fits"], t4["fits"]) == (True, False, True)
+    assert small["needs"] - small["has"] > 4 << 30

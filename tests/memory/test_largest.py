@@ -1,0 +1,69 @@
+"""The search for the largest value that fits, against trying them all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.memory.largest import Largest
+from gapless.model.attempt import Attempt
+
+HAS = 1_000
+
+
+def search(needs, least: int, most: int, by: int = 1) -> tuple[int, Largest]:
+    def attempt(value: int) -> Attempt:
+        asked = needs(value)
+        return Attempt(what="", value=value, fits=0 <= asked <= HAS, needs=asked, has=HAS)
+
+    made = Largest(attempt, least, most, by)
+    return made.go(), made
+
+
+monotone = st.builds(
+    lambda fixed, each, square: lambda value: fixed + each * value + square * value * value // 50,
+    st.integers(0, 1_100),
+    st.integers(0, 40),
+    st.integers(0, 3),
+)
+
+
+@given(monotone, st.integers(0, 60), st.integers(0, 300), st.integers(1, 9))
+def test_it_is_the_largest_where_larger_values_need_more(needs, least, more, by) -> None:
+    values = range(least, least + more + 1, by)
+    fitting = [value for value in values if needs(value) <= HAS]
+    found, made = search(needs, least, least + more, by)
+    assert found == (max(fitting) if fitting else -1)
+    assert made.holes == ()
+    assert set(made.seen) <= set(values)
+
+
+@given(st.lists(st.integers(0, 2 * HAS), min_size=1, max_size=40), st.integers(1, 5))
+def test_whatever_values_need_the_answer_fits_and_its_neighbours_were_tried(needs, least) -> None:
+    last = least + len(needs) - 1
+    found, made = search(lambda value: needs[value - least], least, last)
+    if found < 0:
+        assert needs[0] > HAS
+        return
+    assert needs[found - least] <= HAS
+    for near in (found - 1, found + 1, found + 2):
+        assert near in made.seen or not least <= near <= last
+    assert all(not one.fits for value, one in made.seen.items() if value > found)
+    assert set(made.holes) == {value for value, one in made.seen.items() if value < found and not one.fits}
+
+
+@given(st.integers(1, 900), st.integers(1, 60))
+def test_a_straight_line_needs_few_attempts(fixed, each) -> None:
+    """The smallest, its double, where the line meets, the next one, and the neighbours of that."""
+    _, made = search(lambda value: fixed + each * value, 1, 4096)
+    assert len(made.seen) <= 8 + 4  # as far as it can reach, a search goes up in steps of four times
+
+
+def test_what_failed_for_other_reasons_does_not_fit_and_tells_no_size() -> None:
+    def attempt(value: int) -> Attempt:
+        if value > 20:
+            return Attempt(what="", value=value, failed="the script took no step")
+        return Attempt(what="", value=value, fits=True, needs=10 * value, has=HAS)
+
+    made = Largest(attempt, 1, 64)
+    assert made.go() == 20

@@ -1,0 +1,111 @@
+"""What the memory at a moment is for, by kind and by the module that holds most of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.memory.parts import parts, room, told
+from gapless.model.memory import MemoryRun, Place
+from gapless.model.memory_report import MemoryReport, Moment, Outcome, Part
+
+GIB = 1 << 30
+PATHS = (
+    "",
+    "embed",
+    "layers[0].mlp.up",
+    "layers[1].mlp.up",
+    "layers[0].mlp.down",
+    "layers[0].attention.out",
+    "layers[12].attention.out",
+    "Model > Block > Attention",
+)
+
+
+def held(*rows: tuple[str, str, int]) -> tuple[Part, ...]:
+    """The parts of allocations, each with its kind, its module and its bytes."""
+    run = MemoryRun(places=tuple(Place(kind=kind, module=module) for kind, module, _ in rows))
+    at = dict(enumerate(range(len(rows))))
+    live = {number: size for number, (_, _, size) in enumerate(rows)}
+    return parts(run, live, at, {number: kind for number, (kind, _, _) in enumerate(rows)})
+
+
+def test_the_innermost_module_that_holds_half_is_named() -> None:
+    (one,) = held(
+        ("activation", "layers[0].mlp.up", 300),
+        ("activation", "layers[1].mlp.down", 300),
+        ("activation", "layers[0].attention", 250),
+        ("activation", "head", 150),
+    )
+    assert (one.module, one.module_bytes, one.modules) == ("layers[*].mlp", 600, 2)
+    assert (one.bytes, one.tensors) == (1000, 4)
+
+
+def test_where_no_module_holds_half_none_is_named() -> None:
+    (one,) = held(("activation", "a", 4), ("activation", "b", 4), ("activation", "c", 4))
+    assert (one.module, one.module_bytes) == ("", 0)
+
+
+def test_chains_of_forward_calls_are_no_paths() -> None:
+    (one,) = held(("activation", "Model > Block > nn.Linear", 9), ("activation", "Model > Head", 1))
+    assert one.module == "Model > Block > nn.Linear"
+
+
+def test_weights_gradients_optimizer_and_activations_come_first() -> None:
+    kinds = ("batch", "activation", "workspace", "optimizer", "gradient", "parameter")
+    found = held(*((kind, "", 10 + at) for at, kind in enumerate(kinds)))
+    assert [one.kind for one in found] == [
+        "parameter", "gradient", "optimizer", "activation", "workspace", "batch",
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("parameter", "gradient", "activation", "temporary")),
+            st.sampled_from(PATHS),
+            st.integers(1, 1 << 40),
+        ),
+        min_size=1,
+    )
+)
+def test_parts_add_up_and_a_named_module_holds_its_half(rows) -> None:
+    found = held(*rows)
+    assert sum(one.bytes for one in found) == sum(size for _, _, size in rows)
+    assert sum(one.tensors for one in found) == len(rows)
+    for one in found:
+        assert (one.module_bytes >= one.bytes / 2) == bool(one.module)
+        assert one.module_bytes <= one.bytes
+
+
+def test_the_sentence_has_one_unit_and_leaves_out_what_is_next_to_nothing() -> None:
+    moment = Moment(
+        parts=(
+            Part(kind="parameter", bytes=int(12.6 * GIB)),
+            Part(kind="gradient", bytes=int(12.6 * GIB)),
+            Part(kind="optimizer", bytes=int(25.1 * GIB)),
+            Part(
+                kind="activation", bytes=int(9.8 * GIB), module="layers[*].mlp", module_bytes=int(5.1 * GIB)
+            ),
+            Part(kind="batch", bytes=4096),
+        )
+    )
+    assert told(moment) == (
+        "weights 12.6 GiB, gradients 12.6, optimizer 25.1, activations 9.8 (of which `layers[*].mlp` 5.1)"
+    )
+    made = MemoryReport(
+        sentence="",
+        gpu="NVIDIA A100-SXM4-80GB",
+        limit=int(78.7 * GIB),
+        baseline=Outcome(peak_reserved=int(66.7 * GIB), peak_allocated=int(61.9 * GIB)),
+        peak=moment,
+    )
+    assert room(made) == (
+        "peak 66.7 GiB reserved (61.9 allocated) of 78.7 on the A100-SXM4-80GB: fits; " + told(moment)
+    )
+
+
+@pytest.mark.parametrize("limit", [-1])
+def test_nothing_is_said_to_fit_where_nothing_says_into_what(limit: int) -> None:
+    assert room(MemoryReport(sentence="", limit=limit, baseline=Outcome(peak_reserved=1))) == ""
