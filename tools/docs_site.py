@@ -42,6 +42,7 @@ SECTIONS = {
         "trace.md",
         "profile.md",
         "ranks.md",
+        "distributed.md",
         "html.md",
         "integrations.md",
     ),

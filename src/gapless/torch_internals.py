@@ -159,6 +159,12 @@ NAMES: dict[str, Name] = {
     "end_coalescing": Name(f"{_C10D}.ProcessGroup._end_coalescing", late=True, built_with=_DISTRIBUTED),
     "default_store": Name(f"{_C10D_PYTHON}._get_default_store", late=True, built_with=_DISTRIBUTED),
     "resolve_process_group": Name(f"{_C10D_PYTHON}._resolve_process_group", built_with=_DISTRIBUTED),
+    "validate_global_plan": Name("torch.distributed.checkpoint.default_planner._validate_global_plan"),
+    "compare_ranks": Name(f"{_C10D_PYTHON}._create_process_group_wrapper", late=True, built_with="gloo"),
+    "dedup_save_plans": Name("torch.distributed.checkpoint.default_planner.dedup_save_plans"),
+    "CheckpointWrapper": Name("torch.distributed.checkpoint.utils._DistWrapper.__init__"),
+    "broadcast_state": Name("torch.distributed.optim.zero_redundancy_optimizer._broadcast_object"),
+    "receive_stage_meta": Name("torch.distributed.pipelining.stage.PipelineStage._recv_meta", since=(2, 13)),
     "verify_params": Name(
         "torch.distributed._verify_params_across_processes", late=True, built_with=_DISTRIBUTED
     ),

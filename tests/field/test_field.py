@@ -38,7 +38,10 @@ RUNS = {
     "checkpointing": [Run("resumed at 40 on cuda:0")],
     "contrastive": [Run("acc/top5")],
     "dataloader_workers": [Run("epoch 1:")],
-    "ddp": [Run("[GPU1] Epoch 1 | Steps 20", ranks=2, options=("--devices", "2"))],
+    "ddp": [
+        Run("[GPU1] Epoch 1 | Steps 20", ranks=2, options=("--devices", "2")),
+        Run("[GPU0] Epoch 1 | Steps 20", "alone", options=("--world-size", "2")),
+    ],
     "detection_like": [Run("found ")],
     "diffusion": [Run("samples tensor(")],
     "distillation": [Run("epoch 1 loss")],

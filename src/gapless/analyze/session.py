@@ -21,6 +21,7 @@ from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
+from gapless.analyze.traffic import traffic
 from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session import verdict
 from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSummary, Verdict
@@ -66,6 +67,7 @@ def report(
         ),
         unknown=session.unknown,
         estimate=estimate,
+        traffic=traffic(session, steps),
         memory=memory,
         offers=offers(session, steps, estimate, memory),
         asked=session.asked,

@@ -23,6 +23,7 @@ from gapless.capture.children import (
 from gapless.capture.stopping import EnoughSteps, Stopper, comes_from_stopping, hide_in_threads
 from gapless.emulate.emulator import Emulator, current
 from gapless.emulate.given import read
+from gapless.emulate.world.world import World
 from gapless.model import Mark, Session
 
 
@@ -45,6 +46,7 @@ class Child:
             memory=plan.memory,
             standins=plan.standins,
             lasting=True,
+            world=_world(plan),
         )
         self.script = tuple(sys.argv)
         self.pid = os.getpid()
@@ -124,3 +126,12 @@ class Child:
             return real(*args, **kwargs)
 
         setattr(*torch_internals.place("worker_loop"), _worker_loop)
+
+
+def _world(plan: Plan) -> World | None:
+    """The ranks that are said to be there besides this process."""
+    if plan.world_size is None:
+        return None
+    rank = os.environ.get("RANK", "")
+    mine = int(rank) if rank.isdecimal() and int(rank) < plan.world_size else plan.rank
+    return World.of(plan.world_size, mine, plan.devices, launched=True)

@@ -50,7 +50,8 @@ class Plan(msgspec.Struct, frozen=True):
     of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all), and whether
     what the steps ask of the device, and of its memory, is recorded; `loader` is for how many seconds the
     first rank measures its loaders (0: not at all). `standins` says whether packages that are
-    not installed have stand-ins, `given` the files with the user's own.
+    not installed have stand-ins, `given` the files with the user's own. With a `world_size` the process is
+    `rank` of so many, without the others, unless its environment says which one it is.
     """
 
     start: str
@@ -63,6 +64,8 @@ class Plan(msgspec.Struct, frozen=True):
     loader: float = 0.0
     standins: bool = True
     given: tuple[str, ...] = ()
+    world_size: int | None = None
+    rank: int = 0
 
 
 # -- in the parent ---------------------------------------------------------------------------------

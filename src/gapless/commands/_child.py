@@ -25,7 +25,7 @@ def start(plan: Plan) -> None:
 
     def completed(session: Session) -> Session:
         # One rank measures for all; the others would be in its way. Which one this is shows only now.
-        if loaders is None or session.environment.rank or _ranks.rank():
+        if loaders is None or (plan.world_size is None and (session.environment.rank or _ranks.rank())):
             return session
         return loaders.examined(session, report(session, priced=plan.programme), tally.count)[0]
 

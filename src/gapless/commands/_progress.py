@@ -39,9 +39,11 @@ class Progress:
         self._clock = clock
         self._began = self._last = clock()
 
-    def begin(self, name: str, device: str, steady: int | None) -> None:
+    def begin(self, name: str, device: str, steady: int | None, rank: tuple[int, int] | None = None) -> None:
+        """The script begins; as `rank` ``(3, 8)`` of ranks that are not there."""
         until = "to its end" if steady is None else f"until {count(steady, 'steady step')}"
-        self._say(f"running {name} on an emulated {device.removeprefix('NVIDIA ')} {until}")
+        alone = f" as rank {rank[0]} of {rank[1]}" if rank is not None else ""
+        self._say(f"running {name} on an emulated {device.removeprefix('NVIDIA ')}{alone} {until}")
 
     def step(self, seen: int) -> None:
         """`seen` steps have ended."""

@@ -1,11 +1,18 @@
-"""Which of several processes this one is, as torchrun says it."""
+"""Which of several processes this one is, as torchrun says it, or which one it is to be taken for."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
+from gapless.errors import UsageError
+
+if TYPE_CHECKING:
+    from gapless.emulate.world.world import World
+
+_LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "horovodrun", "mpirun")
 _ENDING = ".gapless.json"
 
 
@@ -27,6 +34,34 @@ def world(environment: Mapping[str, str] = os.environ) -> int:
 def here(environment: Mapping[str, str] = os.environ) -> int:
     """How many of them run on this machine."""
     return max(1, _number(environment, "LOCAL_WORLD_SIZE", 1))
+
+
+def simulated(size: int | None, rank: int | None, devices: int | None) -> World | None:
+    """The ranks that ``--world-size`` says are there besides this process, if any.
+
+    Raises:
+        UsageError: there is no such rank, or a launcher has started real ones.
+    """
+    if size is None:
+        if rank is not None:
+            raise UsageError("--rank R is for --world-size N: of how many ranks?")
+        return None
+    from gapless.emulate.world.world import World
+
+    return World.of(size, rank or 0, devices)
+
+
+def refuse_launcher(name: str) -> None:
+    """`name` is to be run as one rank, and not what starts ranks.
+
+    Raises:
+        UsageError: it is a launcher.
+    """
+    if os.path.basename(name).startswith(_LAUNCHERS):
+        raise UsageError(
+            f"{name} starts ranks, and --world-size makes this process one: give the script that it starts, "
+            "with the script's own arguments"
+        )
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:

@@ -34,6 +34,7 @@ from gapless.render import renderer
 
 if TYPE_CHECKING:
     from gapless.emulate.emulator import Emulator
+    from gapless.emulate.world.world import World
 
 _CHILD = "gapless.commands._child:start"
 """What processes run that the script starts."""
@@ -75,10 +76,16 @@ class Wishes:
     loader_budget: float
     standins: bool
     given: tuple[str, ...]
+    world_size: int | None = None
+    rank: int | None = None
     longer: float = 0.0
     wanted: Wanted | None = None
     find: str = ""
     silent: bool = False
+
+    def world(self) -> World | None:
+        """The ranks that are said to be there besides this process, if any."""
+        return _ranks.simulated(self.world_size, self.rank, self.devices)
 
 
 @click.command("check", cls=ScriptCommand)
@@ -108,7 +115,18 @@ class Wishes:
     "--devices",
     metavar="N",
     type=click.IntRange(1),
-    help="How many of them (default: 1, under torchrun one for each process).",
+    help="How many of them a machine has (default: 1, under torchrun one for each process, with --world-size "
+    "8 or as many as ranks).",
+)
+@click.option(
+    "--world-size",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Run SCRIPT as one of N ranks, as torchrun would start it, without the others: sharded models have "
+    "this rank's sizes, and the report says what it sends and receives.",
+)
+@click.option(
+    "--rank", metavar="R", type=click.IntRange(0), help="Which of them (default: 0); with --world-size."
 )
 @click.option(
     "--max-waits", metavar="N", type=click.FloatRange(0), help="Exit with 1 above N waits per steady step."
@@ -190,6 +208,7 @@ def command(
       gapless check --find batch_size:8..256 train.py    the largest that fits
       gapless check --gpu l4,a100,h100 --price l4=0.8,a100=1.8,h100=3 train.py
       torchrun --nproc-per-node 2 -m gapless check train.py
+      gapless check --world-size 128 train.py       as rank 0 of 128, alone
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; a script that fails keeps its own.
     """
@@ -238,6 +257,8 @@ def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Agai
 def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, say what was seen, and return the exit status."""
     target = Target.of(module, words)
+    if wishes.world_size is not None:
+        _ranks.refuse_launcher(module or words[0])
     if wishes.calibrate is not None:
         _check_trace(wishes)
     watch = Watch(wishes)
@@ -289,7 +310,8 @@ class Watch:
         """The script is about to run: from now on its loaders are taken note of."""
         if not self.speaks:
             return
-        self.progress.begin(name, gpu, self._wishes.steps)
+        world = self._wishes.world()
+        self.progress.begin(name, gpu, self._wishes.steps, world[1::-1] if world is not None else None)
         if self._wishes.loader and "torch" in sys.modules:
             self.loaders = Loaders(self._wishes.loader_budget, self.progress.loader)
 
@@ -327,6 +349,8 @@ def _plan(wishes: Wishes) -> children.Plan:
         loader=wishes.loader_budget if wishes.loader else 0.0,
         standins=wishes.standins,
         given=wishes.given,
+        world_size=wishes.world_size,
+        rank=wishes.rank or 0,
     )
 
 
@@ -354,13 +378,14 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
     read(wishes.given)
     return Emulator(
         wishes.gpu,
-        wishes.devices or _ranks.here(),
+        wishes.devices if wishes.world_size else wishes.devices or _ranks.here(),
         on_mark=stopper,
         between_marks=stopper.between if wishes.longer else None,
         programme=wishes.prices,
         memory=wishes.memory,
         standins=wishes.standins,
         lasting=True,
+        world=wishes.world(),
     )
 
 

@@ -18,12 +18,18 @@ class _Room(ModuleType):
     """This module, callable, so that ``gapless.emulate()`` reads as users write it."""
 
     def __call__(
-        self, gpu: str | None = None, devices: int | None = None, *, standins: bool = True
+        self,
+        gpu: str | None = None,
+        devices: int | None = None,
+        *,
+        standins: bool = True,
+        world_size: int | None = None,
+        rank: int = 0,
     ) -> AbstractContextManager[Seen]:
         """:func:`gapless.emulate.handle.emulate`."""
         from gapless.emulate.handle import emulate
 
-        return emulate(gpu, devices, standins=standins)
+        return emulate(gpu, devices, standins=standins, world_size=world_size, rank=rank)
 
 
 sys.modules[__name__].__class__ = _Room

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from gapless import torch_internals
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
+from gapless.emulate.world.world import current
 from gapless.model import Mark
 
 PATIENCE = 10.0
@@ -43,6 +44,8 @@ def rank_and_world() -> tuple[int, int]:
     """Rank of this process and how many ranks there are: as last told to torch, else as torchrun says."""
     if _ranks is not None:
         return _ranks
+    if (world := current()) is not None:
+        return world.rank, world.size
     try:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
@@ -55,11 +58,15 @@ def install(core: Core, patches: Patches) -> None:
         return
     # Importing the last registers their handlers. Without torch.distributed neither of them can be imported.
     from gapless.emulate import distributed_ddp, distributed_nccl, distributed_ops  # noqa: F401
+    from gapless.emulate.world import groups
 
     distributed_nccl.install(patches)
     distributed_ddp.install(core, patches)
+    world = current()
+    if world is not None:
+        groups.install(core, patches, world)
     _remember_ranks(patches)
-    if core.recorder.on_mark is not None:
+    if world is None and core.recorder.on_mark is not None:
         patches.set(core.recorder, "on_mark", leaving_together(core.recorder.on_mark))
 
 
@@ -105,7 +112,7 @@ def meet(seconds: float = PATIENCE) -> bool:
     True where there is no group. Goes through the group's store and not through a collective, which a rank
     that is elsewhere would answer with the wrong one.
     """
-    if not dist.is_initialized():
+    if not dist.is_initialized() or current() is not None:
         return True
     world = dist.get_world_size()
     deadline = time.monotonic() + seconds

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from gapless import torch_internals
 from gapless.emulate.patches import Patches
+from gapless.emulate.world.world import current
 from gapless.errors import NotEmulated
 from gapless.torch_internals import FakeWork, ProcessGroup, place, work_from_future
 
@@ -58,6 +59,8 @@ def stand_in() -> type:
             for name in ("global_ranks_in_group", "group_name"):
                 if hasattr(chosen, name):  # before torch 2.6 NCCL's options alone had them
                     setattr(chosen, name, getattr(self.nccl_options, name))
+            if current() is not None:  # gloo connects its ranks: one is a group of its own
+                store, rank, size = dist.HashStore(), 0, 1
             super().__init__(store, rank, size, chosen)
 
         @property

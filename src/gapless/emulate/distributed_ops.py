@@ -12,7 +12,6 @@ and not in gloo's.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +22,16 @@ from gapless import torch_internals, trees
 from gapless.emulate.distributed_nccl import backends, finished_work, no_backend
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import ORPHAN
-from gapless.torch_internals import ProcessGroup, PythonCallbackWork, Work, resolve_process_group
+from gapless.emulate.traffic import record
+from gapless.emulate.world.answers import answer
+from gapless.emulate.world.world import current
+from gapless.torch_internals import (
+    ProcessGroup,
+    PythonCallbackWork,
+    Work,
+    resolve_process_group,
+    work_from_future,
+)
 
 Tensor = torch.Tensor
 
@@ -36,8 +44,7 @@ _FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
     "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
     "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast",
-    "broadcast_",
-    "isend", "irecv",
+    "broadcast_", "isend", "irecv", "batch_p2p_ops",
 )  # fmt: skip
 
 
@@ -55,6 +62,7 @@ class Call:
         self.values: dict[str, Any] = {**defaults, **given}
         self.group = ProcessGroup.unbox(self.values["process_group"])
         self.backends = backends(self.group)
+        self.alone = is_alone(self.backends)
 
     @property
     def tensors(self) -> Iterator[Tensor]:
@@ -89,6 +97,11 @@ def admit(mode: OperatorMode, tensors: Any, transports: dict[str, str]) -> int:
     return index
 
 
+def is_alone(transports: dict[str, str]) -> bool:
+    """Whether the other ranks of a group with these backends are not there."""
+    return current() is not None or transports.get("cuda") == "fake"
+
+
 def finish(out: Any) -> Any:
     """`out`, once the work in it is done."""
     work = out[-1] if isinstance(out, (list, tuple)) else out
@@ -102,36 +115,20 @@ def finish_for_good(out: Any) -> Any:
     return (*finish(out)[:-1], done) if isinstance(out, (list, tuple)) else finish(out) and done
 
 
-class _Delivered(Work):
-    """A work of the "fake" backend, which has done nothing and has no results of its own: the tensors given.
-
-    DDP takes the gradients from it that a real backend would have reduced.
-    """
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        super().__init__()
-        self._future: Any = torch.futures.Future()
-        self._future.set_result(tensors)
-
-    def is_completed(self) -> bool:
-        return True
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    def get_future(self) -> Any:
-        return self._future
+def _alone(call: Call) -> Any:
+    """What the collective gives where the other ranks are not there."""
+    values, group = call.values, call.group
+    answer(call.func._schema.name, values, group.size(), group.rank())
+    given = values[call.func._schema.arguments[0].name]
+    work = _delivered(list(trees.tensors(given))).boxed()
+    return work if len(call.func._schema.returns) == 1 else (given, work)
 
 
-_delivered: deque[_Delivered] = deque(maxlen=1024)
-"""The last of them as Python objects: C++ keeps only its own half."""
-
-
-def _with_results(out: Any, tensors: Any) -> Any:
-    if not isinstance(out, (list, tuple)):
-        return out
-    _delivered.append(_Delivered(list(trees.tensors(tensors))))
-    return (*out[:-1], _delivered[-1].boxed())
+def _delivered(tensors: list[Tensor]) -> Any:
+    """A work that is over and has these results: DDP takes the gradients from it."""
+    done: Any = torch.futures.Future()
+    done.set_result(tensors)
+    return work_from_future(done)
 
 
 @handles(*(f"c10d::{name}" for name in _COLLECTIVES))
@@ -140,12 +137,13 @@ def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     index = admit(mode, call.tensors, call.backends)
     if index >= 0 and call.backends.get("cuda") == "gloo":
         mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
+    record(mode.core, call.name, call.values, call.group, index)
+    if call.alone:
+        return _alone(call)
     if call.backends.get("cuda") == "nccl":
         special = _NCCL_ONLY.get(call.name)
         if special is not None:
             return special(call)
-    if call.backends.get("cuda") == "fake":
-        return _with_results(call.run(), call.values.get("tensors", ()))
     return _ending(call)(call.run())
 
 
@@ -161,12 +159,14 @@ def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs
         mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
     if index >= 0 and call.name == "recv_any_source_" and call.backends.get("cuda") == "nccl":
         raise RuntimeError("Backend nccl does not support recvAnysource")
-    return call.run()
+    record(mode.core, call.name, call.values, call.group, index)
+    return _alone(call) if call.alone else call.run()
 
 
 @handles("c10d::barrier")
 def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     call = Call(mode, func, args, kwargs)
+    record(mode.core, call.name, call.values, call.group, mode.core.device_of(call.values["tensor"]))
     # c10d chooses the backend by a tensor it makes; in a group that carries the host, too, that one is there.
     if call.backends.get("cuda") != "nccl" or mode.core.device_of(call.values["tensor"]) < 0:
         return call.run()
@@ -236,15 +236,27 @@ _NCCL_ONLY: dict[str, Callable[[Call], Any]] = {
 # -- functional collectives ------------------------------------------------------------------------
 
 
-@handles(*(f"_c10d_functional::{name}" for name in _FUNCTIONAL))
+@handles(*(f"_c10d_functional::{name}" for name in _FUNCTIONAL), "_dtensor::shard_dim_alltoall")
 def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = [argument.name for argument in func._schema.arguments]
     values = {**dict(zip(names, args, strict=False)), **kwargs}
-    transports = backends(resolve_process_group(values["group_name"]))
+    group = values["group_name"]
+    group = resolve_process_group(group) if isinstance(group, str) else group
+    transports = backends(group)
     index = admit(mode, trees.tensors(values), transports)
     if index >= 0 and transports.get("cuda") == "gloo":
         mode.core.wait(func._schema.name, "values", detail="gloo")
-    out = func(*args, **kwargs)
+    record(mode.core, func._schema.name.split("::")[1], values, group, index)
+    if is_alone(transports):
+        out = answer(func._schema.name, values, group.size(), group.rank())
+    else:
+        out = func(*args, **kwargs)
     if index >= 0:
         mode.put(out, index, args)
     return out
+
+
+@handles("_c10d_functional::wait_tensor")
+def _wait_tensor(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A stream waits, not the host."""
+    return func(*args, **kwargs)

@@ -38,12 +38,14 @@ from gapless.emulate import (
     warned,
 )
 from gapless.emulate.core import Core
+from gapless.emulate.local import local
 from gapless.emulate.memory import MemoryRecorder
 from gapless.emulate.memory import supported as memory_supported
 from gapless.emulate.patches import Patches
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.emulate.recorder import Recorder
 from gapless.emulate.triton import hooks as triton_hooks
+from gapless.emulate.world.world import World, enter, leave
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session, gpus
 from gapless.torch_internals import (
@@ -78,6 +80,7 @@ class Emulator:
     device, with `memory` what was asked of its memory. Without `standins` packages that are not installed are
     not there, as ever. One that is `lasting`, on until the process ends,
     starts sooner: it imports nothing of torch that the script may never use.
+    With a `world` this process is one rank of it, and the others are not there.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
     Raises:
@@ -96,10 +99,13 @@ class Emulator:
         memory: bool = False,
         standins: bool = True,
         lasting: bool = False,
+        world: World | None = None,
     ) -> None:
-        devices = distributed.local_world_size() if devices is None else devices
+        if devices is None:
+            devices = distributed.local_world_size() if world is None else world.node
         if devices < 1:
             raise UsageError(f"{devices} devices: an emulated machine has at least one")
+        self.world = world
         self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
         self.devices = devices
         self.recorder = Recorder(clock)
@@ -116,6 +122,7 @@ class Emulator:
         self._standins = standins
         self._modes: contextlib.ExitStack | None = None
         self._hook: Any = None
+        self._environment: dict[str, str | None] = {}
 
     def _record_memory(self) -> None:
         """Raises UsageError where this torch does not tell when storages end."""
@@ -138,6 +145,7 @@ class Emulator:
             self.core.note(untried)
         _current = self
         self.core.enabled = True
+        self._environment = enter(self.world)
         patches = self._patches
         try:
             device_type.install(patches)
@@ -179,6 +187,7 @@ class Emulator:
             _current = None
         if forget:
             self.core.placement.clear()
+            local.device = 0
 
     def _switch_off(self) -> None:
         self.core.enabled = False
@@ -193,6 +202,7 @@ class Emulator:
         standins.uninstall()
         autocast.uninstall()
         self._patches.undo()
+        leave(self._environment)
 
     def __enter__(self) -> Emulator:
         return self.start()

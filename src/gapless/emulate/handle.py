@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gapless.emulate.emulator import Emulator
+from gapless.emulate.world.world import World
 from gapless.model import Session
 from gapless.model.session import save
 
@@ -37,19 +38,29 @@ class Seen:
 
 
 @contextmanager
-def emulate(gpu: str | None = None, devices: int | None = None, *, standins: bool = True) -> Iterator[Seen]:
+def emulate(
+    gpu: str | None = None,
+    devices: int | None = None,
+    *,
+    standins: bool = True,
+    world_size: int | None = None,
+    rank: int = 0,
+) -> Iterator[Seen]:
     """Run the block as on a machine with `devices` GPUs named `gpu`.
 
     By default that is an NVIDIA A100 80GB, one for each rank that torchrun has started here.
+    With a `world_size` the block runs as `rank` of so many, as torchrun would start it, without the others:
+    collectives move nothing, and the session says what this rank would send.
     Packages such as flash-attention have stand-ins where they are not installed, unless `standins` is false.
 
     Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.save(path)``. Tensors placed on the device
     inside the block must not be used after it.
 
     Raises:
-        UsageError: no GPU of that name, or an emulation is on already.
+        UsageError: no GPU of that name, no such rank, or an emulation is on already.
     """
-    with Emulator(gpu, devices, standins=standins) as emulator:
+    world = None if world_size is None else World.of(world_size, rank, devices)
+    with Emulator(gpu, devices, standins=standins, world=world, programme=world is not None) as emulator:
         seen = Seen(emulator)
         try:
             yield seen

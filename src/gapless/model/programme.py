@@ -11,8 +11,9 @@ from typing import Literal
 import msgspec
 
 from gapless.model.gpus import Card
+from gapless.model.source import SourceLine
 
-Kind = Literal["operator", "wait", "copy", "stream", "record", "await"]
+Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collective"]
 """What an entry is.
 
 - ``operator``: an operator that launches work on the device;
@@ -20,7 +21,8 @@ Kind = Literal["operator", "wait", "copy", "stream", "record", "await"]
 - ``copy``: a copy between host and device that does not wait;
 - ``stream``: what follows is launched on `Entry.stream`;
 - ``record``: event `Entry.number` is recorded in `Entry.stream`;
-- ``await``: what `Entry.stream` gets from here on waits for event `Entry.number`.
+- ``await``: what `Entry.stream` gets from here on waits for event `Entry.number`;
+- ``collective``: the rank takes part in `Entry.name` of the ranks in `Entry.group`.
 """
 
 Shape = tuple[int, ...]
@@ -54,6 +56,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     For waits `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
     `mechanism` and `detail` are the site's, `reads` what is copied. For copies `mechanism` is ``h2d`` or
     ``d2h``, and `detail` the host's memory. Streams and events are small numbers; 0 is the default stream.
+
+    For collectives (``all_reduce``, …, ``send``, ``recv``, ``barrier``) `reads` is what this rank brings and
+    `writes` what it has in the end, `ranks` how many take part, `group` who (``tp: ranks 0-7``),
+    `line` the user's line, and `detail` is ``host`` where the tensors are on the host.
     """
 
     kind: Kind = "operator"
@@ -76,6 +82,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     detail: str = ""
     stream: int = 0
     number: int = 0
+    ranks: int = 0
+    group: str = ""
+    line: SourceLine | None = None
 
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

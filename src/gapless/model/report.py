@@ -19,6 +19,7 @@ from gapless.model.proof import Proof
 from gapless.model.session import Ending, Environment, Recurrence
 from gapless.model.source import SourceLine
 from gapless.model.table import Table
+from gapless.model.traffic import Traffic
 from gapless.model.verdict import Verdict
 
 Kind = Literal["session", "profile", "memory", "loader", "comparison", "proof", "runs"]
@@ -64,11 +65,11 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     the slowest rank where there are several, with a row in `ranks` for each), `memory` what each device's
     allocator did, `loader` what a DataLoader costs, `comparison` two runs and `proof` two callables side by
     side. Of a session, `steps` are the training steps that were seen, `phases` what recurs between them (also
-    what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `offers` what
-    each GPU that was asked about would make of it (`asked` are the lines that ask which GPU they run on),
-    `search` the largest value of an argument that fits, `remedies` what was tried to make it fit,
-    `loaders` how its loaders fed it, and whether the `unknown` operators wait is not known. `path` is the
-    saved file that was reported ("": none).
+    what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `traffic` what this rank
+    sends and receives in one, `offers` what each GPU that was asked about would make of it (`asked` are the
+    lines that ask which GPU they run on), `search` the largest value of an argument that fits, `remedies` what
+    was tried to make it fit, `loaders` how its loaders fed it, and whether the `unknown` operators wait is not
+    known. `path` is the saved file that was reported ("": none).
     """
 
     verdict: Verdict
@@ -85,6 +86,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     profile: Profile | None = None
     ranks: tuple[RankSummary, ...] = ()
     estimate: Estimate | None = None
+    traffic: tuple[Traffic, ...] = ()
     loaders: tuple[LoaderUse, ...] = ()
     memory: tuple[MemoryReport, ...] = ()
     offers: tuple[Offer, ...] = ()

@@ -8,14 +8,23 @@ from gapless.analyze.tables.offers import offers
 from gapless.analyze.tables.speed import speeds, told_by
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.table import Row, table
-from gapless.model.wording import duration, number, part, reach
+from gapless.model.wording import duration, in_column, number, part, reach, size
 
+_FEW = 6
+"""Rows of communication that are shown without being asked for."""
 _OUTSIDE = ("phase", "evaluation", "first-step", "set-up", "after")
 
 
 def tables(report: Report) -> tuple[Table, ...]:
     """Every table of a session's report."""
-    made = [search(report), remedies(report), offers(report), _outside(report), _estimate(report)]
+    made = [
+        search(report),
+        remedies(report),
+        offers(report),
+        _outside(report),
+        _communication(report),
+        _estimate(report),
+    ]
     return (
         *(one for one in made if one is not None),
         *(t for one in report.memory for t in memory_tables(one)),
@@ -35,6 +44,33 @@ def _outside(report: Report) -> Table | None:
             name += f" ({sum(one.frequency.total for one in members)} in all): fine"
         rows.append(Row((name, number(waits), _places(members))))
     return table("Other than in each step", "syncs | <at", rows) if rows else None
+
+
+def _communication(report: Report) -> Table | None:
+    """What this rank sends, receives and waits for in a step: a row for each kind, group and line."""
+    if not report.traffic:
+        return None
+    rows = [
+        Row((
+            one.kind + (" (backward)" if one.backward else "") + (" on the CPU" if one.host else ""),
+            one.group,
+            in_column(one.times),
+            size(one.sent),
+            size(one.received),
+            one.line or "",
+        ))
+        for one in report.traffic
+    ]  # fmt: skip
+    sent, received = (sum(getattr(one, name) for one in report.traffic) for name in ("sent", "received"))
+    where = report.environment
+    return table(
+        f"Rank {where.rank} of {where.world_size} sends {size(sent)} per step and receives {size(received)}",
+        "<waits for | times | sent | received | <at",
+        rows,
+        shown=_FEW,
+        rest="more",
+        notes=("bytes as NCCL's rings move them; a collective ends when the last of its ranks has come",),
+    )
 
 
 def _part(often: Frequency) -> str:

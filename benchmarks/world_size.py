@@ -1,0 +1,142 @@
+"""One rank of 8, 64 and 1024 in one process: time and memory of the check; and beside two real ranks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import _sheet
+
+from gapless.model import Session
+from gapless.model.memory import ALLOC, FREE, MemoryRun
+from gapless.model.session import load
+from gapless.model.wording import size
+
+HERE = Path(__file__).resolve().parent
+FIELD = HERE.parent / "tests" / "field" / "scripts"
+SCRIPT = str(HERE / "_ranks.py")
+SIZES = (8, 64, 1024)
+BESIDE = {
+    "DDP (`ddp.py`)": (str(FIELD / "ddp.py"),),
+    "fully_shard, bf16, clipping (`fsdp2.py`)": (str(FIELD / "fsdp2.py"),),
+    "decoder, fully_shard (`_ranks.py`)": (SCRIPT,),
+    "decoder, tensor parallel (`_ranks.py`)": (SCRIPT, "--tensor-parallel", "2"),
+}
+
+
+def check(*words: str, launcher: tuple[str, ...] = ()) -> tuple[dict[str, Any], float, float]:
+    """The report of a check, its seconds, and megabytes resident at most."""
+    command = [sys.executable, "-W", "ignore", *launcher, "-m", "gapless", "check", "-q", "--no-loader"]
+    began = time.monotonic()
+    child = subprocess.Popen(
+        [*command, "-f", "json", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+    assert child.stdout is not None
+    lines = child.stdout.read().splitlines()
+    _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(words)}: exit status {os.waitstatus_to_exitcode(status)}")
+    report = next(line for line in lines if line.startswith('{"format":"gapless-report"'))
+    return json.loads(report), time.monotonic() - began, usage.ru_maxrss / 1e3
+
+
+def cost_rows(rounds: int) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for ranks in SIZES:
+        for tensor in (1, 8):
+            runs = [
+                check("--world-size", str(ranks), SCRIPT, "--tensor-parallel", str(tensor))
+                for _ in range(rounds)
+            ]
+            found, seconds, resident = min(runs, key=lambda one: one[1])
+            sent = sum(one["sent"] for one in found["traffic"])
+            name = f"{ranks // tensor} × {tensor}"
+            rows.append([ranks, name, f"{seconds:.1f}", f"{resident:.0f}", size(sent)])
+    return rows
+
+
+def waits(session: Session) -> dict[tuple[Any, ...], int]:
+    found: dict[tuple[Any, ...], int] = {}
+    for event in session.events:
+        site = session.sites[event.site]
+        key = site.line, site.operator, site.mechanism, event.tick
+        found[key] = found.get(key, 0) + event.waits
+    return found
+
+
+def asked(run: MemoryRun) -> tuple[int, int]:
+    """Requests, and the most bytes in use at once."""
+    used: dict[int, int] = {}
+    most = requests = 0
+    for action, ident, nbytes in zip(run.action, run.ident, run.size, strict=True):
+        if action == ALLOC:
+            used[ident] = nbytes
+            requests += 1
+            most = max(most, sum(used.values()))
+        elif action == FREE:
+            del used[ident]
+    return requests, most
+
+
+def beside_rows(folder: Path) -> list[list[object]]:
+    rows: list[list[object]] = []
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    for name, words in BESIDE.items():
+        both = []
+        for kind, options, before in (("real", (), launcher), ("alone", ("--world-size", "2"), ())):
+            path = str(folder / f"{kind}.gapless.json")
+            report = check("--memory", "--steps", "4", "-o", path, *options, *words, launcher=before)[0]
+            both.append((load(path), report["traffic"]))
+        (real, theirs), (alone, mine) = both
+        same = {
+            "waits": waits(real) == waits(alone),
+            "memory": [asked(one) for one in real.memory] == [asked(one) for one in alone.memory],
+            "bytes": theirs == mine,
+        }
+        peak = asked(real.memory[0])[1]
+        rows.append([name, size(peak), *("same" if one else "**differs**" for one in same.values())])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    text = _sheet.header(
+        "One rank of many",
+        "python benchmarks/world_size.py",
+        "`gapless check --world-size N` of `_ranks.py` (a decoder of two layers, `fully_shard` and tensor "
+        "parallelism, AdamW) in a process of its own, 6 steps: wall time from start to end, importing torch "
+        f"included, the best of {options.rounds}, and what was resident at most. Beside real ranks: rank 0 of "
+        "two under torchrun, gloo carrying NCCL, and the same rank alone",
+    )
+    text += "## What ranks that are not there cost\n\n"
+    columns = ["ranks", "sharded × tensor parallel", "seconds", "resident, MB", "sent per step"]
+    text += _sheet.table(columns, cost_rows(options.rounds))
+    text += "\n## Rank 0 of two, alone and beside a real one\n\n"
+    with tempfile.TemporaryDirectory() as folder:
+        rows = beside_rows(Path(folder))
+    columns = [
+        "script",
+        "peak in use",
+        "waits by line and step",
+        "requests and peak of memory",
+        "bytes moved",
+    ]
+    text += _sheet.table(columns, rows)
+    print(_sheet.write("world_size", text).read_text())
+
+
+if __name__ == "__main__":
+    main()

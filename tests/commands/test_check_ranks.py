@@ -1,0 +1,34 @@
+"""`gapless check --world-size`: what is refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--rank", "1", "train.py"), "--rank R is for --world-size N: of how many ranks?"),
+        (("--world-size", "4", "--rank", "4", "train.py"), "rank 4 is none of 4 ranks: they are 0 to 3"),
+        (
+            ("--world-size", "4", "-m", "torch.distributed.run", "train.py"),
+            "torch.distributed.run starts ranks",
+        ),
+        (("--world-size", "0", "train.py"), "0 is not in the range"),
+    ],
+)
+def test_refusals(options, said, write, python):
+    write("train.py", "print('ran')\n")
+    seen = python("-m", "gapless", "check", *options)
+    assert seen.returncode == 2
+    assert said in " ".join(seen.stderr.split())
+    assert "ran" not in seen.stdout
+
+
+def test_a_launcher_beside_it_is_refused(write, python):
+    write("train.py", "print('ran')\n")
+    seen = python("-m", "gapless", "check", "--world-size", "4", "train.py", WORLD_SIZE="2", RANK="0")
+    assert seen.returncode == 2
+    assert "a launcher has started this process as one of 2 ranks" in " ".join(seen.stderr.split())

@@ -1,0 +1,426 @@
+"""One rank of many, the others of which are not there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import gapless
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.memory import supported as memory_supported
+from gapless.emulate.world.store import LoneStore
+from gapless.emulate.world.world import World
+from gapless.errors import NotEmulated, UsageError
+from gapless.model.memory import ALLOC, FREE, MemoryRun
+
+pytestmark = [
+    pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch without gloo"),
+    pytest.mark.filterwarnings("ignore:barrier.*using the device:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*default device for the current process:UserWarning"),
+]
+SIZE = 4
+DEVICE = torch.device("cuda")
+Join = Callable[..., Emulator]
+
+
+@pytest.fixture
+def join() -> Iterator[Join]:
+    """``join(rank, size)`` is that rank in a default group, as torchrun would start it."""
+    started: list[Emulator] = []
+
+    def join(rank: int = 0, size: int = SIZE, backend: str = "nccl", **more: Any) -> Emulator:
+        emulator = Emulator(world=World.of(size, rank), programme=True, **more).start()
+        started.append(emulator)
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group(backend)
+        return emulator
+
+    yield join
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for emulator in started:
+        emulator.stop()
+
+
+def collectives(emulator: Emulator) -> list[tuple[str, int, int, str]]:
+    """(name, bytes brought, bytes in the end, group) of what was recorded."""
+    programme = emulator.recorder.programme
+    assert programme is not None
+    return [
+        (one.name, one.reads, one.writes, one.group)
+        for one in (programme.entries[number] for number in programme._items)
+        if one.kind == "collective"
+    ]
+
+
+# -- the world ---------------------------------------------------------------------------------------
+
+
+def test_ranks_are_told_as_torchrun_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with Emulator(world=World.of(20, 13)) as emulator:
+        told = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")}
+        assert told == {"RANK": "13", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}
+        assert torch.cuda.device_count() == 8
+        environment = emulator.session().environment
+        assert (environment.rank, environment.world_size) == (13, 20)
+    assert "RANK" not in os.environ
+    assert World.of(2, 1).node == 2
+    assert World.of(64, 9, devices=4).local_rank == 1
+
+
+@pytest.mark.parametrize(("size", "rank"), [(0, 0), (4, 4), (4, -1)])
+def test_a_rank_that_cannot_be_is_refused(size: int, rank: int) -> None:
+    with pytest.raises(UsageError):
+        World.of(size, rank)
+
+
+def test_real_ranks_are_not_made_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="a launcher has started this process as one of 2 ranks"):
+        World.of(4)
+
+
+def test_for_a_block_of_code() -> None:
+    with gapless.emulate(world_size=SIZE, rank=2) as seen:
+        dist.init_process_group("nccl")
+        total = torch.ones(3, device="cuda")
+        dist.all_reduce(total)
+        torch.optim.SGD([total], 0.1).step()
+        assert total.tolist() == [SIZE] * 3
+        assert (dist.get_rank(), dist.get_world_size()) == (2, SIZE)
+        dist.destroy_process_group()
+    assert seen.session.environment.rank == 2
+    assert [one.name for one in seen.session.programme.entries if one.kind == "collective"] == ["all_reduce"]
+
+
+def test_a_script_that_says_its_rank_itself_is_believed(join: Join) -> None:
+    emulator = Emulator(world=World.of(SIZE, 1)).start()
+    try:
+        dist.init_process_group("nccl", init_method="tcp://10.0.0.1:1234", world_size=2, rank=0)
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 2)
+        assert "the script makes itself rank 0 of 2, not 1 of 4" in emulator.session().notes
+    finally:
+        dist.destroy_process_group()
+        emulator.stop()
+
+
+def _train(index: int, seen: list[Any]) -> None:
+    seen.append((index, os.getpid()))
+
+
+def test_spawning_ranks_runs_this_one_here() -> None:
+    seen: list[Any] = []
+    with Emulator(world=World.of(16, 11)):
+        torch.multiprocessing.spawn(_train, (seen,), nprocs=8)
+        assert torch.multiprocessing.spawn(_train, (seen,), nprocs=8, join=False).join()
+    assert seen == [(3, os.getpid())] * 2
+
+
+# -- collectives: every rank brings what this one brings ----------------------------------------------
+
+
+REDUCED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "SUM": lambda all_: all_.sum(0),
+    "AVG": lambda all_: all_.float().mean(0),
+    "MAX": lambda all_: all_.amax(0),
+    "MIN": lambda all_: all_.amin(0),
+    "PRODUCT": lambda all_: all_.prod(0),
+}
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_reductions_are_those_of_ranks_alike(join: Join, rank: int) -> None:
+    join(rank)
+    own = torch.arange(1.0, 2 * SIZE + 1)
+    everyone = own.repeat(SIZE, 1)
+    for name, expected in REDUCED.items():
+        operation = getattr(dist.ReduceOp, name)
+        value = own.to(DEVICE)
+        work = dist.all_reduce(value, op=operation, async_op=True)
+        assert work.wait()
+        assert value.tolist() == expected(everyone).tolist(), name
+        part = torch.empty(2, device=DEVICE)
+        dist.reduce_scatter_tensor(part, own.to(DEVICE), op=operation)
+        assert part.tolist() == expected(everyone)[2 * rank : 2 * rank + 2].tolist(), name
+        functional = dist._functional_collectives.reduce_scatter_tensor(
+            own.to(DEVICE), name.lower(), 0, dist.group.WORLD
+        )
+        assert functional.tolist() == part.tolist(), name
+    bits = torch.tensor([5, 2], device=DEVICE)
+    dist.all_reduce(bits, op=dist.ReduceOp.BXOR)
+    assert bits.tolist() == [0, 0]
+    scaled = own.to(DEVICE)
+    dist.all_reduce(scaled, op=dist._make_nccl_premul_sum(0.5))
+    assert scaled.tolist() == (2 * own).tolist()
+    reduced = own.to(DEVICE)
+    dist.reduce(reduced, 0)
+    assert reduced.tolist() == (own * (SIZE if rank == 0 else 1)).tolist()
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_gathers_are_copies(join: Join, rank: int) -> None:
+    join(rank)
+    own = torch.arange(3.0, device=DEVICE)
+    parts = [torch.empty(3, device=DEVICE) for _ in range(SIZE)]
+    dist.all_gather(parts, own)
+    whole = torch.empty(SIZE, 3, device=DEVICE)
+    dist.all_gather_into_tensor(whole, own)
+    assert whole.tolist() == [one.tolist() for one in parts] == [own.tolist()] * SIZE
+    inside = torch.zeros(SIZE * 3, device=DEVICE)  # FSDP gathers into the tensor that holds its own part
+    mine = inside[3 * rank : 3 * rank + 3]
+    mine.copy_(own)
+    dist.all_gather_into_tensor(inside, mine)
+    assert inside.tolist() == own.tolist() * SIZE
+    gathered = [torch.empty(3, device=DEVICE) for _ in range(SIZE)] if rank == 0 else None
+    dist.gather(own, gathered, dst=0)
+    assert gathered is None or [one.tolist() for one in gathered] == [own.tolist()] * SIZE
+    objects: list[Any] = [None] * SIZE
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": rank}] * SIZE
+    with pytest.raises(ValueError, match="world_size times input tensor size"):
+        dist.all_gather_into_tensor(torch.empty(5, device=DEVICE), own)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_exchanges_give_what_ranks_alike_would_send(join: Join, rank: int) -> None:
+    join(rank)
+    counts = torch.arange(1, SIZE + 1, device=DEVICE)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts)
+    assert theirs.tolist() == [rank + 1] * SIZE
+    rows = torch.arange(10.0, device=DEVICE).view(10, 1).expand(10, 2).contiguous()
+    out = torch.empty(SIZE * (rank + 1), 2, device=DEVICE)
+    dist.all_to_all_single(out, rows, theirs.tolist(), counts.tolist())
+    mine = rows.split(counts.tolist())[rank]
+    assert out.tolist() == mine.repeat(SIZE, 1).tolist()
+    functional = dist._functional_collectives.all_to_all_single(
+        rows, theirs.tolist(), counts.tolist(), dist.group.WORLD
+    )
+    assert functional.tolist() == out.tolist()
+    ring = [0] * SIZE
+    ring[(rank + 1) % SIZE] = 10
+    around = [0] * SIZE
+    around[(rank - 1) % SIZE] = 10
+    passed = torch.empty(10, 2, device=DEVICE)
+    dist.all_to_all_single(passed, rows, around, ring)
+    assert passed.tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_nothing_waits_for_a_peer(join: Join, rank: int) -> None:
+    emulator = join(rank)
+    peer = (rank + 1) % SIZE
+    own, other = torch.ones(4, device=DEVICE), torch.full((4,), float("nan"), device=DEVICE)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, own, peer), dist.P2POp(dist.irecv, other, peer)])
+    for work in works:
+        work.wait()
+    assert other.isfinite().all()
+    numbers = torch.full((2,), 7, device=DEVICE)
+    dist.recv(numbers, peer)
+    assert numbers.tolist() == [0, 0]
+    received: list[Any] = ["mine"]
+    dist.broadcast_object_list(received, src=peer)
+    assert received == ["mine"]
+    dist.recv_object_list(received, src=peer)
+    assert received == ["mine"]
+    scattered: list[Any] = ["mine"]
+    dist.scatter_object_list(scattered, list(range(SIZE)) if rank == 0 else None, src=0)
+    assert scattered == [0 if rank == 0 else "mine"]
+    dist.barrier()
+    on_host = dist.new_group(backend="gloo")
+    dist.monitored_barrier(on_host, timeout=timedelta(seconds=1))
+    dist.destroy_process_group(on_host)
+    said = [note for note in emulator.session().notes if "an object that is not known" in note]
+    assert said
+    assert all(note.startswith(f"{__file__}:") for note in said)
+
+
+def test_groups_have_their_members(join: Join) -> None:
+    emulator = join(5, 8)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
+    odd = dist.new_group([1, 3, 5, 7])
+    assert dist.new_group([0, 1]) == dist.GroupMember.NON_GROUP_MEMBER
+    value = torch.ones(8, device=DEVICE)
+    for group in (mesh.get_group("dp"), mesh.get_group("tp"), odd, None):
+        dist.all_reduce(value, group=group)
+    assert value[0].item() == 4 * 2 * 4 * 8
+    names = [group for *_, group in collectives(emulator)]
+    assert [name.removeprefix("dp: ").removeprefix("tp: ") for name in names] == [
+        "ranks 1, 3, ..., 7", "ranks 4, 5", "ranks 1, 3, ..., 7", "all 8 ranks"
+    ]  # fmt: skip
+
+
+def test_what_is_recorded(join: Join) -> None:
+    emulator = join(1)
+    value = torch.ones(8, device=DEVICE)
+    dist.all_reduce(value)
+    dist.all_gather_into_tensor(torch.empty(32, device=DEVICE), value)
+    dist.reduce_scatter_tensor(torch.empty(2, device=DEVICE), value)
+    dist.broadcast(value, 0)
+    dist.broadcast(value, 1)
+    dist.send(value, 3)
+    dist._functional_collectives.all_gather_tensor(value, 0, dist.group.WORLD)
+    everyone = f"all {SIZE} ranks"
+    assert collectives(emulator) == [
+        ("all_reduce", 32, 32, everyone),
+        ("all_gather", 32, 128, everyone),
+        ("reduce_scatter", 32, 8, everyone),
+        ("broadcast", 0, 32, everyone),
+        ("broadcast", 32, 0, everyone),
+        ("send", 32, 0, "rank 3"),
+        ("all_gather", 32, 128, everyone),
+    ]
+    assert emulator.recorder.total == 0
+
+
+# -- models ------------------------------------------------------------------------------------------
+
+
+def test_gradients_with_and_without_a_hook(join: Join) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    join(2)
+    torch.manual_seed(0)
+    alone = nn.Linear(3, 2).to(DEVICE)
+    batch = torch.randn(5, 3, device=DEVICE)
+    alone(batch).sum().backward()
+    for hook in (None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
+        net = nn.Linear(3, 2).to(DEVICE)
+        net.load_state_dict(alone.state_dict())
+        model = nn.parallel.DistributedDataParallel(net, device_ids=[2])
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        model(batch).sum().backward()
+        for mine, theirs in zip(net.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3)
+
+
+def _sharded(blocks: int, width: int) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(blocks))).to(DEVICE)
+    for block in model:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def _highest(run: MemoryRun, since: int) -> int:
+    """The most bytes in use at once from row `since` on, more than before it."""
+    alive: dict[int, int] = {}
+    totals = [0]
+    for action, ident, size in zip(run.action, run.ident, run.size, strict=True):
+        if action == ALLOC:
+            alive[ident] = size
+        elif action == FREE:
+            del alive[ident]
+        totals.append(sum(alive.values()))
+    return max(totals[since:]) - totals[since]
+
+
+@pytest.mark.skipif(
+    not memory_supported(), reason="torch 2.9 and older do not tell when memory is given back"
+)
+def test_freed_gathers_of_fsdp_are_given_back(join: Join) -> None:
+    """What a block is gathered into is there twice (as one tensor, and cut into its weights) while it is
+    copied, and the tensor of the block before goes when that is over: three times a block, however many
+    blocks there are."""
+    emulator = join(0, 8, memory=True)
+    width = 64
+    block = width * width * 4
+    for blocks in (3, 7):
+        model = _sharded(blocks, width)
+        assert sum(one.to_local().nbytes for one in model.parameters()) == blocks * block // 8
+        values = torch.randn(1, width, device=DEVICE)
+        with torch.no_grad():
+            model(values)  # cuBLAS takes its workspace
+            model.reshard()
+            before = torch.cuda.memory_allocated()
+            (run,) = emulator.session().memory
+            model(values)
+            model.reshard()
+        assert torch.cuda.memory_allocated() == before
+        (whole,) = emulator.session().memory
+        assert _highest(whole, len(run)) == 3 * block + values.nbytes
+
+
+def test_shards_have_their_size_at_any_rank(join: Join) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    join(1000, 1024)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (1024,))
+    whole = torch.ones(2048, 3, device=DEVICE)
+    tensor = distribute_tensor(whole, mesh, [Shard(0)])
+    assert tensor.to_local().shape == (2, 3)
+    assert tensor.full_tensor().shape == (2048, 3)
+    moved = distribute_tensor(torch.ones(1024, 1024, device=DEVICE), mesh, [Shard(0)]).redistribute(
+        mesh, [Shard(1)]
+    )
+    assert moved.to_local().shape == (1024, 1)
+
+
+def test_a_pipeline_asks_its_neighbours(join: Join) -> None:
+    pipelining = pytest.importorskip("torch.distributed.pipelining")
+    join(0)
+    part = nn.Linear(4, 4).to(DEVICE)
+    stage = pipelining.PipelineStage(part, 0, SIZE, DEVICE)
+    schedule = pipelining.Schedule1F1B(stage, n_microbatches=SIZE, loss_fn=lambda out, to: out.sum())
+    schedule.step(torch.randn(8, 4, device=DEVICE))
+    assert part.weight.grad is not None
+    assert part.weight.grad.isfinite().all()
+
+
+def test_a_stage_whose_input_nobody_knows_says_so(join: Join) -> None:
+    from gapless import torch_internals
+
+    pipelining = pytest.importorskip("torch.distributed.pipelining")
+    if torch_internals.receive_stage_meta is None:
+        pytest.skip(f"torch {torch.__version__}: stages exchange lists of objects")
+    join(1)
+    stage = pipelining.PipelineStage(nn.Linear(4, 4).to(DEVICE), 1, SIZE, DEVICE)
+    schedule = pipelining.Schedule1F1B(stage, n_microbatches=SIZE, loss_fn=lambda out, to: out.sum())
+    with pytest.raises(NotEmulated, match=r"give PipelineStage\(input_args="):
+        schedule.step()
+
+
+# -- the store ---------------------------------------------------------------------------------------
+
+
+def test_a_store_answers_for_ranks_that_do_the_same() -> None:
+    missed: list[str] = []
+    kept = LoneStore(SIZE, missed.append)  # C++ keeps only its own half
+    store = dist.PrefixStore("job", kept)
+    store.set("host/2", "me")
+    assert store.get("host/0") == b"me"
+    assert store.add("joined", 1) == SIZE
+    assert int(store.get("joined")) == SIZE
+    store.wait(["never"], timedelta(seconds=1))
+    assert store.check(["never"])
+    assert store.get("made by rank zero") == b"0"
+    assert missed == ["job/made by rank zero"]
+    assert store.delete_key("host/2")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5)), max_size=20))
+def test_counters_go_up_by_what_all_ranks_add(added: list[tuple[str, int]]) -> None:
+    store, totals = LoneStore(3), dict.fromkeys("abc", 0)
+    for key, value in added:
+        totals[key] += 3 * value
+        assert store.add(key, value) == totals[key]
+
+
+def test_the_next_emulation_begins_with_the_first_device() -> None:
+    with Emulator(devices=4):
+        torch.cuda.set_device(3)
+    with Emulator(devices=2):
+        assert torch.ones(1, device="cuda").device.index == 0

@@ -1,0 +1,61 @@
+"""A rank whose peers are not there beside the same rank among real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from field.running import Outcome, check
+
+from gapless.model import Session
+from gapless.model.memory import ALLOC, FREE, MemoryRun
+from gapless.model.session import load
+from gapless.torch_internals import VERSION
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def _traffic(seen: Outcome) -> list[Any]:
+    return seen.report["traffic"]
+
+
+def _waits(session: Session) -> dict[tuple[Any, ...], int]:
+    found: dict[tuple[Any, ...], int] = {}
+    for event in session.events:
+        site = session.sites[event.site]
+        key = site.line and site.line.line, site.operator, site.mechanism, event.tick
+        found[key] = found.get(key, 0) + event.waits
+    return found
+
+
+def _asked(run: MemoryRun) -> list[tuple[int, int, str]]:
+    """Bytes of each request in order, those in use then, and the module it is for."""
+    used: dict[int, int] = {}
+    found = []
+    for action, ident, size, place in zip(run.action, run.ident, run.size, run.place, strict=True):
+        if action == ALLOC:
+            found.append((size, sum(used.values()), run.places[place].module))
+            used[ident] = size
+        elif action == FREE:
+            del used[ident]
+    return found
+
+
+@pytest.mark.skipif(
+    VERSION < (2, 6), reason=f"torch 2.{VERSION[1]} lacks fully_shard, which is there since 2.6"
+)
+def test_the_same_waits_memory_and_collectives(tmp_path: Path) -> None:
+    saved = {}
+    reports = {}
+    for name, options, ranks in (("real", (), 2), ("alone", ("--world-size", "2"), 0)):
+        path = tmp_path / f"{name}.gapless.json"
+        options = ("--steps", "4", "--memory", "-o", str(path), *options)
+        reports[name] = check(SCRIPTS / "fsdp2.py", options=options, ranks=ranks, folder=tmp_path)
+        saved[name] = load(path)
+    real, alone = saved["real"], saved["alone"]
+    assert _waits(alone) == _waits(real)
+    assert _traffic(reports["alone"]) == _traffic(reports["real"]) != []
+    (theirs,), (mine,) = real.memory, alone.memory
+    assert _asked(mine) == _asked(theirs)
+    assert alone.environment == real.environment
