@@ -118,8 +118,8 @@ def main() -> None:
         "python benchmarks/world_size.py",
         "`gapless check --world-size N` of `_ranks.py` (a decoder of two layers, `fully_shard` and tensor "
         "parallelism, AdamW) in a process of its own, 6 steps: wall time from start to end, importing torch "
-        f"included, the best of {options.rounds}, and what was resident at most. Beside real ranks: rank 0 of "
-        "two under torchrun, gloo carrying NCCL, and the same rank alone",
+        f"included, the best of {options.rounds}, and what was resident at most. Beside real ranks: rank 0 "
+        "of two under torchrun, gloo carrying NCCL, and the same rank alone",
     )
     text += "## What ranks that are not there cost\n\n"
     columns = ["ranks", "sharded × tensor parallel", "seconds", "resident, MB", "sent per step"]

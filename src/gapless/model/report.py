@@ -67,9 +67,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     side. Of a session, `steps` are the training steps that were seen, `phases` what recurs between them (also
     what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `traffic` what this rank
     sends and receives in one, `offers` what each GPU that was asked about would make of it (`asked` are the
-    lines that ask which GPU they run on), `search` the largest value of an argument that fits, `remedies` what
-    was tried to make it fit, `loaders` how its loaders fed it, and whether the `unknown` operators wait is not
-    known. `path` is the saved file that was reported ("": none).
+    lines that ask which GPU they run on), `search` the largest value of an argument that fits, `remedies`
+    what was tried to make it fit, `loaders` how its loaders fed it, and whether the `unknown` operators wait
+    is not known. `path` is the saved file that was reported ("": none).
     """
 
     verdict: Verdict

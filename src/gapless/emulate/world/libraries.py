@@ -103,8 +103,8 @@ def _stage_meta(module: ModuleType, real: Any) -> Any:
             if inputs is None:
                 raise NotEmulated(
                     f"what stage {src_stage} hands to stage {stage.stage_index} is not known "
-                    "where it does not run: give PipelineStage(input_args=..., output_args=...), or check the "
-                    "first rank"
+                    "where it does not run: give PipelineStage(input_args=..., output_args=...), or check "
+                    "the first rank"
                 )
             objects.known.append(stages._StageForwardMeta(forward_metas=inputs))
         return real(stage, src_stage)
