@@ -1,18 +1,13 @@
-"""Collectives by name and group, and the stretches in which a device only communicates."""
+"""Collectives by name and group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
-from drawn import traces
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tracing import Trace
 
-from gapless.analyze.profile.communication import KEPT, UNNAMED, collectives, exposed, normalized, without
-from gapless.analyze.profile.steps import compute_busy, is_communication
+from gapless.analyze.profile.communication import KEPT, UNNAMED, collectives, normalized
 from gapless.model.profile import Collectives
 from gapless.trace.timeline import Ints, Timeline, union
 
@@ -158,71 +153,6 @@ class TestCollectives:
         one = found(trace)["all_reduce", ""]
         assert len(one.start) == len(one.length) == len(one.elements) == KEPT
         assert one.length[:9] == tuple(1000 * (number % 7 + 1) for number in range(9))
-
-
-class TestExposed:
-    def micros(self, trace: Trace, device: int = 0) -> list[tuple[int, int]]:
-        start, end = exposed(trace.timeline(), device)
-        return [(int(a) // 1000, int(b) // 1000) for a, b in zip(start, end, strict=True)]
-
-    def test_only_what_no_other_work_covers(self) -> None:
-        trace = Trace()
-        trace.operator("aten::zeros", 0, 1)
-        trace.kernel(ALL_REDUCE, 10, 100, stream=20)
-        trace.kernel("gemm", 0, 30)
-        trace.kernel("gemm", 50, 10)
-        trace.memcpy("HtoD (Pinned -> Device)", 60, 10)
-        trace.memset(90, 5)
-        assert self.micros(trace) == [(30, 50), (70, 90), (95, 110)]
-
-    def test_overlapping_collectives_count_once(self) -> None:
-        trace = Trace()
-        trace.operator("aten::zeros", 0, 1)
-        trace.kernel(ALL_REDUCE, 10, 50, stream=20)
-        trace.kernel(ALL_REDUCE, 30, 50, stream=24)
-        trace.kernel("gemm", 20, 20)
-        assert self.micros(trace) == [(10, 20), (40, 80)]
-
-    def test_other_devices_do_not_hide_it(self) -> None:
-        trace = Trace()
-        trace.operator("aten::zeros", 0, 1)
-        trace.kernel(ALL_REDUCE, 10, 50, stream=20)
-        trace.kernel("gemm", 0, 100, device=1)
-        assert self.micros(trace) == [(10, 60)]
-        assert self.micros(trace, 1) == []
-
-    def test_wholly_covered(self) -> None:
-        trace = Trace()
-        trace.kernel("gemm", 0, 100)
-        trace.kernel(ALL_REDUCE, 0, 100, stream=20)
-        assert self.micros(trace) == []
-
-    @settings(max_examples=60, deadline=None)
-    @given(traces())
-    def test_it_is_what_communication_adds_to_the_busy_time(self, trace: Trace) -> None:
-        timeline = trace.timeline()
-        start, end = exposed(timeline, 0)
-        busy = compute_busy(timeline, 0)
-        alone = int((end - start).sum())
-        rows = is_communication(timeline)
-        whole = total(timeline.work.start, timeline.work.end)
-        assert alone == whole - int((busy[1] - busy[0]).sum())
-        assert alone <= total(timeline.work.start[rows], timeline.work.end[rows])
-        assert (end > start).all()
-        assert (start[1:] > end[:-1]).all()
-
-    @settings(max_examples=80, deadline=None)
-    @given(*[st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=6) for _ in range(2)])
-    def test_against_counting(self, wanted: list[tuple[int, int]], taken: list[tuple[int, int]]) -> None:
-        def spans(some: list[tuple[int, int]]) -> tuple[Ints, Ints]:
-            start = np.array([a for a, _ in some], np.int64)
-            return union(start, start + np.array([b for _, b in some], np.int64))
-
-        def ticks(start: Ints, end: Ints) -> set[int]:
-            return {time for a, b in zip(start, end, strict=True) for time in range(a, b)}
-
-        rest = without(*spans(wanted), *spans(taken))
-        assert ticks(*rest) == ticks(*spans(wanted)) - ticks(*spans(taken))
 
 
 class TestPublicTraces:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace, training
 
-from gapless.analyze.profile.idle import attribute, totals
+from gapless.analyze.profile.idle import Stretch, attribute
 from gapless.analyze.profile.steps import compute_busy, covered, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def totals(stretches: list[Stretch]) -> dict[str, int]:
+    """Idle nanoseconds by cause."""
+    found: Counter[str] = Counter()
+    for one in stretches:
+        found[one.cause] += int(one.spans.length.sum())
+    return dict(found)
 
 
 def causes(trace: Trace) -> dict[str, int]:

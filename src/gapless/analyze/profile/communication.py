@@ -1,4 +1,4 @@
-"""Communication between ranks: which collectives ran, and when nothing else did."""
+"""Communication between ranks: which collectives ran."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.analyze.profile.steps import compute_busy, is_communication
+from gapless.analyze.profile.steps import is_communication
 from gapless.model.profile import Collectives
-from gapless.trace.timeline import Ints, Timeline, union
+from gapless.trace.timeline import Ints, Timeline
 
 KEPT = 512
 """How many kernels of one process group and name are kept, the first ones: a summary has to stay small."""
@@ -85,34 +85,6 @@ def collectives(timeline: Timeline, device: int) -> tuple[Collectives, ...]:
             )
         )
     return tuple(found)
-
-
-def exposed(timeline: Timeline, device: int) -> tuple[Ints, Ints]:
-    """Starts and ends of the stretches in which `device` only communicates: disjoint, in order, nanoseconds.
-
-    No computing kernel runs there, no copy and no memset.
-    """
-    rows = is_communication(timeline) & (timeline.work.device == device)
-    start, end = union(timeline.work.start[rows], timeline.work.end[rows])
-    return without(start, end, *compute_busy(timeline, device))
-
-
-def without(start: Ints, end: Ints, busy_start: Ints, busy_end: Ints) -> tuple[Ints, Ints]:
-    """What is left of some spans outside of others, nothing empty; both disjoint and in order."""
-    some = end > start
-    start, end = start[some], end[some]
-    if not len(start) or not len(busy_start):
-        return start, end
-    times = np.concatenate([start, end, busy_start, busy_end])
-    wanted = np.repeat([1, -1, 0, 0], [len(start), len(end), len(busy_start), len(busy_end)])
-    taken = np.repeat([0, 0, 1, -1], [len(start), len(end), len(busy_start), len(busy_end)])
-    order = np.argsort(times, kind="stable")
-    times = times[order]
-    free = (np.cumsum(wanted[order]) > 0) & (np.cumsum(taken[order]) == 0)
-    free[:-1] &= times[1:] > times[:-1]  # of several changes at one time the last counts
-    free[-1] = False
-    at = np.flatnonzero(free)
-    return union(times[at], times[at + 1])
 
 
 def _names(timeline: Timeline, rows: Ints) -> NDArray[np.str_]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from gapless.analyze.profile import waits as waiting
 from gapless.analyze.profile.idle import Stretch, loading_rows
 from gapless.analyze.profile.lines import Place, Places
-from gapless.analyze.profile.spans import Spans
 from gapless.analyze.profile.steps import StepSpans, compute_busy, covered
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
 from gapless.model import Cause, Cost, Site, Stack
@@ -172,61 +172,56 @@ def _calls(timeline: Timeline, steps: StepSpans, waits: HostWaits) -> list[_Call
 
 
 def _idle(part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites) -> Iterable[_Sum]:
-    spans: Spans = part.spans
-    known, back = np.unique(codes, return_inverse=True)
-    back = back.reshape(-1)
-    total = np.bincount(back, weights=spans.length, minlength=len(known))
-    count = np.bincount(back, minlength=len(known))
-    in_steps = _distinct(back, steps.at(spans.start), len(known))
-    longest = _longest(back, spans.length, len(known))
-    for position, code in enumerate(known.tolist()):
-        site, place = sites.of(part.cause, code)
-        at = longest[position]
-        cost = Cost(
-            cause=part.cause,
-            site=site,
-            place=place,
-            idle=int(total[position]),
-            stretches=int(count[position]),
-            start=int(spans.start[at]),
-            end=int(spans.end[at]),
-        )
-        yield _Sum(cost, in_steps[position])
+    spans = part.spans
+    amounts = {"idle": spans.length, "stretches": np.ones(len(codes))}
+    return _by_code(part.cause, codes, spans.start, spans.end, amounts, steps, sites)
 
 
 def _blocked(
     timeline: Timeline, device: int, calls: _Calls, codes: Ints, steps: StepSpans, sites: _Sites
 ) -> Iterable[_Sum]:
     start, end = timeline.host.start[calls.rows], timeline.host.end[calls.rows]
+    copied = calls.counts & (calls.copy >= 0)
+    moved = np.zeros(len(codes), np.int64)
+    moved[copied] = np.maximum(timeline.work.bytes[calls.copy[copied]], 0)
+    amounts = {
+        "calls": calls.counts,
+        "blocked": end - start,
+        "working": covered(*compute_busy(timeline, device), start, end),
+        "bytes": moved,
+    }
+    return _by_code(calls.cause, codes, start, end, amounts, steps, sites, calls.rows)
+
+
+def _by_code(
+    cause: Cause,
+    codes: Ints,
+    start: Ints,
+    end: Ints,
+    amounts: dict[str, Any],
+    steps: StepSpans,
+    sites: _Sites,
+    rows: Ints | None = None,
+) -> Iterator[_Sum]:
+    """A cost for each code, with the sums of its `amounts` and the bounds of its longest span."""
     known, back = np.unique(codes, return_inverse=True)
     back = back.reshape(-1)
-    total = np.bincount(back, weights=end - start, minlength=len(known))
-    count = np.bincount(back, weights=calls.counts, minlength=len(known))
-    moved = (
-        np.where(calls.copy >= 0, np.maximum(timeline.work.bytes[np.maximum(calls.copy, 0)], 0), 0)
-        if len(timeline.work)
-        else np.zeros(len(codes), np.int64)
-    )
-    working = np.bincount(back, weights=covered(*compute_busy(timeline, device), start, end))
-    volume = np.bincount(back, weights=np.where(calls.counts, moved, 0), minlength=len(known))
+    sums = {name: np.bincount(back, weights=one, minlength=len(known)) for name, one in amounts.items()}
     in_steps = _distinct(back, steps.at(start), len(known))
     longest = _longest(back, end - start, len(known))
-    members = np.split(calls.rows[np.argsort(back, kind="stable")], np.cumsum(np.bincount(back))[:-1])
+    calls = [[] for _ in known] if rows is None else _members(rows, back)
     for position, code in enumerate(known.tolist()):
-        site, place = sites.of(calls.cause, code)
+        site, place = sites.of(cause, code)
         at = longest[position]
-        cost = Cost(
-            cause=calls.cause,
-            site=site,
-            place=place,
-            calls=int(count[position]),
-            blocked=int(total[position]),
-            working=int(working[position]),
-            bytes=int(volume[position]),
-            start=int(start[at]),
-            end=int(end[at]),
-        )
-        yield _Sum(cost, in_steps[position], [members[position]])
+        told = {name: int(column[position]) for name, column in sums.items()}
+        cost = Cost(cause=cause, site=site, place=place, start=int(start[at]), end=int(end[at]), **told)
+        yield _Sum(cost, in_steps[position], calls[position])
+
+
+def _members(rows: Ints, groups: Ints) -> list[list[Ints]]:
+    """The rows of each group."""
+    parts = np.split(rows[np.argsort(groups, kind="stable")], np.cumsum(np.bincount(groups))[:-1])
+    return [[part] for part in parts]
 
 
 def _distinct(groups: Ints, steps: Ints, count: int) -> list[set[int]]:

@@ -66,11 +66,11 @@ def attribute(
     wait_spans = _calls(timeline, waits.rows, threads)
     direct = EMPTY
     for cause, spans in (
-        ("profiler", _overhead(timeline)),
+        ("profiler", _spans(timeline, np.flatnonzero(timeline.host.kind == HostKind.OVERHEAD))),
         ("allocator", _calls(timeline, allocator_calls(timeline), threads)),
         ("unknown", _calls(timeline, waits.earlier, threads)),
         ("wait", wait_spans),
-        ("input", _loading(timeline)),
+        ("input", _spans(timeline, loading_rows(timeline))),
         ("graph", _long_calls(timeline, threads)),
     ):
         got, _, _ = intersect(late, spans)
@@ -122,12 +122,10 @@ def _calls(timeline: Timeline, rows: Ints, threads: Bools) -> Spans:
     """The spans of these calls, on the threads that count."""
     if not len(rows):
         return EMPTY
-    rows = rows[threads[timeline.host.thread[rows]]]
-    return flat(timeline.host.start[rows], timeline.host.end[rows], rows)
+    return _spans(timeline, rows[threads[timeline.host.thread[rows]]])
 
 
-def _overhead(timeline: Timeline) -> Spans:
-    rows = np.flatnonzero(timeline.host.kind == HostKind.OVERHEAD)
+def _spans(timeline: Timeline, rows: Ints) -> Spans:
     return flat(timeline.host.start[rows], timeline.host.end[rows], rows)
 
 
@@ -138,11 +136,6 @@ def loading_rows(timeline: Timeline) -> Ints:
     if not named.any():
         return np.empty(0, np.int64)
     return np.flatnonzero(named[host.name] & (host.kind != HostKind.CALL))
-
-
-def _loading(timeline: Timeline) -> Spans:
-    rows = loading_rows(timeline)
-    return flat(timeline.host.start[rows], timeline.host.end[rows], rows)
 
 
 def _long_calls(timeline: Timeline, threads: Bools) -> Spans:
@@ -283,11 +276,3 @@ def _threads_by_use(timeline: Timeline) -> list[int]:
     host = timeline.host
     counts = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=len(timeline.threads))
     return [int(one) for one in np.argsort(-counts, kind="stable") if counts[one]]
-
-
-def totals(stretches: list[Stretch]) -> dict[Cause, int]:
-    """Idle nanoseconds by cause."""
-    found: dict[Cause, int] = {}
-    for one in stretches:
-        found[one.cause] = found.get(one.cause, 0) + int(one.spans.length.sum())
-    return found

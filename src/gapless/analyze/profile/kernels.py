@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered, is_communication
+from gapless.analyze.profile.steps import StepSpans, covered, is_communication, sums
 from gapless.model.profile import KernelTime
 from gapless.trace.timeline import Floats, HostKind, Ints, Timeline, WorkKind
 
@@ -22,7 +22,7 @@ def top_kernels(timeline: Timeline, steps: StepSpans, device: int) -> tuple[Kern
     length = covered(steps.start, steps.end, work.start[rows], work.end[rows])
     rows, length = rows[length > 0], length[length > 0]
     kinds, which, calls = np.unique(work.name[rows], return_inverse=True, return_counts=True)
-    total = _sums(which, length, len(kinds))
+    total = sums(which, len(kinds), length)
     blocks = _means(which, length, work.blocks_per_sm[rows], len(kinds))
     occupancy = _means(which, length, work.occupancy[rows], len(kinds))
     talk = np.zeros(len(kinds), bool)
@@ -41,13 +41,6 @@ def top_kernels(timeline: Timeline, steps: StepSpans, device: int) -> tuple[Kern
         )
         for one in best.tolist()
     )
-
-
-def _sums(which: Ints, amount: Ints, count: int) -> Ints:
-    """Exact sums: those of `bincount` would be floats."""
-    total = np.zeros(count, np.int64)
-    np.add.at(total, which, amount)
-    return total
 
 
 def _means(which: Ints, length: Ints, value: Floats, count: int) -> Floats:

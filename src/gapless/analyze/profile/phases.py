@@ -7,10 +7,10 @@ from enum import IntEnum
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, compute_busy, covered
+from gapless.analyze.profile.steps import StepSpans, below, compute_busy, covered, sums
 from gapless.model.profile import PhaseTime
 from gapless.trace.names import LOADING
-from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind
+from gapless.trace.timeline import HostKind, Ints, Timeline, WorkKind
 
 
 class Phase(IntEnum):
@@ -46,8 +46,8 @@ def phases(timeline: Timeline, steps: StepSpans, device: int) -> tuple[PhaseTime
     loop = _loop_threads(timeline)
     start, label = _segments(timeline, steps, device, loop)
     end = np.append(start[1:], start[-1])
-    host = _by_phase(label, covered(steps.start, steps.end, start, end))
-    idle = host - _by_phase(label, _busy(timeline, steps, device, start, end))
+    host = sums(label, len(Phase), covered(steps.start, steps.end, start, end))
+    idle = host - sums(label, len(Phase), _busy(timeline, steps, device, start, end))
     on_device = _device_time(timeline, steps, device, loop, start, label)
     return tuple(
         PhaseTime(
@@ -59,12 +59,6 @@ def phases(timeline: Timeline, steps: StepSpans, device: int) -> tuple[PhaseTime
         for phase in _ORDER
         if host[phase] or on_device[phase]
     )
-
-
-def _by_phase(label: Ints, amount: Ints) -> Ints:
-    total = np.zeros(len(Phase), np.int64)
-    np.add.at(total, label, amount)
-    return total
 
 
 def _busy(timeline: Timeline, steps: StepSpans, device: int, start: Ints, end: Ints) -> Ints:
@@ -89,7 +83,7 @@ def _device_time(
     foreign = linked[~np.isin(timeline.host.thread[call], loop)]
     sent = timeline.names_where(_TO_DEVICE.search)[work.name[rows[foreign]]]
     found[foreign[sent & (work.kind[rows[foreign]] == WorkKind.MEMCPY)]] = Phase.TRANSFER
-    return _by_phase(found, covered(steps.start, steps.end, work.start[rows], work.end[rows]))
+    return sums(found, len(Phase), covered(steps.start, steps.end, work.start[rows], work.end[rows]))
 
 
 # Segments ---------------------------------------------------------------------------------------------------
@@ -168,23 +162,10 @@ def _spans(timeline: Timeline, loop: Ints) -> tuple[Ints, Ints]:
     label[(host.thread[rows] != main) & (label == Phase.FORWARD)] = Phase.BACKWARD
     is_mark = mark[rows]
     # A mark hides all below it, an operator the operators below it.
-    hidden = _below(timeline, rows, is_mark) | (~is_mark & _below(timeline, rows, ~is_mark))
+    hidden = below(timeline, rows, is_mark) | (~is_mark & below(timeline, rows, ~is_mark))
     inner = ~is_mark & (label == Phase.BACKWARD) & (host.thread[rows] == main)
     keep = ~hidden | inner  # autograd run by the calling thread, inside whatever called it
     return rows[keep], label[keep]
-
-
-def _below(timeline: Timeline, rows: Ints, cover: Bools) -> Bools:
-    """Which rows end within an earlier one of `cover` on their thread."""
-    if not len(rows):
-        return np.zeros(0, bool)
-    span = int(timeline.host.end.max()) + 1
-    offset = timeline.host.thread[rows].astype(np.int64) * span
-    end = timeline.host.end[rows] + offset
-    reach = np.maximum.accumulate(np.where(cover, end, -1))
-    found = np.zeros(len(rows), bool)
-    found[1:] = end[1:] <= reach[:-1]
-    return found
 
 
 def _transfers(timeline: Timeline, device: int, rows: Ints, label: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -50,18 +51,7 @@ def price(
     }
     found = prices(model, members, removals)
     each = tuple(
-        Price(
-            costs=tuple(group.costs),
-            alone=found.each[number].alone,
-            last=found.each[number].last,
-            least_alone=found.each[number].least_alone,
-            least_last=found.each[number].least_last,
-            blocked=found.each[number].blocked,
-            waits=found.each[number].waits,
-            kept=found.each[number].kept,
-            removal=removals[number],
-        )
-        for number, group in enumerate(groups)
+        Price(costs=tuple(group.costs), **asdict(found.each[number])) for number, group in enumerate(groups)
     )
     fit = found.fidelity
     return Prices(

@@ -82,10 +82,3 @@ def subtract(one: Spans, other: Spans) -> Spans:
     high = int(max(one.end[-1], other.end[-1])) + 1
     left, ones, _ = intersect(one, complement(other, low, high))
     return Spans(left.start, left.end, one.row[ones])
-
-
-def join(parts: list[Spans]) -> Spans:
-    """The spans of all parts, in no order."""
-    if not parts:
-        return EMPTY
-    return Spans(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

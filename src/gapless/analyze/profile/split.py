@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gapless.analyze.profile.steps import StepSpans, covered, is_communication
+from gapless.analyze.profile.steps import StepSpans, below, covered, is_communication
 from gapless.model.profile import Split
 from gapless.trace.names import LOADING
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, union
@@ -80,12 +80,7 @@ def _named(timeline: Timeline, pattern: re.Pattern[str]) -> Bools:
 def _outermost(timeline: Timeline, rows: Bools) -> Ints:
     """Those of these rows that no earlier one of their thread covers: as good for a union, and far fewer."""
     found = np.flatnonzero(rows)
-    if not len(found):
-        return found
-    span = int(timeline.host.end.max()) + 1
-    offset = timeline.host.thread[found].astype(np.int64) * span
-    reach = np.maximum.accumulate(timeline.host.end[found] + offset)
-    outer: Ints = found[np.append(True, timeline.host.end[found][1:] + offset[1:] > reach[:-1])]
+    outer: Ints = found[~below(timeline, found, np.ones(len(found), bool))]
     return outer
 
 

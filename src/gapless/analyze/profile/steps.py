@@ -106,6 +106,23 @@ def covered(start: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
     return until(high) - until(low)
 
 
+def below(timeline: Timeline, rows: Ints, cover: Bools) -> Bools:
+    """Which of these rows of `host` end within an earlier one of `cover` on their thread."""
+    if not len(rows):
+        return np.zeros(0, bool)
+    span = int(timeline.host.end.max()) + 1
+    end = timeline.host.end[rows] + timeline.host.thread[rows].astype(np.int64) * span
+    reach = np.maximum.accumulate(np.where(cover, end, -1))
+    return np.append(False, end[1:] <= reach[:-1])
+
+
+def sums(groups: Ints, count: int, amount: Ints) -> Ints:
+    """What each of `count` groups has in all, exactly: sums of `bincount` would be floats."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, groups, amount)
+    return total
+
+
 def find_steps(timeline: Timeline, device: int) -> StepSpans:
     """The steps, by the best mark the trace has.
 
