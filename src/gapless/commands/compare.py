@@ -14,7 +14,7 @@ from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
-from gapless.model import Profile
+from gapless.model import Profile, Session
 from gapless.model.comparison import Comparison, FindingChange, percents
 from gapless.model.wording import rate
 from gapless.prove.naming import is_target, script_words
@@ -196,33 +196,31 @@ def _kind(name: str) -> Kind:
 
 
 def _scripts(before: str, after: str, gpu: str | None) -> Comparison:
-    from gapless.analyze import report
-    from gapless.analyze.compare import compare_reports
     from gapless.capture.target import Target
     from gapless.prove.scripts import session_of
 
     words = script_words(before), script_words(after)
     for name, *arguments in words:
         Target(name, tuple(arguments)).check()
-    sides = [
-        (name, report(session_of(one, _STEPS, gpu), by_line=True))
-        for name, one in zip((before, after), words, strict=True)
-    ]
-    return compare_reports(sides[0], sides[1])
+    return _side_by_side((before, after), [session_of(one, _STEPS, gpu) for one in words])
 
 
 def _sessions(before: str, after: str) -> Comparison:
-    from gapless.analyze import report
-    from gapless.analyze.compare import compare_reports
     from gapless.model.session import load
 
     sessions = load(before), load(after)
-    sides = [(name, report(one, by_line=True)) for name, one in zip((before, after), sessions, strict=True)]
-    made = compare_reports(sides[0], sides[1])
+    made = _side_by_side((before, after), sessions)
     if not all(one.memory for one in sessions):
         return made
     memory = _memory_compare.compare(sessions[0].memory, sessions[1].memory, before, after)
     return msgspec.structs.replace(made, memory=memory)
+
+
+def _side_by_side(names: tuple[str, str], sessions: Sequence[Session]) -> Comparison:
+    from gapless.analyze.compare import compare_reports
+
+    before, after = ((name, report(one, by_line=True)) for name, one in zip(names, sessions, strict=True))
+    return compare_reports(before, after)
 
 
 def _subject(name: str, kind: Kind, quiet: bool) -> Subject:

@@ -268,7 +268,6 @@ def _of_session(path: str) -> float:
     """Nanoseconds of a step as estimated for the GPU."""
     if kind_of(path) != "session":
         raise UnreadableInput(f"{path} is no saved session: gapless check -o run.gapless.json train.py")
-    from gapless.analyze import report
     from gapless.model.session import load as load_session
 
     estimate = report(load_session(path)).estimate

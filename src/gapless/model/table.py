@@ -10,6 +10,7 @@ import msgspec
 from gapless.model.source import SourceLine
 
 Tone = Literal["", "good", "bad", "dim", "bold", "command"]
+Where = Literal["before", "after"]
 Cell = str | float | SourceLine | tuple[float, ...]
 """Text as it is shown, a share from 0 to 1 that is drawn as a bar, a line of code, or the heights of a curve
 as shares of its highest."""
@@ -31,6 +32,11 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     tone: Tone = ""
 
 
+def row(*cells: Cell, tone: Tone = "") -> Row:
+    """A row of these cells."""
+    return Row(cells, tone)
+
+
 class Table(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Rows under a title.
 
@@ -44,7 +50,7 @@ class Table(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     shown: int = -1
     rest: str = "more"
-    where: Literal["before", "after"] = "after"
+    where: Where = "after"
     notes: tuple[str, ...] = ()
 
 

@@ -27,6 +27,12 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c in "\n\r\t" else repr(c)[1:-1] for c in text)
 
 
+def cut(text: str, most: int) -> str:
+    """`text` as :func:`plain` gives it, of at most so many characters: names of kernels can be very long."""
+    told = plain(text)
+    return told if len(told) <= most else told[: most - 1] + "…"
+
+
 def level(one: Finding) -> Level:
     """``warning`` for what costs training steps, ``note`` for set-up, evaluation and what costs nothing."""
     often = one.frequency

@@ -77,5 +77,4 @@ def _row(one: Finding, report: Report, style: Style) -> str:
 
 
 def _text(value: str) -> str:
-    cut = brief.plain(value)
-    return escape(cut if len(cut) <= _LONG else cut[: _LONG - 1] + "…")
+    return escape(brief.cut(value, _LONG))

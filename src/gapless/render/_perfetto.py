@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from gapless.model import Finding, Profile, Report, Site
@@ -21,6 +22,7 @@ BOXES = 60_000
 _STEPS, _IDLE, _FINDINGS, _WAITS = 1, 2, 3, 10
 _LONG = 500
 
+_text = partial(brief.cut, most=_LONG)
 Json = dict[str, Any]
 Slice = tuple[int, int, int, int, int]
 """Start and end, nanoseconds since the first event; what, how many, and how much of it they take."""
@@ -98,11 +100,6 @@ def _slice(clock: _Clock, thread: int, name: str, start: int, end: int, args: Js
         "dur": _Number(max(end - start, 0)),
         "args": args,
     }
-
-
-def _text(value: str) -> str:
-    cut = brief.plain(value)
-    return cut if len(cut) <= _LONG else cut[: _LONG - 1] + "…"
 
 
 def _steps(profile: Profile, clock: _Clock) -> Iterator[Json]:

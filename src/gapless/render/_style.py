@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -71,3 +73,10 @@ _PLAIN = str.maketrans(
         "≈": "~",
     }
 )
+
+
+def highest(heights: Sequence[float], room: int) -> list[float]:
+    """`heights` in at most `room` columns: the highest of each stretch."""
+    room = min(room, len(heights))
+    cuts = [column * len(heights) // room for column in range(room + 1)] if room else []
+    return [max(heights[low:high]) for low, high in pairwise(cuts)]

@@ -9,6 +9,7 @@ from rich.text import Text
 from gapless.model import SourceLine, Table
 from gapless.model.table import Cell, Column, Row
 from gapless.render._canvas import Canvas
+from gapless.render._style import highest
 
 _GAP, _LEAST_NAME, _LEAST_DRAWN, _LEAST_TEXT = 2, 12, 8, 24
 _LONG_TITLE = 34
@@ -159,9 +160,4 @@ def _plain(canvas: Canvas, cell: Cell) -> str:
 def sparkline(heights: Sequence[float], room: int, unicode: bool = True) -> str:
     """`heights` (0 to 1) in `room` characters, the highest of each stretch."""
     levels = _LEVELS if unicode else _PLAIN_LEVELS
-    room = min(room, len(heights))
-    found = []
-    for column in range(room):
-        low, high = column * len(heights) // room, (column + 1) * len(heights) // room
-        found.append(levels[min(round(max(heights[low : max(high, low + 1)]) * 8), 8)])
-    return "".join(found)
+    return "".join(levels[min(round(one * 8), 8)] for one in highest(heights, room))

@@ -19,7 +19,7 @@ _ROWS = 50
 _UNFOLDABLE = 20
 """Findings with details."""
 _LONG = 2_000
-"""Characters of one text; names of kernels can be longer than all the rest."""
+"""Characters of one text."""
 _ENTITY = re.compile(r"[^\w\s.,;()=+/-]|_")
 """In HTML tags amid Markdown: everything that either language could heed."""
 _SPECIAL = re.compile(
@@ -47,7 +47,7 @@ def render(report: Report, style: Style) -> str:
 def text(value: str) -> str:
     """`value` as Markdown that shows just that; nobody is mentioned and nothing is linked."""
     # Every other piece stood between backticks: the remedies name code so.
-    pieces = re.split(r"`([^`]+)`", _short(value))
+    pieces = re.split(r"`([^`]+)`", brief.cut(value, _LONG))
     told = [code(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)]
     between = [piece or " " for piece in told[1:-1]]  # two spans side by side would make one
     return "".join([told[0], *between, *told[1:][-1:]])
@@ -55,7 +55,7 @@ def text(value: str) -> str:
 
 def code(value: str) -> str:
     """`value` as code that holds anything, in tables too."""
-    cut = _short(value).strip()
+    cut = brief.cut(value, _LONG).strip()
     if "|" in cut or "`" in cut:  # a table ends its cell there, or the span itself
         return f"<code>{_ENTITY.sub(lambda found: f'&#{ord(found.group())};', cut)}</code>"
     return f"`{cut}`" if cut else ""
@@ -63,15 +63,10 @@ def code(value: str) -> str:
 
 def _block(value: str) -> str:
     """A line of Python, in a fence that it cannot close."""
-    cut = _short(value)
+    cut = brief.cut(value, _LONG)
     longest = max(map(len, re.findall("`+", cut)), default=0)
     fence = "`" * max(longest + 1, 3)
     return f"{fence}python\n{cut}\n{fence}\n"
-
-
-def _short(value: str) -> str:
-    cut = brief.plain(value)
-    return cut if len(cut) <= _LONG else cut[: _LONG - 1] + "…"
 
 
 def _escaped(value: str) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import msgspec
-
 from gapless.analyze.tables.memory import owner
-from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, row, sided
+from gapless.analyze.tables.sides import SHOWN, TONES, became, measured, sided
 from gapless.model import Table
 from gapless.model.comparison import (
     Comparison,
@@ -21,7 +19,7 @@ from gapless.model.comparison import (
     scale,
 )
 from gapless.model.memory_comparison import MemoryComparison
-from gapless.model.table import Row, table
+from gapless.model.table import Row, row, table
 from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, in_column, number, part
 
 
@@ -47,7 +45,7 @@ def _peaks(made: MemoryComparison) -> Table:
         for name, field, unit in _PEAKS
         if getattr(before, field) or getattr(after, field)
     ]
-    return msgspec.structs.replace(sided("Memory", rows), where="before")
+    return sided("Memory", rows, where="before")
 
 
 _PEAKS: tuple[tuple[str, str, Unit], ...] = (
@@ -70,9 +68,10 @@ def _kinds(made: MemoryComparison) -> Table:
 
 def _owners(made: MemoryComparison) -> Table:
     rows = (
-        Row(
-            (*owner(one.owner), *(binary_size(held) if held else "-" for held in (one.before, one.after))),
-            "bad" if one.change > 0 else "good",
+        row(
+            *owner(one.owner),
+            *(binary_size(held) if held else "-" for held in (one.before, one.after)),
+            tone="bad" if one.change > 0 else "good",
         )
         for one in made.owners
     )
@@ -81,7 +80,7 @@ def _owners(made: MemoryComparison) -> Table:
 
 
 def _sides(made: Comparison) -> Table:
-    rows = (Row((name, _side(side))) for name, side in (("before", made.before), ("after", made.after)))
+    rows = (row(name, _side(side)) for name, side in (("before", made.before), ("after", made.after)))
     return table("", "<", rows, where="before")
 
 
@@ -101,7 +100,7 @@ def _times(made: Comparison) -> Table:
     unit = scale(max(made.length.before, made.length.after), least=1)
     rows = [measured(made.length, unit, made.per), *(measured(one, unit) for one in made.split)]
     title = f"Time {'per step' if made.per == 'step' else 'of the whole trace'}, {unit.name}"
-    return msgspec.structs.replace(sided(title, rows), where="before")
+    return sided(title, rows, where="before")
 
 
 def _idle(made: Comparison) -> Table:
@@ -110,7 +109,7 @@ def _idle(made: Comparison) -> Table:
     unit = scale(max(made.length.before, made.length.after), least=1)
     causes = [measured(one, unit, CAUSES.get(one.name, one.name)) for one in made.causes]
     rows = [measured(made.idle, unit, "idle"), *causes]
-    return msgspec.structs.replace(sided(f"GPU idle by cause, {unit.name}", rows), where="before")
+    return sided(f"GPU idle by cause, {unit.name}", rows, where="before")
 
 
 def _phases(made: Comparison) -> Table:
@@ -132,9 +131,9 @@ def _work(title: str, changes: Sequence[WorkChange]) -> Table:
             short(one.name) + (f" · {one.operator}" if one.operator else ""),
             unit(one.before) if one.before >= 0 else f"<{unit(one.at_most)}",
             unit(one.after) if one.after >= 0 else f"<{unit(one.at_most)}",
-            one.state,
             became(one.state, one.before, one.after),
             _calls(one),
+            tone=TONES[one.state],
         )
         for one in changed
     ]
@@ -171,7 +170,8 @@ def _line(one: LineChange) -> list[Row]:
         if max(before, after) > 0:
             was, now = (duration(value) if value >= 0 else "" for value in (before, after))
             name = one.line or one.was or one.place
-            found.append(Row((name, what, was, now, became(one.state, before, after)), TONES[one.state]))
+            told = became(one.state, before, after)
+            found.append(row(name, what, was, now, told, tone=TONES[one.state]))
     return found
 
 
@@ -190,7 +190,7 @@ def _finding(made: Comparison, one: FindingChange) -> Row:
     name = f"{found.code} {found.name}" + (" (backward)" if found.backward else "")
     where = found.line or found.place
     sides = (before if one.before is not None else "", after if one.after is not None else "")
-    return Row((name, one.state, where, *sides, *when), TONES[one.state])
+    return row(name, one.state, where, *sides, *when, tone=TONES[one.state])
 
 
 def _costs(made: Comparison, one: FindingChange) -> tuple[str, ...]:

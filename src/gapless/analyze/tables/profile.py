@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
-from gapless.model.table import Row, table
+from gapless.model.table import row, table
 from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
 
 _LEAST = 0.0005
@@ -30,9 +31,12 @@ def _split(profile: Profile, per: int) -> Table | None:
     parts = [(label, getattr(profile.split, name), name) for name, label in PARTS]
     longest = max(time for _, time, _ in parts) or 1
     rows = (
-        Row(
-            (label, f"{100 * time / total:.1f} %", duration(time / per), time / longest),
-            "good" if name == "kernel" else "",
+        row(
+            label,
+            f"{100 * time / total:.1f} %",
+            duration(time / per),
+            time / longest,
+            tone="good" if name == "kernel" else "",
         )
         for label, time, name in parts
         if time / total >= _LEAST
@@ -56,31 +60,19 @@ def _idle(profile: Profile) -> Iterator[str]:
 
 def _numbers(profile: Profile, per: int) -> Table | None:
     """How the device is used. Utilization is what nvidia-smi calls so, and said to be."""
-    rows: list[Row] = []
     launches, memory = profile.launches, profile.memory
-    if launches.count:
-        each = "" if profile.steps.source == "span" else " per step"
-        rows.append(Row((f"kernel launches{each}", three_digits(launches.count / per))))
-        rows.append(
-            Row(("launches the CPU is ahead of the GPU by, on average", three_digits(launches.depth)))
-        )
-    if memory.peak_allocated >= 0:
-        rows.append(Row(("memory allocated at the peak", size(memory.peak_allocated))))
-    if memory.peak_reserved >= 0:
-        rows.append(Row(("memory reserved at the peak", size(memory.peak_reserved))))
-    if profile.utilization >= 0:
-        rows.append(
-            Row(
-                (
-                    "share of the time with a kernel running (nvidia-smi's utilization)",
-                    percent(profile.utilization),
-                )
-            )
-        )
-    if profile.sm_efficiency >= 0:
-        rows.append(Row(("est. SM efficiency: multiprocessors with work", percent(profile.sm_efficiency))))
-    if profile.occupancy >= 0:
-        rows.append(Row(("est. occupancy: of the threads they could hold", percent(profile.occupancy / 100))))
+    each = "" if profile.steps.source == "span" else " per step"
+    ahead = launches.depth if launches.count else -1.0
+    numbers: tuple[tuple[float, str, Callable[[Any], str]], ...] = (
+        (launches.count / per or -1.0, f"kernel launches{each}", three_digits),
+        (ahead, "launches the CPU is ahead of the GPU by, on average", three_digits),
+        (memory.peak_allocated, "memory allocated at the peak", size),
+        (memory.peak_reserved, "memory reserved at the peak", size),
+        (profile.utilization, "share of the time with a kernel running (nvidia-smi's utilization)", percent),
+        (profile.sm_efficiency, "est. SM efficiency: multiprocessors with work", percent),
+        (profile.occupancy / 100, "est. occupancy: of the threads they could hold", percent),
+    )
+    rows = (row(name, told(number)) for number, name, told in numbers if number >= 0)
     return table("How the GPU is used", "value", rows, shown=0)
 
 
@@ -90,31 +82,23 @@ def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
     many = len(ranks) > _MANY_RANKS
     order = sorted(ranks, key=lambda one: (-one.late, -one.step)) if many else list(ranks)
     rows = [
-        Row(
-            (
-                SourceLine(one.path, 0) if one.rank < 0 else str(one.rank),
-                duration(one.step),
-                percent(one.idle / one.step) if one.step else "",
-                percent(one.communication / one.step) if one.step else "",
-                duration(one.late) if one.late >= 0 else "?",
-            )
+        row(
+            SourceLine(one.path, 0) if one.rank < 0 else str(one.rank),
+            duration(one.step),
+            percent(one.idle / one.step) if one.step else "",
+            percent(one.communication / one.step) if one.step else "",
+            duration(one.late) if one.late >= 0 else "?",
         )
         for one in order
     ]
     shown = _MANY_RANKS // 2 if many else -1
-    return table(
-        "Rank",
-        "step | idle | communicates | arrives late",
-        rows,
-        shown=shown,
-        rest="ranks that arrive earlier",
-        where="before",
-    )
+    columns, rest = "step | idle | communicates | arrives late", "ranks that arrive earlier"
+    return table("Rank", columns, rows, shown=shown, rest=rest, where="before")
 
 
 def _phases(profile: Profile, per: int) -> Table | None:
     rows = [
-        Row((one.name, duration(one.host / per), duration(one.device / per), duration(one.idle / per)))
+        row(one.name, duration(one.host / per), duration(one.device / per), duration(one.idle / per))
         for one in profile.phases
     ]
     return table("Phase", "CPU | GPU | GPU idle", rows, shown=0)
@@ -122,12 +106,10 @@ def _phases(profile: Profile, per: int) -> Table | None:
 
 def _kernels(profile: Profile, per: int) -> Table | None:
     rows = [
-        Row(
-            (
-                one.name + (f" ({one.operator})" if one.operator else ""),
-                duration(one.total / per),
-                three_digits(one.calls / per),
-            )
+        row(
+            one.name + (f" ({one.operator})" if one.operator else ""),
+            duration(one.total / per),
+            three_digits(one.calls / per),
         )
         for one in profile.kernels
     ]
@@ -139,7 +121,7 @@ _ROWS = 30
 
 def _lines(profile: Profile, per: int) -> Table | None:
     rows = [
-        Row((one.site.line, one.site.operator, duration(one.total / per), three_digits(one.kernels / per)))
+        row(one.site.line, one.site.operator, duration(one.total / per), three_digits(one.kernels / per))
         for one in profile.lines
         if one.site.line is not None
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gapless.model import Table
 from gapless.model.comparison import Measure, Scale, State, percents, scale
-from gapless.model.table import Cell, Row, Tone, table
+from gapless.model.table import Row, Tone, Where, table
 from gapless.model.wording import binary_size, number
 
 COLUMNS = "before | after | change"
@@ -15,10 +15,10 @@ SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
 
 
-def sided(title: str, rows: Sequence[Row], shown: int = -1, more: str = "") -> Table:
+def sided(title: str, rows: Sequence[Row], shown: int = -1, more: str = "", where: Where = "after") -> Table:
     """A table of two sides; with a further column `more`."""
     columns = f"{COLUMNS} | {more}" if more else COLUMNS
-    return table(title, columns, rows, shown=shown, rest="changed by less")
+    return table(title, columns, rows, shown=shown, rest="changed by less", where=where)
 
 
 def measured(one: Measure, unit: Scale | None = None, name: str = "", judged: bool = True) -> Row:
@@ -68,8 +68,3 @@ def became(state: State, before: float, after: float) -> str:
     if state in ("gone", "new") or before <= 0 or after < 0:
         return state
     return signed(100 * (after - before) / before)
-
-
-def row(name: Cell, before: str, after: str, state: State, told: str, *more: str) -> Row:
-    """A row whose colour is what became of it."""
-    return Row((name, before, after, told, *more), TONES[state])

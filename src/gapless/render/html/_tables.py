@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from gapless.model import SourceLine, Table
 from gapless.model.table import Cell, Column, Row
+from gapless.render._style import highest
 from gapless.render.html._clean import Clean
 
 _WIDTH, _HEIGHT = 120, 22
@@ -68,12 +69,8 @@ def _cell(cell: Cell, column: Column, clean: Clean, links: Links) -> dict[str, A
 
 def _points(heights: Sequence[float]) -> str:
     """The corners of the area below a curve; of more than there are pixels, the highest of each stretch."""
-    room = min(_WIDTH, len(heights))
-    tops = [
-        max(heights[column * len(heights) // room : max((column + 1) * len(heights) // room, column + 1)])
-        for column in range(room)
-    ]
-    across = _WIDTH / max(room - 1, 1)
+    tops = highest(heights, _WIDTH)
+    across = _WIDTH / max(len(tops) - 1, 1)
     corners = [
         f"{at * across:.1f},{_HEIGHT * (1 - min(max(top, 0.0), 1.0)):.1f}" for at, top in enumerate(tops)
     ]
