@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gapless.model import Finding, Report, SourceLine, Table, Verdict
-from gapless.model.table import Cell, Row, table
+from gapless.model import Finding, Profile, Report, SourceLine, Table, Verdict
+from gapless.model.table import Cell, row, table
 from gapless.model.verdict import Level
 from gapless.model.wording import count, duration, in_column, percent
 
@@ -114,38 +114,33 @@ def _verdict(ranked: Sequence[Shared], reports: Sequence[Report]) -> Verdict:
 def _findings(ranked: Sequence[Shared], reports: Sequence[Report]) -> Table:
     """Finding × runs × GPU time lost; a column only where a run has such a number."""
     total = _total(reports)
-    saved, syncs = any(one.saved for one in ranked), any(one.syncs for one in ranked)
-    columns = ["runs"]
-    columns += ["GPU idle", "of all steps", "~"] if total else []
-    columns += ["one saves per step, up to"] if saved else []
-    columns += ["syncs per step, up to"] if syncs else []
     longest = max((one.idle for one in ranked), default=0) or 1
-    rows = []
-    for one in ranked:
-        cells: list[Cell] = [f"{one.code} {one.name}", f"{len(one.runs)} of {len(reports)}"]
-        if total:
-            told = (duration(one.idle), percent(one.idle / total)) if one.idle else ("", "")
-            cells += [*told, one.idle / longest]
-        cells += [duration(one.saved) if one.saved else ""] if saved else []
-        cells += [in_column(one.syncs) if one.syncs else ""] if syncs else []
-        rows.append(Row((*cells, SourceLine(reports[one.most].file, 0))))
-    return table("Finding", " | ".join([*columns, "<most in"]), rows, shown=SHOWN, where="before")
+    columns: dict[str, Callable[[Shared], Cell]] = {"runs": lambda one: f"{len(one.runs)} of {len(reports)}"}
+    if total:
+        columns["GPU idle"] = lambda one: duration(one.idle) if one.idle else ""
+        columns["of all steps"] = lambda one: percent(one.idle / total) if one.idle else ""
+        columns["~"] = lambda one: one.idle / longest
+    if any(one.saved for one in ranked):
+        columns["one saves per step, up to"] = lambda one: duration(one.saved) if one.saved else ""
+    if any(one.syncs for one in ranked):
+        columns["syncs per step, up to"] = lambda one: in_column(one.syncs) if one.syncs else ""
+    columns["<most in"] = lambda one: SourceLine(reports[one.most].file, 0)
+    rows = (row(f"{one.code} {one.name}", *(cell(one) for cell in columns.values())) for one in ranked)
+    return table("Finding", " | ".join(columns), rows, shown=SHOWN, where="before")
 
 
 def _runs(reports: Sequence[Report]) -> Table:
     """One row for each run, in their order."""
-    profiled = any(one.profile is not None for one in reports)
-    checked = any(one.profile is None and one.steps.seen for one in reports)
-    columns = ["step", "GPU idle"] if profiled else []
-    columns += ["syncs per step"] if checked else []
-    rows = []
-    for one in reports:
-        cells: list[Cell] = [SourceLine(one.file, 0)]
-        steps = one.profile.steps if one.profile is not None else None
-        if profiled:
-            known = one.profile is not None and steps is not None and steps.total > 0
-            cells += [duration(steps.mean), percent(one.profile.idle / steps.total)] if known else ["", ""]  # type: ignore[union-attr]
-        if checked:
-            cells.append(in_column(one.steps.waits_per_step) if one.steps.seen else "")
-        rows.append(Row((*cells, str(len(one.findings)))))
-    return table("Run", " | ".join([*columns, "findings"]), rows, shown=SHOWN, where="before")
+
+    def of_profile(told: Callable[[Profile], str]) -> Callable[[Report], Cell]:
+        return lambda one: told(one.profile) if one.profile is not None and one.profile.steps.total else ""
+
+    columns: dict[str, Callable[[Report], Cell]] = {}
+    if any(one.profile is not None for one in reports):
+        columns["step"] = of_profile(lambda profile: duration(profile.steps.mean))
+        columns["GPU idle"] = of_profile(lambda profile: percent(profile.idle / profile.steps.total))
+    if any(one.profile is None and one.steps.seen for one in reports):
+        columns["syncs per step"] = lambda one: in_column(one.steps.waits_per_step) if one.steps.seen else ""
+    columns["findings"] = lambda one: str(len(one.findings))
+    rows = (row(SourceLine(one.file, 0), *(cell(one) for cell in columns.values())) for one in reports)
+    return table("Run", " | ".join(columns), rows, shown=SHOWN, where="before")

@@ -75,8 +75,8 @@ def join(times: Timeline, stacks: Timeline) -> Joined:
             if partner < 0:
                 continue
             found += len(pairs[0])
-            scale = _scale(times, stacks, own.rows[pairs[0]], theirs[partner].rows[pairs[1]])
-            scale = _bounded(scale, here[at], there[partner])
+            rows = own.rows[pairs[0]], theirs[partner].rows[pairs[1]]
+            scale = _scale(times, stacks, rows, here[at], there[partner])
             moved.append(_moved(stacks, frames, there[partner], scale, thread))
     coverage = found / asked if asked else 0.0
     return Joined(_with_frames(times, stacks, moved), coverage)
@@ -157,26 +157,15 @@ def _alike(one: Ints, other: Ints) -> tuple[Ints, Ints]:
 # How frames are moved --------------------------------------------------------------------------------------
 
 
-def _scale(times: Timeline, stacks: Timeline, here: Ints, there: Ints) -> _Scale:
-    return _made(
-        (stacks.host.start[there], times.host.start[here]), (stacks.host.end[there], times.host.end[here])
-    )
-
-
-def _bounded(scale: _Scale, here: _Step, there: _Step) -> _Scale:
-    """With the step's own bounds, which all that lies in it is kept between."""
-    starts, ends = (
-        (there_, np.clip(here_, here.start, here.end)) for there_, here_ in (scale.starts, scale.ends)
-    )
-    return _made(
-        (np.append(starts[0], there.start), np.append(starts[1], here.start)),
-        (np.append(ends[0], there.end), np.append(ends[1], here.end)),
-    )
-
-
-def _made(starts: tuple[Ints, Ints], ends: tuple[Ints, Ints]) -> _Scale:
-    both = (np.append(starts[0], ends[0]), np.append(starts[1], ends[1]))
-    return _Scale(*(_ordered(*pair) for pair in (starts, ends, both)))
+def _scale(times: Timeline, stacks: Timeline, rows: tuple[Ints, Ints], mine: _Step, theirs: _Step) -> _Scale:
+    """Moments of both: of the operators at `rows`, and the bounds of the step, between which all is kept."""
+    pairs = []
+    for column in ("start", "end"):
+        here, there = getattr(times.host, column)[rows[0]], getattr(stacks.host, column)[rows[1]]
+        here = np.append(np.clip(here, mine.start, mine.end), getattr(mine, column))
+        pairs.append((np.append(there, getattr(theirs, column)), here))
+    both = [np.concatenate(one) for one in zip(*pairs, strict=True)]
+    return _Scale(*(_ordered(there, here) for there, here in (*pairs, both)))
 
 
 def _ordered(there: Ints, here: Ints) -> tuple[Ints, Ints]:

@@ -69,7 +69,7 @@ def training_loops(
     for frames in _common_frames(stacks):
         file = frames[0].file
         if file not in sources:
-            sources[file] = _parse(file, frames[0], read)
+            sources[file] = _as_run(frames[0], read)
         tree = sources[file]
         if tree is None:
             continue
@@ -79,13 +79,30 @@ def training_loops(
     return tuple(found)
 
 
-@lru_cache(8)
 def tree_of(file: str, read: ReadSource = read_source) -> ast.Module | None:
     """The syntax tree of `file`; None where it cannot be read."""
     try:
-        return ast.parse(read(file))
+        return parsed(read(file))
     except (OSError, SyntaxError, ValueError):
         return None
+
+
+@lru_cache(8)
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree of `text`; None where it is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _as_run(frame: SourceLine, read: ReadSource) -> ast.Module | None:
+    """The syntax tree of the frame's file; None where it cannot be read or is no longer what was run."""
+    tree = tree_of(frame.file, read)
+    lines = read(frame.file).splitlines() if tree is not None else []
+    if frame.code and (frame.line > len(lines) or lines[frame.line - 1].strip() != frame.code):
+        return None
+    return tree
 
 
 def body_of(loop: Loop, read: ReadSource = read_source) -> list[ast.stmt]:
@@ -111,19 +128,16 @@ def in_a_loop(stack: Stack, read: ReadSource = read_source) -> bool | None:
     found: set[bool | None] = set()
     for frame in stack:
         if frame.is_user:
-            found.add(_is_repeated(frame.file, frame.line, frame.code, read))
+            found.add(_is_repeated(frame, read))
             if frame.function == "<module>":
                 break
     return True if True in found else None if None in found or not found else False
 
 
 @lru_cache(4096)
-def _is_repeated(file: str, line: int, code: str, read: ReadSource) -> bool | None:
-    tree = tree_of(file, read)
-    lines = read(file).splitlines() if tree is not None else []
-    if tree is None or line > len(lines) or lines[line - 1].strip() != code:
-        return None
-    return _repeats(tree, line)
+def _is_repeated(frame: SourceLine, read: ReadSource) -> bool | None:
+    tree = _as_run(frame, read) if frame.code else None
+    return None if tree is None else _repeats(tree, frame.line)
 
 
 def _repeats(tree: ast.Module, line: int) -> bool:
@@ -152,18 +166,6 @@ def _common_frames(stacks: Sequence[Stack]) -> Iterator[tuple[SourceLine, ...]]:
         if len({frame.line for frame in frames}) > 1:
             break  # the calls part here: what is below are different frames
     return reversed(common)
-
-
-def _parse(file: str, frame: SourceLine, read: ReadSource) -> ast.Module | None:
-    """The syntax tree of `file`; None where it cannot be read or is no longer what was run."""
-    try:
-        text = read(file)
-        lines = text.splitlines()
-        if frame.code and (frame.line > len(lines) or lines[frame.line - 1].strip() != frame.code):
-            return None
-        return ast.parse(text)
-    except (OSError, SyntaxError, ValueError):
-        return None
 
 
 def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loop]:

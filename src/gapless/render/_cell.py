@@ -57,9 +57,8 @@ def _row(one: Finding, report: Report, style: Style) -> str:
     weight = "font-weight:bold" if brief.level(one) == "warning" else "opacity:.7"
     place = brief.where(one, style)
     code = f"<br><code>{_text(one.line.code)}</code>" if one.line and one.line.code else ""
-    called = [words.caller(each, style.path) for each in one.callers] if len(one.callers) > 1 else []
     rows = [
-        ("called", "; ".join(called)),
+        ("called", "; ".join(words.callers(one, style.path))),
         ("waits", brief.waits(one)),
         ("seen", "; ".join(one.evidence)),
         ("instead", one.remedy),

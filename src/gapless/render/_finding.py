@@ -9,6 +9,7 @@ from rich.text import Text
 from gapless.model import Finding, Report, Site, SourceLine
 from gapless.model.finding import Spot
 from gapless.model.wording import count
+from gapless.render import _brief as brief
 from gapless.render import _words as words
 from gapless.render._canvas import Canvas
 from gapless.rules._places import deciding_frame, short_path
@@ -59,18 +60,12 @@ def _place(canvas: Canvas, one: Finding, spot: Finding | Spot) -> None:
 def _details(
     canvas: Canvas, one: Finding, advised: Finding, report: Report
 ) -> Iterator[tuple[str, list[Text]]]:
-    if len(one.callers) > 1:
-        yield "called", [Text(words.caller(each, canvas.style.path)) for each in one.callers]
-    frames = list(_frames(canvas, one))
-    if frames:
-        yield "through", frames
-    if one.evidence:
-        yield "seen", [Text(text) for text in one.evidence]
-    saving = words.saving(one, report)
-    if saving:
-        yield "saves", [Text(text) for text in saving]
-    if one.operators and any(site.mechanism != "none" for site in one.sites):
-        yield "waits", [Text(words.operators(one))]
+    """Labels and what stands beside each, nothing where there is nothing to say."""
+    yield "called", [Text(text) for text in words.callers(one, canvas.style.path)]
+    yield "through", list(_frames(canvas, one))
+    yield "seen", [Text(text) for text in one.evidence]
+    yield "saves", [Text(text) for text in words.saving(one, report)]
+    yield "waits", [Text(text) for text in (brief.waits(one),) if text]
     if advised is one:
         yield "instead", [Text(one.remedy, style="green")]
     else:

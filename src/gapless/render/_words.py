@@ -143,6 +143,11 @@ def operators(finding: Finding) -> str:
     return text
 
 
+def callers(one: Finding, path: Naming) -> list[str]:
+    """The ways on which it is reached, where there are several."""
+    return [caller(each, path) for each in one.callers] if len(one.callers) > 1 else []
+
+
 def caller(one: Caller, path: Naming) -> str:
     """``4× from train.py:51 main, train.py:80``: innermost call first."""
     chain = ", ".join(

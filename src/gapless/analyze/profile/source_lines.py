@@ -13,6 +13,7 @@ from functools import cache
 
 import msgspec
 
+from gapless.analyze.loop import parsed
 from gapless.model import Cost, Profile, Site, SourceLine, Stack
 from gapless.model.profile import LineTime
 
@@ -93,25 +94,16 @@ def _function(frame: SourceLine, text: str) -> ast.FunctionDef | ast.AsyncFuncti
     that ran then: that of the step's end.
     """
     if frame.function == "<module>":
-        return _module(text) if frame.line <= len(text.splitlines()) else None
+        return parsed(text) if frame.line <= len(text.splitlines()) else None
     named = [node for node in _functions(text) if node.name == frame.function]
     begun = [node for node in named if _begins(node) == frame.line]
     inside = [node for node in named if node.lineno < frame.line <= (node.end_lineno or 0)]
     return next(iter([*begun, *reversed(inside)]), None)
 
 
-def _module(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text) if text else None
-    except (SyntaxError, ValueError):
-        return None
-
-
 def _functions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The functions of a file, outer ones first."""
-    tree = _module(text)
-    if tree is None:
-        return []
+    tree = parsed(text) or ast.Module([], [])
     found = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return sorted(found, key=lambda node: node.lineno)
 

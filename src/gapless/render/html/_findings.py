@@ -153,20 +153,16 @@ def _decides(one: Finding, clean: Clean) -> dict[str, Any] | None:
 
 def _rows(one: Finding, clean: Clean, more: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Labels and what stands behind them; `more` is what is to be said of its price."""
-    if len(one.callers) > 1:
-        yield "called", [words.caller(each, clean.path) for each in one.callers]
-    if len(one.spots) > 1:
-        yield "lines", [_spot(spot, clean) for spot in one.spots[:_SPOTS]]
-    seen = list(one.evidence)
-    if one.loss is None and one.frequency.total:
-        seen.append(f"{count(one.frequency.total, 'sync')} in the whole run")
-    if seen:
-        yield "seen", seen
-    if more:
-        yield "saves", more
-    told = brief.waits(one)
-    if told:
-        yield "waits", [told]
+    total = one.frequency.total if one.loss is None else 0
+    in_all = [f"{count(total, 'sync')} in the whole run"] if total else []
+    rows = (
+        ("called", words.callers(one, clean.path)),
+        ("lines", [_spot(spot, clean) for spot in one.spots[:_SPOTS]] if len(one.spots) > 1 else []),
+        ("seen", [*one.evidence, *in_all]),
+        ("saves", more),
+        ("waits", [text for text in (brief.waits(one),) if text]),
+    )
+    yield from ((label, told) for label, told in rows if told)
 
 
 def _spot(spot: Spot, clean: Clean) -> str:
