@@ -19,7 +19,7 @@ from gapless.torch_internals import VERSION
 aten = torch.ops.aten
 DOCS = Path(__file__).parents[2] / "docs" / "waits.md"
 HEADER = "\t".join(COLUMNS)
-GOOD = "op\taten::nonzero\ton-device\t1\tsize\ta reason\ta/file.cpp: function"
+GOOD = "op\taten::nonzero\ton-device\t1\tsize\ta reason\ta/file.cpp: function\t3 calls"
 
 NOT_IN_EVERY_TORCH: frozenset[str] = frozenset()
 """Operators of the table that some supported version of torch lacks."""
@@ -369,7 +369,7 @@ def test_nodes_of_the_table_are_what_autograd_makes() -> None:
         ("", "waits.tsv: no header row"),
         ("# only\n\n", "waits.tsv: no header row"),
         (GOOD, "waits.tsv:1: the first row must be the columns scope, name"),
-        (f"{HEADER}\nop\taten::nonzero", "waits.tsv:2: 2 columns where 7 are expected"),
+        (f"{HEADER}\nop\taten::nonzero", "waits.tsv:2: 2 columns where 8 are expected"),
         (f"{HEADER}\n# c\n{GOOD.replace('on-device', '')}", "waits.tsv:3: when is empty"),
         (f"{HEADER}\n{GOOD.replace('a reason', ' a reason')}", "waits.tsv:2: reason is empty or has spaces"),
         (
@@ -395,7 +395,9 @@ def test_malformed_rows_are_named(text: str, message: str) -> None:
 
 def test_a_good_row_is_read() -> None:
     only = parse(f"# a comment\n{HEADER}\n\n{GOOD}\n").rows
-    assert only == (Row("op", "aten::nonzero", "on-device", 1, "size", "a reason", "a/file.cpp: function"),)
+    assert only == (
+        Row("op", "aten::nonzero", "on-device", 1, "size", "a reason", "a/file.cpp: function", "3 calls"),
+    )
 
 
 def test_reading_the_table_needs_no_torch() -> None:

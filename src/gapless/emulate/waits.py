@@ -15,7 +15,7 @@ import msgspec
 from gapless.model.event import Mechanism
 
 Scope = Literal["op", "call", "node"]
-COLUMNS = ("scope", "name", "when", "waits", "mechanism", "reason", "source")
+COLUMNS = ("scope", "name", "when", "waits", "mechanism", "reason", "source", "evidence")
 PATH = Path(__file__).with_name("waits.tsv")
 
 
@@ -26,6 +26,8 @@ class Row(msgspec.Struct, frozen=True):
     Python callable by its dotted path, ``node`` an autograd node by its class name. `when` names a
     predicate. `waits` is the number of waits each time the predicate holds. Inside a call that has rows only
     its rows count: what its CPU path reads says nothing about CUDA, and 0 says that CUDA does not wait.
+    `evidence` says in how many calls of real GPUs' profiles the row was seen; ``source`` that none has it,
+    so that the row rests on what `source` says.
     """
 
     scope: Scope
@@ -35,6 +37,7 @@ class Row(msgspec.Struct, frozen=True):
     mechanism: Mechanism
     reason: str
     source: str
+    evidence: str = "source"
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -104,7 +107,7 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
     empty = [column for column, cell in zip(COLUMNS, cells, strict=True) if not cell or cell != cell.strip()]
     if empty:
         raise ValueError(f"{where}: {empty[0]} is empty or has spaces around it")
-    scope, name, when, waits, mechanism, reason, source = cells
+    scope, name, when, waits, mechanism, reason, source, evidence = cells
     if scope not in get_args(Scope):
         raise ValueError(f"{where}: scope {scope!r} is none of {', '.join(get_args(Scope))}")
     if scope == "op" and not name.startswith("aten::"):
@@ -124,6 +127,7 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
             "mechanism": mechanism,
             "reason": reason,
             "source": source,
+            "evidence": evidence,
         },
         Row,
     )

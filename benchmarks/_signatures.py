@@ -1,0 +1,438 @@
+"""Signatures of operators, counted in profiles of real GPUs, called again on the emulated device.
+
+A signature is an outermost ATen operator with the sizes, types and plain arguments that a profile recorded;
+how often it was called, in how many of those calls the CPU waited, and in how many there was a copy between
+host and device. Where its tensors were a profile does not say: a signature is called with each placement in
+turn, and those count whose copies are the ones that the profile has.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from gapless.emulate.call import Call
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.operators import OperatorMode
+from gapless.emulate.waits import Row, table
+from gapless.torch_internals import schemas_of_operator
+
+Tensor = torch.Tensor
+FILE = Path(__file__).with_name("evidence") / "signatures.tsv"
+COLUMNS = (
+    "op", "dims", "types", "concrete", "calls", "calls_that_waited", "waits", "with_h2d_copy",
+    "with_d2h_copy", "profiles", "gpus",
+)  # fmt: skip
+DTYPES = {
+    "float": torch.float32, "double": torch.float64, "c10::Half": torch.float16,
+    "c10::BFloat16": torch.bfloat16, "long int": torch.int64, "long": torch.int64, "int": torch.int32,
+    "short int": torch.int16, "short": torch.int16, "signed char": torch.int8, "unsigned char": torch.uint8,
+    "bool": torch.bool, "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128,
+    "c10::Float8_e4m3fn": torch.float8_e4m3fn, "c10::Float8_e5m2": torch.float8_e5m2,
+}  # fmt: skip
+LISTS = ("TensorList", "GenericList")
+KINDS = {"float": float, "double": float, "Double": float, "Int": int, "Bool": bool}
+SMALL = 48
+"""Sizes above this are made smaller, all alike, wherever the operator then still takes them."""
+LARGEST = 1 << 25
+"""Numbers in all tensors together above which nothing is called."""
+OF_THEIR_SIZE = re.compile(r"aten::(to|_to_copy|copy_|item|_local_scalar_dense|pin_memory|cuda|cpu)")
+"""Operators that copy: there the size counts."""
+
+
+class Counts(NamedTuple):
+    """What profiles saw of a signature."""
+
+    calls: int
+    calls_that_waited: int
+    waits: int
+    with_h2d_copy: int
+    with_d2h_copy: int
+    profiles: int
+
+    def __add__(self, other: Any) -> Counts:
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An operator with what a profile recorded of its arguments; None where nothing was."""
+
+    op: str
+    dims: str
+    types: str
+    concrete: str
+    counts: Counts
+    gpus: str
+
+    @property
+    def arguments(self) -> list[tuple[Any, str, str | None]] | None:
+        """``(sizes, type, value as text)`` of each argument; None where a profile has not recorded them."""
+        dims, types, concrete = (json.loads(one) for one in (self.dims, self.types, self.concrete))
+        if not types or len(dims) != len(types):
+            return None
+        values = concrete if concrete and len(concrete) == len(types) else [None] * len(types)
+        return list(zip(dims, types, values, strict=True))
+
+
+class Seen(NamedTuple):
+    """What the emulated device says of one call: waits, whether there are copies to and from the host, and
+    the rows of the table of waits that it met."""
+
+    waits: int
+    h2d: bool
+    d2h: bool
+    rows: frozenset[Row]
+
+
+def read(file: Path) -> Iterator[Signature]:
+    """The signatures of a file with these `COLUMNS`, separated by tabs."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
+            counts = Counts(*(int(row[name]) for name in COLUMNS[4:10]))
+            yield Signature(row["op"], row["dims"], row["types"], row["concrete"], counts, row["gpus"])
+
+
+def write(file: Path, signatures: Sequence[Signature]) -> None:
+    """Write `signatures` to `file`, as `read` takes them."""
+    lines = ["\t".join(COLUMNS)]
+    for one in signatures:
+        words = [one.op, one.dims, one.types, one.concrete, *map(str, one.counts), one.gpus]
+        lines.append("\t".join(words))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# -- fewer signatures that say the same --------------------------------------------------------------------
+
+
+def condensed(signatures: Sequence[Signature]) -> list[Signature]:
+    """Signatures that differ in sizes alone, and in which the CPU waited alike, are one: its smallest."""
+    kinds: dict[Any, list[Signature]] = {}
+    for one in signatures:
+        kinds.setdefault(_kind(one), []).append(one)
+    return [_joined(alike) for _, alike in sorted(kinds.items(), key=lambda item: repr(item[0]))]
+
+
+def _kind(one: Signature) -> Any:
+    counts = one.counts
+    seen = tuple(_share(part, counts.calls) for part in (counts[1], counts[3], counts[4]))
+    arguments = one.arguments
+    if arguments is None:
+        return one.op, one.dims if counts.calls_that_waited else "", "", seen
+    parts = tuple((_sizes(dims, kind), kind, _value(value)) for dims, kind, value in arguments)
+    return one.op, parts, one.concrete == "null", seen, counts.waits // max(counts.calls_that_waited, 1)
+
+
+def _share(part: int, whole: int) -> str:
+    return "none" if not part else "all" if part == whole else "some"
+
+
+def _sizes(dims: Any, kind: str) -> Any:
+    if dims and isinstance(dims[0], list):
+        return min(len(dims), 3), len(dims[0])
+    numbers = math.prod(dims)
+    size = next((step for step in (0, 1, 1 << 10, 1 << 14, 1 << 18) if numbers <= step), -1)
+    return len(dims), size, tuple(one if one < 2 else "n" for one in dims)
+
+
+def _value(value: str | None) -> str | None:
+    """Small whole numbers stay: they are types, dimensions and flags."""
+    if value is None or re.fullmatch(r"-?\d|1\d|True|False|", value):
+        return value
+    return re.sub(r"-?\d[\d.e+-]*", "n", value)
+
+
+def _joined(alike: list[Signature]) -> Signature:
+    smallest = min(alike, key=lambda one: (_numbers(json.loads(one.dims)), one.dims, one.concrete))
+    counts = alike[0].counts
+    for one in alike[1:]:
+        counts += one.counts
+    gpus = sorted({name for one in alike for name in one.gpus.split("; ") if name != "?"})
+    return Signature(
+        smallest.op, smallest.dims, smallest.types, smallest.concrete, counts, "; ".join(gpus) or "?"
+    )
+
+
+def _numbers(dims: Any) -> int:
+    if not dims:
+        return 0
+    return sum(map(_numbers, dims)) if isinstance(dims[0], list) or dims[0] == [] else math.prod(dims)
+
+
+# -- arguments like those ----------------------------------------------------------------------------------
+
+
+class Unknown(Exception):
+    """A signature that cannot be called again, and why."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way in which a signature may have been called: what is said of its arguments, and what makes them."""
+
+    words: str
+    function: Callable[..., Any]
+    arguments: Callable[[], list[Any]]
+
+
+def smaller(one: Signature) -> Signature | None:
+    """The same signature of small tensors; None where the size counts, or is small already."""
+    if OF_THEIR_SIZE.fullmatch(one.op):
+        return None
+
+    def shrunk(text: re.Match[str]) -> str:
+        number = int(text[0])
+        return text[0] if number <= SMALL else str(SMALL // 2 + number % (SMALL // 2))
+
+    dims = re.sub(r"\d+", shrunk, one.dims)
+    return None if dims == one.dims else replace(one, dims=dims)
+
+
+def ways(one: Signature) -> Iterator[Way]:
+    """Each way in which the signature may have been called. Without a wait or a copy all was on the device.
+
+    Raises:
+        Unknown: no operator of this torch takes such arguments, or none were recorded.
+    """
+    arguments = one.arguments
+    if arguments is None:
+        raise Unknown("no arguments were recorded")
+    if _numbers(json.loads(one.dims)) > LARGEST:
+        raise Unknown("too large to be called without need")
+    overloads = list(_overloads(one.op, arguments))
+    if not overloads:
+        raise Unknown("no overload of this torch takes such arguments")
+    first, second, *_ = [dims for dims, kind, _ in arguments if kind in DTYPES] + [[], []]
+    plainly = not (one.counts.waits or one.counts.with_h2d_copy or one.counts.with_d2h_copy)
+    for function, expected in overloads:
+        for pinned in (False, True):
+            for choice in _choices(arguments, expected, Host(pinned, first, second)):
+                words = ", ".join(word for word, _ in choice if word)
+                if pinned and "on the host" not in words:
+                    continue
+                makes = [make for _, make in choice]
+                yield Way(words, function, lambda makes=makes: [make() for make in makes])
+                if plainly:
+                    break
+
+
+@dataclass(frozen=True)
+class Host:
+    """What is made on the host, and the sizes of the tensor that indices are for, and of what they put."""
+
+    pinned: bool
+    indexed: list[int]
+    put_there: list[int]
+
+    def put(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory() if self.pinned else tensor
+
+    def mask(self, dimensions: int) -> Tensor:
+        """Over the first dimensions; as many are true as rows are put there, all where nothing is."""
+        mask = torch.zeros(self.indexed[:dimensions], dtype=torch.bool)
+        mask.view(-1)[: self.put_there[0] if self.put_there else None] = True
+        return mask
+
+
+def _overloads(op: str, arguments: list[tuple[Any, str, str | None]]) -> Iterator[tuple[Any, list[Any]]]:
+    space, _, name = op.partition("::")
+    packet = getattr(getattr(torch.ops, space), name, None)
+    for schema in schemas_of_operator(op):
+        expected = [one.type for one in schema.arguments]
+        if len(expected) == len(arguments) and all(map(_takes, expected, arguments)) and packet is not None:
+            positions = sum(not one.kwarg_only for one in schema.arguments)
+            names = [one.name for one in schema.arguments[positions:]]
+            function = getattr(packet, schema.overload_name or "default")
+            if op == "aten::to":  # what it is made of asks C++ for the device
+                yield _moved([one.name for one in schema.arguments]), expected
+            else:
+                yield _by_name(function, positions, names), expected
+
+
+def _by_name(function: Any, positions: int, names: list[str]) -> Callable[..., Any]:
+    return lambda *values: function(*values[:positions], **dict(zip(names, values[positions:], strict=True)))
+
+
+def _moved(names: list[str]) -> Callable[..., Any]:
+    def to(tensor: Tensor, *values: Any) -> Tensor:
+        words = {name: value for name, value in zip(names[1:], values, strict=True) if value is not None}
+        words.pop("layout", None), words.pop("pin_memory", None)
+        other = words.pop("other", tensor)
+        kind = words.pop("dtype", None)
+        dtype = other.dtype if kind is None else _SCALAR_TYPES[kind]
+        device = words.pop("device", other.device)
+        return tensor.to(device=device, dtype=dtype, **{k: bool(v) for k, v in words.items() if v in (0, 1)})
+
+    return to
+
+
+_SCALAR_TYPES = {
+    number: dtype
+    for number, dtype in enumerate(
+        (
+            torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
+            torch.float64, None, torch.complex64, torch.complex128, torch.bool, None, None, None,
+            torch.bfloat16,
+        )
+    )
+    if dtype is not None
+}  # fmt: skip
+"""The numbers that c10 gives the types."""
+
+
+def _takes(expected: Any, argument: tuple[Any, str, str | None]) -> bool:
+    dims, kind, value = argument
+    text = str(expected)
+    if kind in DTYPES and (dims or "Tensor" in text):
+        return text in ("Tensor", "Optional[Tensor]") or (not dims and kind in KINDS and text in _PLAIN)
+    if kind in LISTS:
+        return text in ("List[Tensor]", "List[Optional[Tensor]]")
+    if kind in ("Scalar", *KINDS):
+        named = value not in (None, "", "True", "False") or kind != "Scalar"
+        return text.removeprefix("Optional[").removesuffix("]") in (_PLAIN if named else (*_PLAIN, "bool"))
+    if kind == "ScalarList":
+        return text.removeprefix("Optional[").startswith("List[") and "Tensor" not in text
+    others = ("Device", "str", "Generator", "Layout", "number", "Tensor", "int", "bool")
+    return text in others or text.startswith(("Optional[", "List["))
+
+
+_PLAIN = ("number", "int", "float", "bool", "SymInt", "Device", "Layout")
+Make = Callable[[], Any]
+
+
+def _choices(
+    arguments: list[tuple[Any, str, str | None]], expected: list[Any], host: Host
+) -> Iterator[tuple[tuple[str, Make], ...]]:
+    each = [
+        list(_ways(argument, str(kind), host)) for argument, kind in zip(arguments, expected, strict=True)
+    ]
+    if sum(len(one) > 1 for one in each) > 5:  # all on the device, or one of them on the host
+        first = tuple(one[0] for one in each)
+        yield first
+        for at, one in enumerate(each):
+            for other in one[1:]:
+                yield (*first[:at], other, *first[at + 1 :])
+        return
+    yield from itertools.product(*each)
+
+
+def _ways(argument: tuple[Any, str, str | None], expected: str, host: Host) -> Iterator[tuple[str, Make]]:
+    dims, kind, value = argument
+    if kind in DTYPES and expected in ("Tensor", "Optional[Tensor]"):
+        yield "", lambda: _tensor(dims, DTYPES[kind]).cuda()
+        yield "on the host", lambda: host.put(_tensor(dims, DTYPES[kind]))
+    elif kind in LISTS and expected == "List[Tensor]":
+        yield "", lambda: [_tensor(each, torch.float32).cuda() for each in dims]
+    elif expected == "List[Optional[Tensor]]":
+        sizes = [each for each in dims if each] if dims and isinstance(dims[0], list) else [[3]]
+        yield "", lambda: [_index(each).cuda() for each in sizes]
+        for number in range(1, len(host.indexed) + 1):
+            yield "masks", lambda number=number: [host.mask(number).cuda()]
+        for number in (1, 2, 3):  # how many there are is not recorded
+            yield "indices on the host", lambda number=number: [host.put(_index(sizes[0]))] * number
+    elif expected.removeprefix("Optional[").startswith("Device"):
+        yield "", lambda: torch.device("cuda")
+        yield "to the host", lambda: torch.device("cpu")
+    else:
+        plain = _plain(value, kind, expected)
+        yield "", lambda: plain
+        if value is None and expected == "bool" and plain == 0:
+            yield "flag", lambda: True
+
+
+def _plain(value: str | None, kind: str, expected: str) -> Any:
+    inner = expected.removeprefix("Optional[")
+    if kind == "":
+        return [] if expected == "List[Tensor]" else None
+    if value is None or value == "":
+        return None if inner != expected else [1, 1] if inner.startswith("List") else 0
+    if inner.startswith("List"):
+        return [_number(word) for word in value.strip("[] ").split(",") if word.strip()]
+    return _number(value, "float" in inner)
+
+
+def _number(word: str, real: bool = False) -> bool | int | float | None:
+    word = word.strip()
+    if word in ("True", "False"):
+        return word == "True"
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and "." not in word and not real else number
+
+
+def _tensor(dims: list[int], dtype: torch.dtype) -> Tensor:
+    made = torch.zeros(dims, dtype=dtype)
+    return made if made.numel() < 2 else made.view(-1).index_fill_(0, torch.tensor([0]), 1).view(dims)
+
+
+def _index(dims: list[int]) -> Tensor:
+    return torch.zeros(dims, dtype=torch.int64)
+
+
+# -- on the emulated device ----------------------------------------------------------------------------------
+
+
+class Replayer:
+    """Calls signatures on an emulated device, and says what it sees there.
+
+    with Replayer("NVIDIA H100") as replayer:
+        replayer.see(call)
+    """
+
+    def __init__(self, gpu: str) -> None:
+        self.emulator = Emulator(gpu, programme=True)
+        self.copies: set[str] = set()
+        self.rows: set[Row] = set()
+
+    def __enter__(self) -> Replayer:
+        self.emulator.start()
+        programme = self.emulator.recorder.programme
+        assert programme is not None
+        self._count = OperatorMode.count
+        count, waits, events = OperatorMode.count, programme.wait, programme.event
+
+        def counted(mode: OperatorMode, plan: Any, args: Any, kwargs: Any) -> int:
+            call = Call(plan.func, args, kwargs, mode.on_device)
+            self.rows |= {row for row, applies in plan.rows if applies(call)}
+            return count(mode, plan, args, kwargs)
+
+        def wait(site: int, mechanism: str, detail: str, times: int, size: int, operator: str) -> None:
+            self.copies.add(mechanism)
+            rows = [row for row in table().for_op(operator) if row.mechanism == mechanism]
+            self.rows |= set(rows if len(rows) == 1 else ())  # what is read for Python asks no table
+            waits(site, mechanism, detail, times, size, operator)
+
+        def event(entry: Any) -> None:
+            self.copies.add(entry.mechanism)
+            events(entry)
+
+        OperatorMode.count = counted  # type: ignore[method-assign]
+        programme.wait, programme.event = wait, event  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        OperatorMode.count = self._count  # type: ignore[method-assign]
+        self.emulator.stop()
+
+    def see(self, way: Way) -> Seen:
+        """What a call waits for and copies, once its arguments are there."""
+        arguments = way.arguments()
+        before = self.emulator.recorder.total
+        self.copies.clear()
+        self.rows.clear()
+        with torch.no_grad():
+            way.function(*arguments)
+        waits = self.emulator.recorder.total - before
+        back = bool({"d2h", "read", "size", "values"} & self.copies)
+        return Seen(waits, "h2d" in self.copies, back, frozenset(self.rows))

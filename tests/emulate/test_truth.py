@@ -1,0 +1,78 @@
+"""Signatures that profiles of real GPUs hold, called again under emulation: all agree, or have a reason.
+
+All that waited or copied, and some of the others; `benchmarks/truth.py` goes through all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapless.emulate.waits import PATH, table
+
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+EACH = 20
+"""One of so many signatures without waits and copies is called."""
+
+
+@pytest.fixture(scope="module")
+def truth() -> Any:
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return importlib.import_module("truth")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def found(truth: Any) -> list[Any]:
+    known = list(truth.read(truth.FILE))
+    moving = [one for one in known if any(one.counts[1:5])]
+    others = [one for one in known if not any(one.counts[1:5])]
+    return list(truth.outcomes([*moving, *others[::EACH]]))
+
+
+def test_nothing_disagrees_without_a_reason(truth: Any, found: list[Any]) -> None:
+    wrong = [one.signature for one in truth.disagreements(found) if not one.reason]
+    assert not wrong
+    called = [one for one in found if not one.unknown]
+    assert sum(one.signature.counts.waits for one in called) > 9000
+    assert truth.total(one for one in called if not one.decided) < 0.05 * truth.total(called)
+
+
+def test_another_number_of_waits_disagrees(truth: Any, found: list[Any]) -> None:
+    index = next(one for one in found if one.signature.op == "aten::nonzero" and one.decided)
+    counts = index.signature.counts
+    for waits in (0, counts.waits - 1, counts.waits + 1):
+        changed = truth.replace(
+            index, signature=truth.replace(index.signature, counts=counts._replace(waits=waits))
+        )
+        assert not changed.agrees
+
+
+def test_the_table_says_what_was_seen(truth: Any, found: list[Any]) -> None:
+    seen = truth.evidence(found)
+    rows = {(row.scope, row.name, row.when): row.evidence for row in table().rows}
+    assert {key: rows[key] for key in seen} == seen
+    assert {key for key, said in rows.items() if said != "source"} == set(seen)
+    text = PATH.read_text(encoding="utf-8")
+    assert truth.with_evidence(text, seen) == text
+
+
+@given(st.lists(st.lists(st.integers(0, 5000), max_size=4), min_size=1, max_size=3))
+def test_a_smaller_signature_keeps_what_it_is(truth: Any, dims: list[list[int]]) -> None:
+    counts = truth.Counts(1, 0, 0, 0, 0, 1)
+    one = truth.Signature("aten::x", json.dumps(dims), json.dumps(["float"] * len(dims)), "null", counts, "?")
+    small = json.loads((truth.smaller(one) or one).dims)
+    pairs = [
+        (a, b) for given, made in zip(dims, small, strict=True) for a, b in zip(given, made, strict=True)
+    ]
+    assert all(b == a if a <= 48 else 24 <= b < 48 for a, b in pairs)
+    assert all(b == d for a, b in pairs for c, d in pairs if a == c)
