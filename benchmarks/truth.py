@@ -236,7 +236,7 @@ def main() -> int:
     found = list(outcomes(signatures))
     text = sheet(found)
     if options.write:
-        _sheet.write("truth.md", text)
+        _sheet.write("truth", text)
         PATH.write_text(with_evidence(PATH.read_text(encoding="utf-8"), evidence(found)), encoding="utf-8")
     print(text)
     return int(any(not one.reason for one in disagreements(found)))
