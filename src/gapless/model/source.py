@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import msgspec
 
 
@@ -91,3 +93,11 @@ _PASS_ON = (
     "torch/nn/modules/module.py",
 )
 """Files of torch that only pass a call on: a sync below them is the doing of whoever called."""
+
+
+def places(lines: Iterable[SourceLine], name: Callable[[str], str]) -> str:
+    """``a.py:3, 5, b.py:7``, each file named once; `name` says how."""
+    numbers: dict[str, set[int]] = {}
+    for line in lines:
+        numbers.setdefault(line.file, set()).add(line.line)
+    return ", ".join(f"{name(file)}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items())

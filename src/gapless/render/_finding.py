@@ -8,6 +8,7 @@ from rich.text import Text
 
 from gapless.model import Finding, Report, Site, SourceLine
 from gapless.model.finding import Spot
+from gapless.model.source import places
 from gapless.model.wording import count
 from gapless.render import _brief as brief
 from gapless.render import _words as words
@@ -31,7 +32,7 @@ def finding(canvas: Canvas, one: Finding, report: Report, advised: Finding) -> N
         _place(canvas, one, spot)
     rest = [spot.line for spot in spots[len(shown) :] if spot.line is not None]
     if rest:
-        canvas.hanging(Text("  and at "), Text(words.places(rest, canvas.style.path)))
+        canvas.hanging(Text("  and at "), Text(places(rest, canvas.style.path)))
     for label, rows in _details(canvas, one, advised, report):
         for position, row in enumerate(rows):
             lead = Text(f"  {label if not position else '':<{LABEL - 2}}", style="dim")

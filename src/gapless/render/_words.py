@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from gapless.model import Finding, Frequency, Profile, Report, SourceLine
+from gapless.model import Finding, Frequency, Profile, Report
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Caller
 from gapless.model.loading import Diagnosis
@@ -154,14 +154,6 @@ def caller(one: Caller, path: Naming) -> str:
         f"{path(line.file)}:{line.line} {line.function}".removesuffix(" <module>") for line in one.stack[:3]
     )
     return f"{times(one.waits)} from {chain}"
-
-
-def places(lines: Sequence[SourceLine], name: Naming) -> str:
-    """``a.py:3, 5, b.py:7``, each file named once; `name` says how."""
-    numbers: dict[str, dict[int, None]] = {}
-    for line in lines:
-        numbers.setdefault(line.file, {})[line.line] = None
-    return ", ".join(f"{name(file)}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items())
 
 
 def about(report: Report, path: Naming) -> str:

@@ -7,6 +7,7 @@ from gapless.analyze.tables.memory import tables as memory_tables
 from gapless.analyze.tables.offers import offers
 from gapless.analyze.tables.speed import speeds, told_by
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
+from gapless.model.source import places
 from gapless.model.table import Row, table
 from gapless.model.wording import duration, in_column, number, part, reach, size
 
@@ -83,15 +84,10 @@ def _part(often: Frequency) -> str:
 
 def _places(findings: list[Finding]) -> str | SourceLine:
     """``a.py:3, 5, b.py:7``, each file named once."""
-    numbers: dict[str, dict[int, None]] = {}
-    for one in findings:
-        for line in one.lines:
-            numbers.setdefault(line.file, {})[line.line] = None
-    if len(numbers) == 1 and len(next(iter(numbers.values()))) == 1:
+    lines = [line for one in findings for line in one.lines]
+    if len({(line.file, line.line) for line in lines}) == 1:
         return findings[0].line or ""
-    return ", ".join(
-        f"{SourceLine(file, 0).name}:{', '.join(map(str, sorted(of)))}" for file, of in numbers.items()
-    )
+    return places(lines, lambda file: SourceLine(file, 0).name)
 
 
 def _estimate(report: Report) -> Table | None:
