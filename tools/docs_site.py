@@ -39,6 +39,7 @@ SECTIONS = {
     "Start": ("index.md", "start.md", "screens.md", "examples.md"),
     "Find": (
         "journeys/segmentation.md",
+        "dry.md",
         "trace.md",
         "profile.md",
         "ranks.md",

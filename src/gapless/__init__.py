@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Session": "gapless.model.session",
     "annotate": "gapless.capture.annotate",
+    "assume": "gapless.emulate.dry.assumed",
     "compare": "gapless.prove",
     "load": "gapless.model.session",
     "memory_snapshot": "gapless.capture.memory_history",
@@ -39,6 +40,7 @@ _HOMES = {
 __all__ = [
     "Session",
     "annotate",
+    "assume",
     "compare",
     "emulate",
     "load",

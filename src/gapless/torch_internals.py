@@ -131,6 +131,7 @@ NAMES: dict[str, Name] = {
     # A build with CUDA has these; under emulation they are answered, with many more (`emulate.cuda_api`).
     "watch_out_of_memory": Name("torch._C._cuda_attach_out_of_memory_observer", late=True, built_with="cuda"),
     "memory_fraction": Name("torch._C._cuda_getMemoryFraction", late=True, built_with="cuda"),
+    "FileWriter": Name("torch._C.PyTorchFileWriter", late=True),
     "C": Name("torch._C"),
     # -- compilers, changed when a script imports them
     "dynamo": Name("torch._dynamo"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from gapless.analyze.assumed import decisions
 from gapless.analyze.counted import counted_events
 from gapless.analyze.findings import finding
 from gapless.analyze.frequency import frequency
@@ -66,6 +67,7 @@ def report(
             *(note for run in session.memory for note in run.notes),
         ),
         unknown=session.unknown,
+        assumptions=decisions(session.assumptions, read),
         estimate=estimate,
         traffic=traffic(session, steps),
         memory=memory,

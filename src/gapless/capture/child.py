@@ -44,6 +44,8 @@ class Child:
             on_mark=self._mark,
             programme=plan.programme,
             memory=plan.memory,
+            dry=plan.dry,
+            assume=plan.assume,
             standins=plan.standins,
             lasting=True,
             world=_world(plan),

@@ -49,9 +49,10 @@ class Plan(msgspec.Struct, frozen=True):
     it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name
     of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all), and whether
     what the steps ask of the device, and of its memory, is recorded; `loader` is for how many seconds the
-    first rank measures its loaders (0: not at all). `standins` says whether packages that are
-    not installed have stand-ins, `given` the files with the user's own. With a `world_size` the process is
-    `rank` of so many, without the others, unless its environment says which one it is.
+    first rank measures its loaders (0: not at all). `dry` says that there are no values, and `assume` what
+    those at some lines are. `standins` says whether packages that are not installed have stand-ins, `given`
+    the files with the user's own. With a `world_size` the process is `rank` of so many, without the others,
+    unless its environment says which one it is.
     """
 
     start: str
@@ -62,6 +63,8 @@ class Plan(msgspec.Struct, frozen=True):
     programme: bool = False
     memory: bool = False
     loader: float = 0.0
+    dry: bool = False
+    assume: dict[str, float] = {}
     standins: bool = True
     given: tuple[str, ...] = ()
     world_size: int | None = None

@@ -74,6 +74,8 @@ class Wishes:
     memory: bool
     loader: bool
     loader_budget: float
+    dry: bool
+    assume: tuple[str, ...]
     standins: bool
     given: tuple[str, ...]
     world_size: int | None = None
@@ -164,6 +166,18 @@ class Wishes:
     default=BUDGET,
     show_default=True,
     help="How long that may take.",
+)
+@click.option(
+    "--dry",
+    is_flag=True,
+    help="Run without values: at its real size, in no memory. What is read on the CPU is assumed, and told.",
+)
+@click.option(
+    "--assume",
+    metavar="FILE:LINE=VALUE",
+    multiple=True,
+    help="With --dry: what a value that is read at that line is: train.py:120=0.3, =true, =17. For a size, "
+    "how many elements there are, or which share.",
 )
 @click.option(
     "--standins/--no-standins",
@@ -257,6 +271,7 @@ def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Agai
 def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     """Run it, say what was seen, and return the exit status."""
     target = Target.of(module, words)
+    _assumed(wishes)
     if wishes.world_size is not None:
         _ranks.refuse_launcher(module or words[0])
     if wishes.calibrate is not None:
@@ -347,11 +362,34 @@ def _plan(wishes: Wishes) -> children.Plan:
         programme=wishes.prices,
         memory=wishes.memory,
         loader=wishes.loader_budget if wishes.loader else 0.0,
+        dry=wishes.dry,
+        assume=_assumed(wishes),
         standins=wishes.standins,
         given=wishes.given,
         world_size=wishes.world_size,
         rank=wishes.rank or 0,
     )
+
+
+def _assumed(wishes: Wishes) -> dict[str, float]:
+    """What the user says that values are, by line.
+
+    Raises:
+        UsageError: it is not written as ``train.py:120=0.3``, or the run has its values.
+    """
+    if wishes.assume and not wishes.dry:
+        raise UsageError("--assume is for runs without values: give --dry as well")
+    found = {}
+    for text in wishes.assume:
+        place, _, value = text.rpartition("=")
+        file, _, line = place.rpartition(":")
+        try:
+            found[place] = {"true": 1.0, "false": 0.0}[value.lower()] if value.isalpha() else float(value)
+        except (KeyError, ValueError):
+            file = ""
+        if not file or not line.isdigit():
+            raise UsageError(f"--assume {text}: it is written FILE:LINE=VALUE, as train.py:120=0.3")
+    return found
 
 
 def _check_trace(wishes: Wishes) -> None:
@@ -383,6 +421,8 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
         between_marks=stopper.between if wishes.longer else None,
         programme=wishes.prices,
         memory=wishes.memory,
+        dry=wishes.dry,
+        assume=_assumed(wishes),
         standins=wishes.standins,
         lasting=True,
         world=wishes.world(),

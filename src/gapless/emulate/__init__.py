@@ -6,6 +6,7 @@ The room can be called: ``with gapless.emulate() as seen: …`` is :func:`gaples
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ class _Room(ModuleType):
         gpu: str | None = None,
         devices: int | None = None,
         *,
+        dry: bool = False,
+        assume: Mapping[str, float] | None = None,
         standins: bool = True,
         world_size: int | None = None,
         rank: int = 0,
@@ -29,7 +32,9 @@ class _Room(ModuleType):
         """:func:`gapless.emulate.handle.emulate`."""
         from gapless.emulate.handle import emulate
 
-        return emulate(gpu, devices, standins=standins, world_size=world_size, rank=rank)
+        return emulate(
+            gpu, devices, dry=dry, assume=assume, standins=standins, world_size=world_size, rank=rank
+        )
 
 
 sys.modules[__name__].__class__ = _Room

@@ -12,6 +12,7 @@ from gapless.emulate.places import HOST, ORPHAN, PINNED
 from gapless.emulate.transfers import count_copy
 
 _CPU = torch.device("cpu")
+_aten: Any = torch.ops.aten
 
 
 @handles("aten::copy_")
@@ -35,7 +36,13 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
             operator="aten::copy_",
             detail="value" if source.dim() == 0 and of < 0 and to >= 0 else "",
         )
-    out = func(*args, **kwargs)
+    local.target = to
+    try:
+        out = mode.call(func, args, kwargs)
+    finally:
+        local.target = HOST
+    if to < 0 <= of:
+        mode.core.arrived(target)
     if to >= 0 and of >= 0:
         mode.launched(func, args, kwargs, out)
     return out
@@ -67,10 +74,22 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
         target = PINNED if target == HOST else target
-    out = func(*args, **kwargs)
+    out = _made(mode, func, args, kwargs, target)
+    if target < 0 <= state:
+        mode.core.arrived(out)
     if state >= 0 and target == state:
         mode.launched(func, args, kwargs, out)
     return placement.put(out, HOST if target == PINNED and state == PINNED else target)
+
+
+def _made(mode: OperatorMode, func: Any, args: Any, kwargs: dict[str, Any], target: int) -> Any:
+    """The copy; one that a function has asked for may be on its way to a device."""
+    before = local.target
+    local.target = target if target >= 0 else before
+    try:
+        return mode.call(func, args, kwargs)
+    finally:
+        local.target = before
 
 
 @handles("aten::is_pinned")
@@ -80,7 +99,8 @@ def _is_pinned(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles("aten::_pin_memory")
 def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return mode.core.place(args[0].clone(), PINNED)
+    copied = mode.of(_aten.clone.default).call(args[0])
+    return mode.core.place(mode.core.arrived(copied), PINNED)
 
 
 @handles("aten::record_stream")
@@ -95,7 +115,7 @@ def _pack_padded_sequence(
     mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """The packed data is where the input is; the batch sizes stay on the host by contract."""
-    packed, sizes = func(*args, **kwargs)
+    packed, sizes = mode.call(func, args, kwargs)
     state = mode.core.placement.state_of(args[0])
     return mode.core.place(packed, state) if state != HOST else packed, sizes
 

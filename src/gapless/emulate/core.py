@@ -46,6 +46,7 @@ class Core:
         self.trained: set[int] = set()
         self._made: list[Made] = []
         self.askers: dict[SourceLine, None] = {}
+        self.values: Any = None  # `dry.Values`, in a run without values
 
     # -- devices -----------------------------------------------------------------------------------
 
@@ -161,6 +162,10 @@ class Core:
         programme = self.recorder.programme
         if programme is not None and self.enabled:
             programme.arrived(str(tensor.dtype).removeprefix("torch."), shape)
+
+    def arrived(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Say that `tensor` has come from the device to the host, where its values can be looked at."""
+        return tensor if self.values is None else self.values.arrived(tensor)
 
     # -- what is launched --------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -77,7 +77,8 @@ class Emulator:
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
     may raise to stop the script; so may `between_marks`, which is told the seconds since the beginning at
     each wait and batch in between. With `programme` the session holds what the last steps asked of the
-    device, with `memory` what was asked of its memory. Without `standins` packages that are not installed are
+    device, with `memory` what was asked of its memory. A `dry` one has no values of large tensors; `assume`
+    says, by ``file:line``, what reads there are told. Without `standins` packages that are not installed are
     not there, as ever. One that is `lasting`, on until the process ends,
     starts sooner: it imports nothing of torch that the script may never use.
     With a `world` this process is one rank of it, and the others are not there.
@@ -97,6 +98,8 @@ class Emulator:
         clock: Callable[[], float] = time.perf_counter,
         programme: bool = False,
         memory: bool = False,
+        dry: bool = False,
+        assume: Mapping[str, float] | None = None,
         standins: bool = True,
         lasting: bool = False,
         world: World | None = None,
@@ -114,6 +117,10 @@ class Emulator:
         if programme:
             self.recorder.programme = ProgrammeRecorder(self.gpu)
         self.core = Core(self.gpu, devices, self.recorder, clock)
+        if dry:
+            from gapless.emulate.dry.values import Values
+
+            self.core.values = Values(self.core, dict(assume or {}))
         if memory:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
@@ -162,6 +169,8 @@ class Emulator:
             extensions.install(self.core, patches)
             standins.install(self.core, patches, self._standins)
             self._hook = steps.install(self.core, patches)
+            if self.core.values is not None:
+                self.core.values.install(patches)
             threads.install(self, patches)
             warned.install(patches)
             # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
@@ -188,6 +197,8 @@ class Emulator:
         if forget:
             self.core.placement.clear()
             local.device = 0
+            if self.core.values is not None:
+                self.core.values.clear()
 
     def _switch_off(self) -> None:
         self.core.enabled = False
@@ -215,6 +226,8 @@ class Emulator:
         """Both modes, on in the calling thread."""
         function_mode = functions.FunctionMode(self.core)
         function_mode.handlers.update(nodes.handlers())
+        if self.core.values is not None:
+            function_mode.handlers.update(self.core.values.handlers(function_mode.handlers))
         operator_mode = operators.OperatorMode(self.core)
         with function_mode, operator_mode:
             yield
@@ -236,6 +249,8 @@ class Emulator:
     def count_afresh(self) -> None:
         """Record from here on as if nothing had been before."""
         self.recorder = self.core.recorder = Recorder(self.core.clock)
+        if self.core.values is not None:
+            self.core.values.reads.afresh()
 
     def record_afresh(self, on_mark: Callable[[Mark], None] | None) -> None:
         """In a forked child that may have the device: record what it does, and nothing of its parent's."""
@@ -256,7 +271,9 @@ class Emulator:
         recorder = self.recorder
         return Session(
             script=script,
-            environment=environment(self.gpu.name, unused=not self.core.used),
+            environment=environment(
+                self.gpu.name, unused=not self.core.used, dry=self.core.values is not None
+            ),
             ending=ending or Ending(),
             sites=recorder.sites(),
             events=recorder.events(),
@@ -267,10 +284,11 @@ class Emulator:
             duration=recorder.duration(),
             programme=recorder.programme.programme() if recorder.programme is not None else None,
             memory=recorder.memory.runs() if recorder.memory is not None else (),
+            assumptions=self.core.values.reads.assumptions() if self.core.values is not None else (),
         )
 
 
-def environment(device: str, unused: bool = False) -> Environment:
+def environment(device: str, unused: bool = False, dry: bool = False) -> Environment:
     """Versions and devices of this process."""
     rank, world = distributed.rank_and_world()
     return Environment(
@@ -281,6 +299,7 @@ def environment(device: str, unused: bool = False) -> Environment:
         device=device,
         emulated=True,
         unused=unused,
+        dry=dry,
         world_size=world,
         rank=rank,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from gapless.emulate.emulator import Emulator
@@ -42,6 +42,8 @@ def emulate(
     gpu: str | None = None,
     devices: int | None = None,
     *,
+    dry: bool = False,
+    assume: Mapping[str, float] | None = None,
     standins: bool = True,
     world_size: int | None = None,
     rank: int = 0,
@@ -49,6 +51,8 @@ def emulate(
     """Run the block as on a machine with `devices` GPUs named `gpu`.
 
     By default that is an NVIDIA A100 80GB, one for each rank that torchrun has started here.
+    A `dry` run has no values of large tensors, and needs no memory for them; what it tells the CPU is in
+    ``seen.session.assumptions``, and `assume` says otherwise, as in ``{"train.py:120": 0.3}``.
     With a `world_size` the block runs as `rank` of so many, as torchrun would start it, without the others:
     collectives move nothing, and the session says what this rank would send.
     Packages such as flash-attention have stand-ins where they are not installed, unless `standins` is false.
@@ -60,7 +64,9 @@ def emulate(
         UsageError: no GPU of that name, no such rank, or an emulation is on already.
     """
     world = None if world_size is None else World.of(world_size, rank, devices)
-    with Emulator(gpu, devices, standins=standins, world=world, programme=world is not None) as emulator:
+    with Emulator(
+        gpu, devices, dry=dry, assume=assume, standins=standins, world=world, programme=world is not None
+    ) as emulator:
         seen = Seen(emulator)
         try:
             yield seen

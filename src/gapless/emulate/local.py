@@ -19,7 +19,7 @@ class Local(threading.local):
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
     `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
-    GradScaler decides upon.
+    GradScaler decides upon. `target`: the device that a copy under way goes to.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,7 @@ class Local(threading.local):
         self.host_values: set[int] = set()
         self.made: Any = None
         self.scaled: Any = None
+        self.target = HOST
 
 
 local = Local()

@@ -134,6 +134,8 @@ class Plan:
             and self.handler is None and self.parts is None
             and not any(one.alias_info.is_write for one in schema.returns)
         )  # fmt: skip
+        if mode.core.values is not None:
+            mode.core.values.take_over(self)
 
 
 class OperatorMode(TorchDispatchMode):
@@ -166,7 +168,7 @@ class OperatorMode(TorchDispatchMode):
         if plan is None:
             if isinstance(func, HigherOrderOperator):
                 return higher_order.run(self, func, args, kwargs or {})
-            plan = self.plans[id(func)] = Plan(func, self)  # which keeps `func`, and so its id
+            plan = self.of(func)
         if kwargs is None:
             kwargs = {}
         memory = self.placement.memory
@@ -238,6 +240,17 @@ class OperatorMode(TorchDispatchMode):
                 if programme is not None and plan.launches:
                     programme.operator(plan.func, args, kwargs, out, -1)
         return out
+
+    def of(self, func: Any) -> Plan:
+        """What is known of `func`."""
+        plan = self.plans.get(id(func))
+        if plan is None:
+            plan = self.plans[id(func)] = Plan(func, self)  # which keeps `func`, and so its id
+        return plan
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run `func` itself, for a handler."""
+        return self.of(func).call(*args, **kwargs)
 
     def _adopted(self, orphans: list[Tensor], index: int) -> int:
         """Where an operator is that has orphans among its arguments: they go where the others are."""

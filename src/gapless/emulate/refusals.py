@@ -15,10 +15,10 @@ from gapless.errors import NotEmulated
 
 def refuse(what: str, instead: str) -> NotEmulated:
     """The error to raise: names the thing, the user's line that asked for it, and what to do."""
-    return NotEmulated(f"{what} cannot be had without a real CUDA device{_asked_at()}. {instead}")
+    return NotEmulated(f"{what} cannot be had without a real CUDA device{asked_at()}. {instead}")
 
 
-def _asked_at() -> str:
+def asked_at() -> str:
     """``" (asked for at train.py:12)"``: the innermost frame of the user's own code, or nothing."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

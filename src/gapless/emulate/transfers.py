@@ -87,16 +87,21 @@ def moved(
             return _nested_moved(core, tensor, after, source, dtype)
         result: Tensor = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
         return result
-    return core.place(_copied(tensor, dtype or tensor.dtype, memory_format), after)
+    return core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
 
 
-def _copied(tensor: Tensor, dtype: torch.dtype, memory_format: torch.memory_format) -> Tensor:
-    """The values of a tensor that goes elsewhere: what is counted is the copy, and not what it does here."""
+def _copied(
+    core: Core, tensor: Tensor, dtype: torch.dtype, memory_format: torch.memory_format, target: int
+) -> Tensor:
+    """The values of a tensor on its way to `target`: the copy is counted, and not what it does here."""
     local.quiet += 1
+    before, local.target = local.target, target
     try:
-        return _to(tensor, dtype=dtype, copy=True, memory_format=memory_format)
+        out = _to(tensor, dtype=dtype, copy=True, memory_format=memory_format)
     finally:
         local.quiet -= 1
+        local.target = before
+    return core.arrived(out) if target < 0 else out
 
 
 def _nested_moved(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:
@@ -157,7 +162,7 @@ class ToCopy(torch.autograd.Function):
         non_blocking: bool,
     ) -> Tensor:
         ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
-        return core.place(_copied(tensor, dtype or tensor.dtype, memory_format), target)
+        return core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, target), target)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]

@@ -16,7 +16,7 @@ from gapless.integrations import _pytest_summary
 from gapless.model import Session
 from gapless.model.wording import count, number, rate
 
-_emulators: dict[str, Any] = {}
+_emulators: dict[tuple[str, bool], Any] = {}
 """One emulated machine for each GPU: what a fixture of a module puts there is there for all its tests."""
 
 
@@ -60,9 +60,8 @@ def begin(config: pytest.Config) -> Watch:
             from gapless.integrations._real_gpu import RealWatch
 
             return _Reported(RealWatch())
-        return _Reported(
-            Emulated(config.getoption("--gapless-gpu") or config.getini("gapless_gpu") or "A100")
-        )
+        gpu = config.getoption("--gapless-gpu") or config.getini("gapless_gpu") or "A100"
+        return _Reported(Emulated(gpu, config.getoption("--gapless-dry")))
     except GaplessError as error:
         raise Refused(str(error)) from None
 
@@ -70,14 +69,14 @@ def begin(config: pytest.Config) -> Watch:
 class Emulated:
     """The emulated device, between the set-up of a test's fixtures and their end."""
 
-    def __init__(self, gpu: str) -> None:
+    def __init__(self, gpu: str, dry: bool = False) -> None:
         from gapless.emulate.emulator import Emulator, current
 
         if current() is not None:
             raise Refused("an emulated device is on already: this test is watched inside gapless.emulate()")
-        if gpu not in _emulators:
-            _emulators[gpu] = Emulator(gpu)
-        self._emulator = _emulators[gpu]
+        if (gpu, dry) not in _emulators:
+            _emulators[gpu, dry] = Emulator(gpu, dry=dry)
+        self._emulator = _emulators[gpu, dry]
         self._placed = 0
         self.count_from_here()
         self._emulator.start()

@@ -37,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gapless-gpu", metavar="NAME", help="the GPU to emulate: A100 (the default), H100, T4, …"
     )
+    group.addoption(
+        "--gapless-dry", action="store_true", help="run watched tests without values on the emulated GPU"
+    )
     parser.addini("gapless_device", "auto, emulated or real (see --gapless-device)", default="auto")
     parser.addini("gapless_gpu", "the GPU to emulate (see --gapless-gpu)", default="")
     parser.addini("gapless_max_waits", "how many waits each test may have that has no mark of its own")

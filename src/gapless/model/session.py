@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gapless.model._disk import Saved
+from gapless.model.assumption import Assumption
 from gapless.model.attempt import Attempt, Search
 from gapless.model.event import Event, Mark, Site
 from gapless.model.loader_use import LoaderUse
@@ -20,7 +21,8 @@ from gapless.model.source import SourceLine, Stack
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Versions and devices; never environment variables, which hold secrets.
 
-    `unused` says that the script put nothing on the device, so that nothing could wait for it.
+    `unused` says that the script put nothing on the device, so that nothing could wait for it, `dry` that it
+    ran without values.
     """
 
     gapless: str = ""
@@ -30,6 +32,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     device: str = ""
     emulated: bool = False
     unused: bool = False
+    dry: bool = False
     world_size: int = 1
     rank: int = 0
 
@@ -74,7 +77,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     Whether the `unknown` operators make the CPU wait is not known. `asked` are lines of the script's own that
     ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
     `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
-    fit.
+    fit. `assumptions` are what a dry run took values to be.
     """
 
     script: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wanted: Wanted | None = None
     search: Search | None = None
     remedies: tuple[Attempt, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -110,10 +114,11 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     stacks: tuple[tuple[int, ...], ...] = ()
     sites: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
+    assumptions: list[dict[str, Any]] = []
     session: Session
 
 
-_STACKS = {"sites": ("stack", "forward"), "marks": ("stack",)}
+_STACKS = {"sites": ("stack", "forward"), "marks": ("stack",), "assumptions": ("stack",)}
 
 
 class _Interner:
@@ -140,11 +145,11 @@ class _Interner:
 def _pack(session: Session) -> dict[str, Any]:
     interner = _Interner()
     rows = {part: list(interner.rows(getattr(session, part), fields)) for part, fields in _STACKS.items()}
-    own = msgspec.structs.replace(session, sites=(), marks=())
+    own = msgspec.structs.replace(session, **dict.fromkeys(_STACKS, ()))
     return {"lines": tuple(interner.lines), "stacks": tuple(interner.stacks), "session": own, **rows}
 
 
-Row = TypeVar("Row", Site, Mark)
+Row = TypeVar("Row", Site, Mark, Assumption)
 
 
 def _restore(document: _Document) -> Session:
@@ -166,6 +171,7 @@ def _restore(document: _Document) -> Session:
         document.session,
         sites=items(document.sites, Site, _STACKS["sites"]),
         marks=items(document.marks, Mark, _STACKS["marks"]),
+        assumptions=items(document.assumptions, Assumption, _STACKS["assumptions"]),
     )
     for event in session.events:
         if not 0 <= event.site < len(session.sites):

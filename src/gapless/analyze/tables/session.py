@@ -7,6 +7,7 @@ from gapless.analyze.tables.memory import tables as memory_tables
 from gapless.analyze.tables.offers import offers
 from gapless.analyze.tables.speed import speeds, told_by
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
+from gapless.model.assumption import Assumption
 from gapless.model.source import places
 from gapless.model.table import Row, table
 from gapless.model.wording import duration, in_column, number, part, reach, size
@@ -22,6 +23,7 @@ def tables(report: Report) -> tuple[Table, ...]:
         search(report),
         remedies(report),
         offers(report),
+        _assumed(report),
         _outside(report),
         _communication(report),
         _estimate(report),
@@ -30,6 +32,32 @@ def tables(report: Report) -> tuple[Table, ...]:
         *(one for one in made if one is not None),
         *(t for one in report.memory for t in memory_tables(one)),
     )
+
+
+def _assumed(report: Report) -> Table | None:
+    """What a dry run took values to be, where that decided something."""
+    rows = []
+    for one in report.assumptions:
+        times = f"{number(one.times)} ×" + (f", {number(one.broken)} × the opposite" if one.broken else "")
+        rows.append(Row((_answer(one), times, one.made_by.lstrip("_"), one.line or "")))
+    if not rows:
+        return None
+    note = f"say otherwise: --assume {_place(report)}=VALUE"
+    return table("Assumed in this dry run", "times | <a value of | <at", rows, shown=5, notes=(note,))
+
+
+def _answer(one: Assumption) -> str:
+    """``True``, ``512 of 1,024 elements``."""
+    if one.kind == "bool":
+        return str(bool(one.value))
+    if one.kind == "size":
+        return f"{number(one.value)} of {number(one.of)} elements"
+    return number(one.value) if one.value == one.last else f"{number(one.value)} to {number(one.last)}"
+
+
+def _place(report: Report) -> str:
+    line = report.assumptions[0].line
+    return line.short if line is not None else "FILE:LINE"
 
 
 def _outside(report: Report) -> Table | None:

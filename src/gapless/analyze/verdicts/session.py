@@ -321,6 +321,17 @@ def not_seen(found: Report) -> Iterator[str]:
         yield f"The run ended early: {message}"
     if found.unknown:
         yield unknown(found.unknown)
+    if found.assumptions:
+        yield _assumed(found)
+
+
+def _assumed(found: Report) -> str:
+    """``2 decisions rest on assumed values (train.py:31, train.py:40); --assume says otherwise``."""
+    lines = list(dict.fromkeys(one.line.short for one in found.assumptions if one.line is not None))
+    more = f" and {count(len(lines) - _FEW_OPERATORS, 'other line')}" if len(lines) > _FEW_OPERATORS else ""
+    what, rest = count(len(found.assumptions), "decision"), "rests" if len(found.assumptions) == 1 else "rest"
+    places = f" ({', '.join(lines[:_FEW_OPERATORS])}{more})" if lines else ""
+    return f"{what} of this dry run {rest} on assumed values{places}: --assume FILE:LINE=VALUE says otherwise"
 
 
 def unknown(operators: Sequence[str]) -> str:

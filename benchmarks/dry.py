@@ -1,0 +1,344 @@
+"""Runs without values beside runs with them: metadata of operators, field scripts, memory, speed.
+
+    python benchmarks/dry.py                       # everything; prints what it found
+    python benchmarks/dry.py --part operators      # one part: operators, scripts, memory, large
+    python benchmarks/dry.py --only 'linalg\\.'     # a subset of operators or scripts
+    python benchmarks/dry.py --write               # writes benchmarks/sheets/dry.md and .json
+
+Exits with 1 where a script or a model differs that the committed sheet's data have as equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import _dry_models
+import _sheet
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_flatten, tree_map
+
+import gapless
+from gapless.emulate.dry.guess import anything
+from gapless.emulate.emulator import current
+from gapless.model.session import Session, load
+
+Tensor = torch.Tensor
+SHEET = Path(__file__).with_name("sheets") / "dry.md"
+RECORD = SHEET.with_suffix(".json")
+SCRIPTS = Path(__file__).resolve().parents[1] / "tests" / "field" / "scripts"
+SEED = 20
+SINGLE = frozenset({"ddp", "fsdp2", "multi_gpu_model_parallel"})
+"""Field scripts for several devices or processes, which are left out here."""
+METHOD = (
+    "operators: every entry of `op_db` in float32, up to {samples} sample inputs, forward and backward, on "
+    "the emulated device with values and in a dry run in which no input has values; compared are shape, "
+    "stride, offset, dtype, aliasing, requires_grad, grad_fn, storage bytes and the gradients' metadata. "
+    "Scripts: `gapless check --steps all` of each field script, twice; compared are waits by line, operator and "
+    "step. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. Large: a Llama of 7B "
+    "parameters in bf16, checkpointed, AdamW, batch 1 of 4096 tokens"
+)
+
+
+# -- operators -------------------------------------------------------------------------------------
+
+
+def metadata(entries: list[Any], samples: int = 3) -> dict[str, dict[str, str]]:
+    """Entries whose results look the same with and without values, and what differs in the others."""
+    tally: dict[str, dict[str, str]] = {"equal": {}, "different": {}, "not tried": {}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tried = {_name(op): list(_samples(op, samples)) for op in entries}
+        with gapless.emulate():
+            expected = {
+                _name(op): [_described(op, one, _nothing) for one in tried[_name(op)]] for op in entries
+            }
+        with gapless.emulate(dry=True):
+            for op in entries:
+                outcome, text = _compared(op, tried[_name(op)], expected[_name(op)])
+                tally[outcome][_name(op)] = text
+    return tally
+
+
+def _name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def _samples(op: Any, samples: int) -> list[Any]:
+    if torch.float32 not in op.supported_dtypes("cpu"):
+        return []
+    torch.manual_seed(SEED)
+    found = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)
+    some = list(itertools.islice(found, 24))
+    return some[:: max(1, len(some) // samples)][:samples]
+
+
+def _compared(op: Any, tried: list[Any], expected: list[list[str]]) -> tuple[str, str]:
+    """Whether the entry looks the same, and the first difference where it does not."""
+    pairs = [
+        (one, left) for one, left in zip(tried, expected, strict=True) if not left[0].startswith("raises")
+    ]
+    for sample, left in pairs:
+        right = _described(op, sample, _without_values)
+        if left != right:
+            a, b = next((a, b) for a, b in itertools.zip_longest(left, right) if a != b)
+            return "different", f"{b} in place of {a}"
+    return ("equal", "") if pairs else ("not tried", "no float32, or it raises with values, too")
+
+
+def _nothing(tensor: Tensor) -> None:
+    pass
+
+
+def _without_values(tensor: Tensor) -> None:
+    emulator = current()
+    if tensor.layout is torch.strided and not tensor.is_nested and emulator is not None:
+        emulator.core.values.mark(tensor, anything("input", tensor.dtype))
+
+
+def _described(op: Any, sample: Any, prepare: Callable[[Tensor], None]) -> list[str]:
+    """What the entry's results and gradients look like, a line for each."""
+    torch.manual_seed(SEED)
+    try:
+        inputs, args, options = tree_map(_on_device, (sample.input, sample.args, sample.kwargs))
+        leaves = [one for one in tree_flatten((inputs, args, options))[0] if isinstance(one, Tensor)]
+        for one in leaves:
+            prepare(one)
+        out = op(inputs, *args, **options)
+        shown = [one for one in tree_flatten(out)[0] if isinstance(one, Tensor)]
+        storages: dict[int, int] = {}
+        lines = [f"{len(shown)} results", *(_look(one, storages) for one in (*leaves, *shown))]
+        roots = [
+            one
+            for one in tree_flatten(sample.output_process_fn_grad(out))[0]
+            if isinstance(one, Tensor) and one.requires_grad
+        ]
+        if roots:
+            torch.autograd.backward(roots, [torch.full_like(one, 0.5) for one in roots])
+        lines += [
+            _look(one.grad, {}) if one.grad is not None else "no gradient" for one in leaves if one.is_leaf
+        ]
+        return lines
+    except Exception as error:
+        return [f"raises {type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"]
+
+
+def _on_device(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return torch.device("cuda") if isinstance(value, torch.device) or value == "cpu" else value
+    return value.detach().to("cuda", copy=True).requires_grad_(value.requires_grad)
+
+
+def _look(tensor: Tensor, storages: dict[int, int]) -> str:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return f"{tensor.layout} {tuple(tensor.shape)} {tensor.dtype}"
+    storage = tensor.untyped_storage()
+    number = storages.setdefault(storage._cdata, len(storages))
+    node = tensor.grad_fn.name() if tensor.grad_fn is not None else "-"
+    return (
+        f"{tuple(tensor.shape)} {tensor.stride()}+{tensor.storage_offset()} {tensor.dtype} memory {number} "
+        f"of {storage.nbytes()} bytes, {tensor.requires_grad} {node} {tensor.device}"
+    )
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+def scripts(only: str) -> dict[str, dict[str, Any]]:
+    """For each field script whether its waits are the same by line and step, and how long both runs took."""
+    found = {}
+    for path in sorted(SCRIPTS.glob("*.py")):
+        if path.stem in SINGLE or not re.search(only, path.stem):
+            continue
+        (plain, seconds), (dry, dry_seconds) = _checked(path), _checked(path, "--dry")
+        if plain is None or dry is None:
+            found[path.stem] = {"same": False, "why": "no session"}
+            continue
+        expected, seen = _waits(plain), _waits(dry)
+        different = sorted({key[0] for key in {*expected, *seen} if expected[key] != seen[key]})
+        found[path.stem] = {
+            "same": expected == seen,
+            "waits": sum(expected.values()),
+            "dry": sum(seen.values()),
+            "lines": different,
+            "assumed": len(dry.assumptions),
+            "seconds": round(seconds, 1),
+            "dry seconds": round(dry_seconds, 1),
+        }
+    return found
+
+
+def _checked(path: Path, *options: str) -> tuple[Session | None, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "run.gapless.json"
+        words = ("check", "-q", "--no-loader", "--no-prices", "--steps", "all", "-o", str(saved), *options)
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "gapless", *words, str(path)],
+            cwd=folder,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            check=False,
+        )
+        seconds = time.perf_counter() - began
+        return (load(saved) if saved.exists() else None), seconds
+
+
+def _waits(session: Session) -> Counter[tuple[str, str, int]]:
+    counts: Counter[tuple[str, str, int]] = Counter()
+    for event in session.events:
+        site = session.sites[event.site]
+        counts[site.line.short if site.line is not None else "", site.operator, event.tick] += event.waits
+    return counts
+
+
+# -- memory and speed ------------------------------------------------------------------------------
+
+
+def memory() -> dict[str, dict[str, int]]:
+    """The peak of a training step of each model, with values and without."""
+    found = {}
+    for name, step in _dry_models.MODELS.items():
+        peaks = []
+        for dry in (False, True):
+            torch.manual_seed(SEED)
+            with gapless.emulate(dry=dry), contextlib.redirect_stdout(sys.stderr):
+                step()
+                peaks.append(torch.cuda.max_memory_allocated())
+        found[name] = {"values": peaks[0], "dry": peaks[1]}
+    return found
+
+
+def large() -> dict[str, float]:
+    """Seconds of a step of a 7B model, and the memory of the process, in a process of its own."""
+    code = "import _dry_models; _dry_models.print_large()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=_sheet.HERE, capture_output=True, text=True, check=False
+    )
+    try:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, ValueError):
+        raise SystemExit(f"the large model failed:\n{done.stderr[-2000:]}") from None
+
+
+# -- the sheet ---------------------------------------------------------------------------------------
+
+
+def sheet(found: dict[str, Any], samples: int) -> str:
+    """The sheet in Markdown."""
+    return "\n".join(_parts(found, samples))
+
+
+def _parts(found: dict[str, Any], samples: int) -> Iterator[str]:
+    yield _sheet.header(
+        "Runs without values", "python benchmarks/dry.py --write", METHOD.format(samples=samples)
+    )
+    tally, runs, peaks, seven = (found[part] for part in ("operators", "scripts", "memory", "large"))
+    tried = len(tally["equal"]) + len(tally["different"])
+    same = sum(one["same"] for one in runs.values())
+    to_the_byte = sum(one["values"] == one["dry"] for one in peaks.values())
+    yield (
+        f"**{len(tally['equal'])} of {tried} entries of `op_db` look the same without values "
+        f"({len(tally['equal']) / max(1, tried):.1%}); {same} of {len(runs)} field scripts wait at the same "
+        f"lines in the same steps; the peak of {to_the_byte} of {len(peaks)} models is the same to the "
+        f"byte; a step of a 7B model takes {seven['step']:.2f} s and the process "
+        f"{seven['resident'] / 1e9:.2f} GB.**\n"
+    )
+    yield "## Entries that differ\n"
+    yield _sheet.table(["entry", "how"], [[f"`{name}`", text] for name, text in tally["different"].items()])
+    yield f"{len(tally['not tried'])} entries were not tried: no float32, or they raise with values, too.\n"
+    yield "## Field scripts\n"
+    yield _sheet.table(
+        ["script", "same waits", "with values", "dry", "lines that differ", "places assumed", "s", "s dry"],
+        [
+            [name, one["same"], one.get("waits"), one.get("dry"), ", ".join(one.get("lines", ())),
+             one.get("assumed"), one.get("seconds"), one.get("dry seconds")]
+            for name, one in runs.items()
+        ],
+    )  # fmt: skip
+    yield "## Peak of a training step, bytes\n"
+    yield _sheet.table(
+        ["model", "with values", "dry"], [[name, one["values"], one["dry"]] for name, one in peaks.items()]
+    )
+    yield "## A model of 7B parameters\n"
+    yield _sheet.table(
+        ["", ""],
+        [
+            ["built and moved", f"{seven['build']:.2f} s"],
+            ["a step", f"{seven['step']:.2f} s"],
+            ["memory of the process", f"{seven['resident'] / 1e9:.2f} GB"],
+            ["peak on the GPU, allocated", f"{seven['peak'] / 2**30:.1f} GiB"],
+        ],
+    )
+
+
+def worse(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """What was equal before and is not any more."""
+    found = [
+        f"{name}: {text}"
+        for name, text in now.get("operators", {}).get("different", {}).items()
+        if name in before.get("operators", {}).get("equal", {})
+    ]
+    found += [
+        f"{name}: waits differ at {', '.join(one.get('lines', ()))}"
+        for name, one in now.get("scripts", {}).items()
+        if not one["same"] and before.get("scripts", {}).get(name, {}).get("same")
+    ]
+    found += [
+        f"{name}: {one['dry']} bytes in place of {one['values']}"
+        for name, one in now.get("memory", {}).items()
+        if one["dry"] != one["values"]
+    ]
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", choices=("operators", "scripts", "memory", "large"), action="append")
+    parser.add_argument("--only", default="", help="a regular expression for names of operators and scripts")
+    parser.add_argument("--samples", type=int, default=3, help="sample inputs per entry")
+    parser.add_argument(
+        "--write", action="store_true", help="write the sheet and its data, with the parts measured now"
+    )
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    before = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    now: dict[str, Any] = {}
+    for part in options.part or ("operators", "scripts", "memory", "large"):
+        if part == "operators":
+            now[part] = metadata([op for op in op_db if re.search(options.only, op.name)], options.samples)
+            print({name: len(found) for name, found in now[part].items()})
+            for name, text in now[part]["different"].items():
+                print(f"  {name}: {text}")
+            continue
+        now[part] = scripts(options.only) if part == "scripts" else memory() if part == "memory" else large()
+        print(json.dumps(now[part], indent=1))
+    if options.write:
+        data = {**before, **now}
+        RECORD.write_text(json.dumps(data, indent=1) + "\n")
+        _sheet.write(SHEET.stem, sheet(data, options.samples))
+        return 0
+    found = worse(now, before)
+    for text in found:
+        print(f"worse: {text}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The host's ways to the values of a tensor that no operator shows: numpy, lists, DLPack, files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gapless import torch_internals
+from gapless.emulate.dry.guess import Guess
+from gapless.emulate.patches import Patches
+from gapless.emulate.refusals import asked_at
+from gapless.torch_internals import place
+
+Tensor = torch.Tensor
+Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+_SMALL = 1 << 20
+"""Bytes up to which values are made up to be saved."""
+
+
+def handlers(values: Any, others: dict[Any, Handler]) -> dict[Any, Handler]:
+    """Handlers for what looks at values, besides those that there are in `others`."""
+    lookers: list[Any] = [
+        Tensor.numpy,
+        Tensor.tolist,
+        Tensor.__repr__,
+        Tensor.__dlpack__,
+        Tensor.__reduce_ex__,
+    ]
+    return {function: _looked(values, others.get(function)) for function in lookers}
+
+
+def _looked(values: Any, otherwise: Handler | None) -> Handler:
+    def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        shown(values, args[0], getattr(func, "__name__", "a copy"))
+        return func(*args, **kwargs) if otherwise is None else otherwise(mode, func, args, kwargs)
+
+    return handler
+
+
+def shown(values: Any, tensor: Tensor, how: str) -> None:
+    """Somebody looks at the values of `tensor`: they are made up if that is no longer too much."""
+    record: Guess | None = values.of(tensor)
+    if record is None or tensor.is_meta or how in ("__repr__", "__reduce_ex__"):
+        if record is not None and how == "__repr__":
+            values.fill(tensor)
+        return
+    if values.fill(tensor):
+        if not record.exact and not record.filled:
+            values.reads.values(record, tensor.numel())
+    else:
+        values.core.note(
+            f"{how.strip('_')} of {tensor.nbytes / 2**20:.0f} MB without values gives whatever is in memory"
+            f"{asked_at()}, zeros most often: what is computed from it is not the script's"
+        )
+
+
+def install(values: Any, patches: Patches) -> None:
+    """Files are written without the bytes of values that are not there, until `patches` are undone."""
+    real: Any = torch_internals.FileWriter
+
+    class FileWriter(real):  # type: ignore[misc]
+        """Leaves holes in the file, which take no room on disk and read as zeros."""
+
+        def __init__(self, file: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__(file, *args, **kwargs)
+            self._holes = isinstance(file, str) and hasattr(self, "write_record_metadata")
+
+        def write_record(self, name: str, data: Any, nbytes: int) -> None:
+            record = values.records.get(data._cdata) if isinstance(data, torch.UntypedStorage) else None
+            if record is None or record.filled:
+                super().write_record(name, data, nbytes)
+            elif self._holes and nbytes > _SMALL:
+                values.core.note(_SAVED)
+                self.write_record_metadata(name, nbytes)
+            else:
+                values.fill(torch.empty(0, dtype=torch.uint8).set_(data))
+                super().write_record(name, data, nbytes)
+
+    patches.set(*place("FileWriter"), FileWriter)
+
+
+_SAVED = (
+    "torch.save wrote no values of what has none in a dry run: the file has its full length, takes no room "
+    "on disk and reads as zeros; do not use it as a checkpoint"
+)

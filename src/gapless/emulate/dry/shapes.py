@@ -1,0 +1,164 @@
+"""What the results of an operator look like: asked of its rule for tensors without data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gapless import trees
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+_META = torch.device("meta")
+_MOST = 100_000
+
+
+class Unshaped(Exception):
+    """The operator has no rule for tensors without data, or it refuses these; `cause` is what it said."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class New:
+    """A result that is a new tensor."""
+
+    __slots__ = ("bits", "dtype", "numel", "size", "stride")
+
+    def __init__(self, meta: Tensor) -> None:
+        self.size, self.stride, self.dtype = tuple(meta.size()), meta.stride(), meta.dtype
+        self.numel = meta.numel()
+
+
+class Results:
+    """What a call gives: `items` are `New`, positions of arguments (`int`), or values as they are in a tuple.
+
+    `kind` is the container they come in, None for a single one. `aliases` says that one of them shares memory
+    with an argument though the schema does not tell: then the call is made as it is. `resized` are the sizes
+    of what is written, where they change.
+    """
+
+    __slots__ = ("aliases", "items", "kind", "numel", "resized")
+
+    def __init__(self, kind: type | None, items: list[Any], aliases: bool, resized: dict[int, New]) -> None:
+        self.kind, self.items, self.aliases, self.resized = kind, items, aliases, resized
+        self.numel = sum(one.numel for one in items if type(one) is New)
+
+
+class Shapes:
+    """Answers from memory where an equal call was made before."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Results | Unshaped] = {}
+        self.hits = self.misses = 0
+
+    def of(self, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+        """The results of calling the operator with these.
+
+        Raises:
+            Unshaped: there is no telling without values, or the arguments do not fit.
+        """
+        key: Any = [id(kind)]
+        try:
+            for one in args:
+                _add(key, one, kind.pointwise)
+            for name, one in kwargs.items():
+                key.append(name)
+                _add(key, one, kind.pointwise)
+            key = tuple(key)
+            found = self._known.get(key)
+        except TypeError:  # something that cannot be a key
+            key = found = None
+        if found is None:
+            self.misses += 1
+            found = _asked(kind, args, kwargs)
+            if key is not None and len(self._known) < _MOST:
+                self._known[key] = found
+        else:
+            self.hits += 1
+        if isinstance(found, Unshaped):
+            raise found
+        return found
+
+
+def _add(key: list[Any], value: Any, types: bool) -> None:
+    """Add what decides of shapes to the key; of numbers only their `types`, where that is enough."""
+    kind = type(value)
+    if kind is Tensor or kind is Parameter or isinstance(value, Tensor):
+        key.append(value.shape)
+        key.append(value.stride())
+        key.append(value.dtype)
+        if value.is_conj() or value.is_neg():
+            key.append("conjugated")
+    elif kind is list or kind is tuple:
+        key.append(len(value))
+        for one in value:
+            _add(key, one, types)
+    elif isinstance(value, torch.Generator):
+        key.append("generator")
+    elif types and (kind is float or kind is int):
+        key.append(kind)
+    else:
+        key.append(kind)
+        key.append(value)
+
+
+def _asked(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results | Unshaped:
+    given: dict[int, int] = {}
+
+    def emptied(tensor: Tensor) -> Tensor:
+        made = without_data(tensor)
+        given[id(made)] = len(kept)
+        kept.append(made)
+        return made
+
+    kept: list[Tensor] = []
+    try:
+        emptied_args = [_other(one) for one in trees.mapped(tuple(args), emptied)]
+        options = {name: _other(one) for name, one in trees.mapped(dict(kwargs), emptied).items()}
+        if kind.makes and (options.get("device") is not None or not kept):
+            options["device"] = _META
+        if options.get("pin_memory"):
+            options["pin_memory"] = False
+        before = [(one.shape, one.stride()) for one in kept]
+        out = kind.func(*emptied_args, **options)
+    except Exception as error:  # rules are everybody's code
+        return Unshaped(error)
+    single = not isinstance(out, (list, tuple))
+    flat = [out] if single else list(out)
+    if any(isinstance(one, (list, tuple)) for one in flat):
+        return Unshaped(NotImplementedError("lists in its results"))
+    shared = {one.untyped_storage()._cdata for one in kept}
+    items: list[Any] = []
+    aliases = False
+    for one in flat:
+        if not isinstance(one, Tensor):
+            items.append((one,))
+        elif id(one) in given:
+            items.append(given[id(one)])
+        elif one.device.type != "meta":
+            return Unshaped(NotImplementedError("a result with data"))
+        else:
+            aliases = aliases or one.untyped_storage()._cdata in shared
+            items.append(New(one))
+    resized = {n: New(one) for n, one in enumerate(kept) if (one.shape, one.stride()) != before[n]}
+    return Results(None if single else type(out), items, aliases, resized)
+
+
+def without_data(tensor: Tensor) -> Tensor:
+    """A tensor that looks like this one and has nothing in it.
+
+    Raises:
+        RuntimeError: it is not strided.
+    """
+    if tensor.layout is not torch.strided:
+        raise RuntimeError(f"a {tensor.layout} tensor")
+    made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+    made = made.conj() if tensor.is_conj() else made
+    return torch._neg_view(made) if tensor.is_neg() else made
+
+
+def _other(value: Any) -> Any:
+    return None if isinstance(value, torch.Generator) else value

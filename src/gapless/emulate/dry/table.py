@@ -1,0 +1,156 @@
+"""`Table`: what stands for the values of the storages that have none.
+
+A storage is in it if its values are not those that the script would have: there are none, they were made up,
+or all of them are one number that nobody has written. Everything else has real values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from gapless.emulate.core import Core
+from gapless.emulate.dry import filling
+from gapless.emulate.dry.guess import Guess, anything, constant
+from gapless.emulate.dry.reads import Reads
+from gapless.torch_internals import free_weak_ref, weak_ref_expired
+
+Tensor = torch.Tensor
+_FIRST_SWEEP = 8192
+_SAMPLE = 1024
+"""Elements of known values that are looked at."""
+
+
+class Table:
+    """Records by storage; `reads` answers what the CPU asks of them."""
+
+    def __init__(self, core: Core, given: dict[str, float]) -> None:
+        self.core = core
+        self.records: dict[int, Guess] = {}
+        self._weak: dict[int, int] = {}
+        self._sweep_at = _FIRST_SWEEP
+        self.reads = Reads(core, given)
+        self._filler = filling.Filler()
+
+    def of(self, tensor: Tensor) -> Guess | None:
+        """The record of what `tensor` has in place of values; None where it has values."""
+        try:
+            return self.records.get(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):
+            return None
+
+    def mark(self, tensor: Tensor, guess: Guess) -> None:
+        """The whole storage of `tensor` is like this from now on."""
+        storage: Any = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._weak:
+            self._weak[key] = storage._weak_ref()
+            if len(self._weak) > self._sweep_at:
+                self.sweep()
+        self.records[key] = guess
+
+    def forget(self, tensor: Tensor) -> None:
+        """The storage of `tensor` has real values from now on."""
+        self.records.pop(tensor.untyped_storage()._cdata, None)
+
+    def sweep(self) -> None:
+        """Forget storages that no longer exist."""
+        for key, weak in list(self._weak.items()):
+            if weak_ref_expired(weak):
+                free_weak_ref(weak)
+                del self._weak[key]
+                self.records.pop(key, None)
+                self.reads.told.pop(key, None)
+        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._weak))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for weak in self._weak.values():
+            free_weak_ref(weak)
+        self._weak.clear()
+        self.records.clear()
+
+    def guess_of(self, value: Any) -> Guess | None:
+        """What an argument is like: a record, a number, or a summary of known values."""
+        if isinstance(value, Tensor):
+            found = self.of(value)
+            return _summary(value) if found is None else found
+        if isinstance(value, (bool, int, float)):
+            return constant(float(value))
+        if isinstance(value, (list, tuple)) and value:
+            return self.guess_of(value[0])
+        return None
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Whether two arguments are the same elements."""
+        if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+            return False
+        return a is b or (
+            a.untyped_storage()._cdata == b.untyped_storage()._cdata
+            and a.storage_offset() == b.storage_offset()
+            and a.shape == b.shape
+        )
+
+    # -- values that are made up ---------------------------------------------------------------------------
+
+    def fill(self, tensor: Tensor) -> bool:
+        """Give the storage of `tensor` values such as its record says; whether it has some now."""
+        record = self.of(tensor)
+        if record is None or record.filled:
+            return True
+        if not self._filler.fill(tensor, record):
+            return False
+        if record.exact:
+            self.forget(tensor)
+        else:
+            self.mark(tensor, filling.made_up(record.maker, tensor.dtype))
+        return True
+
+    def arrived(self, tensor: Tensor) -> Tensor:
+        """`tensor` has come to the host, where anybody may look at its values."""
+        record = self.of(tensor)
+        if (
+            record is not None
+            and not record.filled
+            and not tensor.is_meta
+            and self.fill(tensor)
+            and not record.exact
+        ):
+            self.reads.values(record, tensor.numel())
+        return tensor
+
+
+def is_whole(tensor: Tensor) -> bool:
+    return bool(tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes())
+
+
+def _summary(tensor: Tensor) -> Guess | None:
+    """What known values are like: of many, the first ones."""
+    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_complex() or not tensor.numel():
+        return None
+    if tensor.numel() == 1:
+        value = float(tensor)
+        return constant(value) if not math.isnan(value) else None
+    with torch.no_grad():
+        some = (
+            tensor
+            if tensor.numel() <= _SAMPLE
+            else tensor.as_strided((_SAMPLE,), (1,))
+            if _dense(tensor)
+            else None
+        )
+        if some is None:
+            return anything("values", tensor.dtype)
+        some = some.to(torch.float64)
+        low, high = (float(one) for one in some.aminmax())
+        spread, mean = (float(one) for one in torch.std_mean(some))
+    if not math.isfinite(mean + spread):
+        return Guess(low=low, high=high)
+    return Guess(mean, spread, low, high)
+
+
+def _dense(tensor: Tensor) -> bool:
+    room = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return room >= _SAMPLE

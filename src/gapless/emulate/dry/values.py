@@ -1,0 +1,414 @@
+"""`Values`: how operators run on storages that have no values.
+
+An operator runs as ever where all that it is given is
+known and small; else its results are tensors that nobody has written to, so that their memory is never
+used, with a record of what their values are like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gapless import trees
+from gapless.emulate import halves
+from gapless.emulate.core import Core
+from gapless.emulate.dry import filling, host, sizes, specials
+from gapless.emulate.dry.guess import Guess, anything, constant, mixed
+from gapless.emulate.dry.guesses import RULES, guess
+from gapless.emulate.dry.kinds import Kind
+from gapless.emulate.dry.made import Made
+from gapless.emulate.dry.shapes import New, Results, Shapes, Unshaped
+from gapless.emulate.dry.specials import Compute
+from gapless.emulate.dry.table import Table, is_whole
+from gapless.emulate.local import local
+from gapless.emulate.patches import Patches
+from gapless.emulate.places import HOST
+from gapless.emulate.refusals import asked_at
+from gapless.errors import NotEmulated
+from gapless.torch_internals import (
+    DispatchModeKey,
+    dispatch_mode_of,
+    has_storage,
+)
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+
+KNOWN = 1 << 22
+"""Elements up to which results of known tensors are computed."""
+CHEAP = 1 << 11
+"""Elements that no operator makes too many of."""
+HEAVY = 1 << 14
+"""Elements up to which known matrices are multiplied."""
+DRAWN = 1 << 14
+"""Elements up to which floating point numbers are drawn on the device, and constants written."""
+COPIED = 1 << 18
+"""Floating point numbers up to which a copy from the host to the device has values."""
+DRAWN_ON_HOST = 1 << 25
+"""Floating point numbers that are drawn on the host before the rest has no values."""
+_SEALED = ("c10d", "_c10d_functional", "profiler")
+
+
+class Values(Table):
+    """The table of records, and what runs operators by it."""
+
+    def __init__(self, core: Core, given: dict[str, float] | None = None) -> None:
+        super().__init__(core, given or {})
+        self.placement = core.placement
+        self.shapes = Shapes()
+        self._left_to_draw = DRAWN_ON_HOST
+
+    def install(self, patches: Patches) -> None:
+        """Write files without values, until `patches` are undone."""
+        host.install(self, patches)
+
+    def handlers(self, others: dict[Any, Any]) -> dict[Any, Any]:
+        """Handlers for calls from Python that look at values, besides the `others` that there are."""
+        return host.handlers(self, others)
+
+    # -- into the operator mode ------------------------------------------------------------------------
+
+    def take_over(self, plan: Any) -> None:
+        """Run the operator of `plan` (an `operators.Plan`) by what is known of its arguments."""
+        kind = Kind(plan.func)
+        if kind.view or plan.parts is not None:
+            return
+        compute = _computing(plan)
+        if plan.func.namespace in _SEALED:
+            plan.call = self._sealed(kind, plan.call)
+            return
+        if plan.run is not None and plan.func.namespace not in ("aten", "prims"):
+            return  # its body is run, and `wrapped` is for what has none
+        plan.call = self._called(kind, compute)
+        plan.wide = None
+        if plan.run is not None or not plan.plain:
+            plan.run = self._run(kind, compute)
+
+    def wrapped(self, func: Any, run: Compute) -> Compute:
+        """`run`, which computes the overload `func`, for arguments that may have no values."""
+        return self._run(Kind(func), run)
+
+    def _called(self, kind: Kind, compute: Compute) -> Callable[..., Any]:
+        if kind.afresh or kind.sized or kind.makes or kind.grows or kind.name in specials.SPECIAL:
+
+            def special(*args: Any, **kwargs: Any) -> Any:
+                return self.run(kind, compute, local.target, args, kwargs)
+
+            return special
+        records, most = self.records, HEAVY if kind.heavy else CHEAP
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            total = 0
+            for arg in (*args, *kwargs.values()) if kwargs else args:
+                of = type(arg)
+                if of is Tensor or of is Parameter or isinstance(arg, Tensor):
+                    items: Any = (arg,)
+                elif of is list or of is tuple:
+                    items = arg
+                else:
+                    continue
+                for one in items:
+                    if isinstance(one, Tensor):
+                        if not has_storage(one) or one.untyped_storage()._cdata in records:
+                            return self.run(kind, compute, HOST, args, kwargs)
+                        total += one.numel()
+            if total > most:
+                return self.run(kind, compute, HOST, args, kwargs)
+            return compute(HOST, args, kwargs)
+
+        return call
+
+    def _run(self, kind: Kind, compute: Compute) -> Compute:
+        def run(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+            return self.run(kind, compute, index, args, kwargs)
+
+        return run
+
+    def _sealed(self, kind: Kind, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Collectives run; what they make of values that are not there is not there either."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            out = call(*args, **kwargs)
+            given = [one for one in trees.tensors((args, kwargs)) if has_storage(one)]
+            if any(self.of(one) is not None for one in given):
+                arguments = kind.arguments(args, kwargs)
+                written = list(trees.tensors([arguments[n] for n in kind.written if n < len(arguments)]))
+                for one in (*written, *(t for t in trees.tensors(out) if has_storage(t))):
+                    if one.layout is torch.strided:
+                        self.mark(one, anything(kind.base, one.dtype))
+            return out
+
+        return run
+
+    # -- running ---------------------------------------------------------------------------------------
+
+    def run(self, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator whose results go to `index`, computing what can be known."""
+        tensors = list(trees.tensors((args, kwargs)))
+        if _passes(tensors, kwargs):
+            return compute(index, args, kwargs)
+        special = specials.SPECIAL.get(kind.name)
+        if special is not None:
+            found = special(self, kind, compute, index, args, kwargs)
+            if found is not NotImplemented:
+                return found
+        target = _set_whole(kind, args, kwargs)
+        records = [None if one is target or kind.shaped_like else self.of(one) for one in tensors]
+        unknown = any(one is not None and not (one.exact or one.filled) for one in records)
+        if not unknown and self._affordable(kind, index, args, kwargs, tensors, records):
+            if target is not None:
+                self.forget(target)
+            return self._computed(kind, compute, index, args, kwargs, tensors, records)
+        return self.without(kind, compute, index, args, kwargs)
+
+    def _affordable(
+        self, kind: Kind, index: int, args: Any, kwargs: dict[str, Any], tensors: list[Tensor],
+        records: list[Guess | None],
+    ) -> bool:  # fmt: skip
+        """Whether the operator is to be computed, all of whose arguments have values or are constants."""
+        on_host = index < 0 and not any(self.placement.state_of(one) >= 0 for one in tensors)
+        if kind.afresh and (not kind.sets or _set_whole(kind, args, kwargs) is not None):
+            return self._worth_writing(kind, args, kwargs, tensors, on_host)
+        constants = [one for one in records if one is not None and one.exact]
+        if on_host and tensors and not constants:
+            return True  # what the script computes from its data
+        total = sum(one.numel() for one in tensors)
+        if kind.heavy:
+            return total <= HEAVY
+        if total <= CHEAP and not kind.grows:
+            return True
+        if constants and len(constants) == len(records) and self._stays_constant(kind, args, kwargs):
+            return False
+        return total <= KNOWN and self._made(kind, args, kwargs) <= KNOWN
+
+    def _stays_constant(self, kind: Kind, args: Any, kwargs: dict[str, Any]) -> bool:
+        first = next(trees.tensors((args, kwargs)))
+        return kind.base in RULES and self._guessed(kind, args, kwargs, first, 0).exact
+
+    def _worth_writing(
+        self, kind: Kind, args: Any, kwargs: dict[str, Any], tensors: list[Tensor], on_host: bool
+    ) -> bool:
+        """Whether a draw, a constant or a copy is written."""
+        count = max(self._made(kind, args, kwargs), tensors[0].numel() if tensors else 0)
+        dtype = kwargs.get("dtype") or (tensors[0].dtype if tensors else torch.get_default_dtype())
+        copies = kind.base in ("_to_copy", "copy")
+        if copies and on_host:
+            return True
+        if kind.whole_numbers or (not dtype.is_floating_point and (kind.draws or copies)):
+            return count <= KNOWN
+        if kind.draws and on_host:
+            if count > min(KNOWN, self._left_to_draw):
+                return False
+            self._left_to_draw -= count
+            return True
+        if copies:
+            return count <= COPIED
+        return count <= (KNOWN if on_host else DRAWN)
+
+    def _made(self, kind: Kind, args: Any, kwargs: dict[str, Any]) -> int:
+        """How many elements the results have; 0 where there is no telling."""
+        if kind.sized:
+            return 0
+        try:
+            return self.shapes.of(kind, args, kwargs).numel
+        except Unshaped:
+            return 0
+
+    def _computed(
+        self, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any],
+        tensors: list[Tensor], records: list[Guess | None],
+    ) -> Any:  # fmt: skip
+        """Compute it; constants get their values first, and what comes of made-up values is made up."""
+        made_up = False
+        for tensor, record in zip(tensors, records, strict=True):
+            if record is not None:
+                made_up = made_up or record.filled
+                if record.exact and self.of(tensor) is record:
+                    self.fill(tensor)
+        out = compute(index, args, kwargs)
+        if made_up:
+            arguments = kind.arguments(args, kwargs)
+            written = [arguments[n] for n in kind.written if n < len(arguments)]
+            for one in trees.tensors((written, out)):
+                if one.layout is torch.strided and self.of(one) is None:
+                    self.mark(one, filling.made_up(kind.base, one.dtype))
+        return out
+
+    def without(self, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator without computing it.
+
+        Raises:
+            NotEmulated: what it makes cannot be told without values, and it is too large to make some up.
+        """
+        if kind.sized:
+            found = sizes.sized(self, kind, args, kwargs)
+            if found is not NotImplemented:
+                return found
+        if kind.lists and kind.written and not kind.func._schema.returns:
+            self._write(kind, args, kwargs)
+            return None
+        try:
+            results = self.shapes.of(kind, args, kwargs)
+        except Unshaped as error:
+            if kind.written and isinstance(error.cause, NotImplementedError) and -1 not in kind.returned:
+                results = Results(None, [], False, {})
+            else:
+                return self._made_up(kind, compute, index, args, kwargs, error)
+        if results.aliases and not kind.written:
+            return compute(index, args, kwargs)
+        if kind.written:
+            return self._written(kind, args, kwargs, results)
+        outs = [self._new(kind, args, kwargs, one, n) for n, one in enumerate(results.items)]
+        return _packed(results.kind, outs, args, kwargs)
+
+    def _new(self, kind: Kind, args: Any, kwargs: dict[str, Any], item: Any, position: int) -> Any:
+        """The result that `item` describes."""
+        if type(item) is not New:
+            return item
+        made = filling.untouched(item.size, item.stride, item.dtype)
+        self.mark(made, self._guessed(kind, args, kwargs, made, position))
+        return made
+
+    def _guessed(self, kind: Kind, args: Any, kwargs: dict[str, Any], made: Tensor, position: int) -> Guess:
+        """What the result `made` is like."""
+        if kind.base not in RULES:
+            if kind.constant:
+                return constant(0.0)
+            if local.backward != HOST and made.dtype.is_floating_point:
+                return _gradient(kind.base, made.numel())
+            return anything(kind.base, made.dtype)
+        first = args[0] if args else None
+        if isinstance(first, (list, tuple)) and kind.lists and position < len(first):
+            args = (first[position], *args[1:])
+            first = first[position]
+        ratio = 1.0
+        if isinstance(first, Tensor):
+            ratio = max(1.0, first.numel() / max(1, made.numel()))
+        if kwargs:
+            args = tuple(kind.arguments(args, kwargs))
+        asked = Made(kind.base, args, made.dtype, position, ratio, self.guess_of, self.same)
+        found = guess(asked)
+        if not found.maker:
+            found.maker = kind.base
+            source = self.of(first) if isinstance(first, Tensor) else None
+            found.source = "" if source is None else source.maker
+        return found
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def _written(self, kind: Kind, args: Any, kwargs: dict[str, Any], results: Results) -> Any:
+        """The results of an operator that writes into its arguments."""
+        given = list(trees.tensors((args, kwargs)))
+        for position, new in results.resized.items():
+            given[position].resize_(new.size)
+        self._write(kind, args, kwargs)
+        arguments = kind.arguments(args, kwargs)
+        outs = []
+        for n, at in enumerate(kind.returned):
+            if at >= 0:
+                outs.append(arguments[at])
+            elif n < len(results.items):
+                outs.append(self._new(kind, args, kwargs, results.items[n], n))
+        if not kind.returned:
+            return None
+        return outs[0] if len(kind.returned) == 1 else _packed(tuple, outs, args, kwargs)
+
+    def _write(self, kind: Kind, args: Any, kwargs: dict[str, Any]) -> None:
+        arguments = kind.arguments(args, kwargs)
+        for at in kind.written:
+            target = arguments[at] if at < len(arguments) else None
+            if isinstance(target, Tensor):
+                self._overwrite(target, self._guessed(kind, args, kwargs, target, 0))
+            elif isinstance(target, (list, tuple)):
+                for n, one in enumerate(target):
+                    before = self.of(one)
+                    if before is None or before.exact or before.filled:
+                        self._overwrite(one, self._guessed(kind, args, kwargs, one, n))
+
+    def _overwrite(self, target: Tensor, like: Guess) -> None:
+        """Part of a storage, or all of it, has been written."""
+        if not is_whole(target):
+            before = self.guess_of(target)
+            share = target.numel() * target.element_size() / max(1, target.untyped_storage().nbytes())
+            if before is not None:
+                maker, source = like.maker, like.source
+                like = mixed(before, like, min(1.0, share))
+                like.maker, like.source = maker, source
+        self.mark(target, like)
+
+    # -- values that are made up -------------------------------------------------------------------------
+
+    def _made_up(
+        self, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any], error: Unshaped
+    ) -> Any:
+        """Compute with values that are made up, where nothing less will do."""
+        tensors = [one for one in trees.tensors((args, kwargs)) if self.of(one) is not None]
+        largest = max((one.untyped_storage().nbytes() for one in tensors), default=0)
+        if largest > filling.MOST:
+            if not isinstance(error.cause, NotImplementedError) and _about_arguments(error.cause):
+                raise error.cause
+            size = f"{largest / 2**20:.0f} MB"
+            raise NotEmulated(
+                f"What {kind.name} makes depends on values, which a dry run does not have{asked_at()}: its "
+                f"argument of {size} is too large to make some up. Check it with values, or smaller."
+            )
+        for one in tensors:
+            self.fill(one)
+        records = [self.of(one) for one in tensors]
+        return self._computed(kind, compute, index, args, kwargs, tensors, records)
+
+
+def _gradient(maker: str, count: int) -> Guess:
+    """Gradients are small: their norm is some tenth, however many they are."""
+    found = Guess(0.0, 0.1 / math.sqrt(max(1, count)))
+    found.maker = maker
+    return found
+
+
+def _about_arguments(error: Exception) -> bool:
+    """Whether it is the arguments that are wrong, and not that they have no values."""
+    words = str(error).lower()
+    return not any(word in words for word in ("meta", "data-dependent", "data dependent", "fake"))
+
+
+def _computing(plan: Any) -> Compute:
+    """What computes the operator of `plan` as a run with values does."""
+    call, run, wide = plan.call, plan.run, plan.wide
+
+    def compute(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        if wide is not None and halves.any_slow(args):
+            return wide(args, kwargs)
+        return call(*args, **kwargs) if run is None else run(index, args, kwargs)
+
+    return compute
+
+
+def _passes(tensors: list[Tensor], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is nobody's business: of fake tensors, or of tensors that have no data anyway."""
+    if dispatch_mode_of(DispatchModeKey.FAKE) is not None:
+        return True
+    device = kwargs.get("device")
+    return (device is not None and device.type == "meta") or any(one.is_meta for one in tensors)
+
+
+def _packed(kind: type | None, outs: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    given: list[Tensor] | None = None
+    for n, one in enumerate(outs):
+        if type(one) is tuple:
+            outs[n] = one[0]
+        elif type(one) is int:
+            given = list(trees.tensors((args, kwargs))) if given is None else given
+            outs[n] = given[one]
+    if kind is None:
+        return outs[0]
+    return outs if kind is list else tuple(outs)
+
+
+def _set_whole(kind: Kind, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
+    """The tensor whose storage gets other values as a whole, whatever was in it."""
+    target = args[0] if kind.sets and args else None
+    return target if isinstance(target, Tensor) and is_whole(target) else None

@@ -1,0 +1,41 @@
+"""`Assumption`: what a run without values took a value to be, at one place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gapless.model.source import SourceLine, Stack, user_line
+
+Assumed = Literal["bool", "int", "float", "complex", "size", "values"]
+"""A value that was read, how many elements something has, or values that were copied to the host."""
+
+
+class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was assumed at the place `stack` (innermost frame first), where a run has no values.
+
+    `made_by` says what would have made the value, `value` is the first answer and `last` the last one of
+    `times`, in `steps` of the steps. For a size, `of` is how many elements there are at most; for values, the
+    answer is how many were made up. `broken` times the answer was turned around, so that a loop ends; `given`
+    says that the user has named the value.
+
+    >>> Assumption(kind="bool", stack=(), value=1.0, times=3).kind
+    'bool'
+    """
+
+    kind: Assumed
+    stack: Stack = ()
+    made_by: str = ""
+    value: float = 0.0
+    last: float = 0.0
+    of: int = 0
+    times: int = 0
+    steps: int = 0
+    broken: int = 0
+    given: bool = False
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The user's line, if there is one."""
+        return user_line(self.stack)

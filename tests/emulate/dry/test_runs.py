@@ -1,0 +1,304 @@
+"""Training without values: the same waits, the same memory, and answers that fit what made them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import gapless
+from gapless.emulate.dry import filling
+from gapless.emulate.emulator import current
+from gapless.errors import NotEmulated
+from gapless.model import session as sessions
+
+CUDA = "cuda"
+
+
+@pytest.fixture
+def dry():
+    with gapless.emulate(dry=True) as seen:
+        yield seen
+
+
+def unknown(*size, dtype=torch.float32):
+    """A tensor on the device that has no values, whatever its size."""
+    tensor = torch.empty(*size, dtype=dtype, device=CUDA)
+    current().core.values.mark(tensor, filling.anything("draw", dtype))
+    return tensor
+
+
+def train(steps=3):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 512), nn.LayerNorm(512), nn.ReLU(), nn.Linear(512, 300)).to(CUDA)
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler(CUDA)
+    for _ in range(steps):
+        x, y = torch.randn(64, 128, device=CUDA), torch.randint(0, 300, (64,), device=CUDA)
+        with torch.autocast(CUDA, torch.float16):
+            hidden = checkpoint(model[:3], x, use_reentrant=False)
+            loss = functional.cross_entropy(model[3](hidden), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if not torch.isfinite(loss):
+            raise ValueError("the loss is not finite")
+    return model, loss.item(), float(norm), scaler.get_scale(), torch.cuda.max_memory_allocated()
+
+
+def test_training_waits_and_allocates_as_with_values():
+    with gapless.emulate() as plain:
+        _, loss, _, scale, peak = train()
+    with gapless.emulate(dry=True) as seen:
+        model, dry_loss, norm, dry_scale, dry_peak = train()
+        assert current().core.values.of(model[0].weight) is not None
+    assert dry_peak == peak
+    assert dry_scale == scale  # no overflow was computed, and none was assumed
+    assert dry_loss == pytest.approx(loss, rel=0.3)
+    assert 0 < norm < 10
+    lines = [[(site.operator, site.line.line) for site in one.session.sites] for one in (plain, seen)]
+    assert lines[0] == lines[1]
+    assert [e.waits for e in plain.session.events] == [e.waits for e in seen.session.events]
+
+
+def test_what_was_assumed_is_saved_with_the_session(tmp_path):
+    with gapless.emulate(dry=True) as seen:
+        train()
+    made = {one.made_by: one for one in seen.session.assumptions}
+    assert any(name.startswith("isfinite") for name in made)
+    seen.save(tmp_path / "run.gapless.json")
+    restored = sessions.load(tmp_path / "run.gapless.json")
+    assert restored.assumptions == seen.session.assumptions
+    assert restored.environment.dry
+    found = gapless.report(restored)
+    assert {one.kind for one in found.assumptions} == {"bool"}  # the loss and the norm decide nothing
+    assert "assumed value" in " ".join(found.verdict.not_seen)
+    assert any(one.title.startswith("Assumed") for one in found.tables)
+
+
+def test_the_same_run_is_told_the_same():
+    told = []
+    for _ in range(2):
+        with gapless.emulate(dry=True):
+            told.append((train()[1:], unknown(64, 64).cpu().sum().item()))
+    assert told[0] == told[1]
+
+
+def test_losses_get_smaller_and_one_value_is_read_as_one(dry):
+    logits = unknown(64, 1000)
+    target = torch.randint(0, 1000, (64,), device=CUDA)
+    seen = []
+    for _ in range(5):
+        loss = functional.cross_entropy(logits, target)
+        seen.append(loss.item())
+        assert loss.item() == seen[-1]
+    assert seen == sorted(seen, reverse=True)
+    assert all(value > 0 for value in seen)
+
+
+def test_small_tensors_have_their_values(dry):
+    lengths = torch.tensor([3, 5, 2], device=CUDA)
+    mask = torch.arange(5, device=CUDA)[None] < lengths[:, None]
+    assert mask.sum().item() == 10
+    assert torch.randperm(1000, device=CUDA).sum().item() == 499_500
+    large = torch.zeros(3000, 3000, device=CUDA)
+    assert large.sum().item() == 0
+    assert (torch.full((5000, 5000), 2.5, device=CUDA) + 1)[7, 7].item() == 3.5
+    assert dry.session.assumptions == ()
+
+
+def test_large_tensors_take_no_memory(dry):
+    before = _resident()
+    big = torch.randn(1 << 30, device=CUDA)
+    bigger = (big * 2 + torch.ones_like(big)).sigmoid()
+    assert torch.cuda.memory_allocated() >= 2 * (4 << 30)
+    assert 0 < bigger.mean().item() < 1
+    assert _resident() - before < 200 << 20
+
+
+def test_tensors_may_be_larger_than_the_machine(dry):
+    huge = torch.empty(1 << 44, dtype=torch.uint8, device=CUDA)
+    assert torch.cuda.memory_allocated() == 1 << 44
+    assert huge[5:].add(1).shape == ((1 << 44) - 5,)
+
+
+def _resident():
+    with open("/proc/self/statm") as stream:
+        return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("how", ["in place", "out=", "view", "part"])
+def test_what_is_written_from_nothing_has_no_values(dry, how):
+    known, nothing = torch.ones(8, 8, device=CUDA), unknown(8, 8)
+    if how == "in place":
+        known.add_(nothing)
+    elif how == "out=":
+        torch.mul(nothing, 2, out=known)
+    elif how == "view":
+        known.view(-1)[:] = nothing.view(-1)
+    else:
+        known[3] = nothing[3]
+    assert current().core.values.of(known) is not None
+    known.fill_(3.0)
+    assert current().core.values.of(known) is None
+    assert known.sum().item() == 192
+
+
+def test_errors_about_shapes_are_those_of_torch(dry):
+    with pytest.raises(RuntimeError, match=r"must match|broadcast"):
+        unknown(300, 300) + unknown(200, 200)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        unknown(30, 40) @ unknown(30, 40)
+
+
+def test_transforms_and_hooks_run(dry):
+    weight = unknown(64, 64)
+    loss = lambda w, x: (x @ w).square().mean()  # noqa: E731
+    x = torch.randn(16, 64, device=CUDA)
+    gradient = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weight, x)
+    assert gradient.shape == (16, 64, 64)
+    seen = []
+    leaf = unknown(64, 64).requires_grad_()
+    leaf.register_hook(lambda g: seen.append(g.shape))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(tuple(t.shape)) or t, lambda t: t):
+        (leaf * leaf).sum().backward()
+    assert seen == [(64, 64), (64, 64), leaf.shape]
+    assert leaf.grad.stride() == leaf.stride()
+
+
+# -- what the user says --------------------------------------------------------------------------------
+
+
+def test_the_user_says_otherwise_by_line_and_by_tensor():
+    line = _line_of_read()
+    with gapless.emulate(dry=True, assume={f"{os.path.basename(__file__)}:{line}": 0.25}) as seen:
+        assert _read(unknown(300)) == 0.25
+        assert gapless.assume((unknown(5) > 9).all(), False).item() is False
+    assert [one.given for one in seen.session.assumptions] == [True]
+    assert gapless.report(seen.session).assumptions == ()
+    plain = torch.ones(())
+    assert gapless.assume(plain, 5.0) is plain
+
+
+def _read(tensor):
+    return tensor.sum().item()
+
+
+def _line_of_read():
+    return _read.__code__.co_firstlineno + 1
+
+
+def test_sizes_follow_what_masks_are_made_of(dry):
+    x = unknown(1000)
+    assert x[x > 0].shape == (500,)
+    assert (x > 1).nonzero().shape == (159, 1)
+    assert x[torch.isnan(x)].shape == (0,)
+    assert torch.masked_select(x, torch.ones(1000, dtype=torch.bool, device=CUDA)).shape == (1000,)
+    ids = torch.randint(0, 7, (1 << 23,), device=CUDA)
+    assert ids.unique().shape == (7,)
+    assert ids.bincount(minlength=9).shape == (9,)
+    sizes = [one for one in dry.session.assumptions if one.kind == "size"]
+    assert [(one.value, one.of) for one in sizes[:2]] == [(500, 1000), (159, 1000)]
+
+
+# -- loops -----------------------------------------------------------------------------------------------
+
+
+def test_a_loop_that_waits_for_a_condition_ends_and_says_so(dry):
+    turns = 0
+    x = unknown(100)
+    while (x > 0).any():
+        x = unknown(100)
+        turns += 1
+    error = float("inf")
+    while error > 1e-6:
+        error = x.abs().mean().item()
+        turns += 1
+    while True:
+        x = unknown(100)
+        turns += 1
+        if not (x > 0).any():
+            break
+    assert turns < 100
+    assert [one.broken for one in dry.session.assumptions] == [1, 1, 1]
+    assert gapless.report(dry.session).assumptions[0].broken == 1
+
+
+def test_a_check_in_each_of_many_batches_is_not_turned_around(dry):
+    for _ in range(40):
+        assert torch.isfinite(unknown(100)).all()
+        if (unknown(100).norm() > 1e6).item():
+            raise ValueError("diverged")
+
+
+def test_truncated_draws_of_torch_end(dry):
+    weight = nn.init.trunc_normal_(torch.empty(300, 300, device=CUDA), std=0.02)
+    assert weight.shape == (300, 300)
+
+
+# -- the host ----------------------------------------------------------------------------------------------
+
+
+def test_copies_to_the_host_have_finite_numbers(dry):
+    chances = unknown(100, 10).softmax(-1).cpu().numpy()
+    assert ((chances >= 0) & (chances <= 1)).all()
+    assert set(unknown(50).gt(0).tolist()) == {True, False}
+    ids = unknown(64, 500).argmax(-1).cpu()
+    assert ((ids.numpy() >= 0) & (ids.numpy() < 500)).all()
+    assert [one.kind for one in dry.session.assumptions] == ["values"] * 3
+
+
+def test_numpy_of_what_is_too_large_is_said(dry):
+    unknown(1 << 24).cpu().numpy()
+    assert any("numpy of 64 MB without values" in note for note in dry.session.notes)
+
+
+def test_files_have_holes_in_the_place_of_values(dry, tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"weight": unknown(1 << 26), "small": torch.arange(5, device=CUDA)}, path)
+    assert path.stat().st_size > 1 << 28
+    assert path.stat().st_blocks * 512 < 1 << 20
+    loaded = torch.load(path, mmap=True)
+    assert loaded["weight"].shape == (1 << 26,)
+    assert loaded["small"].tolist() == [0, 1, 2, 3, 4]
+    assert any("torch.save" in note for note in dry.session.notes)
+
+
+def test_a_model_made_on_the_host_takes_no_memory(dry):
+    before = _resident()
+    model = nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(6))).to(torch.bfloat16).to(CUDA)
+    with torch.device("meta"):
+        other = nn.Linear(30_000, 30_000)
+    other = other.to_empty(device=CUDA)
+    assert torch.cuda.memory_allocated() > 6 * 8192 * 8192 * 2 + 4 * 30_000**2
+    assert sum(one.numel() for one in model.parameters()) == 6 * 8192 * 8193
+    assert _resident() - before < 500 << 20
+
+
+def test_operators_that_need_values_are_computed_or_named(dry):
+    a, b = unknown(30, 20), unknown(30, 5)
+    assert torch.linalg.lstsq(a, b).solution.shape == (20, 5)
+    with pytest.raises(NotEmulated, match=r"aten::linalg_lstsq.*too large"):
+        torch.linalg.lstsq(unknown(4000, 3000), unknown(4000, 5))
+
+
+def test_fake_tensors_pass_untouched(dry):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        made = torch.randn(4096, 4096, device=CUDA)
+        assert type(made @ made).__name__ == "FakeTensor"
+
+
+def test_nothing_is_left_behind_when_the_run_is_over():
+    with contextlib.suppress(ValueError), gapless.emulate(dry=True):
+        raise ValueError
+    with gapless.emulate():
+        assert torch.ones(200, 200, device=CUDA).mm(torch.ones(200, 200, device=CUDA))[0, 0].item() == 200
