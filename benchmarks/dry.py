@@ -48,9 +48,9 @@ METHOD = (
     "operators: every entry of `op_db` in float32, up to {samples} sample inputs, forward and backward, on "
     "the emulated device with values and in a dry run in which no input has values; compared are shape, "
     "stride, offset, dtype, aliasing, requires_grad, grad_fn, storage bytes and the gradients' metadata. "
-    "Scripts: `gapless check --steps all` of each field script, twice; compared are waits by line, operator and "
-    "step. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. Large: a Llama of 7B "
-    "parameters in bf16, checkpointed, AdamW, batch 1 of 4096 tokens"
+    "Scripts: `gapless check --steps all` of each field script, twice; compared are waits by line, operator "
+    "and step. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. Large: a Llama of "
+    "7B parameters in bf16, checkpointed, AdamW, batch 1 of 4096 tokens"
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gapless.emulate import kernels
 from gapless.emulate.dry.made import base_of
 
 _HEAVY = (
@@ -39,9 +40,8 @@ class Kind:
     """
 
     __slots__ = (
-        "afresh", "base", "constant", "draws", "func", "grows", "heavy", "lists", "makes", "name", "names",
-        "pointwise", "returned",
-        "sets", "shaped_like", "sized", "view", "whole_numbers", "written",
+        "afresh", "base", "constant", "draws", "func", "grows", "heavy", "kernel", "lists", "makes", "name",
+        "names", "pointwise", "returned", "sets", "shaped_like", "sized", "view", "whole_numbers", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -58,6 +58,7 @@ class Kind:
         )
         kept = torch.Tag.inplace_view in func.tags
         shared = any(one.alias_info is not None for one in schema.returns)
+        self.kernel = _kernel(func)
         self.view = kept or (shared and not self.written)
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
         self.sized = torch.Tag.dynamic_output_shape in func.tags
@@ -86,6 +87,14 @@ class Kind:
         if not kwargs:
             return list(args)
         return [*args, *(kwargs.get(name) for name in self.names[len(args) :])]
+
+
+def _kernel(func: Any) -> Any:
+    """What computes `func` here where ATen has nothing for the CPU: its results look as with values."""
+    if func.namespace != "aten" or not kernels.lacking(func):
+        return None
+    how, run = kernels.found(func)
+    return run if how == "kernel" else None
 
 
 def _aliased(argument: Any) -> tuple[frozenset[str], bool]:

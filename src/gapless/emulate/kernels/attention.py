@@ -195,8 +195,10 @@ def _efficient(call: Call) -> tuple[Tensor, ...]:
 @attends("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(call: Call) -> tuple[Tensor | None, ...]:
     sums = call.logsumexp[..., : call.query.shape[2]]
-    made = backward(call.gradient, *call.tensors, call.out, sums, call.setting, call.wanted[3])
-    return tuple(one if wanted else None for one, wanted in zip(made, call.wanted, strict=True))
+    *made, of_bias = backward(call.gradient, *call.tensors, call.out, sums, call.setting, call.wanted[3])
+    in_rows = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in made if one is not None]
+    results = (*in_rows, of_bias)  # laid out as (batch, rows, heads, width)
+    return tuple(one if wanted else None for one, wanted in zip(results, call.wanted, strict=True))
 
 
 @attends("_scaled_dot_product_cudnn_attention")
