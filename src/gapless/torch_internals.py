@@ -81,6 +81,7 @@ NAMES: dict[str, Name] = {
     "lift_only_cpu_tensors": Name("torch._C._set_only_lift_cpu_tensors"),
     # -- tensors and storages
     "TensorBase": Name("torch._C.TensorBase"),
+    "neg_view": Name("torch._neg_view"),
     "has_storage": Name("torch._C._has_storage"),
     "weak_ref_expired": Name("torch.UntypedStorage._expired"),
     "storage_of_weak_ref": Name("torch.UntypedStorage._new_with_weak_ptr"),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from gapless import trees
+from gapless.torch_internals import neg_view
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
@@ -166,7 +167,7 @@ def without_data(tensor: Tensor) -> Tensor:
         raise RuntimeError(f"a {tensor.layout} tensor")
     made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
     made = made.conj() if tensor.is_conj() else made
-    return torch._neg_view(made) if tensor.is_neg() else made
+    return neg_view(made) if tensor.is_neg() else made
 
 
 def _other(value: Any) -> Any:

@@ -1,0 +1,163 @@
+"""Guesses beside real values: bounds hold for every element, means are near, decisions are the same."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+import gapless
+from gapless.emulate.dry import guesses
+from gapless.emulate.dry.guess import Guess, anything, below, between, chance, constant, converted, mixed
+from gapless.emulate.dry.made import Made, base_of
+from gapless.emulate.emulator import current
+
+ROWS, WIDTH = 64, 50
+
+NUMBERS = {
+    "abs": torch.abs,
+    "add": lambda x: x + 3,
+    "amax": lambda x: x.amax(-1),
+    "amin": lambda x: x.amin(-1),
+    "clamp": lambda x: x.clamp(-0.5, 2.0),
+    "cross entropy": lambda x: functional.cross_entropy(
+        x, torch.zeros(ROWS, dtype=torch.long, device=x.device)
+    ),
+    "cos": torch.cos,
+    "difference": lambda x: x - x.flip(0),
+    "divide": lambda x: x / 4,
+    "exp": torch.exp,
+    "gelu": functional.gelu,
+    "layer norm": lambda x: functional.layer_norm(5 * x + 1, (WIDTH,)),
+    "log of squares": lambda x: torch.log1p(x.square()),
+    "log softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "mean": lambda x: x.mean(-1),
+    "mean squared error": lambda x: functional.mse_loss(x, x.flip(0)),
+    "negate": torch.neg,
+    "norm": lambda x: x.norm(),
+    "relu": torch.relu,
+    "repeat": lambda x: x.repeat(2, 2),
+    "rsub": lambda x: 1 - x,
+    "sigmoid": torch.sigmoid,
+    "smooth l1": lambda x: functional.smooth_l1_loss(x, x.flip(0)),
+    "softmax": lambda x: x.softmax(-1),
+    "square": torch.square,
+    "square of itself": lambda x: x * x,
+    "std": lambda x: x.std(-1),
+    "sum": lambda x: x.sum(-1),
+    "tanh": torch.tanh,
+    "topk": lambda x: x.topk(5).values,
+    "variance": lambda x: x.var(),
+    "where": lambda x: torch.where(x > 1, torch.full_like(x, 10.0), x),
+    "with logits": lambda x: functional.binary_cross_entropy_with_logits(x, torch.ones_like(x)),
+}
+WHOLE = {
+    "argmax": lambda x: x.argmax(-1),
+    "argsort": lambda x: x.argsort(-1),
+    "sort": lambda x: x.sort(-1).indices,
+    "topk": lambda x: x.topk(5).indices,
+    "nonzero": lambda x: (x > 0).nonzero(),
+    "count": lambda x: (x > 1).sum(),
+    "max": lambda x: x.max(-1).indices,
+}
+DECISIONS = {
+    "all are finite": (lambda x: torch.isfinite(x).all(), True),
+    "some is nan": (lambda x: torch.isnan(x).any(), False),
+    "some is infinite": (lambda x: torch.isinf(x).any(), False),
+    "a number is one": (lambda x: (x == 1.0).any(), False),
+    "all are large": (lambda x: x.min() > 100, False),
+    "a norm is not negative": (lambda x: x.norm() >= 0, True),
+    "chances sum up": (lambda x: ((x.softmax(-1).sum(-1) - 1).abs() < 1e-4).all(), True),
+    "a chance is above one": (lambda x: (x.softmax(-1) > 1).any(), False),
+    "many are above": (lambda x: (x > 0).sum() > 10, True),
+    "neither": (lambda x: ~((x > 9) | (x < -9)).any(), True),
+    "one is not itself": (lambda x: (x != x).any(), False),
+    "an index is valid": (lambda x: (x.argmax(-1) < WIDTH).all(), True),
+    "equal to a copy": (lambda x: torch.equal(x, x), True),
+    "mean of a mask": (lambda x: (x > 0).float().mean() < 0.9, True),
+}
+
+
+def drawn(device):
+    torch.manual_seed(3)
+    return torch.randn(ROWS, WIDTH).to(device)
+
+
+def nothing():
+    x = drawn("cuda")
+    current().core.values.mark(x, Guess())
+    return x
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dry():
+    with gapless.emulate(dry=True) as seen:
+        yield seen
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_lie_within_bounds_and_near_their_means(name):
+    real = NUMBERS[name](drawn("cpu")).double()
+    guess = current().core.values.of(NUMBERS[name](nothing()))
+    assert guess.low <= real.min() + 1e-6
+    assert real.max() - 1e-6 <= guess.high
+    near = 0.35 * max(1.0, abs(real.mean().item())) + guess.spread
+    assert guess.mean == pytest.approx(real.mean().item(), abs=near)
+    assert guess.maker
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_are_valid(name):
+    real, made = WHOLE[name](drawn("cpu")), WHOLE[name](nothing())
+    guess = current().core.values.of(made)
+    assert made.dtype == real.dtype
+    assert guess.low <= real.min()
+    assert real.max() <= guess.high
+    assert guess.low >= 0
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_decisions_are_those_of_real_values(name):
+    decide, expected = DECISIONS[name]
+    assert bool(decide(drawn("cpu"))) is expected
+    assert bool(decide(nothing())) is expected
+
+
+def test_a_rule_that_fails_or_gives_nonsense_leaves_what_is_true_of_the_type(monkeypatch):
+    def asked(dtype):
+        return guesses.guess(Made("square", (None,), dtype, 0, 1.0, lambda _: None, lambda *_: False))
+
+    for wrong in (lambda made: 1 / 0, lambda made: Guess(math.nan), lambda made: Guess(math.inf)):
+        monkeypatch.setitem(guesses.RULES, "square", wrong)
+        assert asked(torch.float32) is anything("square", torch.float32)
+    monkeypatch.setitem(guesses.RULES, "square", lambda made: Guess(7.0))
+    assert asked(torch.bool) is anything("square", torch.bool)
+
+
+def test_chances_follow_from_means_spreads_and_bounds():
+    assert below(Guess(), constant(0.0)) == 0.5
+    assert below(Guess(), constant(1.0)) == pytest.approx(0.8413, abs=1e-4)
+    assert below(between(0, 9), constant(10.0)) == 1.0
+    assert below(between(5, 9), constant(5.0)) == 0.0
+    assert mixed(constant(2.0), constant(2.0), 0.3).exact
+    half = mixed(constant(0.0), constant(1.0), 0.5)
+    assert (half.mean, half.spread, half.low, half.high) == (0.5, 0.5, 0.0, 1.0)
+    assert converted(between(3, 9), torch.bool).mean == 1.0
+    assert converted(constant(0.0), torch.bool, exact=True).mean == 0.0
+    assert chance(1.2).mean == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("aten::add_", "add"),
+        ("aten::_foreach_add_", "add"),
+        ("aten::__and__", "__and__"),
+        ("aten::norm", "norm"),
+    ],
+)
+def test_an_operators_forms_have_one_name(name, base):
+    assert base_of(name) == base
