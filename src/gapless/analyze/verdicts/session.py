@@ -218,9 +218,11 @@ def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
 
 def _confidence(found: Report, estimate: Estimate | None, late: bool) -> str:
     if estimate is None:
-        return f"counted on an emulated {found.environment.device}" if found.environment.emulated else ""
+        how = "counted without values" if found.environment.dry else "counted"
+        return f"{how} on an emulated {found.environment.device}" if found.environment.emulated else ""
     step = estimate.step
     how = "times from a real profile" if estimate.calibrated else "estimated"
+    how += " without values" if found.environment.dry else ""
     gpu = (estimate.gpu or found.environment.device).removeprefix("NVIDIA ")
     what = "step without waiting for data" if late else "step"
     return f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"

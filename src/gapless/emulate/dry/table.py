@@ -7,6 +7,7 @@ or all of them are one number that nobody has written. Everything else has real 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -50,6 +51,15 @@ class Table:
             if len(self._weak) > self._sweep_at:
                 self.sweep()
         self.records[key] = guess
+
+    def lacks(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether one of them has no values."""
+        return any((record := self.of(one)) is not None and not record.filled for one in tensors)
+
+    def written(self, maker: str, tensors: Iterable[Tensor]) -> None:
+        """A kernel that was not run has written these."""
+        for one in tensors:
+            self.mark(one, anything(maker, one.dtype))
 
     def forget(self, tensor: Tensor) -> None:
         """The storage of `tensor` has real values from now on."""

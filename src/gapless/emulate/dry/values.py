@@ -48,8 +48,10 @@ DRAWN = 1 << 14
 """Elements up to which floating point numbers are drawn on the device, and constants written."""
 COPIED = 1 << 18
 """Floating point numbers up to which a copy from the host to the device has values."""
-DRAWN_ON_HOST = 1 << 25
-"""Floating point numbers that are drawn on the host before the rest has no values."""
+COPIED_ON_HOST = 1 << 20
+"""Floating point numbers up to which copies within the host have values whatever was copied before."""
+MADE_ON_HOST = 1 << 25
+"""Floating point numbers that are drawn and copied on the host before the rest has no values."""
 _SEALED = ("c10d", "_c10d_functional", "profiler")
 
 
@@ -60,7 +62,7 @@ class Values(Table):
         super().__init__(core, given or {})
         self.placement = core.placement
         self.shapes = Shapes()
-        self._left_to_draw = DRAWN_ON_HOST
+        self._left = MADE_ON_HOST
 
     def install(self, patches: Patches) -> None:
         """Write files without values, until `patches` are undone."""
@@ -103,24 +105,31 @@ class Values(Table):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             total = 0
+            special = False
             for arg in (*args, *kwargs.values()) if kwargs else args:
                 of = type(arg)
-                if of is Tensor or of is Parameter or isinstance(arg, Tensor):
-                    items: Any = (arg,)
-                elif of is list or of is tuple:
-                    items = arg
-                else:
-                    continue
-                for one in items:
-                    if isinstance(one, Tensor):
-                        if not has_storage(one) or one.untyped_storage()._cdata in records:
-                            return self.run(kind, compute, HOST, args, kwargs)
-                        total += one.numel()
-            if total > most:
+                for one in arg if of is list or of is tuple else (arg,):
+                    if not isinstance(one, Tensor):
+                        continue
+                    try:
+                        record = records.get(one.untyped_storage()._cdata)
+                    except (NotImplementedError, RuntimeError):
+                        return self.run(kind, compute, HOST, args, kwargs)
+                    if record is not None:
+                        if not record.exact and not record.filled:
+                            return self._unknown(kind, compute, args, kwargs)
+                        special = True
+                    total += one.numel()
+            if special or total > most:
                 return self.run(kind, compute, HOST, args, kwargs)
             return compute(HOST, args, kwargs)
 
         return call
+
+    def _unknown(self, kind: Kind, compute: Compute, args: Any, kwargs: dict[str, Any]) -> Any:
+        if dispatch_mode_of(DispatchModeKey.FAKE) is not None:
+            return compute(HOST, args, kwargs)
+        return self.without(kind, compute, HOST, args, kwargs)
 
     def _run(self, kind: Kind, compute: Compute) -> Compute:
         def run(index: int, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -196,14 +205,14 @@ class Values(Table):
         count = max(self._made(kind, args, kwargs), tensors[0].numel() if tensors else 0)
         dtype = kwargs.get("dtype") or (tensors[0].dtype if tensors else torch.get_default_dtype())
         copies = kind.base in ("_to_copy", "copy")
-        if copies and on_host:
+        if copies and on_host and count <= COPIED_ON_HOST:
             return True
         if kind.whole_numbers or (not dtype.is_floating_point and (kind.draws or copies)):
             return count <= KNOWN
-        if kind.draws and on_host:
-            if count > min(KNOWN, self._left_to_draw):
+        if on_host and (kind.draws or copies):
+            if count > self._left or (kind.draws and count > KNOWN):
                 return False
-            self._left_to_draw -= count
+            self._left -= count
             return True
         if copies:
             return count <= COPIED
@@ -262,7 +271,10 @@ class Values(Table):
             return compute(index, args, kwargs)
         if kind.written:
             return self._written(kind, args, kwargs, results)
-        outs = [self._new(kind, args, kwargs, one, n) for n, one in enumerate(results.items)]
+        items = results.items
+        if results.kind is None and type(items[0]) is New:
+            return self._new(kind, args, kwargs, items[0], 0)
+        outs = [self._new(kind, args, kwargs, one, n) for n, one in enumerate(items)]
         return _packed(results.kind, outs, args, kwargs)
 
     def _new(self, kind: Kind, args: Any, kwargs: dict[str, Any], item: Any, position: int) -> Any:

@@ -58,6 +58,8 @@ class Launches:
         cost = None
         if isinstance(kernel, str):
             self._unknown(compiled, kernel)
+        elif self.core.values is not None and self.core.values.lacks(tensors):
+            self.core.values.written(compiled.name, _touched(kernel, values)[1])
         elif key in self._given_up:
             _forget(kernel, values)
         else:
