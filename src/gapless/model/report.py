@@ -70,7 +70,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sends and receives in one, `offers` what each GPU that was asked about would make of it (`asked` are the
     lines that ask which GPU they run on), `search` the largest value of an argument that fits, `remedies`
     what was tried to make it fit, `loaders` how its loaders fed it, and whether the `unknown` operators wait
-    is not known; `assumptions` are the values that a dry run assumed and that decided something. `path` is the saved file that was reported ("": none).
+    is not known; `assumptions` are the values that a dry run assumed and that decided something. `path` is
+    the saved file that was reported ("": none).
     """
 
     verdict: Verdict
