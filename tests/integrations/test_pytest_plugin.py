@@ -321,6 +321,17 @@ def test_all_tests_can_be_watched(suite):
     )
 
 
+def test_tests_can_run_without_values(suite):
+    body = """
+@pytest.mark.max_waits(1)
+def test_large():
+    x = torch.randn(1 << 34, device="cuda")
+    assert torch.isfinite(x).all().item()
+    assert torch.cuda.memory_allocated() >= 1 << 36
+"""
+    suite(body, "--gapless-dry").assert_outcomes(passed=1)
+
+
 def test_all_tests_can_be_bound(suite):
     suite(BOTH, ini="gapless_max_waits = 0").assert_outcomes(passed=2, failed=1)
 

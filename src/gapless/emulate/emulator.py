@@ -268,23 +268,25 @@ class Emulator:
 
     def session(self, script: tuple[str, ...] = (), ending: Ending | None = None) -> Session:
         """Everything recorded, as a `Session`."""
-        recorder = self.recorder
+        recorder, values = self.recorder, self.core.values
         return Session(
             script=script,
-            environment=environment(
-                self.gpu.name, unused=not self.core.used, dry=self.core.values is not None
-            ),
+            environment=environment(self.gpu.name, unused=not self.core.used, dry=values is not None),
             ending=ending or Ending(),
             sites=recorder.sites(),
             events=recorder.events(),
             marks=recorder.marks(),
-            notes=(*recorder.notes(), *standins.notes()),
+            notes=(
+                *recorder.notes(),
+                *standins.notes(),
+                *(values.reads.unused() if values is not None else ()),
+            ),
             unknown=recorder.unknowns(),
             asked=tuple(self.core.askers),
             duration=recorder.duration(),
             programme=recorder.programme.programme() if recorder.programme is not None else None,
             memory=recorder.memory.runs() if recorder.memory is not None else (),
-            assumptions=self.core.values.reads.assumptions() if self.core.values is not None else (),
+            assumptions=values.reads.assumptions() if values is not None else (),
         )
 
 

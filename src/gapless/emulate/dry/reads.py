@@ -6,6 +6,7 @@ that goes on because of such answers is broken: after equal ones at one place it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -162,6 +163,12 @@ class Reads:
                 given=one.given is not None,
             )
         return tuple(found.values())
+
+    def unused(self) -> Iterator[str]:
+        """What the user has said of lines at which nothing was read, for a report."""
+        for place in self._given:
+            if place not in self.used:
+                yield f"--assume {place}: nothing without values was read at that line"
 
     def afresh(self) -> None:
         """As if nothing had been told before."""

@@ -1,0 +1,82 @@
+"""``gapless check --dry``: at its real size, with what was assumed, and with what the user says instead."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gapless.commands import main
+
+SCRIPT = """
+    import torch
+    from torch import nn
+    model = nn.Sequential(nn.Linear(20_000, 30_000), nn.Linear(30_000, 1_000)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    skipped = 0
+    for step in range(6):
+        x = torch.randn(256, 20_000, device="cuda")
+        loss = model(x).logsumexp(-1).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if loss.item() > 100:
+            skipped += 1
+    print(skipped, torch.cuda.max_memory_allocated() > 8 << 30)
+"""
+
+
+def check(python: Callable[..., Any], *words: str) -> Any:
+    return python(
+        "-m", "gapless", "check", "-q", "--steps", "all", "--no-loader", "--no-prices", *words, "train.py"
+    )
+
+
+def test_a_model_of_many_gigabytes_is_checked_and_the_report_says_what_was_assumed(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    write("train.py", textwrap.dedent(SCRIPT))
+    done = check(python, "--dry", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    printed, *_, report = done.stdout.strip().splitlines()
+    assert printed == "0 True"
+    found = json.loads(report)
+    assert found["environment"]["dry"]
+    assert found["steps"]["waits_per_step"] == 1
+    (assumed,) = found["assumptions"]
+    assert (assumed["kind"], assumed["stack"][0]["line"], assumed["times"]) == ("float", 13, 6)
+    assert 5 < assumed["value"] < 10  # the logarithm of a thousand and something
+    assert any("train.py:13" in line and "--assume" in line for line in found["not_seen"])
+
+
+def test_the_user_says_what_is_read(python: Callable[..., Any], write: Callable[[str, str], Path]) -> None:
+    write("train.py", textwrap.dedent(SCRIPT))
+    done = check(python, "--dry", "--assume", "train.py:13=1000", "--assume", "train.py:7=0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("6 True\n")
+    assert "assumed value" not in done.stdout
+    assert "train.py:7: nothing without values was read" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--assume", "train.py:3=1"), "give --dry as well"),
+        (("--dry", "--assume", "train.py=1"), "FILE:LINE=VALUE"),
+        (("--dry", "--assume", "train.py:3=maybe"), "FILE:LINE=VALUE"),
+        (("--dry", "--assume", "train.py:3"), "FILE:LINE=VALUE"),
+    ],
+)
+def test_what_is_assumed_is_written_in_one_way(
+    words: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('ran')\n")
+    assert main(["check", *words, str(script)]) == 2
+    seen = capsys.readouterr()
+    assert says in seen.err
+    assert "ran" not in seen.out
