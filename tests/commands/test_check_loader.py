@@ -85,13 +85,14 @@ def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
     assert document["findings"][0] == one  # what costs most comes first
     assert one["line"]["line"] == line_of("loader = DataLoader(")
     (use,) = document["loaders"]
-    cpu, wait = (sum(column) for column in zip(*use["fetch"]["batches"], strict=True))
+    fetch = use["diagnosis"]["fetch"]  # the whole measurement: `fetch` alone is the first, quick one
+    cpu, wait = (sum(column) for column in zip(*fetch["batches"], strict=True))
     mostly = "nearly all of it " if cpu < 0.1 * (cpu + wait) else ""
-    assert f"{mostly}{waits_for(use['fetch'])};" in one["evidence"][0]
+    assert f"{mostly}{waits_for(fetch)};" in one["evidence"][0]
     assert wait > cpu  # it sleeps
     assert "`time.sleep(float(sys.argv[1]))` (train.py:9)" in one["evidence"][0]
     assert "with num_workers=0" in one["evidence"][1]
-    assert 15e6 < one["price"]["last"] < 60e6
+    assert 15e6 < one["price"]["last"] < max(sum(batch) for batch in fetch["batches"])
     step = document["estimate"]["step"]["likely"]
     # The step as it is holds all of the waiting: what workers would take of it, and what they would leave.
     late, left = use["late"]["likely"], use["left"]["likely"]
