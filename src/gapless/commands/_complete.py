@@ -34,7 +34,7 @@ def _of(param: click.Parameter) -> Complete | None:
         return _files
     if metavar == "CODES":
         return _codes
-    if metavar == "NAME" and param.name == "gpu":
+    if metavar in ("NAME", "NAME,...") and param.name == "gpu":
         return _gpus
     return None
 
@@ -70,4 +70,5 @@ def _gpus(context: click.Context, incomplete: str) -> list[CompletionItem]:
 
     known = CARDS if context.command.name == "memory" else GPUS
     names = [name for one in known for name in one.aliases]
-    return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
+    before, comma, begun = incomplete.rpartition(",")
+    return [CompletionItem(before + comma + name) for name in names if name.startswith(begun.lower())]

@@ -218,7 +218,7 @@ def command(
       gapless check -f html train.py > report.html  a page to look at
       gapless check --max-waits 0 train.py          a gate for CI
       gapless check --calibrate trace.json train.py prices from a real profile
-      gapless check --dry train.py                  at its real size, without values
+      gapless check --dry train.py                  real size, without values
       gapless check --memory --gpu l4 train.py      will it fit?
       gapless check --find batch_size:8..256 train.py    the largest that fits
       gapless check --gpu l4,a100,h100 --price l4=0.8,a100=1.8,h100=3 train.py
