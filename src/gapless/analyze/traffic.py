@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from gapless.analyze.estimate.communication import moved
 from gapless.analyze.estimate.steps import recorded
 from gapless.analyze.steps import Steps
 from gapless.model import Session
@@ -48,19 +49,3 @@ def _mean(key: Traffic, total: list[float], steps: int) -> Traffic:
         sent=round(sent),
         received=round(received),
     )
-
-
-def moved(entry: Entry) -> tuple[float, float]:
-    """Bytes that this rank sends and receives, as rings move them (``NCCL-tests``, ``PERFORMANCE.md``).
-
-    Trees and switches that reduce move less of an all-reduce; nothing moves less of the others.
-    """
-    brought, has = entry.reads, entry.writes
-    others = (entry.ranks - 1) / entry.ranks if entry.ranks else 0.0
-    if entry.name == "all_reduce":
-        return 2 * others * brought, 2 * others * brought
-    if entry.name == "all_gather":
-        return others * has, others * has
-    if entry.name in ("reduce_scatter", "all_to_all"):
-        return others * brought, others * brought
-    return brought, has

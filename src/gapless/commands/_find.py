@@ -7,14 +7,33 @@ from collections.abc import Sequence
 import msgspec
 
 from gapless.analyze.attempts import attempt
+from gapless.capture.signals import Terminated, terminable
+from gapless.commands import _ranks
 from gapless.commands._again import Again
-from gapless.commands._argument import Asked, given, source_of
+from gapless.commands._argument import Asked, given, parse, source_of
 from gapless.commands._progress import Progress
 from gapless.errors import UsageError
 from gapless.memory.largest import Largest
 from gapless.model import Session
 from gapless.model.attempt import Attempt, Search
 from gapless.model.wording import binary_size, duration
+
+
+def searched(text: str, again: Again, progress: Progress) -> Session | None:
+    """The session that answers ``--find text``, with the search in it; None where the command is ended.
+
+    Raises:
+        UsageError: `text` names no values, ranks run here, or the script does not take the argument.
+    """
+    asked = parse(text)
+    if _ranks.several():
+        raise UsageError("--find runs the script again and again, and not under a launcher: --world-size N")
+    progress.tried(f"looking for the largest {asked.name} of {asked.least} to {asked.most} that fits")
+    try:
+        with terminable():  # a run that is under way ends with the command
+            return Finder(asked, again, progress)()
+    except Terminated:
+        return None
 
 
 class Finder:
@@ -78,7 +97,7 @@ class Finder:
             if made.failed and ran.why:
                 made = msgspec.structs.replace(made, failed=ran.why)
             self._sessions[value] = ran.session
-        self._progress.tried(_told(made))
+        self._progress.tried(told(made))
         if made.failed and value == asked.least:
             raise UsageError(
                 f"the script does not run with {self._as_given(value)}: {made.failed}. Does it take this "
@@ -103,7 +122,7 @@ class Finder:
             )
 
 
-def _told(one: Attempt) -> str:
+def told(one: Attempt) -> str:
     """``batch_size=64: fits, 12.3 GiB of 78.7 GiB (4.2 s)``."""
     took = duration(one.seconds * 1e9)
     if one.failed:

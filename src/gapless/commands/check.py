@@ -16,11 +16,11 @@ from gapless.analyze import WARM_UP, StepTally, report
 from gapless.analyze.enough import LONGER, Enough
 from gapless.capture import children
 from gapless.capture.run import TERMINATED, run
-from gapless.capture.signals import Terminated, terminable
 from gapless.capture.stopping import Stopper, variables
 from gapless.capture.target import Target
 from gapless.commands import _gate, _gpus, _output, _ranks
 from gapless.commands._again import Again
+from gapless.commands._fit import Fit, fit_options
 from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET, Loaders
 from gapless.commands._progress import Progress
@@ -78,12 +78,11 @@ class Wishes:
     assume: tuple[str, ...]
     standins: bool
     given: tuple[str, ...]
+    fit: Fit
     world_size: int | None = None
     rank: int | None = None
     longer: float = 0.0
     wanted: Wanted | None = None
-    find: str = ""
-    silent: bool = False
 
     def world(self) -> World | None:
         """The ranks that are said to be there besides this process, if any."""
@@ -106,12 +105,6 @@ class Wishes:
     metavar="NAME,...",
     help="The GPU to emulate: A100 (default), H100, L4, T4, ... Of several the first is, and a table says of "
     "each whether the run fits it and how fast it would be there.",
-)
-@click.option(
-    "--price",
-    metavar="NAME=P,...",
-    default="",
-    help="What an hour of each GPU costs; the table then has the price of a million tokens or samples.",
 )
 @click.option(
     "--devices",
@@ -192,19 +185,12 @@ class Wishes:
     type=click.Path(dir_okay=False, resolve_path=True),
     help="A Python file with @gapless.standin functions for your own CUDA code; runs before SCRIPT.",
 )
-@click.option(
-    "--find",
-    metavar="ARG:A..B",
-    default="",
-    help="The largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: batch_size:8..256 "
-    "(with :8 behind it every eighth). SCRIPT runs once for each value that is tried.",
-)
-@click.option("--silent", is_flag=True, hidden=True, help="Save the session, and say nothing of it.")
+@fit_options
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(
-    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, price: str, **options: object
+    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, fit: Fit, **options: object
 ) -> int:
     """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the host wait for it.
 
@@ -231,37 +217,30 @@ def command(
         raise UsageError("which script? gapless check train.py")
     given = click.get_current_context().get_parameter_source("steps")
     longer = LONGER if given is ParameterSource.DEFAULT and not _ranks.several() else 0.0
-    gpu, wanted = _gpus.chosen(gpu, price)
+    gpu, wanted = _gpus.chosen(gpu, fit.price)
     options["memory"] = options["memory"] or wanted is not None
     wishes = Wishes(
         fail_on=_gate.parse_codes(fail_on),
         longer=longer,
         gpu=gpu,
         wanted=wanted,
+        fit=fit,
         **options,  # type: ignore[arg-type]
     )
     wishes.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
-    if wishes.find:
-        own, words = click.get_current_context().meta[WORDS]
-        return find(module, script, wishes, Again(own, words, module=module is not None))
-    return check(module, script, wishes)
+    own, words = click.get_current_context().meta[WORDS]
+    again = Again(own, words, module=module is not None)
+    return find(module, script, wishes, again) if wishes.fit.find else check(module, script, wishes, again)
 
 
 def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again) -> int:
     """Run the script with one value of its argument after the other, and return the exit status."""
-    from gapless.commands._argument import parse
-    from gapless.commands._find import Finder
+    from gapless.commands._find import searched
 
-    asked = parse(wishes.find)
-    if _ranks.several():
-        raise UsageError("--find runs the script again and again, and not under a launcher: --world-size N")
     Target.of(module, words)
     watch = Watch(wishes)
-    watch.progress.tried(f"looking for the largest {asked.name} of {asked.least} to {asked.most} that fits")
-    try:
-        with terminable():  # a run that is under way ends with the command
-            session = Finder(asked, again, watch.progress)()
-    except Terminated:
+    session = searched(wishes.fit.find, again, watch.progress)
+    if session is None:
         return TERMINATED
     conclusion = Conclusion(wishes, watch)
     conclusion(session)
@@ -269,7 +248,7 @@ def find(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Agai
     return conclusion.status or (EXIT_FINDINGS if none else 0)
 
 
-def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
+def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Again | None = None) -> int:
     """Run it, say what was seen, and return the exit status."""
     target = Target.of(module, words)
     _assumed(wishes)
@@ -278,7 +257,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes) -> int:
     if wishes.calibrate is not None:
         _check_trace(wishes)
     watch = Watch(wishes)
-    conclusion = Conclusion(wishes, watch)
+    conclusion = Conclusion(wishes, watch, again)
     if wishes.shown.alone:
         _output.give_way()
     children.stand_down()
@@ -415,6 +394,10 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
             raise
         raise UsageError("gapless check runs your script and so needs PyTorch: pip install torch") from None
     read(wishes.given)
+    if wishes.fit.changes:
+        from gapless.emulate.changes import install
+
+        install(wishes.fit.changes)
     return Emulator(
         wishes.gpu,
         wishes.devices if wishes.world_size else wishes.devices or _ranks.here(),
@@ -433,10 +416,11 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
 class Conclusion:
     """Saves and reports a session, and remembers the exit status that follows from it."""
 
-    def __init__(self, wishes: Wishes, watch: Watch) -> None:
+    def __init__(self, wishes: Wishes, watch: Watch, again: Again | None = None) -> None:
         self.wishes = wishes
         self.watch = watch
         self.status = 0
+        self._again = again
         self._stream = _output.own_copy(sys.stdout)
         hints = () if wishes.output else ("-o FILE saves it",)
         self._style = wishes.shown.style(self._stream, hints=hints)
@@ -448,7 +432,7 @@ class Conclusion:
         self.watch.end(session)
         session = msgspec.structs.replace(self._calibrated(session), wanted=self.wishes.wanted)
         self._save(session)
-        told = self.watch.speaks and not self.wishes.silent
+        told = self.watch.speaks and not self.wishes.fit.silent
         found = report(session, priced=self.wishes.prices) if told else None
         loaders = self.watch.loaders
         if found is not None and loaders is not None:
@@ -456,6 +440,11 @@ class Conclusion:
             self.status = self.status or loaders.status
             if session.loaders:
                 self._save(session)
+        if found is not None and self._again is not None and self.wishes.fit.tries:
+            from gapless.commands._remedies import with_remedies
+
+            session, found = with_remedies(session, found, self._again, self.watch.progress)
+            self._save(session)
         if self._output:
             self.watch.progress.saved(self._style.path(self._output))
         if found is not None:

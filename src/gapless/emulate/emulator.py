@@ -115,7 +115,7 @@ class Emulator:
         self.recorder.on_mark = on_mark
         self.recorder.between_marks = between_marks
         if programme:
-            self.recorder.programme = ProgrammeRecorder(self.gpu)
+            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices)
         self.core = Core(self.gpu, devices, self.recorder, clock)
         if dry:
             from gapless.emulate.dry.values import Values
@@ -257,7 +257,7 @@ class Emulator:
         programme = self.recorder.programme
         self.recorder = self.core.recorder = Recorder(self.core.clock)
         if programme is not None:
-            self.recorder.programme = ProgrammeRecorder(self.gpu)
+            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices)
         if self.core.placement.memory is not None:
             self._record_memory()
         self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None

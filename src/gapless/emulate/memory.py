@@ -285,7 +285,7 @@ class MemoryRecorder:
             "limit": total - CONTEXT,
         }
         return tuple(
-            as_run(rows, notes=tuple(self.notes), settings=_settings(index), **fields)
+            as_run(rows, self.modules.classes, notes=tuple(self.notes), settings=_settings(index), **fields)
             for index, rows in sorted(self._rows.items())
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from gapless.emulate import stacks
@@ -10,6 +12,7 @@ from gapless.emulate.module_paths import shown
 from gapless.model.memory import ALLOC, EMPTY, FREE, STEP, Kind, MemoryRun, Place
 from gapless.model.source import SourceLine
 
+_NUMBER = re.compile(r"\[\d+\]")
 _EMPTY = -(1 << 60)
 _NOTHING = _EMPTY - 1
 _KINDS: dict[str, Kind] = {
@@ -88,8 +91,8 @@ class Rows:
         self.marks.append((len(self.order), kind, name))
 
 
-def as_run(rows: Rows, *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
-    """`rows` as a `MemoryRun`; `fields` are taken over."""
+def as_run(rows: Rows, classes: Mapping[str, str], *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
+    """`rows` as a `MemoryRun`; `classes` are those of modules by path, `fields` are taken over."""
     steps = step_rows(rows.marks)
     order = rows.in_place()
     sizes = _masked(rows)
@@ -133,6 +136,7 @@ def as_run(rows: Rows, *, notes: tuple[str, ...], **fields: Any) -> MemoryRun:
         place=tuple(table.at[one] if one >= 0 else -1 for one in asked),
         places=tuple(table.places),
         lines=tuple(table.lines),
+        classes=table.classes(classes),
         batches=tuple(shapes),
         used=tuple(rows_at[rows.used[one]] if one in rows.used else -1 for one in asked),
         notes=(*notes, NOT_MODELLED),
@@ -189,7 +193,8 @@ class _Table:
         self._line: dict[SourceLine, int] = {}
         raws = {number: place for place, number in rows.known.items()}
         stacked = {number: self._stack(raw) for number, (_, raw, _) in raws.items()}
-        names = shown({module for _, _, module in raws.values()} | set(rows.modules.values()))
+        self._paths = {module for _, _, module in raws.values()} | set(rows.modules.values())
+        names = shown(self._paths)
         known: dict[tuple[tuple[int, ...], str, Kind, str], int] = {}
         for ident, (number, kind) in enumerate(zip(rows.places, kinds, strict=True)):
             operator, _, module = raws[number]
@@ -199,6 +204,15 @@ class _Table:
                 at = known[key] = len(self.places)
                 self.places.append(Place(*key))
             self.at.append(at)
+
+    def classes(self, known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """The classes of modules, by their paths as they are shown; those that repeat once."""
+        names = shown(known, self._paths)
+        return tuple(
+            dict.fromkeys(
+                (_NUMBER.sub("[*]", names[path]), name) for path, name in known.items() if names[path]
+            )
+        )
 
     def _stack(self, raw: stacks.RawStack) -> tuple[int, ...]:
         found = []

@@ -27,6 +27,7 @@ class ModulePaths:
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._owners: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._roots: Counter[str] = Counter()
+        self.classes: dict[str, str] = {}
 
     def at(self, frame: FrameType | None) -> str:
         """The innermost module whose call `frame` is in, ``GPT:h[3].mlp``; "" outside of all."""
@@ -64,6 +65,7 @@ class ModulePaths:
                 root = root or self._root(model)
                 before = f"{root}{_ROOT}{path}"
                 self._modules[id(module)] = (weakref.ref(module), before)
+                self.classes[before] = type(module).__name__
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if isinstance(tensor, torch.Tensor):
                     self._owners[id(tensor)] = (weakref.ref(tensor), before)
@@ -101,10 +103,14 @@ def _joined(path: str, name: str, module: nn.Module, parent: nn.Module) -> str:
     return f"{path}.{name}" if path else name
 
 
-def shown(paths: Iterable[str]) -> dict[str, str]:
-    """Each of `paths` as it is shown: with the model's class where there are several, or a number is all."""
+def shown(paths: Iterable[str], among: Iterable[str] | None = None) -> dict[str, str]:
+    """Each of `paths` as it is shown: with the model's class where there are several, or a number is all.
+
+    `among` are the paths that are shown together; the same ones, where nothing else is said.
+    """
     split = {path: path.partition(_ROOT) for path in paths}
-    several = len({root for root, _, inside in split.values() if inside}) > 1
+    known = split.values() if among is None else [path.partition(_ROOT) for path in among]
+    several = len({root for root, _, inside in known if inside}) > 1
     return {
         path: f"{root}{'' if inside[0] == '[' else '.'}{inside}"
         if inside and (several or inside[0] in "[0123456789")

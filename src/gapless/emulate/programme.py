@@ -39,8 +39,9 @@ _FEW = 8
 class ProgrammeRecorder:
     """Keeps the last segments of a run: what lies between two marks that advance the tick."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, node: int = 0) -> None:
         self.gpu = gpu
+        self.node = node
         self.entries: list[Entry] = []
         self.optimizing = False
         self._numbers: dict[Any, int] = {}
@@ -226,6 +227,7 @@ class ProgrammeRecorder:
             segments=tuple(segments),
             threads=self._others,
             truncated=self._truncated,
+            node=self.node,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gapless.memory.shortfall import shortfall
-from gapless.memory.simulate import simulate
+from gapless.memory.simulate import Simulation
 from gapless.memory.trials import Where
 from gapless.model.memory import MemoryRun
 
@@ -23,10 +23,9 @@ class Fits(NamedTuple):
 
 def fits(run: MemoryRun, where: Where | None = None) -> Fits:
     """`run` on its own device, or where it is asked about."""
-    where = where or Where()
-    outcome = simulate(run, **where._asdict())
-    has = where.capacity if where.capacity >= 0 else run.limit
-    lack = shortfall(run, where, outcome)
+    replay = Simulation(run, **(where or Where())._asdict()).go(points=1)
+    outcome, has = replay.outcome(), replay.room
+    lack = shortfall(run, where or Where(), outcome)
     if lack is not None:
         return Fits(False, lack.needs, lack.has, outcome.peak_allocated, outcome.retries)
     return Fits(True, outcome.peak_reserved, has, outcome.peak_allocated, outcome.retries)

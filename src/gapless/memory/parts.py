@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from gapless.memory.modules import CHAIN, folded, one_of
+from gapless.memory.settings import parse
 from gapless.model.memory import Kind, MemoryRun
 from gapless.model.memory_report import MemoryReport, Moment, Part
 from gapless.model.wording import TENSORS, binary_size, in_unit, unit_of
@@ -110,7 +111,16 @@ def room(made: MemoryReport) -> str:
     base = made.baseline
     unit = unit_of(base.peak_reserved)
     peak = f"peak {binary_size(base.peak_reserved)} reserved ({in_unit(base.peak_allocated, unit)} allocated)"
-    has = in_unit(made.limit, unit) if unit_of(made.limit) == unit else binary_size(made.limit)
+    limit = allowed(made)
+    has = in_unit(limit, unit) if unit_of(limit) == unit else binary_size(limit)
     whom = f" on the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else ""
     retries = f", though {base.retries} requests find it full" if base.retries else ""
     return "; ".join(filter(None, [f"{peak} of {has}{whom}: fits{retries}", told(made.peak)]))
+
+
+def allowed(made: MemoryReport) -> int:
+    """What the process may have: the device's, or the fraction of it that it is limited to; bytes."""
+    fraction = parse(made.settings).fraction
+    if fraction >= 1 or made.total_memory < 0:
+        return made.limit
+    return min(made.limit, int(fraction * made.total_memory))

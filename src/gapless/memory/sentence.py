@@ -218,7 +218,8 @@ def advice(report: MemoryReport) -> str:
     if lack is None:
         return f"None of {tried} is better than what the run has"
     less = f"What would: {binary_size(lack.short)} less at the peak"
-    if lack.unusable and lack.allocated + lack.asked <= lack.has:
+    in_pieces = lack.unusable and lack.allocated + lack.asked <= lack.has
+    if in_pieces and lack.short <= lack.unusable:  # else what comes later does not fit either
         less = (
             f"Tensors alone would fit, {binary_size(lack.allocated + lack.asked)} with this one, but lie in "
             f"pieces. What would: {binary_size(lack.short)} more, or fewer different sizes"

@@ -67,6 +67,8 @@ def attempt(run: MemoryRun, settings: str, where: Where) -> Trial:
     parsed = parse(settings)
     if parsed.backend != "native":
         return Trial(settings=settings, note="another allocator, CUDA's own: it is not simulated")
+    limited = parse(run.settings).fraction  # where a call has set it, no setting lifts it
+    parsed = parsed._replace(fraction=min(parsed.fraction, limited))
     outcome = simulate(run, parsed, **where._asdict())
     return Trial(settings=settings, outcome=outcome, note=_note(parsed))
 

@@ -55,8 +55,9 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     its waits. `prices` are those of the findings (`Finding.price`), of one step and not of a profile's span.
     `looked_at` steps were recorded. `calibrated` is the path of the real profile that the times are from,
     `covered` the share of the device's time that it gave; else they are estimates. `assumptions` are
-    sentences. `throughput` is what such a step does. `reasons` say why the numbers are bounds; `refused` why
-    there are none.
+    sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
+    the other (-1: it has none, or they were not recorded). `reasons` say why the numbers are bounds;
+    `refused` why there are none.
     """
 
     gpu: str = ""
@@ -72,3 +73,4 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     refused: str = ""
     throughput: Throughput | None = None
+    communication: int = -1

@@ -38,6 +38,11 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
     @property
+    def link(self) -> float:
+        """GB/s one way from one GPU to the others of its machine, by the data sheet; 0 where PCIe is all."""
+        return next((speed for name, speed in _LINKS.items() if self.name.startswith(name)), 0.0)
+
+    @property
     def workspace(self) -> int:
         """Bytes that torch gives cuBLAS (hipBLAS) for each handle and stream, unless it is told otherwise.
 
@@ -87,6 +92,18 @@ _SM_LIMITS: dict[tuple[int, int], tuple[int, int, int]] = {
     (9, 0): (2048, 228, 227),
     (10, 0): (2048, 228, 227),
     (12, 0): (1536, 100, 99),
+}
+
+# NVLink and Infinity Fabric of the forms that have them on board: half of what data sheets give both ways.
+_LINKS = {
+    "Tesla V100-SXM2": 150.0,
+    "NVIDIA A100-SXM4": 300.0,
+    "NVIDIA H100 80GB HBM3": 450.0,
+    "NVIDIA H200": 450.0,
+    "NVIDIA B200": 900.0,
+    "AMD Instinct MI300X": 448.0,
+    "AMD Instinct MI325X": 448.0,
+    "AMD Instinct MI35": 537.6,
 }
 
 # Data centre and workstation. Columns: name, aliases, compute capability, MiB as torch reports them,

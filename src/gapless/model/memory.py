@@ -129,6 +129,8 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `start` is what was reserved when recording began. `settings` are those of the recorded run,
     `total_memory` and `limit` what the device has and what of it this process could get (-1: unknown).
 
+    `classes` are those of modules, by paths in which numbers are left out (``layers[*]``), where known.
+
     `began` is the time of the first row on the recording's own clock (nanoseconds, -1: unknown), `refusals`
     what is known of the requests that failed.
 
@@ -164,6 +166,7 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     calls: tuple[DriverCalls, ...] = ()
     began: int = -1
     refusals: tuple[Refusal, ...] = ()
+    classes: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

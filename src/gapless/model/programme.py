@@ -29,7 +29,10 @@ Shape = tuple[int, ...]
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a GPU can do at most, by its data sheet: GB/s and dense TFLOP/s; 0 where it has no such path."""
+    """What a GPU can do at most, by its data sheet: GB/s and dense TFLOP/s; 0 where it has no such path.
+
+    `link` joins the GPUs of a machine (NVLink, Infinity Fabric), one way.
+    """
 
     name: str = ""
     bandwidth: float = 0.0
@@ -39,6 +42,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     bf16: float = 0.0
     fp8: float = 0.0
     pcie: float = 0.0
+    link: float = 0.0
     l2_bytes: int = 0
     multiprocessors: int = 0
 
@@ -137,7 +141,8 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     A body is a sequence of positions in `entries`. `gpu` is the device that was emulated. `threads` says
     that other threads than the main one launched work as well, which is not in it; `truncated` that a segment
-    was too long to be kept whole.
+    was too long to be kept whole. A machine has `node` GPUs (0: unknown), each with `network` GB/s to other
+    machines (0: not said).
     """
 
     gpu: Gpu = Gpu()
@@ -146,6 +151,8 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     segments: tuple[Segment, ...] = ()
     threads: bool = False
     truncated: bool = False
+    node: int = 0
+    network: float = 0.0
     calibration: Calibration | None = None
 
 
@@ -160,6 +167,7 @@ def sheet(card: Card) -> Gpu:
         bf16=card.bf16,
         fp8=card.fp8,
         pcie=card.pcie,
+        link=card.link,
         l2_bytes=getattr(card, "l2_bytes", 0),
         multiprocessors=card.multi_processor_count,
     )

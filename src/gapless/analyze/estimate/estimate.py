@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gapless.analyze.estimate.communication import assumed, communication
 from gapless.analyze.estimate.machine import Run, run
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, recorded
 from gapless.analyze.estimate.throughput import throughput
@@ -25,6 +26,8 @@ UNKNOWN_MOST = 0.3
 """The share of the device's time that operators without a known cost may have."""
 FAR = 0.25
 """How far a calibrated step may be from the profile's own before the prices are bounds."""
+
+_NO_TIME = "communication between ranks"
 
 Groups = Mapping[int, Sequence[int]]
 """For each finding that is to be priced the numbers of its sites in `Session.sites`."""
@@ -69,7 +72,20 @@ def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
     answers = [_priced(programme, order, groups, times.with_factors(*pair)) for pair in times.factors]
     found = _told(session, programme, groups, times, answers, len(whole), order)
     done = throughput(order, arrivals(programme, steps), times)
-    return found if found.refused else msgspec.structs.replace(found, throughput=done)
+    if found.refused:
+        return found
+    return _joined(msgspec.structs.replace(found, throughput=done), order, programme)
+
+
+def _joined(found: Estimate, order: Sequence[Step], programme: Programme) -> Estimate:
+    """`found` with the time that collectives take: hidden as far as may be, and not at all at the most."""
+    if not any(entry.kind == "collective" for step in order for entry in step):
+        return found
+    time = communication(order, programme)
+    step = Range(found.step.least, max(found.step.likely, time), found.step.most + time)
+    rest = (one for one in found.assumptions if not one.startswith(_NO_TIME))
+    told = (*rest, assumed(time, programme)) if time else found.assumptions
+    return msgspec.structs.replace(found, step=step, communication=time, assumptions=told)
 
 
 def _priced(programme: Programme, order: Sequence[Step], groups: Groups, times: Times) -> _Priced | str:
@@ -181,7 +197,7 @@ def _assumptions(
     told = list(times.assumptions(order))
     told.append("every batch is there in time, and Python does no more between operators than is usual")
     if session.environment.world_size > 1:
-        told.append("communication between ranks takes no time")
+        told.append(f"{_NO_TIME} takes no time")
     if programme.threads:
         told.append("what other threads launch is left out")
     return tuple(told)

@@ -57,12 +57,16 @@ def _room(made: MemoryReport) -> Table | None:
     moment = made.failing or made.peak
     if made.limit < 0 or made.total_memory < made.limit or not moment.parts:
         return None
+    from gapless.memory.parts import allowed  # loaded when memory was recorded
+
     total = made.total_memory
     needs = made.lack.needs if made.lack is not None else max(made.baseline.peak_reserved, moment.reserved)
     asked = sum(one.bytes for one in moment.parts)
+    room = allowed(made)
     rest = (
         ("rounding", moment.allocated - asked, "to 512 bytes, and what blocks are not split for"),
         ("cached, or missing" if made.lack is not None else "cached", needs - moment.allocated, ""),
+        ("not for this process", made.limit - room, "torch.cuda.set_per_process_memory_fraction"),
         ("CUDA itself", total - made.limit, "context and libraries: taken to be so much, not measured"),
     )
     rows = [
@@ -74,7 +78,7 @@ def _room(made: MemoryReport) -> Table | None:
         for name, size, why in rest
         if size > 0
     ]
-    left = total - needs - (total - made.limit)
+    left = room - needs
     told = Row(("left", binary_size(left), share(left / total), ""), "good")
     short = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
     title = f"The memory of the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else "The GPU's memory"

@@ -10,7 +10,7 @@ from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.assumption import Assumption
 from gapless.model.source import places
 from gapless.model.table import Row, table
-from gapless.model.wording import duration, in_column, number, part, reach, size
+from gapless.model.wording import duration, in_column, number, part, percent, reach, size
 
 _FEW = 6
 """Rows of communication that are shown without being asked for."""
@@ -131,6 +131,9 @@ def _estimate(report: Report) -> Table | None:
         Row(("all syncs together cost up to", duration(one.saved.most))),
     ]
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
+    if one.communication > 0:
+        part = percent(one.communication / one.step.likely)
+        rows.append(Row(("its collectives, one after the other", f"{duration(one.communication)} ({part})")))
     done = one.throughput
     rows += [Row(cells) for cells in speeds(done, one.step)] if done is not None else []
     return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=(*told_by(done), *notes))

@@ -13,6 +13,7 @@ from gapless.analyze.verdicts.memory import fits as memory_why
 from gapless.analyze.verdicts.memory import verdict as of_memory
 from gapless.analyze.verdicts.offers import of_offers
 from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
+from gapless.analyze.verdicts.remedies import with_remedies
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
@@ -35,8 +36,8 @@ def verdict(found: Report) -> Verdict:
         return early
     exhausted = next((one for one in found.memory if one.lack is not None), None)
     if exhausted is not None:
-        found_out = of_memory(exhausted)
-        return msgspec.structs.replace(found_out, why=(*found_out.why, *of_offers(found.offers)))
+        told = with_remedies(of_memory(exhausted), found)
+        return msgspec.structs.replace(told, why=(*told.why, *of_offers(found.offers)))
     estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)

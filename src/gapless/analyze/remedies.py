@@ -1,0 +1,139 @@
+"""What may make a run fit that does not: what is worth trying, and what can only be reckoned."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gapless.memory.fits import fits
+from gapless.memory.kinds import kinds_of
+from gapless.memory.modules import folded
+from gapless.model import Session
+from gapless.model.attempt import Attempt
+from gapless.model.memory import ALLOC, MemoryRun
+from gapless.model.memory_report import MemoryReport
+
+_WORTH = 0.05
+"""The share of the peak that activations of a class must have for its checkpointing to be tried."""
+_CLASSES = 2
+_RANKS = 8
+"""GPUs over which sharded optimizer states are reckoned."""
+_SMALL = 4096
+"""Elements below which optimizers with states of 8 bits keep them in full (bitsandbytes)."""
+_BLOCK = 256
+"""Elements that share one factor of 4 bytes there."""
+
+
+class Candidate(NamedTuple):
+    """A change to try: what it is called, what to write, and the option that makes it from outside."""
+
+    what: str
+    option: str
+    note: str = ""
+
+
+def candidates(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Candidate]:
+    """What can be changed from outside, what promises most first."""
+    for run, made in zip(session.memory, memory, strict=True):
+        if made.lack is None:
+            continue
+        for path, name in _classes(run, made):
+            yield Candidate(f"checkpoint `{name}` ({path})", f"checkpoint={name}")
+        if _zeroes(session):
+            yield Candidate("zero_grad(set_to_none=True)", "set_to_none")
+        return
+
+
+def _classes(run: MemoryRun, made: MemoryReport) -> list[tuple[str, str]]:
+    """Paths and classes of repeated modules that hold most activations when memory runs out: the layers
+    themselves, and the largest part of them."""
+    held = _activations(run, made)
+    total = sum(one.bytes for one in (made.failing or made.peak).parts) or 1
+    known = dict(run.classes)
+    repeated = {
+        path: sum(size for module, size in held.items() if module == path or module.startswith(f"{path}."))
+        for path in known
+        if "[*]" in path
+    }
+    worth = sorted(
+        (path for path, size in repeated.items() if size >= _WORTH * total),
+        key=lambda path: (-repeated[path], len(path)),
+    )
+    layers = [path for path in worth if path.endswith("[*]")][:1]
+    inner = [path for path in worth if layers and path.startswith(f"{layers[0]}.")][: _CLASSES - 1]
+    chosen: dict[str, str] = {}
+    for path in (*layers, *inner):
+        if known[path] not in chosen.values() and known[path].isidentifier():
+            chosen[path] = known[path]
+    return list(chosen.items())
+
+
+def _activations(run: MemoryRun, made: MemoryReport) -> Counter[str]:
+    """Bytes of activations by module, numbers left out, when memory runs out."""
+    held: Counter[str] = Counter()
+    for one in (made.failing or made.peak).owners:
+        if one.kind in ("activation", "forward", "kept") and one.module:
+            held[folded(one.module)] += one.bytes
+    return held
+
+
+def _zeroes(session: Session) -> bool:
+    """Whether gradients are set to zero and not to None."""
+    entries = session.programme.entries if session.programme is not None else ()
+    return any(one.name == "aten::_foreach_zero_" for one in entries)
+
+
+def reckoned(session: Session, memory: Sequence[MemoryReport]) -> Iterator[Attempt]:
+    """Changes that no option makes: what was recorded is replayed with the sizes that they would give."""
+    pairs = zip(session.memory, memory, strict=True)
+    run = next((run for run, made in pairs if made.lack is not None), None)
+    if run is None:
+        return
+    states = _states(run)
+    if not states:
+        return
+    eight = {row: _in_eight_bits(run.size[row]) for row in states}
+    yield _replayed(
+        _with_sizes(run, eight),
+        "optimizer states of 8 bits",
+        "reckoned: the recorded requests with the states' sizes in bitsandbytes' format; its own kernels' "
+        "memory and time are not known",
+    )
+    if session.environment.world_size == 1:
+        shards = {row: max(-(-run.size[row] // _RANKS), 1) for row in states}
+        yield _replayed(
+            _with_sizes(run, shards),
+            f"optimizer states sharded over {_RANKS} GPUs",
+            f"reckoned: the recorded requests with an {_RANKS}th of the states (ZeRO 1), which needs "
+            f"{_RANKS} GPUs and a gather of the weights in each step; buffers for it are not counted",
+        )
+
+
+def _replayed(run: MemoryRun, what: str, note: str) -> Attempt:
+    found = fits(run)
+    return Attempt(
+        what=what, fits=found.fits, needs=found.needs, has=found.has, allocated=found.allocated,
+        tried=False, note=note,
+    )  # fmt: skip
+
+
+def _states(run: MemoryRun) -> list[int]:
+    """The rows in which optimizer states are asked for."""
+    rows = {run.ident[row]: row for row, action in enumerate(run.action) if action == ALLOC}
+    roles = kinds_of(run, {ident: run.place[row] for ident, row in rows.items()}, -1)
+    by_kind: defaultdict[str, list[int]] = defaultdict(list)
+    for ident, row in rows.items():
+        by_kind[roles[ident]].append(row)
+    return by_kind["optimizer"]
+
+
+def _in_eight_bits(size: int) -> int:
+    elements = size // 4
+    return size if elements < _SMALL else elements + 4 * -(-elements // _BLOCK)
+
+
+def _with_sizes(run: MemoryRun, sizes: dict[int, int]) -> MemoryRun:
+    return msgspec.structs.replace(run, size=tuple(sizes.get(row, size) for row, size in enumerate(run.size)))

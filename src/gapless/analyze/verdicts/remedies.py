@@ -1,0 +1,67 @@
+"""What the verdict on a run that does not fit says of what was tried."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.analyze.tables.speed import each_of
+from gapless.analyze.verdicts.changes import MOST
+from gapless.model import Change, Report, Verdict
+from gapless.model.attempt import Attempt
+from gapless.model.estimate import Range, Throughput
+from gapless.model.wording import about, binary_size, change, count
+
+
+def with_remedies(usual: Verdict, found: Report) -> Verdict:
+    """`usual` with the changes that make the run fit, those first that were tried; or that none does."""
+    if not found.remedies:
+        return usual
+    estimate = found.estimate
+    before = (estimate.step, estimate.throughput) if estimate is not None else (Range(), None)
+    known = [one for one in found.remedies if not one.failed]
+    helping = sorted(
+        (one for one in known if one.fits), key=lambda one: (not one.tried, _slower(one, *before))
+    )
+    if not helping:
+        closest = min(known, key=lambda one: one.needs - one.has, default=None)
+        why = f"None of {count(len(known), 'change')} alone makes it fit"
+        if closest is not None:
+            why += f"; closest: {closest.what}, {binary_size(closest.needs - closest.has)} short"
+        return msgspec.structs.replace(usual, why=(*usual.why, why))
+    lack = next(one.lack for one in found.memory if one.lack is not None)
+    made = [_change(one, lack.needs, *before) for one in helping]
+    named = {one.what for one in usual.do_first}
+    todo = (*usual.do_first, *(one for one in made if one.what not in named))[:MOST]
+    why = "Each change that was tried makes it fit by itself" if len(todo) > 1 else ""
+    return msgspec.structs.replace(usual, do_first=todo, why=(*usual.why, *filter(None, [why])))
+
+
+def _change(one: Attempt, needs: int, step: Range, done: Throughput | None) -> Change:
+    price = _price(one, step, done)
+    reckoned = "" if one.tried or one.what.startswith("PYTORCH") else "reckoned"
+    told = ", ".join(filter(None, [price, reckoned]))
+    return Change(
+        what=f"{one.what} ({told})" if told else one.what,
+        before=needs,
+        after=one.needs,
+        unit="bytes",
+    )
+
+
+def _price(one: Attempt, step: Range, done: Throughput | None) -> str:
+    """``step 412 → 455 ms``; where a step does less, ``3,050 → 2,900 samples/s``; "" where unknown."""
+    if not one.step.likely or not step.likely:
+        return ""
+    (each, unit), (was, _) = each_of(one.throughput), each_of(done)
+    if each and was and each != was:
+        rates = (about(was * 1e9 / step.likely), about(each * 1e9 / one.step.likely))
+        return f"{rates[0]} → {rates[1]} {unit}/s"
+    return f"step {change(step.likely, one.step.likely, 'ns')}"
+
+
+def _slower(one: Attempt, step: Range, done: Throughput | None) -> float:
+    """How many times as long it takes for as much; 1 where that is not known."""
+    each, was = each_of(one.throughput)[0], each_of(done)[0]
+    if not (one.step.likely and step.likely):
+        return 1.0
+    return one.step.likely / step.likely * (was / each if each and was else 1.0)

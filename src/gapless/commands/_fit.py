@@ -1,0 +1,66 @@
+"""The options of ``gapless check`` that ask whether a run fits, what would make it, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What they say: the argument to find a value of, changes to run with, whether others are tried, prices,
+    and whether the session is all that is wanted."""
+
+    find: str = ""
+    changes: tuple[str, ...] = ()
+    tries: bool = True
+    price: str = ""
+    silent: bool = False
+
+
+def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """These options; `command` receives them as its `fit`."""
+
+    @wraps(command)
+    def bundled(
+        find: str, changes: tuple[str, ...], tries: bool, price: str, silent: bool, **more: Any
+    ) -> Any:
+        return command(fit=Fit(find, changes, tries, price, silent), **more)
+
+    options = (
+        click.option(
+            "--price",
+            metavar="NAME=P,...",
+            default="",
+            help="What an hour of each GPU costs; the table then has what a million tokens or samples cost.",
+        ),
+        click.option(
+            "--find",
+            metavar="ARG:A..B",
+            default="",
+            help="The largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: "
+            "batch_size:8..256 (with :8 behind it every eighth). SCRIPT runs once for each value tried.",
+        ),
+        click.option(
+            "--tries/--no-tries",
+            default=True,
+            help="With --memory, where SCRIPT does not fit, run it again with changes that may help; on by "
+            "default.",
+        ),
+        click.option(
+            "--with",
+            "changes",
+            metavar="CHANGE",
+            multiple=True,
+            help="Run SCRIPT as if it were changed: checkpoint=CLASS (the forward pass of these modules is "
+            "computed again in backward), set_to_none (zero_grad does that). Can be repeated.",
+        ),
+        click.option("--silent", is_flag=True, hidden=True, help="Save the session, and say nothing of it."),
+    )
+    for option in reversed(options):
+        bundled = option(bundled)
+    return bundled

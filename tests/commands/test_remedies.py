@@ -1,0 +1,169 @@
+"""What would make a run fit: what is tried, what is reckoned, and what the verdict says of it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from gapless.analyze import report
+from gapless.analyze.remedies import candidates, reckoned
+from gapless.commands._remedies import half_batch
+from gapless.memory.recorder import Recorder
+from gapless.model import Environment, Mark, Session
+from gapless.model.attempt import Attempt
+from gapless.model.source import SourceLine
+
+MIB = 1 << 20
+STEP = (SourceLine("/site/torch/optim/adamw.py", 10, "step", library="torch"),)
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["--batch-size", "8"], ("--batch-size 4", ["--batch-size", "4"])),
+        (["-v", "--batch_size=9"], ("--batch_size=4", ["-v", "--batch_size=4"])),
+        (["data.train_batch=16", "x=1"], ("data.train_batch=8", ["data.train_batch=8", "x=1"])),
+        (["--batch-size", "1"], None),
+        (["--batch-size"], None),
+        (["--batch-norm", "--epochs", "4"], None),
+        (["--epochs", "4"], None),
+        ([], None),
+    ],
+)
+def test_half_of_the_batch(words: list[str], made) -> None:
+    assert half_batch(words) == made
+
+
+def lacking(limit: int = 100) -> Session:
+    """Weights of 16 MiB, two states of 16 each, and 64 of activations in four layers: 112 in all."""
+    memory = Recorder()
+    memory.alloc("weights", 16 * MIB, kind="parameter")
+    for n in range(2):
+        memory.alloc(f"state{n}", 16 * MIB, kind="optimizer")
+    for _ in range(3):
+        for n in range(4):
+            memory.alloc(f"a{n}", 16 * MIB, kind="activation")
+        memory.alloc("grad", MIB, kind="backward")
+        for n in range(4):
+            memory.free(f"a{n}")
+        memory.free("grad")
+        memory.step()
+    run = memory.run(
+        origin="emulated", gpu="Tesla T4", limit=limit * MIB, total_memory=(limit + 512) * MIB,
+        classes=(("layers[*]", "Block"), ("layers[*].mlp", "Mlp"), ("head", "Linear")),
+    )  # fmt: skip
+    places = tuple(
+        msgspec.structs.replace(place, module=f"layers[{at}].mlp" if place.kind == "activation" else "")
+        for at, place in enumerate(run.places)
+    )
+    marks = tuple(Mark(kind="optimizer", tick=n, time=float(n), name="AdamW.step") for n in range(3))
+    return Session(
+        script=("train.py",),
+        environment=Environment(device="Tesla T4", emulated=True),
+        marks=marks,
+        memory=(msgspec.structs.replace(run, places=places),),
+    )
+
+
+def test_layers_and_their_largest_part_are_worth_checkpointing() -> None:
+    session = lacking()
+    found = [one.option for one in candidates(session, report(session).memory)]
+    assert found == ["checkpoint=Block", "checkpoint=Mlp"]
+
+
+def test_what_fits_needs_no_remedy() -> None:
+    session = lacking(400)
+    made = report(session)
+    assert list(candidates(session, made.memory)) == list(reckoned(session, made.memory)) == []
+    assert "fits" in made.verdict.why[0]
+
+
+def test_states_are_reckoned_by_their_bytes() -> None:
+    """Of 32 MiB states of 8 bits leave 8 MiB and 4 bytes for 256 elements; eight GPUs leave 4 MiB."""
+    session = lacking(110)
+    eight, sharded = reckoned(session, report(session).memory)
+    per_state = 16 * MIB // 4
+    assert eight.allocated == (16 + 64 + 1) * MIB + 2 * (per_state + 4 * per_state // 256)
+    assert sharded.allocated == (16 + 64 + 1) * MIB + 2 * 2 * MIB
+    assert not eight.tried
+    assert "reckoned" in eight.note
+    assert "8 GPUs" in sharded.what
+
+
+def test_the_verdict_names_what_was_tried_before_what_is_reckoned() -> None:
+    session = lacking()
+    tried = Attempt(what="checkpoint `Block` (layers[*])", fits=True, needs=60 * MIB, has=100 * MIB)
+    failed = Attempt(what="checkpoint `Mlp`", failed="ValueError: no")
+    rest = tuple(reckoned(session, report(session).memory))
+    told = report(msgspec.structs.replace(session, remedies=(failed, tried, *rest)))
+    changes = [one.what for one in told.verdict.do_first]
+    assert changes[0] == "checkpoint `Block` (layers[*])"
+    assert changes[-1].endswith("(reckoned)")
+    assert told.verdict.level == "failed"
+    (made,) = [one for one in told.tables if one.title == "What would make it fit"]
+    assert made.rows[0].cells[0] == "checkpoint `Mlp`"
+
+
+def test_where_nothing_helps_the_closest_is_named() -> None:
+    session = lacking(40)
+    short = Attempt(what="checkpoint `Block`", needs=60 * MIB, has=40 * MIB)
+    told = report(msgspec.structs.replace(session, remedies=(short,)))
+    assert any(
+        why == "None of 1 change alone makes it fit; closest: checkpoint `Block`, 20 MiB short"
+        for why in told.verdict.why
+    )
+
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.cuda.set_per_process_memory_fraction(0.004)  # 60.4 MiB of a T4
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+model = nn.Sequential(*[Block() for _ in range(6)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = model(torch.ones(4096, 64, device="cuda")).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_end_to_end(python, write) -> None:
+    """Six layers keep 4 MiB before and 4 MiB behind each GELU; checkpointed, one layer at a time does."""
+    pytest.importorskip("torch", minversion="2.10")
+    write("train.py", SCRIPT)
+    words = ("--memory", "--gpu", "t4", "--steps", "1", "--no-prices", "-f", "json", "-o", "run.json")
+    seen = python("-m", "gapless", "check", *words, "train.py")
+    assert seen.returncode == 0, seen.stderr
+    told = json.loads(seen.stdout.splitlines()[-1])
+    assert told["level"] == "failed"
+    assert told["memory"][0]["lack"]["has"] < 61 * MIB
+    block = next(one for one in told["remedies"] if "checkpoint `Block`" in one["what"])
+    assert block["tried"]
+    assert block["fits"]
+    assert block["needs"] < told["memory"][0]["lack"]["needs"]
+    assert any("checkpoint `Block`" in one["what"] for one in told["do_first"])
+    again = python("-m", "gapless", "show", "-f", "json", "run.json")
+    assert json.loads(again.stdout)["do_first"] == told["do_first"]
+
+
+def test_a_change_that_is_none_is_refused_before_the_script_runs(python, write) -> None:
+    pytest.importorskip("torch")
+    write("train.py", "print('ran')")
+    seen = python("-m", "gapless", "check", "--with", "smaller", "train.py")
+    assert (seen.returncode, seen.stdout) == (2, "")
+    assert "--with 'smaller' is no change: checkpoint=CLASS or set_to_none" in seen.stderr
