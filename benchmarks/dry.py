@@ -42,6 +42,7 @@ SHEET = Path(__file__).with_name("sheets") / "dry.md"
 RECORD = SHEET.with_suffix(".json")
 SCRIPTS = Path(__file__).resolve().parents[1] / "tests" / "field" / "scripts"
 SEED = 20
+PARTS = ("operators", "scripts", "memory", "large")
 SINGLE = frozenset({"ddp", "fsdp2", "multi_gpu_model_parallel"})
 """Field scripts for several devices or processes, which are left out here."""
 METHOD = (
@@ -247,43 +248,51 @@ def _parts(found: dict[str, Any], samples: int) -> Iterator[str]:
     yield _sheet.header(
         "Runs without values", "python benchmarks/dry.py --write", METHOD.format(samples=samples)
     )
-    tally, runs, peaks, seven = (found[part] for part in ("operators", "scripts", "memory", "large"))
+    left = [part for part in PARTS if part not in found]
+    if left:
+        yield f"Not measured for this sheet: {', '.join(left)}.\n"
+    for part, shown in zip(PARTS, (_operators, _scripts, _memory, _large), strict=True):
+        if part in found:
+            yield from shown(found[part])
+
+
+def _operators(tally: dict[str, dict[str, str]]) -> Iterator[str]:
     tried = len(tally["equal"]) + len(tally["different"])
-    same = sum(one["same"] for one in runs.values())
-    to_the_byte = sum(one["values"] == one["dry"] for one in peaks.values())
-    yield (
-        f"**{len(tally['equal'])} of {tried} entries of `op_db` look the same without values "
-        f"({len(tally['equal']) / max(1, tried):.1%}); {same} of {len(runs)} field scripts wait at the same "
-        f"lines in the same steps; the peak of {to_the_byte} of {len(peaks)} models is the same to the "
-        f"byte; a step of a 7B model takes {seven['step']:.2f} s and the process "
-        f"{seven['resident'] / 1e9:.2f} GB.**\n"
-    )
-    yield "## Entries that differ\n"
-    yield _sheet.table(["entry", "how"], [[f"`{name}`", text] for name, text in tally["different"].items()])
+    share = len(tally["equal"]) / max(1, tried)
+    yield "## Operators\n"
+    yield f"**{len(tally['equal'])} of {tried} entries look the same without values ({share:.1%}).**\n"
     yield f"{len(tally['not tried'])} entries were not tried: no float32, or they raise with values, too.\n"
+    yield _sheet.table(
+        ["entry", "how it differs"], [[f"`{n}`", text] for n, text in tally["different"].items()]
+    )
+
+
+def _scripts(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    same = sum(one["same"] for one in runs.values())
     yield "## Field scripts\n"
-    yield _sheet.table(
-        ["script", "same waits", "with values", "dry", "lines that differ", "places assumed", "s", "s dry"],
-        [
-            [name, one["same"], one.get("waits"), one.get("dry"), ", ".join(one.get("lines", ())),
-             one.get("assumed"), one.get("seconds"), one.get("dry seconds")]
-            for name, one in runs.items()
-        ],
-    )  # fmt: skip
+    yield f"**{same} of {len(runs)} scripts wait at the same lines in the same steps.**\n"
+    columns = ("same", "waits", "dry", "lines", "assumed", "seconds", "dry seconds")
+    rows = [[name, *(one.get(column, "") for column in columns)] for name, one in runs.items()]
+    yield _sheet.table(["script", *columns], rows)
+
+
+def _memory(peaks: dict[str, dict[str, int]]) -> Iterator[str]:
+    same = sum(one["values"] == one["dry"] for one in peaks.values())
     yield "## Peak of a training step, bytes\n"
-    yield _sheet.table(
-        ["model", "with values", "dry"], [[name, one["values"], one["dry"]] for name, one in peaks.items()]
-    )
+    yield f"**{same} of {len(peaks)} models have the same peak, to the byte.**\n"
+    rows = [[name, one["values"], one["dry"]] for name, one in peaks.items()]
+    yield _sheet.table(["model", "with values", "dry"], rows)
+
+
+def _large(seven: dict[str, float]) -> Iterator[str]:
     yield "## A model of 7B parameters\n"
-    yield _sheet.table(
-        ["", ""],
-        [
-            ["built and moved", f"{seven['build']:.2f} s"],
-            ["a step", f"{seven['step']:.2f} s"],
-            ["memory of the process", f"{seven['resident'] / 1e9:.2f} GB"],
-            ["peak on the GPU, allocated", f"{seven['peak'] / 2**30:.1f} GiB"],
-        ],
-    )
+    rows: list[list[object]] = [
+        ["built and moved", f"{seven['build']:.2f} s"],
+        ["a step", f"{seven['step']:.2f} s"],
+        ["memory of the process", f"{seven['resident'] / 1e9:.2f} GB"],
+        ["peak on the GPU, allocated", f"{seven['peak'] / 2**30:.1f} GiB"],
+    ]
+    yield _sheet.table(["", ""], rows)
 
 
 def worse(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
@@ -310,7 +319,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", choices=("operators", "scripts", "memory", "large"), action="append")
+    parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--only", default="", help="a regular expression for names of operators and scripts")
     parser.add_argument("--samples", type=int, default=3, help="sample inputs per entry")
     parser.add_argument(
@@ -320,7 +329,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     before = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     now: dict[str, Any] = {}
-    for part in options.part or ("operators", "scripts", "memory", "large"):
+    for part in options.part or PARTS:
         if part == "operators":
             now[part] = metadata([op for op in op_db if re.search(options.only, op.name)], options.samples)
             print({name: len(found) for name, found in now[part].items()})

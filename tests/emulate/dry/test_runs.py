@@ -282,6 +282,14 @@ def test_a_model_made_on_the_host_takes_no_memory(dry):
     assert _resident() - before < 500 << 20
 
 
+def test_made_up_indices_without_bounds_harm_nobody(dry):
+    chances = unknown(50, 4, 20).log_softmax(-1)
+    labels, lengths = unknown(4, 30, dtype=torch.int64), unknown(4, dtype=torch.int64)
+    loss = functional.ctc_loss(chances, labels, torch.full((4,), 50, device=CUDA), lengths, reduction="none")
+    assert loss.shape == (4,)
+    assert labels.cpu().tolist() == [[0] * 30] * 4
+
+
 def test_operators_that_need_values_are_computed_or_named(dry):
     a, b = unknown(30, 20), unknown(30, 5)
     assert torch.linalg.lstsq(a, b).solution.shape == (20, 5)

@@ -60,6 +60,8 @@ class Filler:
             whole = torch.empty(0, dtype=tensor.dtype).set_(storage)
             if guess.exact or tensor.is_complex():
                 whole.fill_(guess.mean)
+            elif not (tensor.is_floating_point() or math.isfinite(guess.low + guess.high)):
+                whole.zero_()  # as an index it is within bounds, most likely
             elif tensor.dtype is torch.bool:
                 drawn = torch.rand(whole.numel(), generator=self._generator) < guess.mean
                 whole.copy_(drawn if whole.numel() > 1 else torch.tensor([guess.mean > 0.5]))
