@@ -290,6 +290,12 @@ def test_made_up_indices_without_bounds_harm_nobody(dry):
     assert labels.cpu().tolist() == [[0] * 30] * 4
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_tensors_meet_what_has_no_values(dry):
+    rows = torch.eye(8, device=CUDA).to_sparse_csr()
+    assert (rows @ unknown(8, 5)).shape == (8, 5)
+
+
 def test_operators_that_need_values_are_computed_or_named(dry):
     a, b = unknown(30, 20), unknown(30, 5)
     assert torch.linalg.lstsq(a, b).solution.shape == (20, 5)

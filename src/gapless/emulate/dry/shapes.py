@@ -72,6 +72,8 @@ class Shapes:
             found = self._known.get(key)
         except TypeError:  # something that cannot be a key
             key = found = None
+        except RuntimeError as error:  # a sparse tensor, which has no strides
+            raise Unshaped(NotImplementedError(str(error))) from None
         if found is None:
             self.misses += 1
             found = _asked(kind, args, kwargs)
