@@ -27,7 +27,24 @@ READS = {
     "is_nonzero": lambda x: torch.is_nonzero(x.sum()),
     "max of two": lambda x: max(x.sum(), x.min()),
     "numpy by force": lambda x: x.numpy(force=True),
+    "tensor of a list": lambda x: torch.tensor([x.sum(), 1.0]),
+    "tensor of lists": lambda x: torch.as_tensor([[1.0], [x.min()]]),
+    "integer tensor of a list": lambda x: torch.LongTensor([x.sum().long(), 1]),
+    "legacy tensor of a list": lambda x: torch.Tensor([x.sum()]),
+    "values of a sparse tensor": lambda x: torch.sparse_coo_tensor(
+        [[0]], [x.sum()], (1,), check_invariants=False
+    ),
 }
+LISTS = {
+    "on the host": (lambda x: torch.tensor([x.sum(), x.min(), x.max()]), 3),
+    "on the device": (lambda x: torch.tensor((x.sum(), x.min()), device="cuda"), 3),
+    "beside another": (lambda x: x.new_tensor([x.sum()]), 2),
+    "legacy, beside another": (lambda x: x.new([x.sum(), x.min()]), 3),
+    "legacy, on the device": (lambda x: torch.cuda.FloatTensor([x.sum(), x.min()]), 3),
+    "of one of these": (lambda x: torch.as_tensor(x), 0),
+    "stacked": (lambda x: torch.stack([x.sum(), x.min()]), 0),
+}
+"""Each tensor in a list is read, and then the list is copied to where the tensor is to be."""
 SILENT = {
     "iteration": lambda x: list(x),
     "len": lambda x: len(x),
@@ -55,6 +72,16 @@ def test_a_read_waits_once(emulator, name):
     assert emulator.recorder.total == 1
     (site,) = emulator.session().sites
     assert site.mechanism in ("read", "d2h")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_each_tensor_in_a_list_is_read(emulator, name):
+    make, waits = LISTS[name]
+    x = torch.tensor([1.0, 2.0]).cuda()
+    before = emulator.recorder.total
+    made = make(x)
+    assert emulator.recorder.total - before == waits
+    assert made.is_cuda == (name != "on the host")
 
 
 @pytest.mark.parametrize("name", READS)

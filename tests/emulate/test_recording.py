@@ -216,3 +216,12 @@ def test_nodes_of_two_threads_do_not_lend_each_other_their_lines(emulator):
     picked.sum().backward()
     backward = [site for site in emulator.session().sites if site.in_backward]
     assert [site.line.code for site in backward] in (["picked = x[mask]"], ["picked.sum().backward()"])
+
+
+def test_generated_code_is_nobodys_line(emulator):
+    made = {}
+    exec("def read(x):\n    return x.sum().item()", made)
+    made["read"](torch.ones(3, device="cuda"))
+    (site,) = emulator.session().sites
+    assert site.line.code == 'made["read"](torch.ones(3, device="cuda"))'
+    assert [frame.file for frame in site.library_frames] == ["<string>"]

@@ -514,3 +514,47 @@ def test_what_an_optimizer_reads_of_its_own_is_not_the_learning_rate():
 def test_a_mask_that_a_library_fills_is_not_told_of_alpha():
     filled = {"operator": "aten::masked_fill_", "mechanism": "read"}
     assert "torch.where" in advice("engine.step()", lib("deepspeed/runtime/utils.py", "mask_nan"), **filled)
+
+
+@pytest.mark.parametrize(
+    ("code", "stacked"),
+    [
+        ("both = torch.tensor([loss, accuracy])", "torch.stack([loss, accuracy])"),
+        ("rows.append(torch.FloatTensor(losses).mean())", "torch.stack(losses)"),
+        ("x = x.new_tensor([one.sum() for one in parts])", "torch.stack([one.sum() for one in parts])"),
+        ("both = torch.tensor([loss, 1.0])", ""),
+        ("both = torch.tensor([[loss], [accuracy]])", ""),
+        ("both = torch.tensor([loss.item(), accuracy.item()])", ""),
+    ],
+)
+def test_tensors_in_a_list_are_stacked(code: str, stacked: str) -> None:
+    told = advice(code, **{**ITEM, "call": "torch.tensor"})
+    assert (f"`{stacked}` makes the tensor on the GPU" in told) == bool(stacked)
+    assert stacked or "torch.stack" not in told
+
+
+@pytest.mark.parametrize(
+    ("code", "made"),
+    [
+        ("x = torch.ones(4).long().to(dev)", "`torch.ones(4, device=dev).long()` is made on the GPU"),
+        (
+            "m = torch.randint(9, (4,)).float().half().cuda()",
+            '`torch.randint(9, (4,), device="cuda").float().half()`',
+        ),
+        ("x = torch.ones(4).sum().to(dev)", ""),
+    ],
+)
+def test_a_factory_takes_the_device_before_it_is_converted(code: str, made: str) -> None:
+    told = advice(code, **H2D)
+    assert made in told
+    assert made or "device=" not in told
+
+
+def test_items_of_a_dataset_stay_on_the_host() -> None:
+    fetch = lib("torch/utils/data/_utils/fetch.py", "_MapDatasetFetcher.fetch", "data = self.dataset[i]")
+    item = user("return self.rows[i].cuda()", "Rows.__getitem__")
+    found = Site(stack=(item, fetch, user("for x in loader:")), **H2D)
+    assert "copies it as a whole" in match(found).remedy(found)
+    assert match(found).known_change(found) == "copy batches to the GPU, not items"
+    moved = site("x = rows[i].cuda()", **H2D)
+    assert "as a whole" not in match(moved).remedy(moved)

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from gapless import trees
+from gapless.emulate.core import Core
 from gapless.emulate.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
@@ -23,6 +25,13 @@ def _default_device() -> torch.device | None:
     """The device of ``torch.set_default_device``, which sits below this mode."""
     context = getattr(default_device, "device_context", None)
     return None if context is None else context.device
+
+
+def count_reads(core: Core, data: Any, call: str) -> None:
+    """Device tensors in lists become Python numbers, one after the other, where no mode sees it."""
+    if isinstance(data, (list, tuple)):
+        read = sum(core.placement.state_of(one) >= 0 for one in trees.tensors(data))
+        core.wait("aten::_local_scalar_dense", "read", call=call, waits=read)
 
 
 def _from_values(name: str, keeps_tensors: bool) -> Handler:
@@ -52,6 +61,7 @@ def _from_values(name: str, keeps_tensors: bool) -> Handler:
         finally:
             if is_tensor and source >= 0:
                 local.quiet -= 1
+        count_reads(mode.core, data, name)
         if target >= 0 and not (is_tensor and source == target):
             detail = "" if is_tensor else ("scalar" if out.dim() == 0 or _is_python_values(data) else "")
             count_copy(
@@ -78,6 +88,7 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
     target = mode.core.device_of(tensor) if asked is None else mode.core.index_of(as_device(asked))
     options = {**kwargs, "device": torch.device("cpu")}
     out = func(*args, **options)
+    count_reads(mode.core, data, "Tensor.new_tensor")
     source = mode.core.device_of(data) if isinstance(data, Tensor) else HOST
     if source != target:
         detail = "scalar" if _is_python_values(data) else ""
@@ -102,6 +113,7 @@ def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if isinstance(given, (torch.UntypedStorage, torch.TypedStorage)):
         return out
     if hasattr(given, "__len__") and not isinstance(given, torch.Size):
+        count_reads(mode.core, given, "Tensor.new")
         count_copy(
             mode.core, HOST, target, non_blocking=False, nbytes=_bytes_of(out), call="Tensor.new",
             detail="scalar",
@@ -144,6 +156,8 @@ def _sparse(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     named = kwargs.get("device")
     device = as_device(named) if named is not None else _default_device()
     parts = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+    for one in (*args, *kwargs.values()):
+        count_reads(mode.core, one, f"torch.{func.__name__}")
     if device is None and parts:
         device = parts[-1].device
     if device is None or device.type not in ("cuda", "cpu"):

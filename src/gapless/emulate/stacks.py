@@ -133,8 +133,11 @@ def library_of(file: str) -> str:
             return top.removesuffix(".py")
     if file.startswith(_HERE):
         return "gapless"
-    if file.startswith(standard) or (
-        file.startswith("<") and not file.startswith(("<ipython", "<stdin", "<string"))
-    ):
+    if file.startswith(standard) or (file.startswith("<") and not _is_typed(file)):
         return "python"
     return ""
+
+
+def _is_typed(file: str) -> bool:
+    """Whether what has no file was typed in: ``<string>`` is ``python -c``'s, or generated code."""
+    return file.startswith(("<ipython", "<stdin")) or (file == "<string>" and sys.argv[:1] == ["-c"])

@@ -10,7 +10,7 @@ from gapless.emulate.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.transfers import count_copy, moved
-from gapless.torch_internals import pad_packed_sequence
+from gapless.torch_internals import DispatchKey, key_is_excluded, pad_packed_sequence
 
 Tensor = torch.Tensor
 _Base: Any = torch.Tensor
@@ -187,13 +187,19 @@ def _is_shared(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _named(name: str) -> Handler:
-    """A read whose Python spelling tells more than the operator."""
+    """A read whose Python spelling tells more than the operator.
+
+    ``torch.FloatTensor([a, b])`` reads below all modes: the operator is not seen.
+    """
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = local.call
         local.call = before or name
         try:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if key_is_excluded(DispatchKey.Python) and mode.on_device(args[0]):
+                mode.core.wait("aten::_local_scalar_dense", "read", call=name)
+            return out
         finally:
             local.call = before
 

@@ -72,3 +72,10 @@ def user_code(site: Site) -> Code | None:
     """The user's line, parsed, whoever waits below it; None where there is none or it cannot be read."""
     line = site.line
     return read(line.code) if line is not None and line.is_user else None
+
+
+def in_dataset(site: Site) -> bool:
+    """Whether a DataLoader asked the user's line for an item, or to put items together."""
+    line = site.line
+    above = site.stack[site.stack.index(line) :] if line in site.stack else ()
+    return any(frame.library == "torch" and "/utils/data/_utils/" in _path(frame) for frame in above)

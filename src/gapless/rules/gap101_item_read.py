@@ -10,6 +10,7 @@ from gapless.rules._places import names, own_code
 
 _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__"}
 _READERS = ("item", "float", "int")
+_MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor", "Tensor", "FloatTensor", "LongTensor")
 
 
 class ItemRead(WaitRule):
@@ -17,8 +18,9 @@ class ItemRead(WaitRule):
 
     ## What waits
     `.item()`, `float(tensor)`, `int(tensor)` and functions that call them (`math.sqrt(tensor)`, `round`)
-    copy one number from the GPU into a Python number. The copy stands in the queue behind everything
-    launched before it, so the CPU waits for all of that.
+    copy one number from the GPU into a Python number; `torch.tensor([loss, accuracy])` does so for each GPU
+    tensor in the list. The copy stands in the queue behind everything launched before it, so the CPU waits
+    for all of that.
 
     ## Why it costs
     The usual place is the loss, read in each step for a running mean. The CPU then stands still until
@@ -69,7 +71,7 @@ class ItemRead(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism != "read":
             return False
-        return not _CALLS.isdisjoint(names(site))
+        return not (_CALLS | {*_MAKERS, "new"}).isdisjoint(names(site))
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
@@ -78,11 +80,27 @@ class ItemRead(WaitRule):
         reads = [(call, subject) for call in code.calls(*_READERS) if (subject := _subject(code, call))]
         if len(reads) == 1:
             return _one(code, *reads[0]) or self.advice
+        if not reads and (stacked := _stacked(code)):
+            return stacked
         names = list(dict.fromkeys(f"`{subject}`" for _, subject in reads))
         if 2 <= len(names) <= 4:
             together = f"{', '.join(names[:-1])} and {names[-1]}"
             return f"keep {together} on the GPU (`.detach()`), and read them together once every N steps"
         return self.advice
+
+
+def _stacked(code: Code) -> str:
+    """Advice for ``torch.tensor([loss, accuracy])``, which reads what is in the list, one after the other."""
+    call = code.only_call(*_MAKERS)
+    if call is None or len(call.args) != 1:
+        return ""
+    values = call.args[0]
+    held = values.elts if isinstance(values, (ast.List, ast.Tuple)) else []
+    if not isinstance(values, (ast.List, ast.Tuple, ast.ListComp, ast.Name)):
+        return ""
+    if any(isinstance(one, (ast.Constant, ast.List, ast.Tuple, ast.Starred)) for one in held):
+        return ""
+    return f"`torch.stack({code.text(values)})` makes the tensor on the GPU and reads none of its parts"
 
 
 def _subject(code: Code, call: ast.Call) -> str:

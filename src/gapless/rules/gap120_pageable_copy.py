@@ -7,15 +7,20 @@ from collections.abc import Iterator
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, is_device, is_module, keyword, not_blocking, with_option
-from gapless.rules._places import below, in_library, operator, own_code
+from gapless.rules._places import below, in_dataset, in_library, operator, own_code
 
 _PINNING = "`DataLoader(..., pin_memory=True)` does that for batches"
 _FACTORIES = (
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros",
 )  # fmt: skip
+_CONVERSIONS = ("bfloat16", "bool", "double", "float", "half", "int", "long")
 _OF_THE_HOST = ("generator", "out", "pin_memory", None)
 """Options with which a factory cannot be told to make its tensor elsewhere; None stands for ``**options``."""
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
+_WHOLE_BATCHES = (
+    "leave items on the CPU: `DataLoader(..., pin_memory=True)` pins the batch that it makes of them, and "
+    "the loop copies it as a whole with `non_blocking=True`"
+)
 
 
 class PageableCopy(WaitRule):
@@ -71,6 +76,8 @@ class PageableCopy(WaitRule):
             )
         if below(site, "lightning", "move_data_to_device"):
             return "let the DataLoader pin its batches (`pin_memory=True`): Lightning does not wait for those"
+        if in_dataset(site):
+            return _WHOLE_BATCHES
         code = own_code(site)
         return (_moved(code) if code is not None else "") or in_library(site, self.advice)
 
@@ -79,6 +86,8 @@ class PageableCopy(WaitRule):
             return "pin batches, `DataLoaderConfiguration(non_blocking=True)`"
         if below(site, "lightning", "move_data_to_device"):
             return "let the DataLoader pin its batches: `pin_memory=True`"
+        if in_dataset(site):
+            return "copy batches to the GPU, not items"
         code = own_code(site)
         calls = code.calls("to", "cuda") if code is not None else []
         made = code is not None and len(calls) == 1 and _made_there(code, calls[0])
@@ -114,7 +123,7 @@ def _plain(node: ast.expr) -> bool:
 
 def _made_there(code: Code, call: ast.Call) -> str:
     """Advice for ``torch.randn(4).to(device)``: a factory takes the device itself."""
-    source = call.func.value if isinstance(call.func, ast.Attribute) else None
+    source, converted = _unconverted(call.func.value if isinstance(call.func, ast.Attribute) else None)
     if (
         not isinstance(source, ast.Call)
         or called(source) not in _FACTORIES
@@ -126,7 +135,18 @@ def _made_there(code: Code, call: ast.Call) -> str:
     if any(given.arg in _OF_THE_HOST for given in source.keywords):
         return ""
     made = with_option(code, source, ", ".join(_asked(code, call)))
-    return f"`{made}` is made on the GPU, with no copy" if made else ""
+    return f"`{made}{converted}` is made on the GPU, with no copy" if made else ""
+
+
+def _unconverted(node: ast.expr | None) -> tuple[ast.expr | None, str]:
+    """``torch.ones(4)`` and ``.long()`` for ``torch.ones(4).long()``."""
+    converted = ""
+    while (
+        isinstance(node, ast.Call) and called(node) in _CONVERSIONS and isinstance(node.func, ast.Attribute)
+    ):
+        converted = f".{called(node)}(){converted}"
+        node = node.func.value
+    return node, converted
 
 
 def _asked(code: Code, call: ast.Call) -> Iterator[str]:

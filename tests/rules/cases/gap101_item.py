@@ -13,6 +13,9 @@ total += float(loss.detach())  # GAP101
 count = int((loss * 10).detach())  # GAP101
 root = math.sqrt(loss.detach())  # GAP101
 logs = {"a": loss.item(), "b": running.item()}  # GAP101 x2
+both = torch.tensor([loss.detach(), running])  # GAP101 x2
+torch.Tensor([running])  # GAP101
+torch.stack([loss.detach(), running])  # no wait
 for _ in range(3):
     total += loss.item()  # GAP101 x3
     running += loss.detach()  # no wait
