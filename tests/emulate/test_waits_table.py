@@ -63,6 +63,10 @@ MANY = dev(torch.arange(300))
 EMPTY = dev(torch.empty(0))
 SPARSE = torch.sparse_coo_tensor(HOST_IDS.repeat(2, 1), torch.ones(2), (2, 2), check_invariants=False)
 DEVICE.put(SPARSE._values())
+COALESCED = SPARSE.coalesce()
+TRANSPOSED = COALESCED.t()
+for _matrix in (COALESCED, TRANSPOSED):
+    DEVICE.put(_matrix._values())
 
 
 class Node:
@@ -160,6 +164,15 @@ WAITING = [
     case({"size": 1}, aten._to_sparse.default, X),
     case({"size": 2}, aten._to_sparse_csr.default, X),
     case({"size": 1}, aten._coalesce.default, SPARSE),
+    case({"size": 1}, aten._to_sparse_csr.default, SPARSE),
+    case({"size": 1}, aten.mm.default, SPARSE, X),
+    case({"size": 1}, aten.mm.default, TRANSPOSED, X),
+    case({"size": 1}, aten.mm.default, X, COALESCED),
+    case({"size": 1}, aten.addmm.default, X, SPARSE, X),
+    case({"size": 1}, aten._sparse_addmm.default, X, SPARSE, X),
+    case({"size": 1}, aten.mv.default, SPARSE, X[0]),
+    case({"size": 1}, aten.hspmm.default, SPARSE, X),
+    case({"size": 1}, aten._sparse_softmax.default, SPARSE, 1, False),
     case({"size": 1}, aten._padded_dense_to_jagged_forward.default, X, [COUNTS]),
     case({"d2h": 2}, torch.sparse_coo_tensor, dev(HOST_IDS.repeat(2, 1)), COUNTS),
     case({"values": 2}, aten.histc.default, X),
@@ -249,6 +262,12 @@ QUIET = [
     case(NONE, torch.nn.functional.one_hot, HOST_IDS),
     case(NONE, aten._to_sparse.default, HOST_X),
     case(NONE, aten._to_sparse_csr.default, HOST_X),
+    case(NONE, aten._to_sparse_csr.default, COALESCED),
+    case(NONE, aten.mm.default, COALESCED, X),
+    case(NONE, aten.mm.default, X, X),
+    case(NONE, aten.addmm.default, X, COALESCED, X),
+    case(NONE, aten.mm.default, HOST_X.to_sparse().t(), HOST_X),
+    case(NONE, aten._sparse_softmax.default, COALESCED, 1, False),
     case(NONE, aten._coalesce.default, SPARSE.to_sparse_coo().coalesce().clone()),
     case(NONE, aten._padded_dense_to_jagged_forward.default, X, [COUNTS], 7),
     case(NONE, torch.sparse_coo_tensor, dev(HOST_IDS.repeat(2, 1)), COUNTS, (2, 2)),

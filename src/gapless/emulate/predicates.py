@@ -254,6 +254,16 @@ def uncoalesced(call: Call) -> bool:
     return call.on_device(subject) and subject.layout is torch.sparse_coo and subject._nnz() >= 2
 
 
+@_predicate("uncoalesced-factor")
+def uncoalesced_factor(call: Call) -> bool:
+    """A COO matrix that is coalesced first; a right factor always is, for it is transposed before."""
+    factors = list(call.tensors())[-2:]
+    sparse = [one for one in factors if one.layout is torch.sparse_coo]
+    if not sparse or not call.on_device(sparse[0]) or sparse[0]._nnz() < 2:
+        return False
+    return sparse[0] is not factors[0] or not sparse[0].is_coalesced()
+
+
 @_predicate("no-sparse-size")
 def no_sparse_size(call: Call) -> bool:
     """`sparse_coo_tensor` with indices on the device and without a size."""

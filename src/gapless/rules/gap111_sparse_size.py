@@ -6,6 +6,7 @@ from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 _NAMES = ("sparse", "coalesce", "nested", "padded", "_csr", "_csc", "_bsr", "jagged")
+_PRODUCTS = {"mm", "addmm", "addmm_", "mv", "hspmm", "_sparse_addmm"}
 
 
 class SparseSize(WaitRule):
@@ -13,8 +14,9 @@ class SparseSize(WaitRule):
 
     ## What waits
     `to_sparse()`, `coalesce()` and products of sparse matrices allocate as many entries as the values ask
-    for, so the CPU waits for their number. A nested tensor made from a mask or from lengths on the GPU
-    reads those sizes on the CPU.
+    for, so the CPU waits for their number. A product of a COO matrix with a dense one coalesces the matrix
+    first, unless that is done; backward multiplies with its transpose, for which it never is. A nested
+    tensor made from a mask or from lengths on the GPU reads those sizes on the CPU.
 
     ## Why it costs
     The conversion is usually repeated in each step although the pattern of the matrix does not change, and
@@ -33,7 +35,8 @@ class SparseSize(WaitRule):
     ```
     A mostly empty matrix whose pattern is fixed: build it once before the loop, with
     `torch.sparse_coo_tensor(indices, values, size, is_coalesced=True)`, and change only its values. Sums
-    over the edges of a graph: `out.index_add_(0, target, source_rows)` needs no sparse tensor.
+    over the edges of a graph: `out.index_add_(0, target, source_rows)` needs no sparse tensor, forward or
+    backward.
 
     ## When it is fine
     Once, before the loop; or where the matrix is so large that the dense form does not fit.
@@ -49,9 +52,27 @@ class SparseSize(WaitRule):
     change = "build the sparse tensor once, before the loop"
 
     def matches(self, site: Site) -> bool:
-        return site.mechanism in ("size", "values", "read", "d2h") and any(
-            part in operator(site) for part in _NAMES
-        )
+        name = operator(site)
+        if site.mechanism == "size" and name in _PRODUCTS:
+            return True
+        return site.mechanism in ("size", "values", "read", "d2h") and any(part in name for part in _NAMES)
 
     def remedy(self, site: Site) -> str:
-        return in_library(site, self.advice)
+        if operator(site) not in _PRODUCTS:
+            return in_library(site, self.advice)
+        return in_library(site, _TRANSPOSED if site.in_backward else _FACTOR)
+
+    def known_change(self, site: Site) -> str:
+        if operator(site) not in _PRODUCTS:
+            return ""
+        return "sum with `index_add_`" if site.in_backward else "coalesce the matrix once, before the loop"
+
+
+_FACTOR = (
+    "the product coalesces its sparse matrix anew each time: call `.coalesce()` once, before the loop, and "
+    "put the matrix on the left"
+)
+_TRANSPOSED = (
+    "backward multiplies with the transposed matrix, which is coalesced anew each time: sum over edges with "
+    "`index_add_`, or multiply in an `autograd.Function` that keeps a coalesced transpose for its backward"
+)

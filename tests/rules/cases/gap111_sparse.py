@@ -12,4 +12,9 @@ known = torch.sparse_coo_tensor(indices, values, (4, 4), is_coalesced=True, chec
 same = known.coalesce()  # no wait
 host.to_sparse().coalesce()  # no wait
 dense @ dense  # no wait
+twice @ dense  # GAP111
+whole @ dense  # no wait
+dense @ whole  # GAP111
+weights = dense.clone().requires_grad_()
+(whole @ weights).sum().backward()  # GAP111
 torch.zeros(4, device="cuda").index_add_(0, indices[0], values)  # no wait
