@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from gapless.analyze import report
 from gapless.analyze.phases import distance, named
 from gapless.model import Ending, Event, Recurrence, Site, SourceLine
+from gapless.model.finding import Caller
 from gapless.model.session import decode, encode
+from gapless.model.wording import part
+from gapless.render._words import callers
 
 SOURCE = "\n" * 9 + (
     "for iteration in range(9):\n"  # 10
@@ -214,3 +217,58 @@ def test_each_wait_is_in_one_finding_in_whatever_phase(steps, source):
 def test_phases_are_saved(cut):
     session = play().session(phases=(Recurrence(name="rollout", every=16, times=2),), cut=3.5 if cut else 0.0)
     assert decode(encode(session)) == session
+
+
+LAUNCHER = "while True:\n" + "    call()\n" * 9
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_librarys_loop_that_called_the_script_is_no_loop_of_its(passes: int):
+    outer = (library_line(5, "fire/core.py", "Fire"), line(70, function="<module>"))
+    run = Simulation(outer=outer)
+    for _ in range(passes):
+        run.wait(5, 4)
+        for _ in range(6):
+            run.wait(STEP)
+            run.mark("backward", 40)
+            run.step(45)
+    script = "for batch in loader:\n" + "    work()\n" * 30
+    made = report(run.session(), lambda file: LAUNCHER if "fire" in file else "\n" * 19 + script)
+    found = {one.line.line: one.frequency for one in made.findings if one.line is not None}
+    assert found[5].when == ("set-up" if passes == 1 else "phase")
+
+
+def test_a_phase_of_every_step_is_said_to_be():
+    assert part("phase", "evaluation", 11, 1) == "at each evaluation (every step)"
+    assert part("phase", "evaluation", 3, 500) == "at each evaluation (every 500 steps)"
+    assert part("phase", "evaluation", 3) == "at each evaluation"
+
+
+def test_ways_to_a_line_are_those_of_the_steady_steps():
+    first, later = (Simulation(outer=(line(number),)) for number in (101, 102))
+    run = later
+    run.outer, steady = first.outer, run.outer
+    run.wait(STEP)
+    run.step(45)
+    for _ in range(6):
+        run.outer = steady
+        run.wait(STEP)
+        run.step(45)
+    (found,) = (
+        one for one in report(run.session(), lambda file: "").findings if one.frequency.when == "every-step"
+    )
+    assert len(found.callers) < 2
+
+
+def test_ways_to_a_line_are_told_as_deep_as_they_differ():
+    shared = tuple(line(number, function="f") for number in (1, 2, 3))
+    ways = [Caller((*shared, line(number, function="g")), 2.0) for number in (7, 9)]
+    (found,) = report(play(1).session(), read).findings[:1]
+    assert callers(msgspec.structs.replace(found, callers=tuple(ways)), lambda file: "a.py") == [
+        f"2× from a.py:1 f, a.py:2 f, a.py:3 f, a.py:{number} g" for number in (7, 9)
+    ]
+    apart = [Caller((line(number, function="g"), *shared), 2.0) for number in (7, 9)]
+    assert (
+        callers(msgspec.structs.replace(found, callers=tuple(apart)), lambda file: "a.py")[0]
+        == "2× from a.py:7 g, a.py:1 f, a.py:2 f"
+    )

@@ -541,6 +541,7 @@ def test_tensors_in_a_list_are_stacked(code: str, stacked: str) -> None:
             "m = torch.randint(9, (4,)).float().half().cuda()",
             '`torch.randint(9, (4,), device="cuda").float().half()`',
         ),
+        ("torch.arange(n * m).view(-1, 1).to(dev),", "`torch.arange(n * m, device=dev).view(-1, 1)` is made"),
         ("x = torch.ones(4).sum().to(dev)", ""),
     ],
 )

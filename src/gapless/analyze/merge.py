@@ -59,15 +59,25 @@ def spots(group: Group, steps: Steps) -> tuple[Spot, ...]:
     )
 
 
-def callers(group: Group, session: Session, waits: float) -> tuple[Caller, ...]:
+def callers(group: Group, session: Session, steps: Steps, waits: float) -> tuple[Caller, ...]:
     """The ways on which the lines of `group` are reached, by their part in its `waits`; empty for one way."""
     by_stack: Counter[Stack] = Counter()
-    for number, times in group.by_site.items():
+    for number, times in (_in_steady_steps(group, session, steps) or group.by_site).items():
         by_stack[_above(session.sites[number])] += times
     total = by_stack.total()
     if len(by_stack) < 2 or not total:
         return ()
     return tuple(Caller(stack, waits * times / total) for stack, times in by_stack.most_common(_CALLERS))
+
+
+def _in_steady_steps(group: Group, session: Session, steps: Steps) -> Counter[int]:
+    """The waits of the sites of `group` that its frequency is about; none where it is not about steps."""
+    found: Counter[int] = Counter()
+    if group.part == "steps":
+        for event in session.events:
+            if event.site in group.by_site and steps.of(event.tick) in steps.steady:
+                found[event.site] += event.waits
+    return found
 
 
 def _above(site: Site) -> Stack:

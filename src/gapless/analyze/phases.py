@@ -121,13 +121,15 @@ def distance(at: Sequence[int], seen: int) -> int:
 def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int, str]:
     """The phase of each site that waits in one.
 
-    What recurs with every single step is a part of it, in whatever loop it is.
+    What recurs with every single step is a part of it, in whatever loop it is. What happened only before the
+    first step is no phase where just a loop of a library is around it: that may have called the script.
     """
     calls = _most_calls(session.events)
+    later = {event.site for event in session.events if steps.of(event.tick)}
     found: dict[int, str] = {}
     for number, site in enumerate(session.sites):
         name = _phase(site, loops, calls.get(number, 0))
-        if name:
+        if name and (number in later or not _of_a_library(site, loops)):
             found[number] = name
     steady = set(steps.steady)
     at: dict[int, set[int]] = {}
@@ -161,6 +163,12 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
     depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
     functions = (named(frame.function) for frame in reversed(site.stack[:depth]) if frame.is_user)
     return next(filter(None, functions), "") or at_place(loop, site.stack[depth].line, calls > 1)
+
+
+def _of_a_library(site: Site, loops: Sequence[Loop]) -> bool:
+    """Whether the innermost of the loops that hold `site` is in a library's code."""
+    loop = next(one for one in loops if one.holds(site.stack))
+    return not next(frame for frame in site.stack if loop.holds((frame,))).is_user
 
 
 def _saves(stack: Stack, loop: Loop) -> bool:

@@ -145,7 +145,7 @@ def _found(group: Group, session: Session, steps: Steps, read: ReadSource) -> Fi
         line=group.line,
         backward=group.backward,
     )
-    ways = callers(group, session, often.waits)
+    ways = callers(group, session, steps, often.waits)
     return msgspec.structs.replace(found, spots=spots(group, steps), callers=ways)
 
 

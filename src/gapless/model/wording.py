@@ -98,7 +98,9 @@ def part(when: str, phase: str = "", times: int = 0, apart: int = 0) -> str:
         return WHEN[when]
     if times == 1 and not apart:
         return f"in the one {phase} seen"
-    return f"at each {phase}" + (f" (every {apart} steps)" if apart > 1 else "")
+    if not apart:
+        return f"at each {phase}"
+    return f"at each {phase} ({'every step' if apart == 1 else f'every {apart} steps'})"
 
 
 def in_column(per_step: float) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gapless.model import Finding, Frequency, Profile, Report
+from gapless.model import Finding, Frequency, Profile, Report, Stack
 from gapless.model.estimate import Estimate
-from gapless.model.finding import Caller
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Price
@@ -15,6 +14,8 @@ from gapless.model.wording import count, duration, number, part, percent, reach,
 _WIDE, _NOTHING = 3.0, 1_000
 """A price whose range spans more than this factor is told as an upper limit; nanoseconds that are nothing."""
 _MATTERS = 0.005
+_CALLS = 3
+"""Calls around a line that are named at most, where they tell the ways to it apart."""
 Naming = Callable[[str], str]
 """A file's path as it is shown."""
 
@@ -144,16 +145,20 @@ def operators(finding: Finding) -> str:
 
 
 def callers(one: Finding, path: Naming) -> list[str]:
-    """The ways on which it is reached, where there are several."""
-    return [caller(each, path) for each in one.callers] if len(one.callers) > 1 else []
-
-
-def caller(one: Caller, path: Naming) -> str:
-    """``4× from train.py:51 main, train.py:80``: innermost call first."""
-    chain = ", ".join(
-        f"{path(line.file)}:{line.line} {line.function}".removesuffix(" <module>") for line in one.stack[:3]
+    """``4× from train.py:51 main, train.py:80`` for each of several ways: innermost first, until they differ."""
+    stacks = [each.stack for each in one.callers]
+    deepest = max(map(len, stacks), default=0)
+    depth = next(
+        (n for n in range(_CALLS, deepest) if len({own[:n] for own in stacks}) == len(stacks)), deepest
     )
-    return f"{times(one.waits)} from {chain}"
+    told = [f"{times(each.waits)} from {_chain(each.stack[:depth], path)}" for each in one.callers]
+    return told if len(told) > 1 else []
+
+
+def _chain(calls: Stack, path: Naming) -> str:
+    return ", ".join(
+        f"{path(line.file)}:{line.line} {line.function}".removesuffix(" <module>") for line in calls
+    )
 
 
 def about(report: Report, path: Naming) -> str:

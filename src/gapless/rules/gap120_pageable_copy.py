@@ -13,7 +13,11 @@ _PINNING = "`DataLoader(..., pin_memory=True)` does that for batches"
 _FACTORIES = (
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros",
 )  # fmt: skip
-_CONVERSIONS = ("bfloat16", "bool", "double", "float", "half", "int", "long")
+_CHANGES = (
+    "bfloat16", "bool", "double", "float", "half", "int", "long", "repeat", "reshape", "requires_grad_", "t",
+    "unsqueeze", "view",
+)  # fmt: skip
+"""Methods between a factory and its copy that do the same where the tensor is made on the GPU."""
 _OF_THE_HOST = ("generator", "out", "pin_memory", None)
 """Options with which a factory cannot be told to make its tensor elsewhere; None stands for ``**options``."""
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
@@ -123,7 +127,7 @@ def _plain(node: ast.expr) -> bool:
 
 def _made_there(code: Code, call: ast.Call) -> str:
     """Advice for ``torch.randn(4).to(device)``: a factory takes the device itself."""
-    source, converted = _unconverted(call.func.value if isinstance(call.func, ast.Attribute) else None)
+    source, changed = _unconverted(code, call.func.value if isinstance(call.func, ast.Attribute) else None)
     if (
         not isinstance(source, ast.Call)
         or called(source) not in _FACTORIES
@@ -135,18 +139,17 @@ def _made_there(code: Code, call: ast.Call) -> str:
     if any(given.arg in _OF_THE_HOST for given in source.keywords):
         return ""
     made = with_option(code, source, ", ".join(_asked(code, call)))
-    return f"`{made}{converted}` is made on the GPU, with no copy" if made else ""
+    return f"`{made}{changed}` is made on the GPU, with no copy" if made else ""
 
 
-def _unconverted(node: ast.expr | None) -> tuple[ast.expr | None, str]:
-    """``torch.ones(4)`` and ``.long()`` for ``torch.ones(4).long()``."""
-    converted = ""
-    while (
-        isinstance(node, ast.Call) and called(node) in _CONVERSIONS and isinstance(node.func, ast.Attribute)
-    ):
-        converted = f".{called(node)}(){converted}"
-        node = node.func.value
-    return node, converted
+def _unconverted(code: Code, node: ast.expr | None) -> tuple[ast.expr | None, str]:
+    """``torch.ones(4)`` and ``.long().view(2, 2)`` for ``torch.ones(4).long().view(2, 2)``."""
+    made = node
+    while isinstance(made, ast.Call) and called(made) in _CHANGES and isinstance(made.func, ast.Attribute):
+        made = made.func.value
+    if made is None or node is None or not code.text(node).startswith(code.text(made)):
+        return None, ""
+    return made, code.text(node).removeprefix(code.text(made))
 
 
 def _asked(code: Code, call: ast.Call) -> Iterator[str]:
