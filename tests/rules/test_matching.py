@@ -559,3 +559,16 @@ def test_items_of_a_dataset_stay_on_the_host() -> None:
     assert match(found).known_change(found) == "copy batches to the GPU, not items"
     moved = site("x = rows[i].cuda()", **H2D)
     assert "as a whole" not in match(moved).remedy(moved)
+
+
+def test_only_what_reads_as_the_wait_did_is_named() -> None:
+    line = "print('%f %f' % (loss.item(), correct.item() / float(args.batch)))"
+    assert "`loss` and `correct` on the GPU" in advice(line, **ITEM)
+    assert "args.batch" not in advice(line, **ITEM)
+    assert "keep `n`" in advice("print(float(n), loss.item())", **{**ITEM, "call": "Tensor.__float__"})
+
+
+def test_a_model_makes_its_tensors_on_the_gpu() -> None:
+    found = Site(stack=(user("iden = iden.cuda()", "STN.forward"), user("main()", "<module>")), **H2D)
+    assert "buffer of the module" in match(found).remedy(found)
+    assert "buffer of the module" not in advice("iden = iden.cuda()", **H2D)

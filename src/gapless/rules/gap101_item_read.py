@@ -10,6 +10,8 @@ from gapless.rules._places import names, own_code
 
 _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__"}
 _READERS = ("item", "float", "int")
+_SPELLED = {"item": ("item",), "__float__": ("float",), "__int__": ("int",)}
+"""What reads, as it is written: ``float(size)`` beside ``loss.item()`` need not be a tensor's."""
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor", "Tensor", "FloatTensor", "LongTensor")
 
 
@@ -77,7 +79,8 @@ class ItemRead(WaitRule):
         code = own_code(site)
         if code is None:
             return self.advice
-        reads = [(call, subject) for call in code.calls(*_READERS) if (subject := _subject(code, call))]
+        spelled = _SPELLED.get(site.call.rpartition(".")[2], _READERS)
+        reads = [(call, subject) for call in code.calls(*spelled) if (subject := _subject(code, call))]
         if len(reads) == 1:
             return _one(code, *reads[0]) or self.advice
         if not reads and (stacked := _stacked(code)):
@@ -92,7 +95,7 @@ class ItemRead(WaitRule):
 def _stacked(code: Code) -> str:
     """Advice for ``torch.tensor([loss, accuracy])``, which reads what is in the list, one after the other."""
     call = code.only_call(*_MAKERS)
-    if call is None or len(call.args) != 1:
+    if call is None or len(call.args) != 1 or code.calls(*_READERS):
         return ""
     values = call.args[0]
     held = values.elts if isinstance(values, (ast.List, ast.Tuple)) else []

@@ -25,6 +25,10 @@ _WHOLE_BATCHES = (
     "leave items on the CPU: `DataLoader(..., pin_memory=True)` pins the batch that it makes of them, and "
     "the loop copies it as a whole with `non_blocking=True`"
 )
+_IN_THE_MODEL = (
+    "make the tensor on the GPU (`device=x.device` of an input `x`), or once, as a buffer of the module; "
+    "what comes in from the CPU is better copied with the batch, from pinned memory"
+)
 
 
 class PageableCopy(WaitRule):
@@ -83,7 +87,10 @@ class PageableCopy(WaitRule):
         if in_dataset(site):
             return _WHOLE_BATCHES
         code = own_code(site)
-        return (_moved(code) if code is not None else "") or in_library(site, self.advice)
+        moved = _moved(code) if code is not None else ""
+        if moved.endswith(_PINNING) and site.line is not None and site.line.function.endswith("forward"):
+            return _IN_THE_MODEL
+        return moved or in_library(site, self.advice)
 
     def known_change(self, site: Site) -> str:
         if below(site, "accelerate", "send_to_device"):
