@@ -13,6 +13,7 @@ from emulate.fake_device import FakeDevice, installed
 from torch.overrides import TorchFunctionMode
 
 from gapless.emulate import cuda_api
+from gapless.emulate.emulator import Emulator
 from gapless.errors import NotEmulated
 
 
@@ -166,3 +167,22 @@ def test_what_a_build_has_beyond_what_is_emulated_is_refused(monkeypatch: pytest
     ):
         torch._C._cuda_newerThanThis()
     assert torch._C._cuda_newerThanThis() == 1
+
+
+def test_torch_tensor_is_of_the_default_type() -> None:
+    with Emulator() as emulator:
+        try:
+            torch.set_default_tensor_type("torch.cuda.FloatTensor")
+            before = emulator.recorder.total
+            made = torch.Tensor([1e10])
+            assert emulator.recorder.total == before + 1
+            assert made.is_cuda
+            assert torch.cat([made, torch.ones(2)]).is_cuda
+            assert torch.Tensor(2, 3).is_cuda
+            assert torch.nn.Linear(2, 2).weight.is_cuda
+            assert not torch.FloatTensor([1.0]).is_cuda
+        finally:
+            torch.set_default_tensor_type(torch.FloatTensor)
+        assert not torch.Tensor([1.0]).is_cuda
+    assert "__new__" not in vars(torch.Tensor)
+    assert torch.Tensor([1.0]).tolist() == [1.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from gapless.emulate import stacks
 from gapless.emulate.emulator import Emulator
 from gapless.errors import UsageError
 
@@ -218,7 +220,9 @@ def test_nodes_of_two_threads_do_not_lend_each_other_their_lines(emulator):
     assert [site.line.code for site in backward] in (["picked = x[mask]"], ["picked.sum().backward()"])
 
 
-def test_generated_code_is_nobodys_line(emulator):
+def test_generated_code_is_nobodys_line(emulator, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py"])  # tests in several processes are ``python -c`` themselves
+    stacks.library_of.cache_clear()
     made = {}
     exec("def read(x):\n    return x.sum().item()", made)
     made["read"](torch.ones(3, device="cuda"))

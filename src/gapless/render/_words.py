@@ -145,7 +145,7 @@ def operators(finding: Finding) -> str:
 
 
 def callers(one: Finding, path: Naming) -> list[str]:
-    """``4× from train.py:51 main, train.py:80`` for each of several ways: innermost first, until they differ."""
+    """``4× from train.py:51 main, train.py:80`` for each of several: innermost first, until they differ."""
     stacks = [each.stack for each in one.callers]
     deepest = max(map(len, stacks), default=0)
     depth = next(

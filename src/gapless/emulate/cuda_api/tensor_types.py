@@ -9,6 +9,7 @@ import torch
 from gapless.emulate.cuda_api.runtime import Runtime, refusal
 from gapless.emulate.device import Device
 from gapless.emulate.patches import Patches
+from gapless.torch_internals import TensorBase
 
 _DTYPES = {
     "FloatTensor": torch.float32,
@@ -108,11 +109,20 @@ def install(runtime: Runtime, patches: Patches) -> None:
         if named is not None and named[0] == "cuda":
             torch.set_default_dtype(named[1])
             torch.set_default_device("cuda")
+            if "__new__" not in vars(torch.Tensor):
+                patches.set(torch.Tensor, "__new__", new)
             on_device = True
             return
         if on_device:
             torch.set_default_device(None)
             on_device = False
         original(t)
+
+    def new(cls: type, *args: Any, device: Any = None) -> Any:
+        """``torch.Tensor([1.0])`` is one of the default type, which is no matter of the default device."""
+        if cls is not torch.Tensor or not on_device or device is not None:
+            return TensorBase.__new__(cls, *args, **({} if device is None else {"device": device}))
+        kind = next(name for name, dtype in _DTYPES.items() if dtype is torch.get_default_dtype())
+        return getattr(torch.cuda, kind)(*args)
 
     patches.set_everywhere(torch, "set_default_tensor_type", set_default_tensor_type)
