@@ -49,7 +49,7 @@ def session(steps: int = 8) -> Session:
         backward=True, line=LINE,
     )  # fmt: skip
     gather = Entry(
-        kind="collective", name="all_gather", ranks=2, group="tp: ranks 0, 1", reads=50, writes=100
+        kind="collective", name="all_gather", ranks=2, group="tp: 2 ranks", reads=50, writes=100
     )
     work = Entry(name="aten::mm", dtype="float32", inputs=((8, 8), (8, 8)), reads=512, writes=256)
     return Session(

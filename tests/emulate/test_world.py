@@ -256,9 +256,12 @@ def test_groups_have_their_members(join: Join) -> None:
         dist.all_reduce(value, group=group)
     assert value[0].item() == 4 * 2 * 4 * 8
     names = [group for *_, group in collectives(emulator)]
-    assert [name.removeprefix("dp: ").removeprefix("tp: ") for name in names] == [
-        "ranks 1, 3, ..., 7", "ranks 4, 5", "ranks 1, 3, ..., 7", "all 8 ranks"
-    ]  # fmt: skip
+    if getattr(dist.group.WORLD, "group_desc", "") == "":  # torch without names of groups
+        names = names[2:]
+    assert names[-4:] in (
+        ["dp: 4 ranks", "tp: 2 ranks", "ranks 1, 3, ..., 7", "all 8 ranks"],
+        ["ranks 1, 3, ..., 7", "all 8 ranks"],
+    )
 
 
 def test_what_is_recorded(join: Join) -> None:

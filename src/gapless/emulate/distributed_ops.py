@@ -21,6 +21,7 @@ import torch.distributed as dist
 from gapless import torch_internals, trees
 from gapless.emulate.distributed_nccl import backends, finished_work, no_backend
 from gapless.emulate.operators import OperatorMode, handles
+from gapless.emulate.local import local
 from gapless.emulate.places import ORPHAN
 from gapless.emulate.traffic import record
 from gapless.emulate.world.answers import answer
@@ -118,10 +119,22 @@ def finish_for_good(out: Any) -> Any:
 def _alone(call: Call) -> Any:
     """What the collective gives where the other ranks are not there."""
     values, group = call.values, call.group
-    answer(call.func._schema.name, values, group.size(), group.rank())
+    answered(call.mode, call.func._schema.name, values, group)
     given = values[call.func._schema.arguments[0].name]
     work = _delivered(list(trees.tensors(given))).boxed()
     return work if len(call.func._schema.returns) == 1 else (given, work)
+
+
+def answered(mode: OperatorMode, name: str, values: dict[str, Any], group: Any) -> Any:
+    """`answer`, in a run without values by way of `mode`, which knows what is known of them."""
+    if mode.core.values is None:
+        return answer(name, values, group.size(), group.rank())
+    local.quiet += 1  # what is copied and reduced here goes through no kernel of its own
+    try:
+        with mode:
+            return answer(name, values, group.size(), group.rank())
+    finally:
+        local.quiet -= 1
 
 
 def _delivered(tensors: list[Tensor]) -> Any:
@@ -248,7 +261,7 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
         mode.core.wait(func._schema.name, "values", detail="gloo")
     record(mode.core, func._schema.name.split("::")[1], values, group, index)
     if is_alone(transports):
-        out = answer(func._schema.name, values, group.size(), group.rank())
+        out = answered(mode, func._schema.name, values, group)
     else:
         out = func(*args, **kwargs)
     if index >= 0:

@@ -91,12 +91,16 @@ def fill(target: Tensor, source: Tensor) -> None:
 
 
 def repeat(target: Tensor, source: Tensor, size: int) -> None:
-    """`target` gets `size` copies of `source`, which may be a part of it."""
+    """`target` gets `size` copies of `source`, which may be one of the parts."""
     if target.numel() != size * source.numel():
         raise ValueError("output tensor size must be equal to world_size times input tensor size")
-    if source.untyped_storage()._cdata == target.untyped_storage()._cdata:
-        source = source.clone()
-    target.data.view(size, -1).copy_(source.reshape(1, -1))
+    rows, row = target.data.view(size, -1), source.reshape(1, -1)
+    if source.untyped_storage()._cdata != target.untyped_storage()._cdata:
+        rows.copy_(row)
+        return
+    own = (source.storage_offset() - target.storage_offset()) // max(source.numel(), 1)
+    rows[:own].copy_(row)
+    rows[own + 1 :].copy_(row)
 
 
 def own_part(target: Tensor, source: Tensor, size: int, rank: int, operation: int) -> None:
