@@ -1,5 +1,5 @@
-"""Llama 3 8B in plain torch: ``fully_shard`` with bf16 weights and float32 gradients, AdamW, checkpointing that
-keeps every second product and attention.
+"""Llama 3 8B in plain torch: ``fully_shard`` with bf16 weights and float32 gradients, AdamW, checkpointing
+that keeps every second product and attention.
 
     torchrun --nproc-per-node 8 _llama.py
 """
@@ -51,7 +51,9 @@ class Attention(nn.Module):
         self.wk, self.wv = (nn.Linear(dim, shared * self.width, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor, by: Tensor) -> Tensor:
-        query, key, value = (layer(x).unflatten(-1, (-1, self.width)) for layer in (self.wq, self.wk, self.wv))
+        query, key, value = (
+            layer(x).unflatten(-1, (-1, self.width)) for layer in (self.wq, self.wk, self.wv)
+        )
         query, key = rotated(query, by), rotated(key, by)
         key, value = (self.repeated(one) for one in (key, value))
         heads = (one.transpose(1, 2) for one in (query, key, value))

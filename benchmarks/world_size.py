@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from gapless.model.wording import size
 HERE = Path(__file__).resolve().parent
 FIELD = HERE.parent / "tests" / "field" / "scripts"
 SCRIPT = str(HERE / "_ranks.py")
+LLAMA = str(HERE / "_llama.py")
 SIZES = (8, 64, 1024)
 BESIDE = {
     "DDP (`ddp.py`)": (str(FIELD / "ddp.py"),),
@@ -31,15 +31,16 @@ BESIDE = {
 }
 
 
-def check(*words: str, launcher: tuple[str, ...] = ()) -> tuple[dict[str, Any], float, float]:
-    """The report of a check, its seconds, and megabytes resident at most."""
+def check(
+    *words: str, launcher: tuple[str, ...] = (), **environment: str
+) -> tuple[dict[str, Any], float, float]:
+    """The report of a check, its seconds of processor time, and megabytes resident at most."""
     command = [sys.executable, "-W", "ignore", *launcher, "-m", "gapless", "check", "-q", "--no-loader"]
-    began = time.monotonic()
     child = subprocess.Popen(
         [*command, "-f", "json", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         text=True,
     )
     assert child.stdout is not None
@@ -48,7 +49,7 @@ def check(*words: str, launcher: tuple[str, ...] = ()) -> tuple[dict[str, Any], 
     if status:
         raise SystemExit(f"{' '.join(words)}: exit status {os.waitstatus_to_exitcode(status)}")
     report = next(line for line in lines if line.startswith('{"format":"gapless-report"'))
-    return json.loads(report), time.monotonic() - began, usage.ru_maxrss / 1e3
+    return json.loads(report), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
 
 
 def cost_rows(rounds: int) -> list[list[object]]:
@@ -109,20 +110,43 @@ def beside_rows(folder: Path) -> list[list[object]]:
     return rows
 
 
+PUBLISHED = {8: 82.4, 128: 67.0}
+"""GiB that torchtitan's authors report as reserved on H100s with its own model (`docs/performance.md` there,
+Llama 3.1 8B, sequences of 8192, 2 for each GPU, selective checkpointing)."""
+SETTINGS = {"expandable": "expandable_segments:True", "default": ""}
+
+
+def peak_rows() -> list[list[object]]:
+    """An H200 in the place of their H100s with 95 GiB: the same kernels and workspaces, and room enough."""
+    rows: list[list[object]] = []
+    for ranks, published in PUBLISHED.items():
+        for name, setting in SETTINGS.items():
+            words = ("--world-size", str(ranks), "--dry", "--memory", "--no-prices", "--gpu", "H200")
+            report, seconds, resident = check(*words, LLAMA, "--steps", "3", PYTORCH_CUDA_ALLOC_CONF=setting)
+            (memory,) = report["memory"]
+            peak = memory["baseline"]
+            reserved, allocated = (peak[f"peak_{part}"] / 2**30 for part in ("reserved", "allocated"))
+            off = f"{reserved / published - 1:+.1%}"
+            sizes = f"{allocated:.1f}", f"{reserved:.1f}", published, off
+            rows.append([ranks, name, *sizes, f"{seconds:.0f}", f"{resident:.0f}"])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--peaks", action="store_true", help="Llama 3 8B, too: some minutes more")
     options = parser.parse_args()
     text = _sheet.header(
         "One rank of many",
         "python benchmarks/world_size.py",
         "`gapless check --world-size N` of `_ranks.py` (a decoder of two layers, `fully_shard` and tensor "
-        "parallelism, AdamW) in a process of its own, 6 steps: wall time from start to end, importing torch "
+        "parallelism, AdamW) in a process of its own, 6 steps: CPU time from start to end, importing torch "
         f"included, the best of {options.rounds}, and what was resident at most. Beside real ranks: rank 0 "
         "of two under torchrun, gloo carrying NCCL, and the same rank alone",
     )
     text += "## What ranks that are not there cost\n\n"
-    columns = ["ranks", "sharded × tensor parallel", "seconds", "resident, MB", "sent per step"]
+    columns = ["ranks", "sharded × tensor parallel", "CPU seconds", "resident, MB", "sent per step"]
     text += _sheet.table(columns, cost_rows(options.rounds))
     text += "\n## Rank 0 of two, alone and beside a real one\n\n"
     with tempfile.TemporaryDirectory() as folder:
@@ -135,6 +159,10 @@ def main() -> None:
         "bytes moved",
     ]
     text += _sheet.table(columns, rows)
+    if options.peaks:
+        text += "\n## Llama 3 8B without values (`_llama.py`), beside what was published of GPUs\n\n"
+        columns = ["ranks", "allocator", "allocated, GiB", "reserved, GiB", "published", "off"]
+        text += _sheet.table([*columns, "CPU seconds", "resident, MB"], peak_rows())
     print(_sheet.write("world_size", text).read_text())
 
 

@@ -48,9 +48,7 @@ def session(steps: int = 8) -> Session:
         kind="collective", name="all_reduce", ranks=4, group="all 4 ranks", reads=4_000, writes=4_000,
         backward=True, line=LINE,
     )  # fmt: skip
-    gather = Entry(
-        kind="collective", name="all_gather", ranks=2, group="tp: 2 ranks", reads=50, writes=100
-    )
+    gather = Entry(kind="collective", name="all_gather", ranks=2, group="tp: 2 ranks", reads=50, writes=100)
     work = Entry(name="aten::mm", dtype="float32", inputs=((8, 8), (8, 8)), reads=512, writes=256)
     return Session(
         environment=Environment(emulated=True, world_size=4, rank=1, device="NVIDIA A100"),
