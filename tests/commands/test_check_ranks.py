@@ -27,6 +27,13 @@ def test_refusals(options, said, write, python):
     assert "ran" not in seen.stdout
 
 
+def test_a_script_named_like_a_launcher_is_none(write, python):
+    write("accelerate_loop.py", "import os\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'])\n")
+    seen = python("-m", "gapless", "check", "-q", "--world-size", "4", "--rank", "3", "accelerate_loop.py")
+    assert seen.returncode == 0, seen.stderr
+    assert seen.stdout.splitlines()[0] == "3 4"
+
+
 def test_a_launcher_beside_it_is_refused(write, python):
     write("train.py", "print('ran')\n")
     seen = python("-m", "gapless", "check", "--world-size", "4", "train.py", WORLD_SIZE="2", RANK="0")

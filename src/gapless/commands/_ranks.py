@@ -12,7 +12,10 @@ from gapless.errors import UsageError
 if TYPE_CHECKING:
     from gapless.emulate.world.world import World
 
-_LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "horovodrun", "mpirun")
+_LAUNCHERS = frozenset(
+    "torchrun torch.distributed.run torch.distributed.launch accelerate accelerate.commands.launch "
+    "accelerate.commands.accelerate_cli deepspeed deepspeed.launcher.runner horovodrun mpirun".split()
+)
 _ENDING = ".gapless.json"
 
 
@@ -57,7 +60,7 @@ def refuse_launcher(name: str) -> None:
     Raises:
         UsageError: it is a launcher.
     """
-    if os.path.basename(name).startswith(_LAUNCHERS):
+    if os.path.basename(name) in _LAUNCHERS:
         raise UsageError(
             f"{name} starts ranks, and --world-size makes this process one: give the script that it starts, "
             "with the script's own arguments"

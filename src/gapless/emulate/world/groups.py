@@ -28,10 +28,6 @@ _stores: list[LoneStore] = []
 
 def install(core: Core, patches: Patches, world: World) -> None:
     """Make this process a rank of `world` for whoever asks torch.distributed, until `patches` are undone."""
-    core.note(
-        f"rank {world.rank} of {world.size} ran alone: what the other ranks send is taken to be what this "
-        "one sends"
-    )
     _stores.clear()
 
     def missed(key: str) -> None:
@@ -65,6 +61,10 @@ def _joining(core: Core, world: World, store: Callable[[], LoneStore]) -> Callab
         **kwargs: Any,
     ) -> None:
         kwargs.pop("store", None)
+        core.note(
+            f"rank {world.rank} of {world.size} ran alone: what the other ranks send is taken to be what this "
+            "one sends"
+        )
         size = world.size if world_size < 0 else world_size
         mine = world.rank if rank < 0 else rank
         if (size, mine) != world[:2]:
