@@ -12,10 +12,10 @@ from gapless.errors import UsageError
 if TYPE_CHECKING:
     from gapless.emulate.world.world import World
 
-_LAUNCHERS = frozenset(
-    "torchrun torch.distributed.run torch.distributed.launch accelerate accelerate.commands.launch "
-    "accelerate.commands.accelerate_cli deepspeed deepspeed.launcher.runner horovodrun mpirun".split()
-)
+_LAUNCHERS = (
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
+    "accelerate.commands.launch", "deepspeed", "deepspeed.launcher.runner", "horovodrun", "mpirun",
+)  # fmt: skip
 _ENDING = ".gapless.json"
 
 

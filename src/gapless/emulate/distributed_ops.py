@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from gapless import torch_internals, trees
 from gapless.emulate.distributed_nccl import backends, finished_work, no_backend
-from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.local import local
+from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import ORPHAN
 from gapless.emulate.traffic import record
 from gapless.emulate.world.answers import answer
@@ -260,10 +260,8 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     if index >= 0 and transports.get("cuda") == "gloo":
         mode.core.wait(func._schema.name, "values", detail="gloo")
     record(mode.core, func._schema.name.split("::")[1], values, group, index)
-    if is_alone(transports):
-        out = answered(mode, func._schema.name, values, group)
-    else:
-        out = func(*args, **kwargs)
+    alone = is_alone(transports)
+    out = answered(mode, func._schema.name, values, group) if alone else func(*args, **kwargs)
     if index >= 0:
         mode.put(out, index, args)
     return out

@@ -62,8 +62,8 @@ def _joining(core: Core, world: World, store: Callable[[], LoneStore]) -> Callab
     ) -> None:
         kwargs.pop("store", None)
         core.note(
-            f"rank {world.rank} of {world.size} ran alone: what the other ranks send is taken to be what this "
-            "one sends"
+            f"rank {world.rank} of {world.size} ran alone: what the other ranks send is taken to be what "
+            "this one sends"
         )
         size = world.size if world_size < 0 else world_size
         mine = world.rank if rank < 0 else rank
