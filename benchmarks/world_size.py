@@ -21,6 +21,7 @@ from gapless.model.wording import size
 HERE = Path(__file__).resolve().parent
 FIELD = HERE.parent / "tests" / "field" / "scripts"
 SCRIPT = str(HERE / "_ranks.py")
+LLAMA = str(HERE / "_llama.py")
 SIZES = (8, 64, 1024)
 BESIDE = {
     "DDP (`ddp.py`)": (str(FIELD / "ddp.py"),),
@@ -39,7 +40,7 @@ def check(
         [*command, "-f", "json", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         text=True,
     )
     assert child.stdout is not None
@@ -109,9 +110,32 @@ def beside_rows(folder: Path) -> list[list[object]]:
     return rows
 
 
+PUBLISHED = {8: 82.4, 128: 67.0}
+"""GiB that torchtitan's authors report as reserved on H100s with its own model (`docs/performance.md` there,
+Llama 3.1 8B, sequences of 8192, 2 for each GPU, selective checkpointing)."""
+SETTINGS = {"expandable": "expandable_segments:True", "default": ""}
+
+
+def peak_rows() -> list[list[object]]:
+    """An H200 in the place of their H100s with 95 GiB: the same kernels and workspaces, and room enough."""
+    rows: list[list[object]] = []
+    for ranks, published in PUBLISHED.items():
+        for name, setting in SETTINGS.items():
+            words = ("--world-size", str(ranks), "--dry", "--memory", "--no-prices", "--gpu", "H200")
+            report, seconds, resident = check(*words, LLAMA, "--steps", "3", PYTORCH_CUDA_ALLOC_CONF=setting)
+            (memory,) = report["memory"]
+            peak = memory["baseline"]
+            reserved, allocated = (peak[f"peak_{part}"] / 2**30 for part in ("reserved", "allocated"))
+            off = f"{reserved / published - 1:+.1%}"
+            sizes = f"{allocated:.1f}", f"{reserved:.1f}", published, off
+            rows.append([ranks, name, *sizes, f"{seconds:.0f}", f"{resident:.0f}"])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--peaks", action="store_true", help="Llama 3 8B, too: some minutes more")
     options = parser.parse_args()
     text = _sheet.header(
         "One rank of many",
@@ -135,6 +159,10 @@ def main() -> None:
         "bytes moved",
     ]
     text += _sheet.table(columns, rows)
+    if options.peaks:
+        text += "\n## Llama 3 8B without values (`_llama.py`), beside what was published of GPUs\n\n"
+        columns = ["ranks", "allocator", "allocated, GiB", "reserved, GiB", "published", "off"]
+        text += _sheet.table([*columns, "CPU seconds", "resident, MB"], peak_rows())
     print(_sheet.write("world_size", text).read_text())
 
 

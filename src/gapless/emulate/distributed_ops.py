@@ -127,7 +127,7 @@ def _alone(call: Call) -> Any:
 
 def answered(mode: OperatorMode, name: str, values: dict[str, Any], group: Any) -> Any:
     """`answer`, in a run without values by way of `mode`, which knows what is known of them."""
-    if getattr(mode.core, "values", None) is None:
+    if mode.core.values is None:
         return answer(name, values, group.size(), group.rank())
     local.quiet += 1  # what is copied and reduced here goes through no kernel of its own
     try:
