@@ -110,7 +110,7 @@ def _peer(kind: str, values: dict[str, Any], group: Any) -> str:
 
 
 def group_name(group: Any) -> str:
-    """``all 8 ranks``, or ``tp: 8 ranks``, as the group or its mesh is called."""
+    """``all 8 ranks``, or ``tp: ranks 0-7``, as the group or its mesh is called."""
     try:
         ranks = tuple(sorted(dist.get_process_group_ranks(group)))
     except (KeyError, RuntimeError, ValueError):  # nobody has told torch of it
@@ -123,7 +123,7 @@ def _described(name: str, ranks: tuple[int, ...], world: int) -> str:
     if len(ranks) == world:
         return f"all {world} ranks"
     name = name.removeprefix("mesh_")
-    return spelled(ranks) if name in ("", "undefined") or ":" in name else f"{name}: {len(ranks)} ranks"
+    return spelled(ranks) if name in ("", "undefined") or ":" in name else f"{name}: {spelled(ranks)}"
 
 
 def spelled(ranks: Sequence[int]) -> str:

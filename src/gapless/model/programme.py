@@ -62,7 +62,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``d2h``, and `detail` the host's memory. Streams and events are small numbers; 0 is the default stream.
 
     For collectives (``all_reduce``, …, ``send``, ``recv``, ``barrier``) `reads` is what this rank brings and
-    `writes` what it has in the end, `ranks` how many take part, `group` who (``tp: 8 ranks``),
+    `writes` what it has in the end, `ranks` how many take part, `group` who (``tp: ranks 0-7``),
     `line` the user's line, and `detail` is ``host`` where the tensors are on the host.
     """
 
