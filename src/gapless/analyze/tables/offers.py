@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gapless.analyze.tables.speed import LEAST
 from gapless.model import Report, Table
 from gapless.model.offer import Offer
 from gapless.model.table import Row, table
@@ -13,7 +14,7 @@ from gapless.model.wording import about, binary_size, duration, in_unit, places,
 def offers(report: Report) -> Table | None:
     """A row for each GPU: fits or not, the step, what is done in a second, what it costs; None for no GPU."""
     found = report.offers
-    if not found:
+    if not any(one.fits is not None or one.step.likely > 0 for one in found):
         return None
     unit = next((one.unit for one in found if one.unit), "")
     named = [
@@ -47,6 +48,10 @@ def short_name(gpu: str) -> str:
     return gpu.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("GeForce ")
 
 
+def _share(percent: float) -> str:
+    return f"{three_digits(percent)} %" if percent >= LEAST else f"<{LEAST} %"
+
+
 def _cells(one: Offer) -> tuple[str, ...]:
     done, step = one.throughput, one.step.likely
     known = done is not None and step > 0
@@ -55,9 +60,7 @@ def _cells(one: Offer) -> tuple[str, ...]:
         _memory(one),
         duration(step) if step else "not known",
         about(one.each * 1e9 / step) if one.each and step else "",
-        f"{three_digits(100 * done.utilisation(step))} %"
-        if done is not None and known and done.flops
-        else "",
+        _share(100 * done.utilisation(step)) if done is not None and known and done.flops else "",
         places(one.cost) if one.cost >= 0 else "",
         places(one.epoch) if one.epoch >= 0 else "",
     )

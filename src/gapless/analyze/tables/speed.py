@@ -40,9 +40,15 @@ def speed(each: float, step: Range) -> str:
     return f"{likely} ({least}–{most})"
 
 
+LEAST = 0.1
+"""Percent of the peak below which no number is told."""
+
+
 def utilisation(done: Throughput, step: Range) -> str:
     """``41 % (32–48)``."""
     least, likely, most = (100 * done.utilisation(length) for length in (step.most, step.likely, step.least))
+    if likely < LEAST:
+        return f"below {LEAST} %"
     return f"{three_digits(likely)} % ({three_digits(least)}–{three_digits(most)})"
 
 
