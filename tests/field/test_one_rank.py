@@ -29,17 +29,18 @@ def _waits(session: Session) -> dict[tuple[Any, ...], int]:
     return found
 
 
-def _asked(run: MemoryRun) -> list[tuple[int, int, str]]:
-    """Bytes of each request in order, those in use then, and the module it is for."""
+def _asked(run: MemoryRun) -> tuple[list[tuple[int, str]], int]:
+    """Bytes of each request in order, with the module that it is for; and the most in use at once."""
     used: dict[int, int] = {}
-    found = []
+    found, most = [], 0
     for action, ident, size, place in zip(run.action, run.ident, run.size, run.place, strict=True):
         if action == ALLOC:
-            found.append((size, sum(used.values()), run.places[place].module))
+            found.append((size, run.places[place].module))
             used[ident] = size
+            most = max(most, sum(used.values()))
         elif action == FREE:
             del used[ident]
-    return found
+    return found, most
 
 
 @pytest.mark.skipif(
@@ -57,5 +58,8 @@ def test_the_same_waits_memory_and_collectives(tmp_path: Path) -> None:
     assert _waits(alone) == _waits(real)
     assert _traffic(reports["alone"]) == _traffic(reports["real"]) != []
     (theirs,), (mine,) = real.memory, alone.memory
-    assert _asked(mine) == _asked(theirs)
+    (requests, most), (their_requests, their_most) = _asked(mine), _asked(theirs)
+    assert requests == their_requests
+    # A thread of gloo's may hold what it has sent for a little longer.
+    assert 0 <= their_most - most <= 4096  # the largest gradient of a block
     assert alone.environment == real.environment
