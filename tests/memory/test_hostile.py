@@ -12,6 +12,7 @@ import struct
 from typing import Any
 
 import pytest
+from hypothesis import example as with_example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,6 +124,7 @@ WHERE = [places(one) for one in EXAMPLES]
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, len(EXAMPLES) - 1), st.integers(0, 1 << 16), st.sampled_from("dro"), ODD)
+@with_example(1, 3412, "r", 1)  # two address spaces that begin at one address
 def test_values_that_are_others(number, at, how, odd):
     """What is read all the same is a sound run, and can be replayed."""
     value = copy.deepcopy(EXAMPLES[number])

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rules.profiles import MS, cost, found, profile, site, steps
 from simulated_ranks import simulated
@@ -368,6 +368,7 @@ anything = st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(anything, min_size=1, max_size=3))
+@example([Profile(steps=Steps(names=("1",), start=(0,), end=(1,)), split=Split(communication=1))])
 def test_they_never_crash_and_never_claim_more_than_there_is(profiles: list[Profile]) -> None:
     hits = [*found("GAP601", profiles[0]), *found("GAP603", profiles[0])]
     assert all(

@@ -82,6 +82,8 @@ class ExpandableSegments(AllocatorState):
         size = self.total + self.total // 8 if self.total >= 0 else VIRTUAL
         known = [one for one in (address, self.driver.recorded_space(stream, pool.small) or -1) if one >= 0]
         address = min(known) if known else self.driver.reserve(size + page)
+        if any(one.address < address + size and address < one.address + one.size for one in self.spaces):
+            address = self.driver.reserve(size + page)  # the recording names addresses that are in use
         space = AddressSpace(address, size, page, stream, pool)
         self.spaces.append(space)
         block = Block(address, space.size, stream, pool)

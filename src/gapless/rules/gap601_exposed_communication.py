@@ -105,8 +105,8 @@ class ExposedCommunication(ProfileRule):
 
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         costs = [cost for cost in profile.costs if cost.cause == "communication" and cost.idle > 0]
-        idle = sum(cost.idle for cost in costs) or profile.split.communication
-        idle = min(idle, profile.idle or idle)
+        listed = sum(cost.idle for cost in costs)
+        idle = min(listed or profile.split.communication, profile.idle or listed)
         if part(profile, idle) < MATTERS:
             return
         found = traffic(profile)
@@ -140,7 +140,7 @@ def _evidence(profile: Profile, idle: int, found: list[Traffic]) -> Iterator[str
     yield f"{a_step(profile)}: {listed}" + (f"; {more} other kinds" if more > 0 else "")
     waiting = sum(one.excess for one in found)
     total = sum(one.time for one in found)
-    if waiting >= MATTERS * total:
+    if 0 < waiting >= MATTERS * total:
         yield (
             f"{duration(waiting)} of these {duration(total)} are more than the same collectives take at "
             "their fastest: waiting for other ranks, or sharing the links with others"
@@ -168,7 +168,7 @@ def _remedy(found: list[Traffic], advice: str) -> str:
         return advice
     total = sum(one.time for one in found)
     waiting = sum(one.excess for one in found)
-    if waiting >= _MOSTLY * total:
+    if 0 < waiting >= _MOSTLY * total:
         share = percent(waiting / total)
         return (
             f"{share} of it is no transfer: find the rank that comes late, with the profiles of all ranks "
