@@ -17,13 +17,12 @@ import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import _sheet
 from _signatures import (
     FILE,
-    Counts,
     Replayer,
     Seen,
     Signature,
@@ -37,7 +36,6 @@ from _signatures import (
 
 from gapless.emulate.waits import COLUMNS, PATH, Row, table
 
-__all__ = ["Counts", "replace"]
 GPU = "NVIDIA H100"
 FIRST_USE = "aten::(mm|addmm|bmm|cudnn_batch_norm_backward)"
 
@@ -70,6 +68,8 @@ class Outcome:
             return "on AMD the profiler takes a read of some bytes for a copy within the device"
         if not counts.waits and counts.with_d2h_copy == counts.calls and self.signature.concrete == "null":
             return "a read without a wait: profiles of this age lack the driver's calls"
+        if self.least < 0 and self.signature.concrete == "null":
+            return "whether a size was given, which saves the wait, is not recorded"
         return ""
 
 
@@ -94,9 +94,7 @@ def outcome(one: Signature, replayer: Replayer) -> Outcome:
     for number, h2d, d2h in _groups(one):
         fits = [each for each in seen if (each.h2d, each.d2h) == (h2d, d2h)]
         if not fits:
-            return Outcome(
-                one, unknown="no way of calling it has these copies" if not one.counts.waits else "", least=-1
-            )
+            return Outcome(one, least=-1, most=-1)  # no way of calling it has these copies
         waits = [each.waits for each in fits]
         least, most = least + number * min(waits), most + number * max(waits)
         rows |= {(row, number) for row in frozenset.intersection(*(each.rows for each in fits))}
