@@ -9,6 +9,8 @@ import pytest
 from programmes import add, read, session
 
 from gapless.analyze import report
+from gapless.analyze.verdicts.session import verdict
+from gapless.model.estimate import Range
 from gapless.render import Style, renderer
 
 STYLE = Style(folder="/work", width=200)
@@ -35,12 +37,58 @@ def test_assumptions_are_told_when_all_is():
     assert "assumed: NVIDIA A100-SXM4-80GB by its data sheet" in shown(told(*WAITING), unfold=True)
 
 
-def test_a_wide_range_is_a_bound():
+def test_what_limits_a_step_is_told_and_whose_speed_is_assumed():
     text = shown(told(*[add()] * 50, read(), *[add()] * 50))
-    assert "saves   up to " in text
-    assert "Upper limits: this step is limited by CPU/Python overhead" in text
-    assert "→ ≥ " in text
+    assert "Almost certainly limited by the CPU, which launches the work (its speed is assumed: " in text
     assert "--calibrate" in text
+    assert "≥" not in text
+    deep = shown(told(*[add(5.0)] * 20, read(), *[add()] * 60))
+    assert "Almost certainly limited by the GPU." in deep
+
+
+def test_a_saving_that_may_be_none_is_no_number():
+    made = told(*WAITING)
+    (one,) = made.findings
+    step = made.estimate.step.likely
+
+    def saves(least: float, likely: float, most: float) -> str:
+        price = msgspec.structs.replace(
+            one.price,
+            **{
+                f"{end}{kind}": round(share * step)
+                for kind in ("alone", "last")
+                for end, share in (("least_", least), ("", likely), ("most_", most))
+            },
+        )
+        return shown(msgspec.structs.replace(made, findings=(msgspec.structs.replace(one, price=price),)))
+
+    assert "saves   too small to tell, at most " in saves(0.0, 0.004, 0.01)
+    assert ", or nothing (step" in saves(0.0, 0.004, 0.2)
+    assert "saves   next to nothing" in saves(0.0, 0.0004, 0.0005)
+    assert "too small" not in saves(0.001, 0.004, 0.01)
+
+
+def test_the_verdict_on_a_loss_that_may_be_none():
+    made = told(*WAITING)
+    step = made.estimate.step.likely
+
+    def sentence(*shares: float):
+        saved = Range(*(round(share * step) for share in shares))
+        found = verdict(
+            msgspec.structs.replace(made, estimate=msgspec.structs.replace(made.estimate, saved=saved))
+        )
+        return found.level, found.sentence
+
+    assert sentence(0.0, 0.004, 0.01) == (
+        "fine",
+        "1 sync in every step (train.py:1): too small to tell, at most 1.0 % of a step",
+    )
+    assert sentence(0.0, 0.05, 0.2) == (
+        "act",
+        "1 sync in every step: together up to 20 % of each step, or nothing",
+    )
+    assert sentence(0.02, 0.05, 0.2) == ("act", "1 sync in every step: together 5.0 % (2.0–20) of each step")
+    assert sentence(0.0, 0.0, 0.0005)[1].startswith("Nothing worth fixing")
 
 
 def test_no_estimate_says_why():

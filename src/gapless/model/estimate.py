@@ -6,13 +6,27 @@ import msgspec
 
 from gapless.model.profile import Prices
 
+NOTHING = 0.0001
+"""A saving below this share of a step is none."""
+LITTLE = 0.02
+"""A saving below this share of a step is small."""
+
 
 class Range(msgspec.Struct, frozen=True, array_like=True):
-    """Nanoseconds: a likely value between the least and the most that the assumptions allow."""
+    """Nanoseconds: a likely value, and the interval around it in which the true one lies in four of five
+    cases."""
 
     least: int = 0
     likely: int = 0
     most: int = 0
+
+    def tells(self, step: int) -> bool:
+        """Whether a saving of `step` nanoseconds is more than nothing: its interval keeps clear of zero."""
+        return self.least > NOTHING * step
+
+    def small(self, step: int) -> bool:
+        """Whether it is little at the most."""
+        return self.most < LITTLE * step
 
 
 class Count(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -56,8 +70,11 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `looked_at` steps were recorded. `calibrated` is the path of the real profile that the times are from,
     `covered` the share of the device's time that it gave; else they are estimates. `assumptions` are
     sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
-    the other (-1: it has none, or they were not recorded). `reasons` say why the numbers are bounds;
-    `refused` why there are none.
+    the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
+    the CPU, launching; ``device``: the GPU; ``input``; ``communication``), `sure` the share of the drawn
+    machines in which it does. `reasons` say why the numbers are bounds; `refused` why there are none.
+
+    A `Range` is what four in five of the machines that are drawn lie in (docs/price.md).
     """
 
     gpu: str = ""
@@ -74,3 +91,5 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     refused: str = ""
     throughput: Throughput | None = None
     communication: int = -1
+    limiter: str = ""
+    sure: float = 0.0

@@ -141,11 +141,26 @@ def duration(ns: float) -> str:
     return f"{three_digits(max(ns, 0) / 1e3)} µs"
 
 
+_NARROW = 1.2
+"""The ends of an interval that spans more than this factor have two digits."""
+
+
 def reach(least: float, most: float) -> str:
-    """Nanoseconds from ``least`` to ``most``, in one unit where they share it: ``1.8–5.35 ms``."""
-    low, high = duration(least), duration(most)
-    amount, _, unit = low.rpartition(" ")
-    return f"{amount if high.endswith(f' {unit}') else low}–{high}"
+    """An interval in nanoseconds, in one unit where that can be read: ``1.8–5.3 ms``, ``0.87–3.1 ms``,
+    ``13 µs–2 ms``.
+
+    What an interval says is no more exact than its width.
+    """
+    if most > _NARROW * least:
+        least, most = _two_digits(least), _two_digits(most)
+    high = duration(most)
+    length = {"s": 1e9, "ms": 1e6, "µs": 1e3}[high.rpartition(" ")[2]]
+    low = three_digits(least / length) if least >= length / 10 or not least else duration(least)
+    return f"{low.removesuffix(' µs') if length == 1e3 else low}–{high}"
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")
 
 
 def size(nbytes: int) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gapless.model import Finding, Frequency, Profile, Report, Stack
-from gapless.model.estimate import Estimate
+from gapless.model.estimate import Estimate, Range
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, number, part, percent, reach, size
 
-_WIDE, _NOTHING = 3.0, 1_000
-"""A price whose range spans more than this factor is told as an upper limit; nanoseconds that are nothing."""
+_NOTHING = 1_000
+"""Nanoseconds that are nothing."""
 _MATTERS = 0.005
 _CALLS = 3
 """Calls around a line that are named at most, where they tell the ways to it apart."""
@@ -100,26 +100,37 @@ def _replayed(one: Price, span: int, steps: int) -> list[str]:
 def _estimated(one: Price, of: Estimate | None) -> str:
     """What mending it saves of a step on a GPU that is not there; an upper limit where no more is known."""
     if one.of:
-        return f"{duration(one.last)} per step{_reach(one)}, of {duration(one.of)}"
+        return f"{duration(one.last)}{_reach(one)} per step, of {duration(one.of)}"
     if of is None:
         return f"up to {duration(one.most_last)} per step"
     step = f"(step ≈ {duration(of.step.likely)})"
-    if of.reasons or one.most_last > _WIDE * max(one.least_last, _NOTHING):
-        if one.most_last <= _NOTHING:
-            return f"next to nothing {step}"
-        if one.most_alone < one.most_last:
-            return (
-                f"up to {duration(one.most_alone)} per step if you fix only this, up to "
-                f"{duration(one.most_last)} once the other syncs are fixed {step}"
-            )
-        return f"up to {duration(one.most_last)} per step {step}"
-    if one.last < 0.001 * of.step.likely:
+    if of.reasons:
+        return f"{_bounded(one)} {step}"
+    if one.most_last < 0.001 * of.step.likely:
         return f"next to nothing {step}"
-    told = f"{duration(one.last)} per step{_reach(one)}"
-    if one.last - one.alone >= 0.005 * of.step.likely:
-        alone, last = duration(one.alone), f"{duration(one.last)}{_reach(one)}"
-        told = f"{alone} per step if you fix only this, {last} once the other syncs are fixed"
-    return f"{told} {step}"
+    saved = Range(one.least_last, one.last, one.most_last)
+    if not saved.tells(of.step.likely):
+        most = f"{duration(saved.most)} per step"
+        small = saved.small(of.step.likely)
+        return f"too small to tell, at most {most} {step}" if small else f"up to {most}, or nothing {step}"
+    last = f"{duration(one.last)}{_reach(one)}"
+    if one.last - one.alone < 0.005 * of.step.likely:
+        return f"{last} per step {step}"
+    return (
+        f"{duration(one.alone)} per step if you fix only this, {last} once the other syncs are fixed {step}"
+    )
+
+
+def _bounded(one: Price) -> str:
+    """A price of which no more than the upper limit is known."""
+    if one.most_last <= _NOTHING:
+        return "next to nothing"
+    if one.most_alone < one.most_last:
+        return (
+            f"up to {duration(one.most_alone)} per step if you fix only this, up to "
+            f"{duration(one.most_last)} once the other syncs are fixed"
+        )
+    return f"up to {duration(one.most_last)} per step"
 
 
 def _reach(one: Price) -> str:

@@ -6,9 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 Collectives = Literal["duration", "end"]
 """How long a collective takes when this rank comes to it earlier: as long as recorded (the peers come earlier
 as well), or until the recorded end (the peers come when they came)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pace:
+    """Everything slower or faster: `host` multiplies the host's own time between two moments, `device` the
+    time of each device operation (by row of `Timeline.work`). Latencies stay what they are."""
+
+    host: float
+    device: NDArray[np.float64]
+
+    def __mul__(self, other: Pace) -> Pace:
+        return Pace(self.host * other.host, self.device * other.device)
 
 
 @dataclass(frozen=True)
@@ -17,7 +32,8 @@ class Change:
 
     `without` are rows of `Timeline.host`: the waiting calls that are removed. `input_free` makes every batch
     ready when it is asked for, `graphed` makes one launch of all the launches of a step, `scaled` multiplies
-    the time of device operations (rows of `Timeline.work`), `collectives` says what the peers do.
+    the time of device operations (rows of `Timeline.work`), `pace` that of all of them and the host's, and
+    `collectives` says what the peers do.
     """
 
     without: frozenset[int] = frozenset()
@@ -25,6 +41,7 @@ class Change:
     graphed: bool = False
     scaled: dict[int, float] = field(default_factory=dict)
     collectives: Collectives = "duration"
+    pace: Pace | None = None
 
     def __or__(self, other: Change) -> Change:
         """Both changes. An operation scaled in both is scaled by the product."""
@@ -37,6 +54,7 @@ class Change:
             self.graphed or other.graphed,
             scaled,
             "end" if "end" in (self.collectives, other.collectives) else "duration",
+            self.pace * other.pace if self.pace and other.pace else self.pace or other.pace,
         )
 
     @property

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from gapless.replay.change import NOTHING, Change, without
+from gapless.replay.clock import Clock
 from gapless.replay.dependences import Dependences
 from gapless.replay.device import crossings, device_order
 from gapless.replay.graph import collective_kernels, graph
@@ -45,7 +46,7 @@ class Model(Dependences):
             of = self._weights(change)
             to_a, to_b = self.program.arranged(of.to_a, of.to_b)
         gone = removed(self.graph.anchors, self.marked(change.without))
-        time = self.program.run(*self._without(gone, to_a, to_b))
+        time = self.program.run(*self._without(gone, to_a, to_b, of.clock))
         return Outcome(self, change, of, gone, time)
 
     def span(self, rows: Iterable[int] = ()) -> int:
@@ -61,8 +62,10 @@ class Model(Dependences):
         def run(sets: Sequence[Bools]) -> list[int]:
             sets = [removed(anchors, marked) for marked in sets]
             if len(sets) >= MANY:
-                return [end - start for part in _parts(sets) for end in self._many(part, to_a, to_b)]
-            runs = (self.program.run(*self._without(gone, to_a, to_b)) for gone in sets)
+                return [
+                    end - start for part in _parts(sets) for end in self._many(part, to_a, to_b, of.clock)
+                ]
+            runs = (self.program.run(*self._without(gone, to_a, to_b, of.clock)) for gone in sets)
             return [self.last(time) - start for time in runs]
 
         return run
@@ -107,23 +110,27 @@ class Model(Dependences):
         clock = host_clock(self.timeline, self.links, self.steps, change)
         return weights(self.timeline, self.graph, self.edges, self.launches, self.order, clock, change)
 
-    def _without(self, gone: Bools, to_a: Ints, to_b: Ints) -> tuple[Ints, Ints]:
+    def _without(self, gone: Bools, to_a: Ints, to_b: Ints, clock: Clock) -> tuple[Ints, Ints]:
         """The weights by position without these anchors."""
         if not gone.any():
             return to_a, to_b
         to_a, to_b = to_a.copy(), to_b.copy()
         rows = np.flatnonzero(gone)
         at = self.program.place[rows + 1]
-        to_a[at] -= (self.graph.anchors.own - self.graph.anchors.bare)[rows]
+        to_a[at] -= self._less(rows, clock)
         to_b[at] = NEVER
         return to_a, to_b
 
-    def _many(self, sets: list[Bools], to_a: Ints, to_b: Ints) -> list[int]:
+    def _less(self, rows: Ints, clock: Clock) -> Ints:
+        """How much shorter the calls of these anchors are once they wait for nothing."""
+        return clock.paced(self.graph.anchors.own[rows] - self.graph.anchors.bare[rows])
+
+    def _many(self, sets: list[Bools], to_a: Ints, to_b: Ints, clock: Clock) -> list[int]:
         """The end of everything without each of these sets of anchors."""
         gone = np.stack(sets, axis=1)
         rows = np.flatnonzero(gone.any(axis=1))
         gone, at = gone[rows], self.program.place[rows + 1]
-        less = (self.graph.anchors.own - self.graph.anchors.bare)[rows]
+        less = self._less(rows, clock)
         a_there = to_a[at][:, None] - np.where(gone, less[:, None], 0)
         b_there = np.where(gone, NEVER, to_b[at][:, None])
         time = self.program.run_many(to_a, to_b, at, a_there, b_there)

@@ -71,6 +71,27 @@ class Prices(Generic[K]):
     fidelity: Fidelity
 
 
+@dataclass(frozen=True)
+class Savings(Generic[K]):
+    """What a changed machine has of `Prices`: its span, what goes with each group alone and last, and with
+    all of them, and what takes most of the time."""
+
+    span: int
+    alone: dict[K, int]
+    last: dict[K, int]
+    all: int
+    limiter: Limiter
+
+
+def savings(model: Model, groups: Mapping[K, Collection[int]], change: Change) -> Savings[K]:
+    """What removing each group saves where `change` holds already: two replays that differ in the group
+    alone."""
+    marked = {key: model.marked(rows) for key, rows in groups.items()}
+    alone, last, whole = _Spans(model, change).prices(marked)
+    now = model.replay(change)
+    return Savings(now.span, alone, last, whole, critical_path(now).limiter)
+
+
 def prices(
     model: Model, groups: Mapping[K, Collection[int]], removal: Mapping[K, Removal] | None = None
 ) -> Prices[K]:

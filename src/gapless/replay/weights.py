@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def _moments(of: Graph, at: Edges, clock: Clock, length: Ints, change: Change) -
     anchors = of.anchors
     left = np.concatenate([[0], anchors.leave])  # by node; the origin is at 0
     arrive = np.maximum(anchors.arrive, left[of.previous])
-    to_a = clock.between(left[of.previous], arrive) + anchors.own
+    to_a = clock.between(left[of.previous], arrive) + clock.paced(anchors.own)
     to_b = np.full(len(anchors), NEVER, np.int64)
     waits, queue = anchors.kind == WAIT, anchors.kind == QUEUE
     to_b[waits | queue] = anchors.after[waits | queue]
@@ -102,7 +102,7 @@ def _moments(of: Graph, at: Edges, clock: Clock, length: Ints, change: Change) -
     to_b[handed] += clock.between(anchors.stopped[handed], anchors.leave[handed])
     late = anchors.kind == LOADER
     if change.input_free:
-        to_a[late] -= anchors.own[late]
+        to_a[late] -= clock.paced(anchors.own[late])
     else:
         to_b[late] = anchors.leave[late]
     return to_a, to_b
@@ -140,13 +140,15 @@ def lengths(timeline: Timeline, of: Graph, change: Change) -> Ints:
         length[rows] = shortest[alike]
     for row, factor in change.scaled.items():
         length[row] = round(int(length[row]) * factor)
-    return length
+    return length if change.pace is None else np.rint(length * change.pace.device).astype(np.int64)
 
 
 def host_clock(timeline: Timeline, known: Links, steps: Steps, change: Change) -> Clock:
-    """The host's clock: without the time that the change takes from the host between its waits."""
+    """The host's clock: without the time that the change takes from the host between its waits, and at the
+    pace of the host."""
+    rate = change.pace.host if change.pace is not None else 1.0
     if not (change.input_free or change.graphed):
-        return REAL
+        return REAL if rate == 1.0 else replace(REAL, rate=rate)
     none = np.empty(0, np.int64)
     parts = [(none, none)]
     if change.input_free:
@@ -154,7 +156,8 @@ def host_clock(timeline: Timeline, known: Links, steps: Steps, change: Change) -
         parts.append((timeline.host.start[rows], timeline.host.end[rows]))
     if change.graphed:
         parts.append(_launching(timeline, known, steps))
-    return Clock.without(*(np.concatenate([part[i] for part in parts]) for i in range(2)))
+    starts, ends = (np.concatenate([part[i] for part in parts]) for i in range(2))
+    return Clock.without(starts, ends, rate)
 
 
 def _launching(timeline: Timeline, known: Links, steps: Steps) -> tuple[Ints, Ints]:

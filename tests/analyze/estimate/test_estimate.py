@@ -42,7 +42,7 @@ def test_a_wait_where_the_host_is_the_limit_costs_little():
     found = told(*[add()] * 100, read(), *[add()] * 100)
     assert price(found).last < 40_000
     assert found.estimate.prices.limiter == "host"
-    assert "the host is the limit" in found.estimate.reasons[0]
+    assert (found.estimate.limiter, found.estimate.sure) == ("host", 1.0)
 
 
 def test_a_read_after_every_layer_costs_a_restart_of_the_device_each_time():
@@ -98,7 +98,7 @@ def test_findings_of_equal_frequency_are_ordered_by_price():
     assert report(session(*[[read(0), add(10.0), read(1)]] * STEPS), priced=False).estimate is None
 
 
-def test_what_a_range_spans():
+def test_an_interval_spans_the_likely_value():
     found = told(add(10.0), read(), *[add()] * 200)
     one, of = price(found), found.estimate
     assert one.estimated

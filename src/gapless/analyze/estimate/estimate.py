@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from gapless.analyze.estimate.communication import assumed, communication
+from gapless.analyze.estimate.draws import interval, normal, paces, shares
 from gapless.analyze.estimate.machine import Run, run
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, recorded
 from gapless.analyze.estimate.throughput import throughput
@@ -18,14 +20,17 @@ from gapless.model import Session, Site
 from gapless.model.estimate import Estimate, Range
 from gapless.model.profile import Price, Prices
 from gapless.model.programme import Calibration, Programme
+from gapless.replay.change import Change
 from gapless.replay.model import Refusal, build
 from gapless.replay.price import Prices as Replayed
-from gapless.replay.price import prices
+from gapless.replay.price import Savings, prices, savings
 
 UNKNOWN_MOST = 0.3
 """The share of the device's time that operators without a known cost may have."""
 FAR = 0.25
 """How far a calibrated step may be from the profile's own before the prices are bounds."""
+LINKS = 0.3
+"""How uncertain the time of collectives is: the standard deviation of ``ln(true / estimated)``."""
 
 _NO_TIME = "communication between ranks"
 
@@ -35,16 +40,28 @@ Groups = Mapping[int, Sequence[int]]
 
 @dataclass(frozen=True)
 class _Priced:
-    """One machine's answer, per step."""
+    """The likely machine's answer, and those of machines that are drawn: per step, `count` of which are
+    priced; `whole` is what the priced ones and those around them are."""
 
     step: int
     device: int
     host: int
     found: Replayed[int]
+    drawn: Sequence[Savings[int]]
     count: int
+    whole: int
 
     def of(self, value: int) -> int:
         return round(value / self.count)
+
+    def reach(self, likely: int, drawn: Callable[[Savings[int]], int]) -> Range:
+        """What is saved of a step, in the likely machine and in the drawn ones."""
+        return interval(likely / self.count, [drawn(one) / self.count for one in self.drawn])
+
+    @property
+    def steps(self) -> list[float]:
+        """The length of a step in each of the drawn machines."""
+        return [one.span / self.whole for one in self.drawn]
 
 
 def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
@@ -69,41 +86,52 @@ def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
         return Estimate(
             gpu=gpu, refused=f"operators whose cost is not known would take {unknown:.0%} of the GPU's time"
         )
-    answers = [_priced(programme, order, groups, times.with_factors(*pair)) for pair in times.factors]
-    found = _told(session, programme, groups, times, answers, len(whole), order)
-    done = throughput(order, arrivals(programme, steps), times)
-    if found.refused:
-        return found
-    return _joined(msgspec.structs.replace(found, throughput=done), order, programme)
+    answer = _priced(programme, order, groups, times)
+    if isinstance(answer, str):
+        return Estimate(gpu=gpu, refused=answer)
+    found = _told(session, programme, groups, times, answer, len(whole), order)
+    return msgspec.structs.replace(found, throughput=throughput(order, arrivals(programme, steps), times))
 
 
-def _joined(found: Estimate, order: Sequence[Step], programme: Programme) -> Estimate:
-    """`found` with the time that collectives take: hidden as far as may be, and not at all at the most."""
-    if not any(entry.kind == "collective" for step in order for entry in step):
-        return found
-    time = communication(order, programme)
-    step = Range(found.step.least, max(found.step.likely, time), found.step.most + time)
-    rest = (one for one in found.assumptions if not one.startswith(_NO_TIME))
-    told = (*rest, assumed(time, programme)) if time else found.assumptions
-    return msgspec.structs.replace(found, step=step, communication=time, assumptions=told)
+def _limits(answer: _Priced, time: int) -> tuple[Range, str, float]:
+    """A step's length, what limits it and the share of machines in which that does.
+
+    Collectives, which take `time` one after the other, are hidden behind everything else as far as they can
+    be in the likely machine, and less so in others.
+    """
+    hidden, slower = shares(len(answer.steps)), np.exp(LINKS * normal("links", len(answer.steps)))
+    steps, limiters = [], []
+    for step, one, apart, factor in zip(answer.steps, answer.drawn, hidden, slower, strict=True):
+        moving = time * factor
+        steps.append(max(step, moving) + apart * min(step, moving))
+        limiters.append("communication" if moving > step else one.limiter)
+    likely = "communication" if time > answer.step else answer.found.limiter
+    limiter = max(limiters, key=lambda name: (limiters.count(name), name == likely), default=likely)
+    sure = limiters.count(limiter) / len(limiters) if limiters else 1.0
+    return interval(max(answer.step, time), steps), limiter, sure
 
 
 def _priced(programme: Programme, order: Sequence[Step], groups: Groups, times: Times) -> _Priced | str:
-    """The programme on one machine. A step before and one after those that are priced keep their waits: the
-    first of a run has nothing to wait for yet, and the last nothing to hold up."""
+    """The programme on the likely machine and on others. A step before and one after those that are priced
+    keep their waits: the first of a run has nothing to wait for yet, and the last nothing to hold up."""
     timed = [[times.timed(entry) for entry in step] for step in (order[-1], *order, order[0])]
     ran = run(timed, programme.gpu, times.host)
     model = build(ran.timeline)
     if isinstance(model, Refusal):
         return model.reason
-    found = prices(model, {key: _rows(ran, sites) for key, sites in groups.items()})
+    rows = {key: _rows(ran, sites) for key, sites in groups.items()}
+    found = prices(model, rows)
+    asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]
+    drawn = paces(asked, times.doubt, times.host_doubt)
     count = len(timed)
     return _Priced(
         step=round(found.span / count),
         device=round(ran.busy / count),
         host=round(ran.host / count),
         found=found,
+        drawn=[savings(model, rows, Change(pace=pace)) for pace in drawn],
         count=len(order),
+        whole=count,
     )
 
 
@@ -117,41 +145,44 @@ def _told(
     programme: Programme,
     groups: Groups,
     times: Times,
-    answers: Sequence[_Priced | str],
+    answer: _Priced,
     looked_at: int,
     order: Sequence[Step],
 ) -> Estimate:
-    likely = answers[0]
-    if not isinstance(likely, _Priced):
-        return Estimate(gpu=programme.gpu.name, refused=likely)
-    good = [one for one in answers if isinstance(one, _Priced)]
-    spans = [one.step for one in good]
-    saved = [one.of(one.found.all) for one in good]
+    collective = any(entry.kind == "collective" for step in order for entry in step)
+    time = communication(order, programme) if collective else -1
+    step, limiter, sure = _limits(answer, max(time, 0))
     measured = programme.calibration
+    told = _assumptions(session, programme, times, order)
+    if time > 0:
+        told = (*(one for one in told if not one.startswith(_NO_TIME)), assumed(time, programme))
     return Estimate(
         gpu=(measured.gpu if measured is not None else "") or programme.gpu.name,
-        step=Range(min(spans), likely.step, max(spans)),
-        device=likely.device,
-        host=likely.host,
-        prices=_prices(session, groups, likely, good),
-        saved=Range(min(saved), saved[0], max(saved)),
+        step=step,
+        device=answer.device,
+        host=answer.host,
+        prices=_prices(session, groups, answer),
+        saved=answer.reach(answer.found.all, lambda one: one.all),
         looked_at=looked_at,
         calibrated=times.calibrated,
         covered=times.covered(order),
-        assumptions=_assumptions(session, programme, times, order),
-        reasons=tuple(_reasons(likely, measured)),
+        assumptions=told,
+        reasons=tuple(_reasons(answer, measured)),
+        communication=time,
+        limiter=limiter,
+        sure=sure,
     )
 
 
-def _prices(session: Session, groups: Groups, likely: _Priced, good: Sequence[_Priced]) -> Prices:
-    found, keys = likely.found, list(groups)
+def _prices(session: Session, groups: Groups, answer: _Priced) -> Prices:
+    found, keys = answer.found, list(groups)
     return Prices(
-        span=likely.step,
-        all=likely.of(found.all),
-        least_all=min(one.of(one.found.all) for one in good),
-        each=tuple(_price(key, [session.sites[site] for site in groups[key]], likely, good) for key in keys),
+        span=answer.step,
+        all=answer.of(found.all),
+        least_all=answer.reach(found.all, lambda one: one.all).least,
+        each=tuple(_price(key, [session.sites[site] for site in groups[key]], answer) for key in keys),
         shortest=tuple(keys.index(key) for key in found.shortest),
-        saved=tuple(likely.of(one) for one in found.saved),
+        saved=tuple(answer.of(one) for one in found.saved),
         limiter=found.limiter,
         remains=found.remains,
         span_error=found.fidelity.span_error,
@@ -161,29 +192,27 @@ def _prices(session: Session, groups: Groups, likely: _Priced, good: Sequence[_P
     )
 
 
-def _reasons(likely: _Priced, measured: Calibration | None) -> Iterator[str]:
+def _reasons(answer: _Priced, measured: Calibration | None) -> Iterator[str]:
     """Why the numbers are bounds."""
-    yield from likely.found.fidelity.reasons
-    if measured is None and likely.found.limiter == "host":
-        yield "the host is the limit, and how fast yours is was not measured"
+    yield from answer.found.fidelity.reasons
     if measured is not None and measured.step > 0:
-        off = likely.step / measured.step - 1
+        off = answer.step / measured.step - 1
         if abs(off) > FAR:
             yield f"a step comes out {off:+.0%} off the {measured.step / 1e6:.3g} ms of the profile's own"
 
 
-def _price(key: int, sites: Sequence[Site], likely: _Priced, good: Sequence[_Priced]) -> Price:
-    one = likely.found.each[key]
-    alone = [answer.of(answer.found.each[key].alone) for answer in good]
-    last = [answer.of(answer.found.each[key].last) for answer in good]
+def _price(key: int, sites: Sequence[Site], answer: _Priced) -> Price:
+    one = answer.found.each[key]
+    alone = answer.reach(one.alone, lambda drawn: drawn.alone[key])
+    last = answer.reach(one.last, lambda drawn: drawn.last[key])
     return Price(
-        alone=alone[0],
-        last=last[0],
-        least_alone=min(alone),
-        least_last=min(last),
-        most_alone=max(alone),
-        most_last=max(last),
-        blocked=likely.of(one.blocked),
+        alone=alone.likely,
+        last=last.likely,
+        least_alone=alone.least,
+        least_last=last.least,
+        most_alone=alone.most,
+        most_last=last.most,
+        blocked=answer.of(one.blocked),
         waits=one.waits,
         kept=one.kept,
         removal=removal(sites),

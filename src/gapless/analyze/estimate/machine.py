@@ -41,12 +41,14 @@ class Timed:
 
 @dataclass
 class Run:
-    """What came of it. `waits` holds, for each step that ran, the rows of each site's waiting calls."""
+    """What came of it. `waits` holds, for each step that ran, the rows of each site's waiting calls, and
+    `asked` for each correlation whose work it is (None: nobody's)."""
 
     timeline: Timeline
     waits: list[dict[int, list[int]]]
     busy: int
     host: int
+    asked: list[Entry | None]
 
 
 class _Event(NamedTuple):
@@ -70,7 +72,7 @@ class _Machine:
     stream: int = _STREAM
     events: dict[int, _Event] = field(default_factory=dict)
     held: dict[int, _Event] = field(default_factory=dict)
-    correlation: int = 0
+    asked: list[Entry | None] = field(default_factory=lambda: [None])
     backward: bool = False
     busy: int = 0
     working: int = 0
@@ -97,9 +99,14 @@ class _Machine:
         self.now += length
         return len(self.calls) - 1
 
-    def next(self) -> int:
-        self.correlation += 1
-        return self.correlation
+    @property
+    def correlation(self) -> int:
+        return len(self.asked) - 1
+
+    def next(self, entry: Entry | None = None) -> int:
+        """A correlation for what comes next, which `entry` asks for."""
+        self.asked.append(entry)
+        return len(self.asked) - 1
 
     # -- what the host does --------------------------------------------------------------------------
 
@@ -113,7 +120,7 @@ class _Machine:
         self.spend(int(max(timed.host - timed.kernels * self.host.call, 0)))
         rest = timed.device
         for number in range(timed.kernels, 0, -1):
-            self.next()
+            self.next(timed.entry)
             length, asked = call, self.now
             queue = self.starts.get(self.stream, [])
             if len(queue) >= DEPTH and queue[-DEPTH] > self.now:
@@ -214,4 +221,4 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run:
     machine.synchronize("cudaDeviceSynchronize", max(machine.free.values(), default=0), UNBLOCKED_DEVICE)
     timeline, place = written(machine.calls, machine.work, machine.syncs, marks, gpu.name)
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
-    return Run(timeline, moved, machine.busy, machine.working)
+    return Run(timeline, moved, machine.busy, machine.working, machine.asked)

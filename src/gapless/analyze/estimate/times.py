@@ -76,6 +76,11 @@ def device_time(work: Work, gpu: Gpu, shares: Mapping[str, Share] = SHARES) -> f
     return start + max(memory, arithmetic / _filled(work.tiles, gpu.multiprocessors))
 
 
+def spread(work: Work, gpu: Gpu) -> float:
+    """How uncertain `device_time` is: the standard deviation of ``ln(true / estimated)``."""
+    return 0.35
+
+
 def _filled(tiles: int, multiprocessors: int) -> float:
     """The share of the multiprocessors that have a tile to work on; halfway, as tiles come in many sizes."""
     if not tiles or not multiprocessors:

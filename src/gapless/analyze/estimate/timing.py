@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gapless.analyze.estimate.families import UNKNOWN
 from gapless.analyze.estimate.machine import Timed
 from gapless.analyze.estimate.measure import Lookup, lookup
 from gapless.analyze.estimate.steps import Step
-from gapless.analyze.estimate.times import USUAL, Host, device_time
+from gapless.analyze.estimate.times import USUAL, Host, device_time, spread
 from gapless.analyze.estimate.work import work
 from gapless.model.programme import Calibration, Entry, Gpu, Programme
 
-ESTIMATED = ((1.0, 1.0), (0.6, 1.0), (2.0, 1.0), (1.0, 0.7), (1.0, 1.4))
-"""Factors on the host's and the device's times that span what an estimate allows; the first is the likely
-one. `benchmarks/sheets/estimate.md` has the errors they are taken from."""
-MEASURED = ((1.0, 1.0), (0.85, 1.0), (1.15, 1.0), (1.0, 0.9), (1.0, 1.1))
-"""The same for times from a real profile: its steps differ from each other, and profiling costs the host."""
+UNMEASURED, PROFILED = 0.5, 0.1
+"""How uncertain the host's times are (standard deviation of ``ln(true / estimated)``): those of a usual one,
+as profiles of public machines differ, and those of a profile of the same machine."""
+SHAPED, NAMED = 0.05, 0.15
+"""The same for operators that a profile knows: with the same shapes, and with others."""
+COPIED = 0.3
+"""The same for copies between host and device."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,6 @@ class Times:
     host: Host = USUAL
     calibration: Calibration | None = None
     measured: Lookup | None = None
-    device_factor: float = 1.0
     _known: dict[Entry, Timed] = field(default_factory=dict)
 
     @property
@@ -36,12 +37,22 @@ class Times:
         return self.calibration.path if self.calibration else ""
 
     @property
-    def factors(self) -> Sequence[tuple[float, float]]:
-        return MEASURED if self.calibration else ESTIMATED
+    def host_doubt(self) -> float:
+        """How uncertain the host's times are, as `doubt` says it."""
+        return PROFILED if self.calibration else UNMEASURED
 
-    def with_factors(self, host: float, device: float) -> Times:
-        """Times that are so many times as long."""
-        return replace(self, host=self.host.scaled(host), device_factor=device, _known={})
+    def doubt(self, entry: Entry) -> tuple[str, float]:
+        """The family that `entry` shares its errors with, and the standard deviation of
+        ``ln(true / estimated)`` of its time on the device."""
+        if entry.kind != "operator":
+            return "copy between host and device", COPIED
+        asked = work(entry)
+        if self.measured is not None:
+            if self.measured.shaped(entry) is not None:
+                return asked.family, SHAPED
+            if self.measured.named(entry) is not None:
+                return asked.family, NAMED
+        return asked.family, spread(asked, self.gpu)
 
     def timed(self, entry: Entry) -> Timed:
         """`entry` with its times."""
@@ -60,7 +71,7 @@ class Times:
             named = found or self.measured.named(entry)
             device = found.device if found is not None else device * self.measured.factor(entry)
             kernels = max(round(named.kernels), 1) if named is not None else kernels
-        return Timed(entry, round(device * self.device_factor), kernels, self.host.needs(entry, kernels))
+        return Timed(entry, round(device), kernels, self.host.needs(entry, kernels))
 
     def unknown(self, steps: Sequence[Step]) -> float:
         """The share of the device's time that operators have whose cost is not known."""

@@ -8,6 +8,7 @@ from gapless.analyze.tables.offers import offers
 from gapless.analyze.tables.speed import speeds, told_by
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.assumption import Assumption
+from gapless.model.estimate import Range
 from gapless.model.source import places
 from gapless.model.table import Row, table
 from gapless.model.wording import duration, in_column, number, part, percent, reach, size
@@ -123,12 +124,12 @@ def _estimate(report: Report) -> Table | None:
     one = report.estimate
     if one is None or one.refused:
         return None
-    step = f"{duration(one.step.likely)} ({reach(one.step.least, one.step.most)})"
     rows = [
-        Row(("a step, at the sizes of this run", step)),
+        Row(("a step, at the sizes of this run", _ranged(one.step))),
         Row(("of it the GPU has work for", duration(one.device))),
         Row(("and the CPU, launching it", duration(one.host))),
-        Row(("all syncs together cost up to", duration(one.saved.most))),
+        Row(("what limits it", f"{_LIMITS.get(one.limiter, one.limiter)} ({percent(one.sure)} sure)")),
+        Row(("all syncs together cost", _ranged(one.saved))),
     ]
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
     if one.communication > 0:
@@ -137,3 +138,10 @@ def _estimate(report: Report) -> Table | None:
     done = one.throughput
     rows += [Row(cells) for cells in speeds(done, one.step)] if done is not None else []
     return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=(*told_by(done), *notes))
+
+
+_LIMITS = {"host": "the CPU, launching it", "device": "the GPU"}
+
+
+def _ranged(of: Range) -> str:
+    return f"{duration(of.likely)} ({reach(of.least, of.most)})"

@@ -110,11 +110,13 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
     waits = _waits_for_data(found, late)
     if late is not None and late.price is not None and waits >= LITTLE * late.price.of:
         step, waiting = late.price.of, waits / late.price.of
-        stalls = estimate.saved.most / step if estimate is not None and in_steps else 0.0
+        bound = estimate is not None and bool(estimate.reasons)
+        saved = (estimate.saved.most if bound else estimate.saved.likely) if estimate is not None else 0
+        stalls = saved / step if in_steps else 0.0
         lost = f"{percent(waiting)} waiting for data"
         if stalls >= NOTHING:
             total = percent(min(waiting + stalls, 1.0))
-            both = f"{lost}, up to {percent(stalls)} in {in_steps}"
+            both = f"{lost}, {'up to ' if bound else ''}{percent(stalls)} in {in_steps}"
             return f"Your GPU would idle for {total} of each step: {both}{more}", "act"
         return f"Your GPU would idle for {lost.replace(' waiting', ' of each step, waiting')}{more}", "act"
     if not in_steps:
@@ -130,15 +132,17 @@ def _sentence(found: Report, estimate: Estimate | None, late: Finding | None) ->
     if not apart and most < (LITTLE if found.steps.waits_per_step < 1 else NOTHING):
         below = f"below {percent(NOTHING)}" if most < NOTHING else f"at most {percent(most)}"
         return f"Nothing worth fixing: {in_steps}{_only(found)}, {below} of a step{more}", "fine"
-    if _bounded(estimate):
+    step = estimate.step.likely
+    if estimate.reasons:
         return f"{in_steps}: together up to {percent(most)} of each step{more}", "act"
-    likely = percent(estimate.saved.likely / estimate.step.likely)
-    return f"{in_steps}: together {likely} of each step{more}", "act"
-
-
-def _bounded(estimate: Estimate) -> bool:
-    """Whether savings are upper limits, and no more."""
-    return bool(estimate.reasons) or estimate.saved.most > 3 * max(estimate.saved.least, 1)
+    if not estimate.saved.tells(step):
+        if estimate.saved.small(step) and not apart:
+            where = f"{in_steps}{_only(found)}"
+            return f"{where}: too small to tell, at most {percent(most)} of a step{more}", "fine"
+        return f"{in_steps}: together up to {percent(most)} of each step, or nothing{more}", "act"
+    likely, least = percent(estimate.saved.likely / step), percent(estimate.saved.least / step)
+    ends = f" ({least}–{percent(most)})".replace(" %", "") if least != percent(most) else ""
+    return f"{in_steps}: together {likely}{ends} of each step{more}", "act"
 
 
 def syncs(found: Report) -> str:
@@ -189,14 +193,27 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
             yield f"{percent(part)} of the syncs are {most.name}{at}"
     if estimate is None and found.estimate is not None:
         yield f"No prices: {found.estimate.refused}"
-    elif estimate is not None and estimate.reasons and (found.steps.most or late is not None):
-        if any("host" in reason for reason in estimate.reasons):
-            yield (
-                "Upper limits: this step is limited by CPU/Python overhead, and your CPU's speed is unknown "
-                "(--calibrate)"
-            )
-        else:
+    elif estimate is not None and (found.steps.most or late is not None):
+        if estimate.reasons:
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
+        elif late is None:
+            yield limited(estimate)
+
+
+_LIMITS = {
+    "host": "the CPU, which launches the work",
+    "device": "the GPU",
+    "communication": "communication between ranks",
+}
+_SURE = 0.95
+
+
+def limited(estimate: Estimate) -> str:
+    """``Almost certainly limited by the CPU, which launches the work (its speed is …)``."""
+    what = _LIMITS.get(estimate.limiter, estimate.limiter)
+    assumed = estimate.limiter == "host" and not estimate.calibrated
+    how = "Almost certainly" if estimate.sure >= _SURE else f"Probably ({percent(estimate.sure)})"
+    return f"{how} limited by {what}{' (its speed is assumed: --calibrate)' if assumed else ''}"
 
 
 def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
@@ -247,7 +264,7 @@ def _to_do(found: Report, estimate: Estimate | None, late: Finding | None) -> tu
 def _changes(found: Report, estimate: Estimate | None, late: Finding | None) -> tuple[Change, ...]:
     if estimate is None and late is None:
         return ()
-    bound = estimate is not None and _bounded(estimate)
+    bound = estimate is not None and bool(estimate.reasons)
     before = float(estimate.step.likely) if estimate is not None else 0.0
     savings: list[tuple[int, float]] = []
     for position, one in enumerate(found.findings):

@@ -101,7 +101,7 @@ def _weight(one: Finding, report: Report) -> float:
     if one.loss is not None:
         return float(one.loss.share)
     if report.estimate is not None and one.price is not None:
-        return float(max(one.price.last, one.price.most_last))
+        return float(one.price.last)
     return float(one.frequency.per_step)
 
 

@@ -1,0 +1,159 @@
+"""Intervals: laws of the drawn machines, and small programmes reckoned by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+
+import numpy as np
+import pytest
+from programmes import A100, MS, add, prefetch, read, send, session, synchronize
+
+from gapless.analyze import report
+from gapless.analyze.estimate import machine, timing
+from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, interval, paces
+from gapless.analyze.estimate.machine import Timed, run
+from gapless.analyze.estimate.times import USUAL
+from gapless.analyze.estimate.timing import Times
+from gapless.model.estimate import Range
+from gapless.replay.change import NOTHING, Change, Pace
+from gapless.replay.model import build
+from gapless.replay.price import prices, savings
+
+NORMAL = 1.2816
+"""The deviate that nine in ten normal ones lie below."""
+HOST = 100 * [add()]
+GPU = 40 * [add(1.0)]
+PLAIN = {
+    "deep queues": [*40 * [add(0.5)], read(), *40 * [add(0.5)]],
+    "the host": [*HOST, read(), *HOST],
+    "a tail of the host": [add(10.0), read(), *200 * [add()]],
+    "a read after each": 10 * [*4 * [add(0.5)], read()],
+    "copies": [send(0, 32 << 20), *40 * [add(0.1)], read(1), prefetch(8 << 20)],
+    "autograd": [*30 * [add(0.02)], *60 * [add(0.02, backward=True)], read(), synchronize(1)],
+    "a full queue": [*1500 * [add(0.02)], read()],
+}
+
+
+def estimated(*step, host: float = 0.0, device: float = 0.0, monkeypatch):
+    """The report where the host and the operators are so uncertain, and nothing else."""
+    monkeypatch.setattr(timing, "UNMEASURED", host)
+    monkeypatch.setattr(timing, "COPIED", device)
+    monkeypatch.setattr(timing, "spread", lambda work, gpu: device)
+    return report(session(*8 * [list(step)]))
+
+
+@pytest.mark.parametrize("plain", sorted(PLAIN))
+@pytest.mark.parametrize(("host", "device"), [(0.4, 1.0), (1.0, 2.0), (2.5, 0.5)])
+def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, device, monkeypatch):
+    """Against a second road: the programme run again with every time multiplied."""
+    times = Times(A100)
+    timed = [[times.timed(entry) for entry in PLAIN[plain]]] * 4
+    model = build(run(timed, A100, USUAL).timeline)
+    pace = Pace(host, np.full(len(model.timeline.work), device))
+    slow = USUAL.scaled(host)
+
+    def again(one: Timed) -> Timed:
+        if one.entry.kind != "operator":
+            return one
+        return replace(one, device=round(one.device * device), host=slow.needs(one.entry, one.kernels))
+
+    for name in ("UNBLOCKED", "UNBLOCKED_DEVICE"):
+        monkeypatch.setattr(machine, name, round(host * getattr(machine, name)))
+    copy_time = machine.copy_time
+    monkeypatch.setattr(machine, "copy_time", lambda *words: device * copy_time(*words))
+    other = build(run([[again(one) for one in step] for step in timed], A100, slow).timeline)
+    assert model.replay(Change(pace=pace)).span == pytest.approx(other.replay().span, rel=0.005)
+
+
+def test_savings_of_an_unchanged_machine_are_its_prices():
+    times = Times(A100)
+    ran = run([[times.timed(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
+    model = build(ran.timeline)
+    rows = {site: [row for step in ran.waits for row in step[site]] for site in (0, 1)}
+    told, drawn = prices(model, rows), savings(model, rows, NOTHING)
+    assert (drawn.span, drawn.all, drawn.limiter) == (told.span, told.all, told.limiter)
+    assert drawn.alone == {key: one.alone for key, one in told.each.items()}
+    assert drawn.last == {key: one.last for key, one in told.each.items()}
+    ones = Pace(1.0, np.ones(len(model.timeline.work)))
+    assert savings(model, rows, Change(pace=ones)) == drawn
+
+
+def test_what_is_certain_has_no_interval(monkeypatch):
+    found = estimated(*GPU, read(), *HOST, monkeypatch=monkeypatch)
+    of, one = found.estimate, found.findings[0].price
+    assert of.step.least == pytest.approx(of.step.most, abs=2)
+    assert of.saved.least == pytest.approx(of.saved.most, abs=2)
+    assert one.least_last == pytest.approx(one.most_last, abs=2)
+    assert of.sure == 1.0
+
+
+def test_a_step_that_the_host_limits_is_as_uncertain_as_the_host(monkeypatch):
+    step = estimated(*HOST, *HOST, host=0.3, monkeypatch=monkeypatch).estimate.step
+    assert step.most / step.likely == pytest.approx(exp(0.3 * NORMAL), rel=0.02)
+    assert step.least / step.likely == pytest.approx(exp(-0.3 * NORMAL), rel=0.02)
+    assert estimated(*GPU, host=0.3, monkeypatch=monkeypatch).estimate.step.most < 1.01 * 40 * MS
+
+
+def test_what_operators_do_not_share_averages_out(monkeypatch):
+    """Forty operators of one family that differ: of each one's variance their common parts are left."""
+    different = [add(1.0 + number / 1000) for number in range(40)]
+    step = estimated(*different, device=0.4, monkeypatch=monkeypatch).estimate.step
+    own = (1 - COMMON - FAMILY) / 40
+    sigma = 0.4 * (COMMON + FAMILY + own) ** 0.5
+    assert step.most / step.least == pytest.approx(exp(2 * sigma * NORMAL), rel=0.15)
+    alike = estimated(*GPU, device=0.4, monkeypatch=monkeypatch).estimate.step
+    assert alike.most / alike.least > 1.3 * step.most / step.least
+
+
+def test_more_draws_tell_the_same(monkeypatch):
+    few = estimated(*GPU, read(), *HOST, host=0.4, device=0.3, monkeypatch=monkeypatch).estimate
+    drawn = paces
+    monkeypatch.setattr(
+        "gapless.analyze.estimate.estimate.paces", lambda *words: drawn(*words, count=16 * COUNT)
+    )
+    many = estimated(*GPU, read(), *HOST, host=0.4, device=0.3, monkeypatch=monkeypatch).estimate
+    for one, other in ((few.step, many.step), (few.saved, many.saved)):
+        assert one.least == pytest.approx(other.least, rel=0.1)
+        assert one.most == pytest.approx(other.most, rel=0.1)
+
+
+def test_a_saving_is_a_difference_on_one_machine(monkeypatch):
+    """What the host does behind a wait is saved. A device whose speed is not known moves the step and not
+    the saving."""
+    found = estimated(*GPU, read(), *HOST, device=0.4, monkeypatch=monkeypatch)
+    assert found.estimate.step.most > 1.4 * found.estimate.step.least
+    assert found.estimate.saved.most < 1.2 * found.estimate.saved.least
+
+
+def test_what_limits_a_step_and_how_surely(monkeypatch):
+    def of(*step):
+        found = estimated(*step, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
+        return found.limiter, found.sure
+
+    assert of(*HOST) == ("host", 1.0)
+    assert of(*GPU) == ("device", 1.0)
+    even = [add(0.017)] * 100
+    assert 0.5 <= of(*even)[1] < 0.95
+
+
+def test_an_interval_is_between_quantiles_and_holds_the_likely_value():
+    assert interval(50, list(range(101))) == Range(10, 50, 90)
+    assert interval(200, list(range(101))).most == 200
+    assert interval(-5, list(range(101))).least == -5
+    assert interval(7, [7.0] * COUNT) == Range(7, 7, 7)
+
+
+def test_the_drawn_machines_are_balanced():
+    entries = [add(1.0 + number / 1000) for number in range(30)]
+    drawn = paces(entries, lambda entry: ("pointwise", 0.3), 0.5)
+    hosts = np.log([one.host for one in drawn])
+    device = np.log([one.device for one in drawn])
+    assert hosts.mean() == pytest.approx(0.0, abs=1e-9)
+    assert np.abs(device.mean(axis=0)).max() < 1e-9
+    assert hosts.std() == pytest.approx(0.5, rel=0.1)
+    assert np.quantile(device, HIGH) == pytest.approx(0.3 * NORMAL, rel=0.1)
+    assert abs(np.corrcoef(hosts, device.mean(axis=1))[0, 1]) < 0.2
+    assert [one.host for one in drawn] == [
+        one.host for one in paces(entries, lambda entry: ("pointwise", 0.3), 0.5)
+    ]
