@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 export OMP_NUM_THREADS ?= 1
+# The tests start hundreds of processes, which would compile all they import once more each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: browser clean demo docs format stacks test versions
 

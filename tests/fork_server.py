@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import selectors
@@ -27,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 Finished = subprocess.CompletedProcess[str]
-IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click")
+IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click", "gapless.emulate.emulator")
+ROOMS = ("analyze", "capture", "commands", "emulate.world", "memory", "model", "render", "replay", "rules")
+"""Parts of Gapless that are imported whole."""
 READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "MALLOC_", "LC_", "LANG")
 """Variables with these beginnings are read before a copy could see another value."""
 _KEPT = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -111,6 +114,10 @@ def main() -> None:
     for name in IMPORTED:
         with suppress(ImportError):
             importlib.import_module(name)
+    for room in ROOMS:
+        package = importlib.import_module(f"gapless.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
     gc.collect()
     gc.freeze()
     become(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -331,7 +331,7 @@ def test_compiling_switches_the_checks_of_distributions_off(notes: list[str], pa
 
 def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_imports() -> None:
     code = """
-        import sys, torch
+        import sys, torch, torch.utils.checkpoint
         from gapless.emulate.emulator import Emulator
         before = set(sys.modules)
         emulator = Emulator(lasting=True).start()
@@ -342,11 +342,14 @@ def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_
         weight.sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+        wave = torch.utils.checkpoint.checkpoint(torch.cos, weight, use_reentrant=False)
+        wave[wave > 0].sum().backward()  # waits in its backward, where the forward's stack is told
         loaded = [name for name in sys.modules if name.startswith("torch._dynamo.") and name not in before]
         print(weight.tolist(), loaded, type(sys.modules["torch._dynamo"]).__name__)
         print([name for name in compilers[1:] if name in sys.modules and name not in before])
         import torch._dynamo.config  # a part of it loads it, once
         print(sys.modules["torch._dynamo.config"] is torch._dynamo.config, torch._dynamo.config.__spec__.name)
+        print("_inductor" in vars(torch) or "torch._inductor" not in sys.modules)
         print(torch.compile(lambda x: x + 1)(torch.ones(1, device="cuda")).item())
         notes = [note.split(':')[0] for note in emulator.session().notes]
         print(type(sys.modules["torch._dynamo"]).__name__, notes)
@@ -357,6 +360,7 @@ def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_
         "[0.0, 0.0] [] _Deferred",
         "[]",
         "True torch._dynamo.config",
+        "True",
         "2.0",
         "module ['torch.compile ran eagerly']",
     ]

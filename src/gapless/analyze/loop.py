@@ -142,16 +142,14 @@ def _is_repeated(frame: SourceLine, read: ReadSource) -> bool | None:
 
 def _repeats(tree: ast.Module, line: int) -> bool:
     """Whether a loop or a comprehension of the function that `line` is in runs it again and again."""
-    scopes = [
-        node for node in ast.walk(tree) if isinstance(node, _SCOPES) and _first(node) <= line <= _last(node)
-    ]
-    begin = max((_first(node) for node in scopes), default=0)
-    for node in ast.walk(tree):
+    holding = list(_holding(tree, line, line))
+    begin = max((_first(node) for node in holding if isinstance(node, _SCOPES)), default=0)
+    for node in holding:
         if isinstance(node, _LOOPS):
             first = _first(node) if isinstance(node, ast.While) else _first(node.body[0])
             if begin <= _first(node) and first <= line <= _last(node.body[-1]):
                 return True
-        elif isinstance(node, _COMPREHENSIONS) and begin <= _first(node) <= line <= _last(node):
+        elif isinstance(node, _COMPREHENSIONS) and begin <= _first(node):
             return True
     return False
 
@@ -172,12 +170,10 @@ def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loo
     """The loops that hold all `lines` and belong to the same function as they do, innermost first."""
     low, high = min(lines), max(lines)
 
+    holding = list(_holding(tree, low, high))
+
     def around(kinds: tuple[type[ast.AST], ...]) -> list[ast.AST]:
-        held = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, kinds) and _first(node) <= low <= high <= _last(node)
-        ]
+        held = [node for node in holding if isinstance(node, kinds)]
         return sorted(held, key=lambda node: (_first(node), -_last(node)), reverse=True)
 
     scopes = around(_SCOPES)
@@ -191,6 +187,21 @@ def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loo
         found.append(Loop(file, _first(node), _last(node), inner, target))
         inner = _first(node), _last(node)
     return found
+
+
+def _holding(tree: ast.AST, low: int, high: int) -> Iterator[ast.AST]:
+    """The nodes inside `tree` that hold these lines; what holds none of them is not looked into."""
+    for node in ast.iter_child_nodes(tree):
+        placed = hasattr(node, "lineno")
+        if placed and _first(node) <= low and high <= _last(node):
+            yield node
+        if not placed or _outermost(node) <= low <= high <= _last(node):
+            yield from _holding(node, low, high)
+
+
+def _outermost(node: ast.AST) -> int:
+    """The first line of `node`, its decorators included."""
+    return min((_first(each) for each in getattr(node, "decorator_list", ())), default=_first(node))
 
 
 def _first(node: ast.AST) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gapless.emulate import foreign, torchscript
-from gapless.emulate.deferred import defer
+from gapless.emulate.deferred import Part, defer
 from gapless.emulate.imports import when_imported
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import on_device, refuse
@@ -44,7 +44,13 @@ def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     return _as_it_is if function is None else function
 
 
-_UNCOMPILED = {"graph_break": lambda *_, **__: None, "disable": _as_it_is, "is_compiling": lambda: False}
+_UNCOMPILED = {
+    "graph_break": lambda *_, **__: None,
+    "disable": _as_it_is,
+    "is_compiling": lambda: False,
+    # Asked for at each checkpoint, and passed on to what is compiled.
+    "config": Part(f"{path('dynamo')}.config", {"error_on_nested_fx_trace": True}),
+}
 """What eager code asks of the compiler, and is told where nothing is compiled."""
 
 

@@ -41,6 +41,24 @@ class _Deferred(ModuleType):
         return getattr(sys.modules[self.__name__], name)
 
 
+class Part(ModuleType):
+    """A module inside a deferred one: knows some of its values, and is loaded for anything else."""
+
+    def __init__(self, name: str, answers: Mapping[str, Any]) -> None:
+        super().__init__(name)
+        vars(self)["_answers"] = answers
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self._answers and self.__name__ not in sys.modules:
+            return self._answers[name]
+        return getattr(importlib.import_module(self.__name__), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(importlib.import_module(self.__name__), name, value)
+
+
 class _Finder(MetaPathFinder):
     """Finds the deferred module once, and afterwards what loading it has brought along."""
 

@@ -6,13 +6,16 @@ import linecache
 import os
 import sys
 import sysconfig
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
 from gapless.emulate.qualified import qualified
 from gapless.model import SourceLine, Stack
-from gapless.torch_internals import gather_traceback, symbolize_tracebacks
+from gapless.torch_internals import gather_traceback, path, symbolize_tracebacks
 
 RawStack = tuple[int, ...]
 """``(id(code), f_lasti, id(code), f_lasti, …)``, innermost first; ``(-n, line)`` for the n-th of `_named`."""
@@ -22,6 +25,8 @@ _named: dict[tuple[str, str], int] = {}
 _names: list[tuple[str, str]] = []
 gather: Any = partial(gather_traceback, True, False, False)
 """The stack of here as an object of torch's: twenty times as fast as `capture`, and nothing but kept."""
+_hiding = threading.RLock()
+_NOTHING = object()
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OWN_ROOMS = tuple(
     os.path.join(_HERE, own) for own in ("emulate", "capture", "commands", "__main__.py", "__init__.py")
@@ -53,13 +58,33 @@ def capture(depth: int = 1) -> RawStack:
 def gathered(traceback: Any) -> RawStack:
     """What `gather` gave, as numbers."""
     numbers: list[int] = []
-    for frame in symbolize_tracebacks([traceback])[0]:
+    with _without_generated_code():
+        frames = symbolize_tracebacks([traceback])[0]
+    for frame in frames:
         place = frame["filename"], frame["name"]
         number = _named.setdefault(place, len(_named) + 1)
         if number > len(_names):
             _names.append(place)
         numbers += -number, frame["line"]
     return tuple(numbers)
+
+
+@contextmanager
+def _without_generated_code() -> Iterator[None]:
+    """Keeps torch from loading its code generator, which takes seconds, to ask whose frames these are."""
+    name = path("inductor")
+    with _hiding:
+        if name in sys.modules:
+            yield
+            return
+        package, _, attribute = name.rpartition(".")
+        holder = vars(sys.modules[package])
+        holder[attribute] = _NOTHING
+        try:
+            yield
+        finally:
+            if holder.get(attribute) is _NOTHING:
+                del holder[attribute]
 
 
 @lru_cache(maxsize=4096)
