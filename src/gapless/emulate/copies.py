@@ -22,12 +22,13 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     placement = mode.core.placement
     to, of = placement.state_of(target), placement.state_of(source)
     if to == ORPHAN and of >= 0:
-        placement.put(target, of)
+        placement.put(target, to := of)
     elif of == ORPHAN and to >= 0:
-        placement.put(source, to)
-    elif (to >= 0) != (of >= 0) and not target.is_meta and not source.is_meta:
+        placement.put(source, of := to)
+    asynchronous, meta = False, target.is_meta or source.is_meta
+    if (to >= 0) != (of >= 0) and not meta:
         # A copy converts on the source's side of a device-to-host copy: what travels has the target's type.
-        count_copy(
+        asynchronous = count_copy(
             mode.core,
             of,
             to,
@@ -36,6 +37,9 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
             operator="aten::copy_",
             detail="value" if source.dim() == 0 and of < 0 and to >= 0 else "",
         )
+    races = mode.core.races
+    if of < 0 and to < 0 and races.busy:
+        races.on_host(mode.of(func), args, kwargs)
     local.target = to
     try:
         out = mode.call(func, args, kwargs)
@@ -43,8 +47,10 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         local.target = HOST
     if to < 0 <= of:
         mode.core.arrived(target)
-    if to >= 0 and of >= 0:
+    if to >= 0 and of == to:
         mode.launched(func, args, kwargs, out)
+    elif (to >= 0 or of >= 0) and not meta:
+        races.copied(source, target, of, to, asynchronous=asynchronous, what="aten::copy_")
     return out
 
 
@@ -58,12 +64,12 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     device = kwargs.get("device")
     if tensor.is_meta or (device is not None and device.type == "meta"):
         return func(*args, **kwargs)
-    target = state
+    target, asynchronous, races = state, False, mode.core.races
     if device is not None and (device.type == "cuda" or local.host_asked):
         target = mode.core.index_of(device)
         mode.core.arriving(tensor, state, target)
         kwargs = {**kwargs, "device": _CPU}
-        count_copy(
+        asynchronous = count_copy(
             mode.core,
             state,
             target,
@@ -74,12 +80,17 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
         target = PINNED if target == HOST else target
+    if races.busy and state < 0 and target < 0:
+        races.on_host(mode.of(func), args, kwargs)
     out = _made(mode, func, args, kwargs, target)
     if target < 0 <= state:
         mode.core.arrived(out)
+    placement.put(out, HOST if target == PINNED and state == PINNED else target)
     if state >= 0 and target == state:
         mode.launched(func, args, kwargs, out)
-    return placement.put(out, HOST if target == PINNED and state == PINNED else target)
+    elif state >= 0 or target >= 0:
+        races.copied(tensor, out, state, target, asynchronous=asynchronous, what="aten::_to_copy")
+    return out
 
 
 def _made(mode: OperatorMode, func: Any, args: Any, kwargs: dict[str, Any], target: int) -> Any:
@@ -99,6 +110,7 @@ def _is_pinned(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles("aten::_pin_memory")
 def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mode.core.races.touched(args[0], False, "Tensor.pin_memory")
     copied = mode.of(_aten.clone.default).call(args[0])
     return mode.core.place(mode.core.arrived(copied), PINNED)
 
@@ -107,6 +119,7 @@ def _pin_memory(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
 def _record_stream(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if mode.core.placement.memory is not None:
         mode.core.placement.memory.used_elsewhere(args[0])
+    mode.core.races.keep(*args)
     return None
 
 

@@ -17,6 +17,8 @@ from gapless.emulate.fused_form import fused_form
 from gapless.emulate.local import local
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import HOST, PINNED
+from gapless.emulate.races.checker import Checker
+from gapless.emulate.races.look import speaks_of_streams
 from gapless.emulate.recorder import Recorder
 from gapless.errors import EmulationDefect
 from gapless.model import Mechanism
@@ -47,6 +49,8 @@ class Core:
         self._made: list[Made] = []
         self.askers: dict[SourceLine, None] = {}
         self.values: Any = None  # `dry.Values`, in a run without values
+        self.races = Checker(self.placement.where)
+        self.races.found.tick = lambda: self.recorder.tick
 
     # -- devices -----------------------------------------------------------------------------------
 
@@ -60,7 +64,8 @@ class Core:
         return self.placement.device_of(tensor)
 
     def place(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
-        self._initialized = self._initialized or index >= 0
+        if index >= 0 and not self._initialized:
+            self._first_used()
         return self.placement.put(tensor, index)
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
@@ -84,8 +89,13 @@ class Core:
             raise invalid_ordinal()
         if not self._initialized or not self.enabled:
             torch_internals.cuda_lazy_init()  # in a forked child this raises, as CUDA does
-            self._initialized = True
+            self._first_used()
         return index
+
+    def _first_used(self) -> None:
+        if not self._initialized and speaks_of_streams():
+            self.races.begin()
+        self._initialized = True
 
     def allocated(self, index: int) -> int:
         return self.placement.allocated(index)
@@ -124,6 +134,7 @@ class Core:
         """Record that the host waits here, unless it is inside a call that counts as one."""
         if local.quiet or not self.enabled or waits <= 0:
             return
+        self.races.waited(operator, mechanism, call)
         node = ""
         forward: stacks.RawStack = ()
         if local.scaled is not None and mechanism == "read":
@@ -175,10 +186,12 @@ class Core:
         if programme is not None and self.enabled:
             programme.event(Entry(kind="copy", mechanism=direction, detail="pinned", reads=nbytes))
 
-    def queued(self, kind: Queued, stream: int, event: int = 0) -> None:
+    def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
         """Tell the programme of streams and events."""
-        if kind == "stream" and self.placement.memory is not None:
-            self.placement.memory.stream = stream
+        if kind == "stream":
+            self.races.streamed(index, stream)
+            if self.placement.memory is not None:
+                self.placement.memory.stream = stream
         programme = self.recorder.programme
         if programme is not None and self.enabled:
             programme.queued(kind, stream, event)
@@ -214,6 +227,8 @@ class Core:
         memory = self.placement.memory
         module = memory.modules.at(sys._getframe(2)) if memory is not None else ""
         made.add(begin, stacks.gather(), module)
+        if self.races.full:
+            self.races.nodes(begin, sequence_number())
 
     def _forward_of(self, sequence_number: int) -> stacks.RawStack:
         """The stack of the forward call that made the node with that number, or ``()``.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from gapless.emulate.races.checker import Checker
     from gapless.model.event import Mechanism
     from gapless.model.gpus import Gpu
 
@@ -19,6 +20,7 @@ class Device(Protocol):
 
     gpu: Gpu
     device_count: int
+    races: Checker
 
     def current_device(self) -> int:
         """Index of this thread's current device."""
@@ -49,8 +51,8 @@ class Device(Protocol):
     ) -> None:
         """Record that the host waits here, at the caller's line."""
 
-    def queued(self, kind: Queued, stream: int, event: int = 0) -> None:
-        """Note what is asked of streams: `stream` becomes current (``stream``), the event with that handle is
+    def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
+        """Note what is asked of streams of device `index`: `stream` becomes current (``stream``), the event with that handle is
         recorded in it (``record``), or what it gets from now on waits for that event (``await``)."""
 
     def note(self, text: str) -> None:

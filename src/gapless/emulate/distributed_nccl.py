@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gapless import torch_internals
+from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.world.world import current
 from gapless.errors import NotEmulated
@@ -151,10 +152,15 @@ def _install_groups(patches: Patches, nccl: type) -> None:
     def _start_coalescing(self: Any, device: Any) -> None:
         if not isinstance(get_backend(self, device), nccl):
             start(self, device)
+        else:
+            local.coalescing += 1
 
     @wraps(end)
     def _end_coalescing(self: Any, device: Any) -> Any:
-        return finished_work() if isinstance(get_backend(self, device), nccl) else end(self, device)
+        if not isinstance(get_backend(self, device), nccl):
+            return end(self, device)
+        local.coalescing = max(local.coalescing - 1, 0)
+        return finished_work()
 
     patches.set(*place("register_backend"), _register_backend)
     patches.set(*place("get_backend"), _get_backend)

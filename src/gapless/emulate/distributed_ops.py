@@ -13,6 +13,7 @@ and not in gloo's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from gapless.emulate.distributed_nccl import backends, finished_work, no_backend
 from gapless.emulate.local import local
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import ORPHAN
+from gapless.emulate.races import collectives
 from gapless.emulate.traffic import record
 from gapless.emulate.world.answers import answer
 from gapless.emulate.world.world import current
@@ -151,6 +153,10 @@ def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     if index >= 0 and call.backends.get("cuda") == "gloo":
         mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
     record(mode.core, call.name, call.values, call.group, index)
+    return _racing(call, _done(call), index)
+
+
+def _done(call: Call) -> Any:
     if call.alone:
         return _alone(call)
     if call.backends.get("cuda") == "nccl":
@@ -158,6 +164,22 @@ def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
         if special is not None:
             return special(call)
     return _ending(call)(call.run())
+
+
+def _racing(call: Call, out: Any, index: int) -> Any:
+    """`out`, with a work that tells who waits for it, where NCCL's stream would do the work."""
+    races = call.mode.core.races
+    if index < 0:
+        if races.busy:
+            reads, writes = collectives.sides(call.name, call.values, call.group.rank())
+            for writing, tensors in ((False, reads), (True, writes)):
+                for one in tensors:
+                    races.touched(one, writing, f"c10d::{call.name}")
+        return out
+    if call.backends.get("cuda") == "gloo":
+        return out
+    told = partial(collectives.told, races, call.name, call.values, call.group, index)
+    return (*out[:-1], told(out[-1])) if isinstance(out, (list, tuple)) else told(out)
 
 
 def _ending(call: Call) -> Callable[[Any], Any]:
@@ -173,7 +195,7 @@ def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs
     if index >= 0 and call.name == "recv_any_source_" and call.backends.get("cuda") == "nccl":
         raise RuntimeError("Backend nccl does not support recvAnysource")
     record(mode.core, call.name, call.values, call.group, index)
-    return _alone(call) if call.alone else call.run()
+    return _racing(call, _alone(call) if call.alone else call.run(), index)
 
 
 @handles("c10d::barrier")
@@ -264,6 +286,8 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     out = answered(mode, func._schema.name, values, group) if alone else func(*args, **kwargs)
     if index >= 0:
         mode.put(out, index, args)
+        if mode.core.races.full:
+            mode.core.races.launched(func._schema.name, trees.tensors(values), trees.tensors(out), index)
     return out
 
 

@@ -151,7 +151,7 @@ class Emulator:
         if untried := torch_internals.untried():
             self.core.note(untried)
         _current = self
-        self.core.enabled = True
+        self.core.enabled = self.core.races.on = True
         self._environment = enter(self.world)
         patches = self._patches
         try:
@@ -201,7 +201,7 @@ class Emulator:
                 self.core.values.clear()
 
     def _switch_off(self) -> None:
-        self.core.enabled = False
+        self.core.enabled = self.core.races.on = False
         lift_only_cpu_tensors(False)
         if self._modes is not None:
             self._modes.close()
@@ -234,7 +234,7 @@ class Emulator:
 
     def leave_in_child(self) -> None:
         """In a forked child: record nothing; once CUDA was in use, run on the host and refuse the device."""
-        self.core.enabled = False
+        self.core.enabled = self.core.races.on = False
         self.recorder.on_mark = None
         if not torch.cuda.is_initialized():  # as with CUDA, a child forked before its first use may have it
             if self.on_fork is not None:
@@ -249,6 +249,7 @@ class Emulator:
     def count_afresh(self) -> None:
         """Record from here on as if nothing had been before."""
         self.recorder = self.core.recorder = Recorder(self.core.clock)
+        self.core.races.found.clear()
         if self.core.values is not None:
             self.core.values.reads.afresh()
 
@@ -276,6 +277,7 @@ class Emulator:
             sites=recorder.sites(),
             events=recorder.events(),
             marks=recorder.marks(),
+            races=self.core.races.races(),
             notes=(
                 *recorder.notes(),
                 *standins.notes(),

@@ -68,10 +68,11 @@ def _call(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
         out = given.function(*args, **kwargs)
     finally:
         local.quiet -= 1
-    programme = core.recorder.programme
+    programme, given, made = core.recorder.programme, list(trees.tensors((args, kwargs))), list(trees.tensors(out))
     if programme is not None and core.enabled:
-        made = list(trees.tensors(out))
-        programme.launched(name.replace(".", "::"), list(trees.tensors((args, kwargs))), made)
+        programme.launched(name.replace(".", "::"), given, made)
+    if core.races.full:
+        core.races.launched(name, given, made, max(map(core.device_of, given), default=0))
     return out
 
 

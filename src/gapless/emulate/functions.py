@@ -234,8 +234,21 @@ def _counted(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> H
             mode.core.wait(dotted, row.mechanism, call=name, waits=row.waits * times)
         local.quiet += 1
         try:
-            return mode.plain(otherwise, func, args, kwargs)
+            out = mode.plain(otherwise, func, args, kwargs)
         finally:
             local.quiet -= 1
+        if mode.core.races.full:
+            _booked(mode.core, name, args, kwargs, out)
+        return out
 
     return handler
+
+
+def _booked(core: Core, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    """Tell the books of a call that counts as one: it has read its arguments, and the host waited for it."""
+    given = list(trees.tensors((args, kwargs)))
+    index = max(map(core.device_of, given), default=HOST)
+    if index >= 0:
+        written = given[:1] if name.endswith("__setitem__") else []
+        core.races.launched(name, given, [*written, *trees.tensors(out)], index)
+        core.races.done()

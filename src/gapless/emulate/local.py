@@ -19,7 +19,8 @@ class Local(threading.local):
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
     `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
-    GradScaler decides upon. `target`: the device that a copy under way goes to.
+    GradScaler decides upon. `target`: the device that a copy under way goes to. `coalescing`: collectives that
+    are gathered are one.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class Local(threading.local):
         self.made: Any = None
         self.scaled: Any = None
         self.target = HOST
+        self.coalescing = 0
 
 
 local = Local()

@@ -91,7 +91,7 @@ class Plan:
     __slots__ = (
         "by_name", "call", "draws", "func", "handler", "launches", "lenient", "lists", "makes", "name",
         "on_host", "open", "parts", "plain", "resizes", "rows", "run", "strict", "view", "views",
-        "wide", "workspace",
+        "wide", "workspace", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any, mode: OperatorMode) -> None:
@@ -126,6 +126,7 @@ class Plan:
         holding = tuple(n for n, one in enumerate(schema.arguments) if _may_hold_tensors(one.type))
         # Whether tensors may stand in lists, too.
         self.lists = any(str(schema.arguments[n].type) not in _ONE_TENSOR for n in holding)
+        self.written = _written(schema)
         self.views = bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
         known_more = self.draws, self.makes, self.rows, self.run, self.wide, self.resizes, self.on_host
         self.plain = not (any(known_more) or self.workspace is not None)
@@ -147,6 +148,7 @@ class OperatorMode(TorchDispatchMode):
         super().__init__()
         self.core = core
         self.placement = core.placement
+        self.races = core.races
         self.plans: dict[int, Plan] = {}
 
     @classmethod
@@ -217,6 +219,9 @@ class OperatorMode(TorchDispatchMode):
                 devices.check(plan.func, args, kwargs, placement)
             if plan.open is not None:
                 return plan.open(args, kwargs)
+        races = self.races
+        if races.busy and index < 0:
+            races.on_host(plan, args, kwargs)
         if not plan.plain or not stored:
             return self._run(plan, args, kwargs, index)
         try:
@@ -239,6 +244,8 @@ class OperatorMode(TorchDispatchMode):
                     memory.ran(plan.name, index, args)
                 if programme is not None and plan.launches:
                     programme.operator(plan.func, args, kwargs, out, -1)
+                if races.full:
+                    races.operator(plan, args, kwargs, out, index)
         return out
 
     def of(self, func: Any) -> Plan:
@@ -268,6 +275,8 @@ class OperatorMode(TorchDispatchMode):
             if plan.by_name is not None:
                 args, kwargs = (), {**dict(zip(plan.by_name, args, strict=False)), **kwargs}
             index, kwargs = self._made_at(plan.func, args, kwargs, index)
+        races = self.races
+        waits = races.waits
         at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
         try:
             if plan.wide is not None and index >= 0 and halves.any_slow(args):
@@ -293,6 +302,10 @@ class OperatorMode(TorchDispatchMode):
                     memory.ran(plan.name, index, args)
                 if programme is not None and plan.launches:
                     programme.operator(plan.func, args, kwargs, out, at)
+                if races.full:
+                    races.operator(plan, args, kwargs, out, index)
+                    if races.waits != waits:  # what was launched for it is done
+                        races.done()
         return out
 
     def _resized(self, args: Any, kwargs: dict[str, Any]) -> None:
@@ -321,9 +334,12 @@ class OperatorMode(TorchDispatchMode):
         return at
 
     def launched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Tell the programme of an operator that a handler has run on the device."""
+        """Tell of an operator that a handler has run on the device."""
         if self.core.recorder.programme is not None:
             self.core.recorder.programme.operator(func, args, kwargs, out, -1)
+        if self.races.full:
+            index = max((self.core.device_of(one) for one in trees.tensors(out)), default=HOST)
+            self.races.operator(self.of(func), args, kwargs, out, max(index, 0))
 
     def on_device(self, tensor: Tensor) -> bool:
         return self.core.placement.state_of(tensor) >= 0
@@ -381,6 +397,12 @@ _SCALARS = re.compile(r"(?:(?:Optional|List)\[)*(?:int|float|bool|number|str|com
 def _may_hold_tensors(kind: Any) -> bool:
     """Whether an argument of this type in a schema may be a tensor, or have some in it."""
     return _SCALARS.match(str(kind)) is None
+
+
+def _written(schema: Any) -> frozenset[int | str]:
+    """Positions and names of the arguments that an operator writes into."""
+    own = [n for n, one in enumerate(schema.arguments) if one.alias_info is not None and one.alias_info.is_write]
+    return frozenset((*own, *(schema.arguments[n].name for n in own)))
 
 
 def launches(func: Any) -> bool:

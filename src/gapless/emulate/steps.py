@@ -106,10 +106,12 @@ def _install_backward(core: Core, patches: Patches) -> None:
             core.recorder.phase = "train"
             core.recorder.mark("backward", depth=1)
         on_device = local.backward != HOST
+        called = core.races.backward()
         try:
             out = real(outputs, *args, **kwargs)
         finally:
             local.backward = before
+            core.races.backward_over(called)
         # Without an optimizer the parameters are updated by hand, once there are gradients.
         if before == HOST and on_device and not core.trained:
             core.recorder.mark("gradients", depth=1)

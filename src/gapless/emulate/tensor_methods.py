@@ -149,7 +149,7 @@ def _pad_packed_sequence(mode: FunctionMode, func: Any, args: tuple[Any, ...], k
 
 @handles(Tensor.record_stream)
 def _record_stream(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return None
+    mode.core.races.keep(*args, *kwargs.values())
 
 
 # -- pinning ---------------------------------------------------------------------------------------
@@ -220,6 +220,8 @@ def _read_at_once(name: str) -> Handler:
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if mode.on_device(args[0]):
             mode.core.wait(name, "read", call=name)
+        else:
+            mode.core.races.touched(args[0], False, name)
         local.quiet += 1
         try:
             return func(*args, **kwargs)
@@ -236,9 +238,11 @@ handles(Tensor.__repr__)(_read_at_once("Tensor.__repr__"))
 @handles(Tensor.numpy)
 def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    index = mode.core.device_of(tensor)
+    state = mode.core.placement.state_of(tensor)
+    index = max(state, HOST)
     if index < 0:
-        return func(*args, **kwargs)
+        array = func(*args, **kwargs)
+        return mode.core.races.viewed(tensor, array) if state == PINNED else array
     if not kwargs.get("force", False):
         raise TypeError(
             f"can't convert cuda:{index} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "

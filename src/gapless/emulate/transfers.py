@@ -32,23 +32,24 @@ def count_copy(
     call: str = "",
     detail: str = "",
     fresh: bool = False,
-) -> None:
-    """Record the wait of a copy between two placements, if it makes one.
+) -> bool:
+    """Record the wait of a copy between two placements, if it makes one; whether it goes on by itself.
 
     `fresh` says that the host side of a device-to-host copy is allocated by the operator itself, which then
     takes pinned memory when asked not to block.
     """
     if nbytes == 0 or (source >= 0) == (target >= 0):
-        return
+        return False
     to_device = target >= 0
     host_pinned = (source if to_device else target) == PINNED or (fresh and not to_device)
     if non_blocking and host_pinned:
         core.copied("h2d" if to_device else "d2h", nbytes)
-        return
+        return True
     if not detail:
         pinned = (source if to_device else target) == PINNED
         detail = "pinned" if pinned else "pageable"
     core.wait(operator, "h2d" if to_device else "d2h", call=call, detail=detail, nbytes=nbytes)
+    return False
 
 
 def moved(
@@ -77,7 +78,7 @@ def moved(
         return _subclass_moved(core, tensor, target, source, dtype, non_blocking)
     state = core.placement.state_of(tensor)
     nbytes = tensor.numel() * tensor.element_size()
-    count_copy(
+    asynchronous = count_copy(
         core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True
     )
     core.arriving(tensor, state, target)
@@ -86,8 +87,11 @@ def moved(
         if tensor.is_nested:
             return _nested_moved(core, tensor, after, source, dtype)
         result: Tensor = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
-        return result
-    return core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
+    else:
+        result = core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
+    if nbytes:
+        core.races.copied(tensor, result, state, after, asynchronous=asynchronous, what=call or "Tensor.to")
+    return result
 
 
 def _copied(

@@ -15,6 +15,7 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.offer import Wanted
 from gapless.model.programme import Programme
+from gapless.model.race import Race
 from gapless.model.source import SourceLine, Stack
 
 
@@ -77,7 +78,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     Whether the `unknown` operators make the CPU wait is not known. `asked` are lines of the script's own that
     ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
     `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
-    fit. `assumptions` are what a dry run took values to be.
+    fit. `assumptions` are what a dry run took values to be, `races` are
+    accesses to the same memory that nothing orders.
     """
 
     script: tuple[str, ...] = ()
@@ -99,6 +101,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     search: Search | None = None
     remedies: tuple[Attempt, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    races: tuple[Race, ...] = ()
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -144,7 +144,7 @@ class Runtime:
     def set_current_stream(self, stream_id: int, index: int) -> None:
         """Make it this thread's current stream on its device, and that device the current one."""
         self._streams()[self.check(index)] = stream_id
-        self.device.queued("stream", stream_id)
+        self.device.queued("stream", stream_id, index=index)
         if index != self.current():
             self.select(index)
 

@@ -48,6 +48,7 @@ class StreamBase(_TorchStream):
         else:
             index = cls.runtime.current()
             stream_id = stream_ptr or cls._next_of_pool(priority)
+            cls.runtime.device.races.begin()
         return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=CUDA_DEVICE_TYPE)
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -79,6 +80,7 @@ class StreamBase(_TorchStream):
 
     def query(self) -> bool:
         """Everything queued is done."""
+        self.runtime.device.races.reached_stream(self.device_index, self.stream_id)
         return True
 
     def is_capturing(self) -> bool:
@@ -87,6 +89,7 @@ class StreamBase(_TorchStream):
 
     def synchronize(self) -> None:
         """The host waits."""
+        self.runtime.device.races.reached_stream(self.device_index, self.stream_id)
         self.runtime.device.wait("cudaStreamSynchronize", "explicit", call="torch.cuda.Stream.synchronize")
 
     def __enter__(self) -> Any:
@@ -123,6 +126,7 @@ class EventBase(_TorchEvent):
         self._index = -1
         self._recorded_at = 0.0
         self._handle = 0
+        self._moment: Any = None
 
     @property
     def device(self) -> torch.device | None:
@@ -146,16 +150,24 @@ class EventBase(_TorchEvent):
                 f"Event device {self._index} does not match recording stream's device {stream.device_index}."
             )
         self._recorded_at = self.runtime.device.clock()
-        self.runtime.device.queued("record", stream.stream_id, self._handle)
+        self._moment = self.runtime.device.races.recorded(self._index, stream.stream_id)
+        self.runtime.device.queued("record", stream.stream_id, self._handle, self._index)
 
     def wait(self, stream: Any) -> None:
         """Work queued later on `stream` waits; the host does not."""
+        self.runtime.device.races.awaited(stream.device_index, stream.stream_id, self._moment)
         if self._handle:
-            self.runtime.device.queued("await", stream.stream_id, self._handle)
+            self.runtime.device.queued("await", stream.stream_id, self._handle, stream.device_index)
 
     def query(self) -> bool:
         """Everything recorded is done."""
+        self._reached(asked=True)
         return True
+
+    def _reached(self, asked: bool = False) -> None:
+        runtime = getattr(self, "runtime", None)  # an event may outlive the device
+        if runtime is not None:
+            runtime.device.races.reached(self._moment, asked)
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds between two recorded events, by the emulation's clock."""
@@ -163,11 +175,14 @@ class EventBase(_TorchEvent):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self._handle and end_event._handle):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        self._reached(asked=True)
+        end_event._reached(asked=True)
         self.runtime.device.note(_TIMES_ARE_THE_HOSTS)
         return float((end_event._recorded_at - self._recorded_at) * 1000.0)
 
     def synchronize(self) -> None:
         """The host waits, if the event was ever recorded."""
+        self._reached()
         if self._handle:
             self.runtime.device.wait("cudaEventSynchronize", "explicit", call="torch.cuda.Event.synchronize")
 

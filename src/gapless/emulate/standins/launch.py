@@ -105,6 +105,9 @@ def _told(core: Core, name: str, reads: Sequence[Tensor], writes: Sequence[Tenso
         memory.uses(tuple(reads))
     if programme is not None and core.enabled:
         programme.launched(name, reads, writes, work)
+    if core.races.full:
+        index = max(map(core.device_of, (*reads, *writes)), default=HOST)
+        core.races.launched(name, reads, writes, max(index, 0))
 
 
 def differentiable(

@@ -120,6 +120,10 @@ class Launches:
     def _record(
         self, compiled: Any, kernel: Kernel | str, values: list[Any], cost: Cost | None, key: _Key
     ) -> None:
+        if self.core.races.full:
+            read, written = _touched(kernel, values)
+            index = max(map(self.core.device_of, (*read, *written)), default=0)
+            self.core.races.launched(f"triton::{compiled.name}", read, written, max(index, 0))
         programme = self.core.recorder.programme
         if programme is None or local.quiet or not self.core.enabled:
             return

@@ -1,0 +1,103 @@
+"""Copies between pinned memory and the device that nothing has waited for yet."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from gapless.emulate.races import ranges
+from gapless.emulate.races.clocks import Clocks
+from gapless.emulate.races.ranges import Range
+
+_MOST = 64
+"""Copies of one storage that are followed."""
+_SAMPLES = 4096
+"""Bytes of a source that are compared before and after its copy."""
+
+
+class Flight:
+    """A copy that is under way: to the host where it `arrives`, from it else."""
+
+    __slots__ = ("arrives", "bytes", "digest", "landed", "mark", "stack", "storage", "track")
+
+    def __init__(self, storage: Any, where: Range, arrives: bool, track: int, mark: int, stack: Any) -> None:
+        self.storage = weakref.ref(storage)
+        self.bytes = where
+        self.arrives = arrives
+        self.track = track
+        self.mark = mark
+        self.stack = stack
+        self.digest: int | None = None
+        self.landed: np.ndarray | None = None
+
+
+class Flights:
+    """Copies under way, by the key of the pinned storage."""
+
+    def __init__(self, clocks: Clocks, changed: Callable[[Flight], None], digests: bool) -> None:
+        self.busy: dict[int, list[Flight]] = {}
+        self._clocks = clocks
+        self._changed = changed
+        self._digests = digests
+
+    def began(self, host: torch.Tensor, arrives: bool, track: int, mark: int, stack: Any) -> Flight:
+        """A copy of all of `host`, a pinned tensor, has been launched."""
+        storage = host.untyped_storage()
+        where = ranges.of(host)
+        flight = Flight(storage, where, arrives, track, mark, stack)
+        key = storage._cdata
+        if key in self.busy:
+            del self.busy[key][: 1 - _MOST]
+        elif not arrives and self._digests:
+            flight.digest = digest(storage, where)
+        self.busy.setdefault(key, []).append(flight)
+        return flight
+
+    def over(self, flight: Flight) -> bool:
+        """Whether the host knows that the copy is done."""
+        return self._clocks.host[flight.track] >= flight.mark
+
+    def under_way(self, key: int, where: Range) -> Iterator[Flight]:
+        """Copies of these bytes of the storage with that key that may not be done, the last first."""
+        for flight in reversed(self.busy.get(key, ())):
+            if not self.over(flight) and flight.bytes.meets(where):
+                yield flight
+
+    def ended(self, key: int) -> None:
+        """The storage is no more: torch's allocator of pinned memory keeps it until its copies are done."""
+        self.busy.pop(key, None)
+
+    def settle(self) -> None:
+        """The host has waited: forget what is done, and look whether its source is what it was."""
+        for key, flights in list(self.busy.items()):
+            left = []
+            for flight in flights:
+                storage = flight.storage()
+                if storage is None:
+                    continue
+                if not self.over(flight):
+                    left.append(flight)
+                elif flight.digest is not None and digest(storage, flight.bytes) != flight.digest:
+                    self._changed(flight)
+            if left:
+                self.busy[key] = left
+            else:
+                del self.busy[key]
+
+
+def digest(storage: Any, where: Range) -> int:
+    """A number that another content most likely does not have."""
+    raw = content(storage, where)
+    return hash(raw[:: max(len(raw) // _SAMPLES, 1)].tobytes())
+
+
+def content(storage: Any, where: Range) -> np.ndarray:
+    """The bytes of a host storage, as they are: what is written to the array is written there."""
+    from ctypes import c_uint8
+
+    buffer = (c_uint8 * (where.end - where.begin)).from_address(storage.data_ptr() + where.begin)
+    return np.frombuffer(buffer, dtype=np.uint8)
