@@ -21,7 +21,7 @@ _LAST = 4
 def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """`findings`, the worst first.
 
-    Training steps come before evaluation and other phases, and those before what happens once. Within each,
+    What may make numbers wrong comes first. Training steps come before evaluation and other phases, and those before what happens once. Within each,
     time that the step loses decides, whatever it is lost to; then the number of waits and the time the CPU
     spends in them.
     """
@@ -33,6 +33,7 @@ def _weight(one: Finding) -> tuple[object, ...]:
     price = one.price.last if one.price is not None and one.price.estimated else 0
     idle, blocked = (one.loss.idle, one.loss.blocked) if one.loss is not None else (0, 0)
     return (
+        not one.is_race,
         _PHASES.get(often.when, _LAST),
         -(idle or price),
         -often.per_step if one.loss is None else 0.0,

@@ -20,6 +20,7 @@ from gapless.analyze.merge import callers, merged, spots
 from gapless.analyze.offers import offers, with_epochs
 from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
+from gapless.analyze.races import findings as of_races
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
 from gapless.analyze.traffic import traffic
@@ -60,7 +61,7 @@ def report(
         ending=session.ending,
         steps=summarize(groups, steps),
         phases=summed(session.phases, waits),
-        findings=(*waits, *(one for made in memory for one in made.findings)),
+        findings=(*of_races(session.races), *waits, *(one for made in memory for one in made.findings)),
         notes=(
             *session.notes,
             *_remarks(steps, session.cut),

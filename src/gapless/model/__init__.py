@@ -3,6 +3,7 @@
 from gapless.model.event import Event, Mark, Mechanism, Phase, Site
 from gapless.model.finding import Finding, Frequency, Loss, When
 from gapless.model.profile import Cause, Cost, Profile
+from gapless.model.race import Race
 from gapless.model.ranks import Ranks, Reason, Straggler
 from gapless.model.report import RankSummary, Report, StepSummary
 from gapless.model.rule import (
@@ -13,6 +14,7 @@ from gapless.model.rule import (
     LoaderRule,
     MemoryRule,
     ProfileRule,
+    RaceRule,
     RanksRule,
     Rule,
     WaitRule,
@@ -43,6 +45,8 @@ __all__ = [
     "Phase",
     "Profile",
     "ProfileRule",
+    "Race",
+    "RaceRule",
     "RankSummary",
     "Ranks",
     "RanksRule",

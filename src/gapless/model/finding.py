@@ -21,6 +21,9 @@ part of the loop that recurs between steps, which `Frequency.phase` names; ``aft
 """
 
 
+RACES = "GAP8"
+"""How the codes of races begin."""
+
 RARE = 10
 """A value that is read every so many steps is read as it should be."""
 
@@ -124,6 +127,11 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     change: str = ""
     spots: tuple[Spot, ...] = ()
     callers: tuple[Caller, ...] = ()
+
+    @property
+    def is_race(self) -> bool:
+        """Whether numbers may be wrong for it: it comes before whatever costs time."""
+        return self.code.startswith(RACES)
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:

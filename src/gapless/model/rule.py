@@ -12,6 +12,7 @@ from gapless.model.event import Site
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Profile
+from gapless.model.race import Race
 from gapless.model.ranks import Ranks
 
 LIBRARIES = 90
@@ -58,8 +59,8 @@ class Rule:
 
     A subclass sets `code` (``GAP110``), `name` (the forbidden pattern, in kebab case), `advice` and `change`,
     and writes a docstring of one summary line and the five `SECTIONS` as headings followed by text. What it
-    looks at is its kind: `WaitRule`, `ProfileRule`, `RanksRule`, `MemoryRule` or `LoaderRule`, or several of
-    them for a pattern that shows in several ways.
+    looks at is its kind: `WaitRule`, `ProfileRule`, `RanksRule`, `MemoryRule`, `LoaderRule` or `RaceRule`, or
+    several of them for a pattern that shows in several ways.
     """
 
     code: ClassVar[str] = ""
@@ -170,6 +171,14 @@ class LoaderRule(Rule):
 
     def of_loader(self, use: LoaderUse) -> Iterable[Hit]:
         """Where the pattern is in how a loader fed a run."""
+        raise NotImplementedError
+
+
+class RaceRule(Rule):
+    """A race: two accesses to the same memory that nothing orders."""
+
+    def of_race(self, race: Race) -> Hit | None:
+        """What is to be said of `race`; None where it is not this pattern."""
         raise NotImplementedError
 
 

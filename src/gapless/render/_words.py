@@ -43,12 +43,16 @@ def often(frequency: Frequency, steady: int) -> str:
 
 def matters(one: Finding) -> bool:
     """Whether it stands out: it recurs, or the GPU idles for it."""
+    if one.is_race:
+        return True
     return one.loss.share >= 10 * _MATTERS if one.loss is not None else one.frequency.per_step > 0
 
 
 def weight(one: Finding, report: Report) -> str:
     """What a finding costs, beside its name: the GPU's idleness, or how often it happens."""
     loss = one.loss
+    if one.is_race:
+        return "wrong numbers possible"
     if loss is None:
         return often(one.frequency, report.steps.steady)
     if not (loss.idle or loss.blocked):

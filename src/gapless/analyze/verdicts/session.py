@@ -13,6 +13,7 @@ from gapless.analyze.verdicts.memory import fits as memory_why
 from gapless.analyze.verdicts.memory import verdict as of_memory
 from gapless.analyze.verdicts.offers import of_offers
 from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
+from gapless.analyze.verdicts.races import with_races
 from gapless.analyze.verdicts.remedies import with_remedies
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
@@ -31,6 +32,10 @@ _IN_STEPS = ("every-step", "some-steps")
 
 def verdict(found: Report) -> Verdict:
     """The first lines of a session's report, from everything else in it."""
+    return with_races(_verdict(found), found)
+
+
+def _verdict(found: Report) -> Verdict:
     early = _nothing_to_tell(found)
     if early is not None:
         return early

@@ -1,0 +1,71 @@
+"""What the rules of races have in common: both places, and what is between them, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from gapless.model import Hit, RaceRule, Site, SourceLine
+from gapless.model.race import Access, Race, RaceKind
+
+_CAUSES = {
+    "early-event": "the event that was waited for was recorded too early, at {place}: before the work it "
+    "should stand for",
+    "unrecorded-event": "the event that was waited for at {place} had not been recorded: such a wait returns at "
+    "once",
+    "other-event": "the event that was waited for was recorded in another stream, at {place}",
+}
+
+
+class KindRule(RaceRule):
+    """Each race of one kind."""
+
+    kind: ClassVar[RaceKind] = "unordered"
+
+    def of_race(self, race: Race) -> Hit | None:
+        if race.kind != self.kind:
+            return None
+        line = race.later.line or race.earlier.line
+        stack = race.later.stack if race.later.line is not None else race.earlier.stack
+        evidence = (*self.told(race), *cause(race), f"on a GPU {self.wrong(race)}")
+        site = Site(operator=race.later.what, mechanism="none", stack=stack) if line is not None else None
+        return Hit(evidence=evidence, remedy=self.remedy(race), site=site, calls=race.times)
+
+    def told(self, race: Race) -> Iterator[str]:
+        """Both places."""
+        raise NotImplementedError
+
+    def wrong(self, race: Race) -> str:
+        """What happens on a real GPU, and how often."""
+        raise NotImplementedError
+
+    def remedy(self, race: Race) -> str:
+        """What to write instead."""
+        return self.advice
+
+
+def at(line: SourceLine | None, code: bool = True) -> str:
+    """``train.py:10 `h = x.cpu()` ``; what is not known is said to be."""
+    if line is None:
+        return "a line that is not known"
+    text = line.code.strip()
+    return f"{line.short} `{text}`" if code and text and "`" not in text and len(text) <= 80 else line.short
+
+
+def side(access: Access, did: str) -> str:
+    """``train.py:10 `y = x * 2` writes it on stream 1``."""
+    what = f" ({access.what})" if access.what and "copy" not in access.what else ""
+    return f"{at(access.line)} {did} on {access.where}{what}"
+
+
+def does(access: Access) -> str:
+    """``writes it``."""
+    return "writes it" if access.writes else "reads it"
+
+
+def cause(race: Race) -> Iterator[str]:
+    """Why the wait that there is does not help."""
+    text = _CAUSES.get(race.cause)
+    if text is not None and race.cause_stack:
+        line = Access(stack=race.cause_stack).line
+        yield text.format(place=at(line))

@@ -1,0 +1,73 @@
+"""GAP804."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model.race import Access, Race
+from gapless.rules._races import KindRule, at, does, side
+
+
+class FreedWhileInUse(KindRule):
+    """A tensor is let go of while another stream still uses it, and its memory goes to a new tensor.
+
+    ## What waits
+    Nothing, and that is the mistake. PyTorch's allocator gives freed memory to the next request of the stream
+    that it was taken in. That another stream still uses it the allocator knows only where
+    `tensor.record_stream(stream)` said so.
+
+    ## Why it costs
+    The new tensor is written while the old one is still read: wrong numbers or NaN, without an error, now and
+    then, far from the line that is to blame.
+
+    ## Example
+    ```python
+    side = torch.cuda.Stream()
+    x = torch.randn(1000, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x * 2
+    del x
+    z = torch.zeros(1000, device="cuda")
+    ```
+
+    ## Use instead
+    ```python
+    side = torch.cuda.Stream()
+    x = torch.randn(1000, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x * 2
+    x.record_stream(side)
+    del x
+    z = torch.zeros(1000, device="cuda")
+    ```
+    Without `record_stream`: keep the tensor until its own stream has waited for the other one. A prefetcher
+    calls `batch.record_stream(torch.cuda.current_stream())` when it hands a batch over;
+    `gapless.loading.DevicePrefetcher` does.
+
+    ## When it is fine
+    Never. Whether the allocator takes just that block depends on what else is free: here every request of its
+    stream and pool that fits is taken to get it.
+    """
+
+    code = "GAP804"
+    name = "freed-while-in-use"
+    kind = "freed"
+    advice = (
+        "call `tensor.record_stream(stream)` with the stream that uses it, before the last reference goes; or "
+        "keep the tensor until its own stream has waited for that stream"
+    )
+    change = "call `record_stream` before the tensor is freed"
+
+    def told(self, race: Race) -> Iterator[str]:
+        yield side(race.earlier, does(race.earlier))
+        freed = Access(stack=race.freed).line
+        if freed is not None and freed.short != (race.later.line.short if race.later.line else ""):
+            yield f"{at(freed)} lets go of it; that stream may not be done, and no `record_stream` says so"
+        else:
+            yield "it is let go of while that stream may not be done, and no `record_stream` says so"
+        yield f"{at(race.later.line)} may get the same memory ({race.later.where}, {race.later.what})"
+
+    def wrong(self, race: Race) -> str:
+        return "the new values may overwrite the old ones while they are in use, now and then"
