@@ -311,7 +311,9 @@ class OperatorMode(TorchDispatchMode):
     def _resized(self, args: Any, kwargs: dict[str, Any]) -> None:
         for one in trees.tensors((args, kwargs)):
             with contextlib.suppress(NotImplementedError, RuntimeError):  # it has no storage
-                self.core.placement.resized(one.untyped_storage())
+                storage = one.untyped_storage()
+                if self.core.placement.resized(storage):
+                    self.races.resized(storage)
 
     def count(self, plan: Plan, args: Any, kwargs: Any) -> int:
         """Record the waits the table has for this call.

@@ -137,13 +137,15 @@ class Placement:
             del self.where[key], self._bytes[key]
             free_weak_ref(self._weak.pop(key))
 
-    def resized(self, storage: Any) -> None:
-        """`storage` may have another size than before."""
+    def resized(self, storage: Any) -> bool:
+        """`storage` may have another size than before; whether it has."""
         state = self.where.get(storage._cdata)
         if state is not None and self._bytes[storage._cdata] != storage.nbytes():
             if self.memory is not None:
                 self.memory.ended(storage._cdata)
             self.put_storage(storage, state)
+            return True
+        return False
 
     def _put_without_storage(self, tensor: torch.Tensor, state: int) -> None:
         inner = unwrapped(tensor)

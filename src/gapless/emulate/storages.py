@@ -12,6 +12,7 @@ from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.transfers import count_copy
+from gapless.torch_internals import FileWriter
 
 Storage: Any = torch.UntypedStorage
 
@@ -62,6 +63,7 @@ def _install_moves(core: Core, patches: Patches) -> None:
         return out
 
     def copied(storage: Any) -> Any:
+        core.races.storage_read(storage, "UntypedStorage.clone")
         local.quiet += 1  # its caller has counted it, or nothing crosses to the host
         try:
             return Storage(storage.nbytes()).copy_(storage, False)
@@ -98,9 +100,25 @@ def _install_moves(core: Core, patches: Patches) -> None:
 
     def resize(storage: Any, nbytes: int) -> Any:
         out = real_resize(storage, nbytes)
-        placement.resized(storage)
+        if placement.resized(storage):
+            core.races.resized(storage)
         return out
 
+    real_write = Storage._write_file
+
+    def write(storage: Any, *args: Any) -> Any:
+        core.races.storage_read(storage, "pickle")
+        return real_write(storage, *args)
+
+    real_record = FileWriter.write_record
+
+    def write_record(writer: Any, name: str, data: Any, *size: Any) -> Any:
+        if isinstance(data, Storage):
+            core.races.storage_read(data, "torch.save")
+        return real_record(writer, name, data, *size)
+
+    patches.set(Storage, "_write_file", write)
+    patches.set(FileWriter, "write_record", write_record)
     patches.set(Storage, "__new__", staticmethod(new))
     patches.set(Storage, "resize_", resize)
     for name, method in (("clone", clone), ("cpu", cpu), ("cuda", to_cuda), ("to", to)):

@@ -15,7 +15,7 @@ Told = Callable[[Range, bool, str], None]
 _READS = (
     "all any argmax argmin argsort astype choose clip compress copy cumprod cumsum dot dump dumps flatten item "
     "max mean min nonzero prod repeat round searchsorted std sum take tobytes tofile tolist trace var __bool__ "
-    "__complex__ __contains__ __copy__ __deepcopy__ __float__ __format__ __index__ __int__ __iter__ __reduce__ "
+    "__complex__ __contains__ __copy__ __deepcopy__ __float__ __format__ __index__ __int__ __reduce__ "
     "__reduce_ex__ __repr__ __str__"
 ).split()
 _WRITES = "byteswap fill partition put sort".split()
@@ -46,6 +46,9 @@ class WatchedArray(np.ndarray):
         if not isinstance(found, np.ndarray) or found.base is None:
             self._tell(False, "ndarray.__getitem__")
         return found
+
+    def __iter__(self) -> Any:
+        return (self[at] for at in range(len(self)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, WatchedArray):

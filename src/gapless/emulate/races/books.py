@@ -77,9 +77,13 @@ class Books:
         return record
 
     def _died(self, watch: Any) -> None:
-        record = self.records.pop(watch.key, None)
+        self.ended(watch.key)
+
+    def ended(self, key: int) -> None:
+        """The storage with that key has given its memory back."""
+        record = self.records.pop(key, None)
         if record is not None and (record.home < 0 or not record.alone):
-            self._ended(watch.key, record)
+            self._ended(key, record)
 
     def touched(
         self, record: Record, tensor: torch.Tensor, track: int, mark: int, writes: bool, what: str, stack: Any

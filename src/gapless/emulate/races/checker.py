@@ -142,7 +142,7 @@ class Checker:
             self._made(out, track, 0, "", stack, writes=False)
             return
         mark = self.clocks.launch(track)
-        engine = local.backward != HOST and self._engine.runs(index, track)
+        engine = local.backward != HOST and self._engine.elsewhere(index, track)
         written, what = plan.written, plan.name
         for at, value in enumerate(args):
             if isinstance(value, Tensor):
@@ -191,7 +191,7 @@ class Checker:
                 return
             record = self.books.record(storage, -1)
         if engine and record.home != track:
-            record.kept.add(track)  # the engine keeps what it hands from stream to stream
+            record.kept.add(track)  # on a GPU another stream does this
         self.books.touched(record, tensor, track, mark, writes, what, stack)
 
     def _made(self, out: Any, track: int, mark: int, what: str, stack: Any, *, writes: bool) -> None:
@@ -208,8 +208,7 @@ class Checker:
             if record is None:
                 record = self.books.record(storage, track)
                 if self.reuse.freed.get(track):
-                    use = Use(track, mark, record.whole, what or "aten::empty", stack)
-                    self.reuse.taken(track, record.whole.end, use)
+                    self._taken(record, track, mark, what or "aten::empty", stack)
             if writes:
                 self.books.touched(record, one, track, mark, True, what, stack)
 
@@ -229,6 +228,10 @@ class Checker:
                 self.clocks.awaits(self.track(index), clock)
 
         return awaited
+
+    def _taken(self, record: Record, track: int, mark: int, what: str, stack: Any) -> None:
+        if self.reuse.freed.get(track):
+            self.reuse.taken(track, record.whole.end, Use(track, mark, record.whole, what, stack))
 
     # -- copies ------------------------------------------------------------------------------------------
 
@@ -286,7 +289,7 @@ class Checker:
 
     def on_host(self, plan: Any, args: Any, kwargs: dict[str, Any]) -> None:
         """An operator is about to run on the host, while copies of pinned memory are under way."""
-        if not self.on:
+        if not self.on or local.quiet:
             return
         for at, value in (*enumerate(args), *kwargs.items()):
             for one in trees.tensors(value):
@@ -307,6 +310,11 @@ class Checker:
                 self.found.add(kind, _side(flight), later, flight.bytes.meets(where))
                 return
 
+    def storage_read(self, storage: Any, what: str) -> None:
+        """The host reads all of a storage."""
+        if self.on and storage._cdata in self.busy:
+            self._touched(storage._cdata, Range(0, storage.nbytes()), False, what)
+
     def viewed(self, tensor: Tensor, array: Any) -> Any:
         """`array`, a NumPy view of the pinned `tensor`, in a form that tells when it is read or written."""
         from gapless.emulate.races.arrays import watched
@@ -324,6 +332,16 @@ class Checker:
         """The source of a copy has another content when the copy is known to be done."""
         later = Side(CPU, self.clocks.mark, "", True, None)
         self.found.add("in-flight-write", _side(flight), later, flight.bytes.end - flight.bytes.begin)
+
+    def resized(self, storage: Any) -> None:
+        """`storage` has another size: its memory is given back, and other memory is taken."""
+        if not (self.on and self.full):
+            return
+        self.books.ended(storage._cdata)
+        index = self._where.get(storage._cdata, HOST)
+        if index >= 0 and storage.nbytes():
+            track = self.track(index)
+            self._taken(self.books.record(storage, track), track, 0, "resize_", here())
 
     # -- autograd --------------------------------------------------------------------------------------------
 

@@ -54,19 +54,20 @@ class Engine:
     def ends(self, before: Any) -> None:
         self._called.streams = before
 
-    def runs(self, index: int, track: int) -> bool:
-        """Whether what runs on `track` is the engine's doing, and not that of a stream a hook has chosen."""
+    def elsewhere(self, index: int, track: int) -> bool:
+        """Whether what runs on `track` now is a node's doing that on a GPU runs on another stream.
+
+        Where a hook has chosen a stream, that is where it runs.
+        """
         called = self._called.streams
-        if called is None:
+        default = self._clocks.track(index, 0)
+        if called is None or called.get(index, track) != track or not (self._spans or track != default):
             return False
-        if called.get(index, track) != track:
+        node = current_node()
+        if node is None:
             return False
-        node = current_node() if self._spans else None
-        if node is not None:
-            number = node._sequence_nr()
-            for begin, end, beside in reversed(self._spans):
-                if begin <= number < end:
-                    for own in beside:
-                        self._clocks.awaits(track, self._clocks.known[own])
-                    break
-        return True
+        number = node._sequence_nr()
+        beside = next((own for begin, end, own in reversed(self._spans) if begin <= number < end), (default,))
+        for own in beside:
+            self._clocks.awaits(track, self._clocks.known[own])
+        return track not in beside
