@@ -19,6 +19,7 @@ GROUPS = {
     "GAP5": "Launch-bound, or the GPU is under-used",
     "GAP6": "Communication and ranks",
     "GAP7": "The measurement itself",
+    "GAP8": "Races",
 }
 
 

@@ -40,6 +40,7 @@ SECTIONS = {
     "Find": (
         "journeys/segmentation.md",
         "dry.md",
+        "races.md",
         "trace.md",
         "profile.md",
         "ranks.md",

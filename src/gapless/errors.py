@@ -35,6 +35,12 @@ class EmulationDefect(NotEmulated):
     """Gapless itself failed while it emulated the device: its own mistake, and not the script's."""
 
 
+class RaceError(GaplessError, RuntimeError):
+    """Two accesses to the same memory, inside :func:`gapless.no_waits`, that nothing orders."""
+
+    exit_code = EXIT_FINDINGS
+
+
 class WaitError(GaplessError, RuntimeError):
     """The host waited for the device inside :func:`gapless.no_waits`."""
 

@@ -10,6 +10,7 @@ import torch
 
 from gapless.emulate import cuda_api
 from gapless.emulate.patches import Patches
+from gapless.emulate.races.checker import Checker
 from gapless.model import gpus
 
 MIB = 1024 * 1024
@@ -26,6 +27,7 @@ class FakeDevice:
         self.waits: list[tuple[str, str, str]] = []
         self.notes: list[str] = []
         self.now = 0.0
+        self.races = Checker({})
         self._placed: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._current = threading.local()
 
@@ -67,7 +69,7 @@ class FakeDevice:
     ) -> None:
         self.waits.append((operator, mechanism, call))
 
-    def queued(self, kind: str, stream: int, event: int = 0) -> None:
+    def queued(self, kind: str, stream: int, event: int = 0, index: int = 0) -> None:
         pass
 
     def note(self, text: str) -> None:

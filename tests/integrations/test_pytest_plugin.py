@@ -387,3 +387,39 @@ def test_the_mark_and_the_options_are_documented(pytester):
     result.stdout.fnmatch_lines(["@pytest.mark.max_waits(limit, [*], per_step):*"])
     result = pytester.runpytest_inprocess("--help")
     result.stdout.fnmatch_lines(["*--gapless-gpu=NAME*"])
+
+
+def test_a_test_that_must_have_no_race_fails_with_both_lines(suite):
+    result = suite(
+        """
+def read(waits):
+    host = torch.ones(3, device="cuda").to("cpu", non_blocking=True)
+    if waits:
+        torch.cuda.synchronize()
+    return host.sum()
+
+@pytest.mark.no_races
+@pytest.mark.parametrize("waits", [False, True])
+def test_read(waits):
+    read(waits)
+
+@pytest.mark.no_races
+def test_nothing_on_the_gpu():
+    pass
+
+def test_in_a_block(no_waits):
+    with no_waits():
+        read(False)
+"""
+    )
+    result.assert_outcomes(failed=3, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "1 race in this test",
+            "GAP801 copy-read-too-early *wrong numbers possible",
+            "*put nothing on the GPU*",
+            "*nothing orders two uses of the same memory*",
+            "race in *test* GAP801 *",
+        ]
+    )
+    result.stdout.fnmatch_lines(["4 tests watched, * without a sync"])

@@ -16,6 +16,7 @@ from gapless.model import (
     LoaderRule,
     MemoryRule,
     ProfileRule,
+    RaceRule,
     RanksRule,
     Rule,
     Site,
@@ -30,6 +31,7 @@ KINDS = {
     RanksRule: "of_ranks",
     MemoryRule: "of_memory",
     LoaderRule: "of_loader",
+    RaceRule: "of_race",
 }
 FOLDER = Path(gapless.rules.__file__).parent
 

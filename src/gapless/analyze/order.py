@@ -21,9 +21,9 @@ _LAST = 4
 def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """`findings`, the worst first.
 
-    What may make numbers wrong comes first. Training steps come before evaluation and other phases, and those before what happens once. Within each,
-    time that the step loses decides, whatever it is lost to; then the number of waits and the time the CPU
-    spends in them.
+    What may make numbers wrong comes first. Training steps come before evaluation and other phases, and those
+    before what happens once. Within each, time that the step loses decides, whatever it is lost to; then the
+    number of waits and the time the CPU spends in them.
     """
     return tuple(sorted(findings, key=_weight))
 

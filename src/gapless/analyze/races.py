@@ -19,9 +19,7 @@ def findings(races: Sequence[Race]) -> list[Finding]:
         key = (race.kind, _place(race.earlier.line), _place(race.later.line))
         known = pairs.get(key)
         pairs[key] = race if known is None else _both(known, race)
-    return [
-        found for race in sorted(pairs.values(), key=lambda one: -one.times) for found in _of_race(race)
-    ]
+    return [found for race in sorted(pairs.values(), key=lambda one: -one.times) for found in _of_race(race)]
 
 
 def _place(line: object) -> tuple[object, object]:

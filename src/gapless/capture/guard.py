@@ -13,8 +13,8 @@ import torch
 from gapless.emulate import stacks
 from gapless.emulate.emulator import Emulator, current
 from gapless.emulate.patches import Patches
-from gapless.errors import UsageError, WaitError
-from gapless.model import Site
+from gapless.errors import RaceError, UsageError, WaitError
+from gapless.model import Race, Site
 
 _DEBUG_WORDS = "synchronizing CUDA operation"
 
@@ -22,13 +22,15 @@ _DEBUG_WORDS = "synchronizing CUDA operation"
 class no_waits(ContextDecorator):  # noqa: N801 - used like a function
     """Raise `WaitError`, naming the line, as soon as the host waits for the device in this thread.
 
-    As a context manager or as a decorator. On the emulated device every wait Gapless knows raises; on a real
-    one torch's own synchronization debug mode is switched to errors for the whole process, and explicit
-    waits, which it does not see, are refused as well.
+    As a context manager or as a decorator. On the emulated device every wait Gapless knows raises, and so
+    does a race (`RaceError`): what does not wait must not read too early either. On a real one torch's own
+    synchronization debug mode is switched to errors for the whole process, and explicit waits, which it does
+    not see, are refused as well.
 
     Raises:
         UsageError: there is neither a GPU nor an emulation (``with gapless.emulate():``).
         WaitError: the host waited.
+        RaceError: nothing orders two accesses to the same memory (on the emulated device).
     """
 
     def __init__(self) -> None:
@@ -70,9 +72,30 @@ def _on_emulated(emulator: Emulator) -> Any:
             place = f"{line.where}: {line.code}" if line is not None else ""
             raise WaitError(_words(place, site.call or site.operator))
 
-    listeners = emulator.recorder.on_wait
+    def raced(race: Race) -> None:
+        if threading.get_ident() == thread:
+            raise RaceError(_of_race(race))
+
+    listeners, races = emulator.recorder.on_wait, emulator.core.races.found.listeners
     listeners.append(listener)
-    return lambda: listeners.remove(listener)
+    races.append(raced)
+
+    def leave() -> None:
+        listeners.remove(listener)
+        races.remove(raced)
+
+    return leave
+
+
+def _of_race(race: Race) -> str:
+    first, second = (
+        f"{side.line.where}: {side.line.code}" if side.line is not None else "a line that is not known"
+        for side in (race.earlier, race.later)
+    )
+    return (
+        f"nothing orders two uses of the same memory, inside no_waits(): on {race.earlier.where} at {first}; "
+        f"on {race.later.where} at {second}"
+    )
 
 
 def _on_real() -> Any:

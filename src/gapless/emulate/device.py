@@ -52,8 +52,9 @@ class Device(Protocol):
         """Record that the host waits here, at the caller's line."""
 
     def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
-        """Note what is asked of streams of device `index`: `stream` becomes current (``stream``), the event with that handle is
-        recorded in it (``record``), or what it gets from now on waits for that event (``await``)."""
+        """Note what is asked of streams of device `index`: `stream` becomes current (``stream``), the event
+        with that handle is recorded in it (``record``), or what it gets from now on waits for that event
+        (``await``)."""
 
     def note(self, text: str) -> None:
         """Put a remark into the report, once."""

@@ -151,7 +151,8 @@ class Emulator:
         if untried := torch_internals.untried():
             self.core.note(untried)
         _current = self
-        self.core.enabled = self.core.races.on = True
+        self.core.enabled = True
+        self.core.races.on = memory_supported()
         self._environment = enter(self.world)
         patches = self._patches
         try:

@@ -68,11 +68,11 @@ def _call(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
         out = given.function(*args, **kwargs)
     finally:
         local.quiet -= 1
-    programme, given, made = core.recorder.programme, list(trees.tensors((args, kwargs))), list(trees.tensors(out))
+    programme, reads, made = core.recorder.programme, [*trees.tensors((args, kwargs))], [*trees.tensors(out)]
     if programme is not None and core.enabled:
-        programme.launched(name.replace(".", "::"), given, made)
+        programme.launched(name.replace(".", "::"), reads, made)
     if core.races.full:
-        core.races.launched(name, given, made, max(map(core.device_of, given), default=0))
+        core.races.launched(name, reads, made, max(map(core.device_of, reads), default=0))
     return out
 
 

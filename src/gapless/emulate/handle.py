@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.world.world import World
-from gapless.model import Session
+from gapless.model import Race, Session
 from gapless.model.session import save
 
 
@@ -28,6 +28,11 @@ class Seen:
     def waits(self) -> int:
         """How many times the host has waited."""
         return self._emulator.recorder.total
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """Accesses to the same memory that nothing orders: on a GPU numbers may be wrong for them."""
+        return self.session.races
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the session to `path` for ``gapless show``."""
@@ -57,8 +62,8 @@ def emulate(
     collectives move nothing, and the session says what this rank would send.
     Packages such as flash-attention have stand-ins where they are not installed, unless `standins` is false.
 
-    Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.save(path)``. Tensors placed on the device
-    inside the block must not be used after it.
+    Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.races``, ``seen.save(path)``. Tensors placed
+    on the device inside the block must not be used after it.
 
     Raises:
         UsageError: no GPU of that name, no such rank, or an emulation is on already.

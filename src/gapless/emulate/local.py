@@ -19,8 +19,8 @@ class Local(threading.local):
     `orphaned`: some C++ code has made a tensor without saying where. `above`: the stack that started this
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
     `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
-    GradScaler decides upon. `target`: the device that a copy under way goes to. `coalescing`: collectives that
-    are gathered are one.
+    GradScaler decides upon. `target`: the device that a copy under way goes to. `coalescing`: collectives
+    are being gathered, and are one.
     """
 
     def __init__(self) -> None:

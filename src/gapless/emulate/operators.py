@@ -293,20 +293,24 @@ class OperatorMode(TorchDispatchMode):
             else:
                 self.put(out, index, args)
             if index >= 0:
-                if plan.resizes:
-                    self._resized(args, kwargs)
-                memory, programme = self.placement.memory, self.core.recorder.programme
-                if memory is not None:
-                    if plan.workspace is not None:
-                        self.put([torch.empty(shape) for shape in plan.workspace(*args, **kwargs)], index)
-                    memory.ran(plan.name, index, args)
-                if programme is not None and plan.launches:
-                    programme.operator(plan.func, args, kwargs, out, at)
+                self._ran(plan, args, kwargs, out, index, at)
                 if races.full:
                     races.operator(plan, args, kwargs, out, index)
                     if races.waits != waits:  # what was launched for it is done
                         races.done()
         return out
+
+    def _ran(self, plan: Plan, args: Any, kwargs: dict[str, Any], out: Any, index: int, at: int) -> None:
+        """Tell the records of an operator that has run on device `index`."""
+        if plan.resizes:
+            self._resized(args, kwargs)
+        memory, programme = self.placement.memory, self.core.recorder.programme
+        if memory is not None:
+            if plan.workspace is not None:
+                self.put([torch.empty(shape) for shape in plan.workspace(*args, **kwargs)], index)
+            memory.ran(plan.name, index, args)
+        if programme is not None and plan.launches:
+            programme.operator(plan.func, args, kwargs, out, at)
 
     def _resized(self, args: Any, kwargs: dict[str, Any]) -> None:
         for one in trees.tensors((args, kwargs)):
@@ -403,7 +407,9 @@ def _may_hold_tensors(kind: Any) -> bool:
 
 def _written(schema: Any) -> frozenset[int | str]:
     """Positions and names of the arguments that an operator writes into."""
-    own = [n for n, one in enumerate(schema.arguments) if one.alias_info is not None and one.alias_info.is_write]
+    own = [
+        n for n, one in enumerate(schema.arguments) if one.alias_info is not None and one.alias_info.is_write
+    ]
     return frozenset((*own, *(schema.arguments[n].name for n in own)))
 
 

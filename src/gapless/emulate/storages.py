@@ -21,6 +21,7 @@ def install(core: Core, patches: Patches) -> None:
     """Storages answer from `core`'s placement, and can be made on the device, until `patches` are undone."""
     _install_answers(core, patches)
     _install_moves(core, patches)
+    _install_saving(core, patches)
 
 
 def _install_answers(core: Core, patches: Patches) -> None:
@@ -104,22 +105,24 @@ def _install_moves(core: Core, patches: Patches) -> None:
             core.races.resized(storage)
         return out
 
-    real_write = Storage._write_file
-
-    def write(storage: Any, *args: Any) -> Any:
-        core.races.storage_read(storage, "pickle")
-        return real_write(storage, *args)
-
-    real_record = FileWriter.write_record
-
-    def write_record(writer: Any, name: str, data: Any, *size: Any) -> Any:
-        if isinstance(data, Storage):
-            core.races.storage_read(data, "torch.save")
-        return real_record(writer, name, data, *size)
-
-    patches.set(Storage, "_write_file", write)
-    patches.set(FileWriter, "write_record", write_record)
     patches.set(Storage, "__new__", staticmethod(new))
     patches.set(Storage, "resize_", resize)
     for name, method in (("clone", clone), ("cpu", cpu), ("cuda", to_cuda), ("to", to)):
         patches.set(Storage, name, method)
+
+
+def _install_saving(core: Core, patches: Patches) -> None:
+    """Files are written in C++: what they read may still be on its way to the host."""
+    write_file, write_record = Storage._write_file, FileWriter.write_record
+
+    def written(storage: Any, *args: Any) -> Any:
+        core.races.storage_read(storage, "pickle")
+        return write_file(storage, *args)
+
+    def recorded(writer: Any, name: str, data: Any, *size: Any) -> Any:
+        if isinstance(data, Storage):
+            core.races.storage_read(data, "torch.save")
+        return write_record(writer, name, data, *size)
+
+    patches.set(Storage, "_write_file", written)
+    patches.set(FileWriter, "write_record", recorded)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gapless.analyze import WARM_UP, report
-from gapless.errors import GaplessError, WaitError
+from gapless.errors import GaplessError, RaceError, WaitError
 from gapless.integrations import _pytest_summary
 from gapless.model import Session
 from gapless.model.wording import count, number, rate
@@ -39,8 +39,8 @@ class Refused(Exception):
     """Why a test cannot be watched."""
 
 
-def begin(config: pytest.Config) -> Watch:
-    """Put the device in place that the options ask for.
+def begin(config: pytest.Config, races: bool = False) -> Watch:
+    """Put the device in place that the options ask for; `races` are seen on the emulated one alone.
 
     Raises:
         Refused: it cannot be had.
@@ -55,8 +55,12 @@ def begin(config: pytest.Config) -> Watch:
     real = torch.cuda.is_available()
     if kind == "real" and not real:
         raise Refused("gapless_device is 'real', but there is no GPU that torch could use")
+    if kind == "real" and races:
+        raise Refused(
+            "gapless_device is 'real', where no races are seen: a GPU gives wrong numbers, and no error"
+        )
     try:
-        if real and kind != "emulated":
+        if real and kind != "emulated" and not races:
             from gapless.integrations._real_gpu import RealWatch
 
             return _Reported(RealWatch())
@@ -124,10 +128,16 @@ class _Reported:
 
 
 class Bound:
-    """How often the host may wait: in all (`limit`), in each steady step (`per_step`), or in blocks only."""
+    """How often the host may wait: in all (`limit`), in each steady step (`per_step`), or in blocks only.
 
-    def __init__(self, limit: float | None, per_step: float | None, default: float | None) -> None:
+    With `races` no two accesses to the same memory may go unordered.
+    """
+
+    def __init__(
+        self, limit: float | None, per_step: float | None, default: float | None, races: bool = False
+    ) -> None:
         self.limit = limit
+        self.races = races
         self.per_step = per_step
         self.default = default
         self._fixture = self._block = False
@@ -144,7 +154,7 @@ class Bound:
             try:
                 with guard():
                     yield
-            except WaitError as error:  # without the frames of the emulated device
+            except (RaceError, WaitError) as error:  # without the frames of the emulated device
                 pytest.fail(str(error), pytrace=False)
 
         return no_waits
@@ -153,13 +163,16 @@ class Bound:
         """Why the test fails; empty where it does not."""
         session = watch.session()
         limit = 0 if self._fixture and not self._block else self.limit
-        asked = limit is not None or self.per_step is not None
+        asked = limit is not None or self.per_step is not None or self.races
         if session.environment.unused:
             if asked:
                 return (
                     'the test put nothing on the GPU, so that there is nothing to bound: is `device` "cuda"?'
                 )
             return ""
+        if self.races and session.races:
+            found = [one for one in report(session).findings if one.is_race]
+            return f"{count(len(found), 'race')} in this test\n\n{_pytest_summary.told(session, found)}"
         limit = limit if asked else self.default
         waits = sum(event.waits for event in session.events)
         if limit is not None and waits > limit:
@@ -184,11 +197,11 @@ class Bound:
         return ""
 
 
-def bound(mark: pytest.Mark | None, config: pytest.Config) -> Bound:
+def bound(mark: pytest.Mark | None, config: pytest.Config, races: bool = False) -> Bound:
     """What the mark of a test says, or the ini file for all tests without one."""
     if mark is None:
         text = config.getini("gapless_max_waits")
-        return Bound(None, None, _number(text, "gapless_max_waits") if text else None)
+        return Bound(None, None, _number(text, "gapless_max_waits") if text else None, races)
     if (
         len(mark.args) > 1
         or set(mark.kwargs) - {"limit", "per_step"}
@@ -200,7 +213,7 @@ def bound(mark: pytest.Mark | None, config: pytest.Config) -> Bound:
     if limit is None and per_step is None:
         raise Refused(_USAGE)
     values = [value if value is None else _number(value, "max_waits") for value in (limit, per_step)]
-    return Bound(values[0], values[1], None)
+    return Bound(values[0], values[1], None, races)
 
 
 _USAGE = "max_waits takes a number of waits: @pytest.mark.max_waits(0), or @pytest.mark.max_waits(per_step=1)"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gapless.integrations._pytest_watch import Bound, Waits, Watch
 
 _MARK = "max_waits"
+_RACES = "no_races"
 _FIXTURES = frozenset({"waits", "no_waits"})
 _watch: pytest.StashKey[Watch] = pytest.StashKey()
 _bound: pytest.StashKey[Bound] = pytest.StashKey()
@@ -51,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{_MARK}(limit, *, per_step): the host may wait for the GPU so many times in the test, or in each "
         "steady training step of it (Gapless)",
     )
+    config.addinivalue_line(
+        "markers",
+        f"{_RACES}: no two accesses to the same memory, by streams or by the CPU, may go unordered in the "
+        "test, which runs on the emulated GPU (Gapless)",
+    )
     config.pluginmanager.register(_Summary(), "gapless-summary")
 
 
@@ -69,7 +75,7 @@ def _is_ours(item: pytest.Item, name: str) -> bool:
 
 def _asks(item: pytest.Item) -> bool:
     """Whether anything wants this test watched."""
-    if _mark(item) is not None:
+    if _mark(item) is not None or item.get_closest_marker(_RACES) is not None:
         return True
     if any(_is_ours(item, name) for name in _FIXTURES.intersection(getattr(item, "fixturenames", ()))):
         return True
@@ -84,8 +90,9 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, None]:
         from gapless.integrations import _pytest_watch
 
         try:
-            item.stash[_bound] = _pytest_watch.bound(_mark(item), item.config)
-            item.stash[_watch] = _pytest_watch.begin(item.config)
+            races = item.get_closest_marker(_RACES) is not None
+            item.stash[_bound] = _pytest_watch.bound(_mark(item), item.config, races)
+            item.stash[_watch] = _pytest_watch.begin(item.config, races)
         except _pytest_watch.Refused as refused:
             reason = str(refused)
     outcome = yield

@@ -11,8 +11,8 @@ from gapless.model.race import Access, Race, RaceKind
 _CAUSES = {
     "early-event": "the event that was waited for was recorded too early, at {place}: before the work it "
     "should stand for",
-    "unrecorded-event": "the event that was waited for at {place} had not been recorded: such a wait returns at "
-    "once",
+    "unrecorded-event": "the event that was waited for at {place} had not been recorded: such a wait returns "
+    "at once",
     "other-event": "the event that was waited for was recorded in another stream, at {place}",
 }
 
@@ -21,14 +21,16 @@ class KindRule(RaceRule):
     """Each race of one kind."""
 
     kind: ClassVar[RaceKind] = "unordered"
+    of_the_first: ClassVar[bool] = False
+    """Whether the line to change is that of the earlier access."""
 
     def of_race(self, race: Race) -> Hit | None:
         if race.kind != self.kind:
             return None
-        line = race.later.line or race.earlier.line
-        stack = race.later.stack if race.later.line is not None else race.earlier.stack
+        own, other = (race.earlier, race.later) if self.of_the_first else (race.later, race.earlier)
+        stack = own.stack or other.stack
         evidence = (*self.told(race), *cause(race), f"on a GPU {self.wrong(race)}")
-        site = Site(operator=race.later.what, mechanism="none", stack=stack) if line is not None else None
+        site = Site(operator=own.what, mechanism="none", stack=stack) if stack else None
         return Hit(evidence=evidence, remedy=self.remedy(race), site=site, calls=race.times)
 
     def told(self, race: Race) -> Iterator[str]:

@@ -58,7 +58,7 @@ class BufferRefilledTooEarly(KindRule):
         did = "starts a copy that fills it," if race.earlier.writes else "starts a copy out of it,"
         yield side(race.earlier, did)
         if race.later.line is None:
-            yield "when that copy was waited for, the buffer held other values: something wrote into it meanwhile"
+            yield "when the copy was waited for, the buffer held other values: something had written into it"
             return
         what = f" ({race.later.what})" if race.later.what else ""
         yield f"{at(race.later.line)} writes into it on the CPU{what}; nothing in between makes the CPU wait"

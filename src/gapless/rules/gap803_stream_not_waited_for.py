@@ -38,9 +38,9 @@ class StreamNotWaitedFor(KindRule):
     torch.cuda.current_stream().wait_stream(side)  # y is there
     total = y.sum()
     ```
-    The CPU waits for neither. `event.record(side)` behind the work and `stream.wait_event(event)` are finer:
-    an event stands for what was queued before it was recorded, so that it must be recorded behind the work,
-    and a wait for an event that was never recorded returns at once.
+    The CPU waits for neither. `event.record(side)` behind the work and `stream.wait_event(event)` are finer.
+    An event stands for what was queued before it was recorded: record it behind the work. A wait for an event
+    that was never recorded returns at once.
 
     ## When it is fine
     Never, unless the values do not matter. Both streams reading is no race and is not reported.
@@ -50,8 +50,8 @@ class StreamNotWaitedFor(KindRule):
     name = "stream-not-waited-for"
     kind = "unordered"
     advice = (
-        "make the second stream wait: `stream.wait_stream(other)` behind the other's work and before the use, "
-        "or an event recorded behind that work and `stream.wait_event(event)`"
+        "make the second stream wait: `stream.wait_stream(other)` behind the other's work and before the "
+        "use, or an event recorded behind that work and `stream.wait_event(event)`"
     )
     change = "make the stream wait: `wait_stream` or `wait_event`"
 
@@ -69,7 +69,7 @@ class StreamNotWaitedFor(KindRule):
     def remedy(self, race: Race) -> str:
         if race.backward:
             return (
-                "in the hook, call `side.wait_stream(torch.cuda.current_stream())` before the work on the side "
-                "stream, and `torch.cuda.current_stream().wait_stream(side)` before gradients are used"
+                "call `side.wait_stream(torch.cuda.current_stream())` in the hook before the work on the "
+                "side stream, and `torch.cuda.current_stream().wait_stream(side)` before gradients are used"
             )
         return self.advice

@@ -47,16 +47,17 @@ class FreedWhileInUse(KindRule):
     `gapless.loading.DevicePrefetcher` does.
 
     ## When it is fine
-    Never. Whether the allocator takes just that block depends on what else is free: here every request of its
-    stream and pool that fits is taken to get it.
+    Never. Whether the allocator takes just that block depends on what else is free: here the next request of
+    its stream and pool that fits is taken to get it.
     """
 
     code = "GAP804"
     name = "freed-while-in-use"
     kind = "freed"
+    of_the_first = True
     advice = (
-        "call `tensor.record_stream(stream)` with the stream that uses it, before the last reference goes; or "
-        "keep the tensor until its own stream has waited for that stream"
+        "call `tensor.record_stream(stream)` with the stream that uses it, before the last reference goes; "
+        "or keep the tensor until its own stream has waited for that stream"
     )
     change = "call `record_stream` before the tensor is freed"
 

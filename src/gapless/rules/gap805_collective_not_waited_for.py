@@ -16,8 +16,8 @@ class CollectiveNotWaitedFor(KindRule):
     `work.wait()` makes the stream that is current where it is called wait for it, and not the CPU.
 
     ## Why it costs
-    Numbers are wrong, without an error: sums of some of the ranks, or what was in the tensor before. Ranks may
-    come to differ, which shows much later.
+    Numbers are wrong, without an error: sums of some of the ranks, or what was in the tensor before. Ranks
+    may come to differ, which shows much later.
 
     ## Example
     ```python

@@ -1,6 +1,6 @@
 """Asynchronous code as people write it, wrong and right, in pairs.
 
-A function named ``…_wrong_801`` has a race of that rule (and of no rule that its name does not say); any other
+A function named ``…_wrong_801`` has races of that rule, and of no rule that its name does not say; any other
 has none. They run on one emulated device unless ``RANKS`` names them.
 """
 
@@ -42,7 +42,7 @@ def current() -> Any:
     return torch.cuda.current_stream()
 
 
-# -- a: a copy to the CPU is read before it is there --------------------------------------------------
+# -- a: a copy to the CPU is read before it is there -------------------------------------------------
 
 
 def copy_to_cpu_read_wrong_801() -> None:
@@ -231,7 +231,7 @@ def back_and_forth_on_one_stream() -> None:
     host.to("cuda", non_blocking=True).sum().item()
 
 
-# -- b: a buffer is refilled while it is copied --------------------------------------------------------
+# -- b: a buffer is refilled while it is copied ------------------------------------------------------
 
 
 def staging_refilled_wrong_802() -> None:
@@ -334,7 +334,7 @@ def optimizer_on_the_cpu_synchronized() -> None:
         host.add_(1)
 
 
-# -- c: two streams ---------------------------------------------------------------------------------------
+# -- c: two streams ----------------------------------------------------------------------------------
 
 
 def made_here_used_there_wrong_803() -> None:
@@ -511,7 +511,7 @@ def one_stream_all_along() -> None:
         model.weight.grad.norm().item()
 
 
-# -- d: freed while in use ---------------------------------------------------------------------------------
+# -- d: freed while in use ---------------------------------------------------------------------------
 
 
 def freed_in_use_wrong_804() -> None:
@@ -628,7 +628,7 @@ def prefetcher_without_wait_wrong_803() -> None:
     prefetched(lambda: torch.randn(64, 32), True, False)
 
 
-# -- e: events that do not stand for what they should ---------------------------------------------------------
+# -- e: events that do not stand for what they should ------------------------------------------------
 
 
 def event_too_early_wrong_803() -> None:
@@ -718,7 +718,7 @@ def events_in_a_ring_never_recorded_wrong_803() -> None:
         out[slot].sum()
 
 
-# -- g: collectives -----------------------------------------------------------------------------------------
+# -- g: collectives ----------------------------------------------------------------------------------
 
 
 def group() -> None:
@@ -815,7 +815,7 @@ def buckets_waited_for_at_the_end() -> None:
     torch.cat(grads).norm()
 
 
-# -- k: backward --------------------------------------------------------------------------------------------
+# -- k: backward -------------------------------------------------------------------------------------
 
 
 def hooked(waits: bool, gathers: bool = True) -> None:
@@ -888,7 +888,7 @@ def prefetch_beside_backward_wrong_803() -> None:
         batch = following
 
 
-# -- l: offloading -------------------------------------------------------------------------------------------
+# -- l: offloading -----------------------------------------------------------------------------------
 
 
 class Offloaded(torch.autograd.graph.saved_tensors_hooks):
@@ -949,7 +949,7 @@ def offloaded_by_torch() -> None:
     loss.backward()
 
 
-# -- others ---------------------------------------------------------------------------------------------------
+# -- others ------------------------------------------------------------------------------------------
 
 
 def average(waits: bool, gathers: bool) -> None:

@@ -27,7 +27,7 @@ def with_races(told: Verdict, found: Report) -> Verdict:
         told,
         sentence=sentence,
         level="failed",
-        why=(*why, f"Beside that: {told.sentence}", *told.why),
+        why=(*why, f"Apart from that: {told.sentence[:1].lower()}{told.sentence[1:]}", *told.why),
         do_first=(*_changes(races), *told.do_first)[:MOST],
     )
 

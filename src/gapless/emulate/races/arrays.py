@@ -13,12 +13,13 @@ Told = Callable[[Range, bool, str], None]
 """Told which bytes of the storage are touched, whether they are written, and by what."""
 
 _READS = (
-    "all any argmax argmin argsort astype choose clip compress copy cumprod cumsum dot dump dumps flatten item "
-    "max mean min nonzero prod repeat round searchsorted std sum take tobytes tofile tolist trace var __bool__ "
-    "__complex__ __contains__ __copy__ __deepcopy__ __float__ __format__ __index__ __int__ __reduce__ "
-    "__reduce_ex__ __repr__ __str__"
-).split()
-_WRITES = "byteswap fill partition put sort".split()
+    "all", "any", "argmax", "argmin", "argsort", "astype", "choose", "clip", "compress", "copy", "cumprod",
+    "cumsum", "dot", "dump", "dumps", "flatten", "item", "max", "mean", "min", "nonzero", "prod", "repeat",
+    "round", "searchsorted", "std", "sum", "take", "tobytes", "tofile", "tolist", "trace", "var", "__bool__",
+    "__complex__", "__contains__", "__copy__", "__deepcopy__", "__float__", "__format__", "__index__",
+    "__int__", "__reduce__", "__reduce_ex__", "__repr__", "__str__",
+)  # fmt: skip
+_WRITES = ("byteswap", "fill", "partition", "put", "sort")
 _WRITERS = ("copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal")
 
 

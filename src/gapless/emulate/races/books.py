@@ -36,9 +36,9 @@ class Watch(weakref.ref):  # type: ignore[type-arg]  # of a storage
 class Record:
     """What is known of a storage.
 
-    `home` is the stream that its memory belongs to (-1: not known; -2: pinned memory), `kept` the streams it
-    was given to by ``record_stream``. `alone` says that only `first` has used it so far: `home`, where that is
-    known.
+    `home` is the stream that its memory belongs to (-1: not known; -2: pinned memory), `kept` the streams
+    that it was given to by ``record_stream``. `alone` says that only `first` has used it so far:
+    `home`, where that is known.
     """
 
     __slots__ = ("alone", "first", "home", "kept", "reads", "watch", "whole", "writes")

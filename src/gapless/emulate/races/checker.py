@@ -28,7 +28,7 @@ _NOT_A_STREAM = ("cudaEventSynchronize", "cudaStreamSynchronize")
 
 
 class _Thread(threading.local):
-    """The tracks of this thread's current streams, by device; a device that is not there is at its default."""
+    """The tracks of this thread's current streams, by device; where one is missing, it is the default one."""
 
     def __init__(self) -> None:
         self.tracks: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Checker:
         """What was found so far."""
         return self.found.races()
 
-    # -- streams and events --------------------------------------------------------------------------
+    # -- streams and events ------------------------------------------------------------------------
 
     def track(self, index: int) -> int:
         """The track of this thread's current stream on device `index`."""
@@ -131,7 +131,7 @@ class Checker:
             record = self.books.record(storage, -1)
             record.kept.add(self.clocks.track(stream.device_index, stream.stream_id))
 
-    # -- work on the device ----------------------------------------------------------------------------
+    # -- work on the device ------------------------------------------------------------------------
 
     def operator(self, plan: Any, args: Any, kwargs: dict[str, Any], out: Any, index: int) -> None:
         """An operator has been launched on device `index`."""
@@ -233,7 +233,7 @@ class Checker:
         if self.reuse.freed.get(track):
             self.reuse.taken(track, record.whole.end, Use(track, mark, record.whole, what, stack))
 
-    # -- copies ------------------------------------------------------------------------------------------
+    # -- copies ------------------------------------------------------------------------------------
 
     def copied(
         self, source: Tensor, target: Tensor, of: int, to: int, *, asynchronous: bool, what: str
@@ -277,7 +277,7 @@ class Checker:
             self.flights.began(host, arrives, track, mark, stack)
 
     def _between(self, source: Tensor, target: Tensor, of: int, to: int, what: str) -> None:
-        """From device to device: the copy runs on the source's stream, and both streams wait for each other."""
+        """From device to device: on the source's stream, and each stream waits for the other."""
         giving, taking = self.track(of), self.track(to)
         self.clocks.awaits(giving, self.clocks.known[taking])
         mark, stack = self.clocks.launch(giving), here()
@@ -285,7 +285,7 @@ class Checker:
         self.clocks.awaits(taking, self.clocks.known[giving])
         self._made(target, taking, self.clocks.launch(taking), what, stack, writes=True)
 
-    # -- the host ------------------------------------------------------------------------------------------
+    # -- the host ----------------------------------------------------------------------------------
 
     def on_host(self, plan: Any, args: Any, kwargs: dict[str, Any]) -> None:
         """An operator is about to run on the host, while copies of pinned memory are under way."""
@@ -343,7 +343,7 @@ class Checker:
             track = self.track(index)
             self._taken(self.books.record(storage, track), track, 0, "resize_", here())
 
-    # -- autograd --------------------------------------------------------------------------------------------
+    # -- autograd ----------------------------------------------------------------------------------
 
     def nodes(self, begin: int, end: int) -> None:
         """This thread has made the autograd nodes of these numbers."""
@@ -357,7 +357,7 @@ class Checker:
         """It has ended."""
         self._engine.ends(before)
 
-    # -- what is found ---------------------------------------------------------------------------------------
+    # -- what is found -----------------------------------------------------------------------------
 
     def _unordered(self, other: Use, use: Use, wrote: bool, writes: bool) -> None:
         collective = self._of_group(other.track) or self._of_group(use.track)

@@ -34,9 +34,7 @@ def sides(name: str, values: dict[str, Any], rank: int) -> tuple[list[Tensor], l
     return [], others
 
 
-def told(
-    checker: Checker, name: str, values: dict[str, Any], group: Any, index: int, work: Any
-) -> Any:
+def told(checker: Checker, name: str, values: dict[str, Any], group: Any, index: int, work: Any) -> Any:
     """Tell of a collective on device `index`; gives the work to hand on in place of `work`, boxed both."""
     asynchronous = bool(values.get("async_op", True)) and not local.coalescing
     if asynchronous and name not in ("send", "recv_"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from ctypes import c_uint8
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,5 @@ def digest(storage: Any, where: Range) -> int:
 
 def content(storage: Any, where: Range) -> np.ndarray:
     """The bytes of a host storage, as they are: what is written to the array is written there."""
-    from ctypes import c_uint8
-
-    buffer = (c_uint8 * (where.end - where.begin)).from_address(storage.data_ptr() + where.begin)
+    buffer: Any = (c_uint8 * (where.end - where.begin)).from_address(storage.data_ptr() + where.begin)
     return np.frombuffer(buffer, dtype=np.uint8)

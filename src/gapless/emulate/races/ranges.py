@@ -48,11 +48,11 @@ class Range(NamedTuple):
 
 def of(tensor: torch.Tensor) -> Range:
     """The bytes that a strided tensor takes of its storage."""
-    item = tensor.itemsize
-    begin = tensor.storage_offset() * item
+    item: int = tensor.itemsize
+    begin = int(tensor.storage_offset()) * item
     if tensor.is_contiguous():
-        return Range(begin, begin + tensor.numel() * item)
-    shape, strides = tuple(tensor.shape), tuple(stride * item for stride in tensor.stride())
+        return Range(begin, begin + int(tensor.numel()) * item)
+    shape, strides = tuple(map(int, tensor.shape)), tuple(int(one) * item for one in tensor.stride())
     if not tensor.numel():
         return Range(begin, begin)
     end = begin + item + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

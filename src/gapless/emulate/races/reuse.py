@@ -1,8 +1,9 @@
 """Memory that is given back while another stream may still use it, and to whom the allocator gives it.
 
-The caching allocator knows of the stream that memory was taken in, and of those named by ``record_stream``: it
-gives a block to the next request of its own stream at once, whatever another stream still does with it. Which
-block that request gets is the allocator's to say; here any that is not larger and of the same pool may.
+The caching allocator knows of the stream that memory was taken in, and of those named by ``record_stream``:
+it gives a block to the next request of its own stream at once, whatever another stream still does with it.
+Which block a request gets is the allocator's to say; here any request that is not larger, and of the same
+pool, may get it.
 """
 
 from __future__ import annotations

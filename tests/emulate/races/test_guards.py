@@ -1,0 +1,150 @@
+"""Gapless's own asynchronous code: it has no race, and each of its guards is needed, or named here as redundant."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import gapless
+from gapless import loading, ops, transfer
+
+PREFETCH = "gapless.loading.prefetch"
+TRANSFER = "gapless.transfer"
+MOVING = "gapless.ops.transfer"
+NESTED = "gapless.loading.nested"
+
+
+def readings() -> None:
+    for _ in range(4):
+        reading = ops.read_later(loss=torch.randn(1000, device="cuda").mean(), more=torch.ones(1000, device="cuda"))
+        torch.randn(1000, device="cuda")
+        reading.result()["loss"].item()
+
+
+def readings_of_several() -> None:
+    for _ in range(3):
+        parts = [torch.randn(1000, device="cuda") for _ in range(2)]
+        reading = transfer.Reading(parts)
+        del parts
+        torch.zeros(2000, device="cuda")
+        reading.result()[0].sum()
+
+
+def polled() -> None:
+    reading = ops.read_later(loss=torch.randn(1000, device="cuda").mean())
+    if reading.ready():
+        reading.result()["loss"].item()
+
+
+def logged() -> None:
+    log = ops.LogBuffer(capacity=4)
+    readings = []
+    for step in range(12):
+        log.add(loss=torch.randn(8, device="cuda").mean(), step=float(step))
+        if step % 4 == 3:
+            readings.append(log.read())
+    for one in readings:
+        one.result()["loss"].sum().item()
+
+
+def prefetched() -> None:
+    model = torch.nn.Linear(32, 8).cuda()
+    for batch in loading.DevicePrefetcher([{"x": torch.randn(64, 32)} for _ in range(4)], "cuda"):
+        model(batch["x"]).sum().backward()
+
+
+def moved() -> None:
+    side, model = torch.cuda.Stream(), torch.nn.Linear(32, 8).cuda()
+    for _ in range(4):
+        batch = ops.to_device(torch.randn(64, 32), "cuda", stream=side)
+        model(batch).sum().backward()
+        del batch
+
+
+SCENES: dict[str, Callable[[], None]] = {
+    one.__name__: one for one in (readings, readings_of_several, polled, logged, prefetched, moved)
+}
+
+
+def raced(scene: Callable[[], None]) -> list[str]:
+    transfer._streams.clear()
+    with gapless.emulate() as seen:
+        scene()
+    return [one.kind for one in seen.races]
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_own_code_has_no_race(scene: str) -> None:
+    assert raced(SCENES[scene]) == []
+
+
+@contextmanager
+def without(name: str, line: str, instead: str) -> Iterator[ModuleType]:
+    """The module of that name with one line of its source replaced, for whoever has its functions."""
+    module: Any = importlib.import_module(name)
+    source = inspect.getsource(module)
+    assert source.count(line) == 1, f"{source.count(line)} times in {name}: {line}"
+    before = dict(vars(module))
+    try:
+        exec(compile(source.replace(line, instead), module.__file__, "exec"), vars(module))
+        changed = {key: (before.get(key), value) for key, value in vars(module).items() if before.get(key) is not value}
+        for other in list(sys.modules.values()):
+            if getattr(other, "__name__", "").startswith("gapless"):
+                for key, (old, new) in changed.items():
+                    if old is not None and vars(other).get(key) is old:
+                        before.setdefault(f"{other.__name__}:{key}", old)
+                        setattr(other, key, new)
+        yield module
+    finally:
+        for other in list(sys.modules.values()):
+            for key in changed:
+                old = before.get(f"{getattr(other, '__name__', '')}:{key}")
+                if old is not None:
+                    setattr(other, key, old)
+        for key, value in list(vars(module).items()):
+            if ":" not in key and key in before:
+                setattr(module, key, before[key])
+
+
+GUARDS = {
+    "reading begins behind the values": (
+        TRANSFER, "        stream.wait_stream(torch.cuda.current_stream(value.device))\n", "", "readings",
+    ),
+    "reading keeps the source": (TRANSFER, "        value.record_stream(stream)\n", "", "readings"),
+    "result waits": (TRANSFER, "                event.synchronize()", "                pass", "readings"),
+    "result asks or waits": (TRANSFER, "        if not self.ready():\n", "        if False:\n", "readings"),
+    "ready asks": (TRANSFER, "all(event.query() for event in self._events)", "True", "polled"),
+    "the event is behind the copy": (
+        TRANSFER,
+        "            host.copy_(value, non_blocking=True)\n            event = torch.cuda.Event()\n"
+        "            event.record(stream)\n",
+        "            event = torch.cuda.Event()\n            event.record(stream)\n"
+        "            host.copy_(value, non_blocking=True)\n",
+        "readings",
+    ),
+    "the loop waits for the batch": (PREFETCH, "    current.wait_event(sent.copied)\n", "", "prefetched"),
+    "the batch is kept for the loop": (PREFETCH, "    keep_for(sent.batch, current)\n", "", "prefetched"),
+    "the batch's event is behind its copy": (PREFETCH, "        copied.record(side)\n", "", "prefetched"),
+    "every tensor is kept": (NESTED, "            tensor.record_stream(stream)\n", "            pass\n", "prefetched"),
+    "the current stream waits": (MOVING, "    current.wait_stream(stream)\n", "", "moved"),
+    "the moved are kept": (MOVING, "            tensor.record_stream(current)\n", "            pass\n", "moved"),
+}  # fmt: skip
+REDUNDANT = {
+    "result waits": "`ready()`, asked first, is always true on the emulated device",
+}
+
+
+@pytest.mark.parametrize("guard", sorted(GUARDS))
+def test_a_guard_that_is_removed_is_missed(guard: str) -> None:
+    name, line, instead, scene = GUARDS[guard]
+    with without(name, line, instead):
+        found = raced(SCENES[scene])
+    assert bool(found) == (guard not in REDUNDANT), found

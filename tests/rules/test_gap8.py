@@ -1,0 +1,109 @@
+"""Races: the rules' own examples, what reports say of them, and what they are kept in."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch.distributed as dist
+
+import gapless
+from gapless.analyze import report
+from gapless.analyze.races import findings
+from gapless.commands._gate import exceeded
+from gapless.model import Race, RaceRule, Session, SourceLine
+from gapless.model.race import Access
+from gapless.model.session import decode, encode
+from gapless.render import Style, renderer
+from gapless.rules import of_kind
+
+RULES = of_kind(RaceRule)
+
+
+def raced(code: str, folder: Path) -> tuple[Race, ...]:
+    path = folder / "example.py"
+    path.write_text("import torch\n" + code)
+    ranks = 2 if "init_process_group" in code else None
+    try:
+        with gapless.emulate(world_size=ranks) as seen, contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(path.read_text(), str(path), "exec"), {})
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return seen.races
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_the_example_races_and_its_replacement_does_not(rule: RaceRule, tmp_path: Path) -> None:
+    sections = rule.sections()
+    (wrong,), (right,) = (
+        re.findall(r"```python\n(.*?)```", sections[title], flags=re.DOTALL)
+        for title in ("Example", "Use instead")
+    )
+    assert {one.code for one in findings(raced(wrong, tmp_path))} == {rule.code}
+    assert raced(right, tmp_path) == ()
+
+
+def line(number: int, code: str = "") -> tuple[SourceLine, ...]:
+    return (SourceLine("/home/me/train.py", number, "main", code),)
+
+
+READ = Race(
+    kind="in-flight-read",
+    earlier=Access(what="copy", where="the default stream", writes=True, stack=line(10, 'h = x.to("cpu", True)')),
+    later=Access(what="aten::sum", where="the CPU", stack=line(12, "h.sum()")),
+    times=9,
+    steps=9,
+)
+
+
+def test_both_places_and_what_is_between_them() -> None:
+    (found,) = findings([READ])
+    assert found.line == READ.later.line
+    assert "train.py:10 `h = x.to(" in found.evidence[0]
+    assert "train.py:12 `h.sum()` reads it on the CPU" in found.evidence[1]
+    assert "nothing in between makes the CPU wait" in found.evidence[1]
+    assert found.evidence[-1] == "met 9 times in 9 steps"
+
+
+@pytest.mark.parametrize("cause", ["early-event", "unrecorded-event", "other-event"])
+def test_a_wait_that_does_not_help_is_named(cause: str) -> None:
+    race = msgspec.structs.replace(READ, cause=cause, cause_stack=line(11))
+    (found,) = findings([race])
+    assert any("train.py:11" in one and "event" in one for one in found.evidence)
+
+
+def test_races_of_one_pair_of_lines_are_one_finding() -> None:
+    other = msgspec.structs.replace(READ, later=msgspec.structs.replace(READ.later, what="aten::mean"))
+    (found,) = findings([READ, other])
+    assert found.evidence[-1] == "met 18 times in 9 steps"
+
+
+def test_places_that_are_not_known_are_said_to_be() -> None:
+    for kind in ("in-flight-read", "in-flight-write", "unordered", "freed", "collective"):
+        (found,) = findings([Race(kind=kind)])  # type: ignore[arg-type]
+        assert found.line is None
+        assert found.place == "not known"
+
+
+def test_a_race_stands_before_what_costs_time_and_fails_a_gate() -> None:
+    found = report(Session(races=(READ,)))
+    assert found.verdict.level == "failed"
+    assert found.sentence == "Wrong numbers possible on a GPU: 1 race (train.py:12)"
+    assert found.verdict.do_first[0].codes == ("GAP801",)
+    assert found.findings[0].price is None
+    assert exceeded(found, None, ("GAP8",)) == ["GAP801 at 1 line (--fail-on)"]
+    text = renderer("text")(found, Style(width=100))
+    assert "wrong numbers possible" in text
+    for form in ("html", "json", "markdown", "github", "sarif", "junit", "csv"):
+        assert "GAP801" in renderer(form)(found, Style())
+
+
+def test_a_session_keeps_its_races_and_an_older_one_has_none() -> None:
+    session = Session(races=(READ,))
+    assert decode(encode(session), "s.json") == session
+    assert decode(encode(Session()).replace(b'"races"', b'"never"'), "s.json").races == ()
