@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--without", metavar="FOLDER", help="the sources of a commit without the checker")
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--loops", default="")
+    parser.add_argument("--loops", default="", help="beginnings of the names of loops, with commas")
     parser.add_argument("--serve", metavar="LOOP")
     parser.add_argument("--streams", action="store_true")
     options = parser.parse_args()
@@ -95,7 +95,7 @@ def main() -> None:
         return
     from _loops import LOOPS
 
-    loops = options.loops.split(",") if options.loops else list(LOOPS)
+    loops = [name for name in LOOPS if name.startswith(tuple(options.loops.split(",")))]
     text = _sheet.header(
         "What looking for races costs",
         "python benchmarks/races.py --without FOLDER",
@@ -105,7 +105,14 @@ def main() -> None:
         "as it is once a script makes a stream",
     )
     text += _sheet.table(
-        ["loop", "without, ms", "no streams, ms", "with streams, ms", "no streams / without", "with / without"],
+        [
+            "loop",
+            "without, ms",
+            "no streams, ms",
+            "with streams, ms",
+            "no streams / without",
+            "with / without",
+        ],
         made := rows(options.without or _SOURCE, options.rounds, loops),
     )
     idle, booked = (max(float(str(row[at])) for row in made) for at in (-2, -1))

@@ -54,7 +54,9 @@ def line(number: int, code: str = "") -> tuple[SourceLine, ...]:
 
 READ = Race(
     kind="in-flight-read",
-    earlier=Access(what="copy", where="the default stream", writes=True, stack=line(10, 'h = x.to("cpu", True)')),
+    earlier=Access(
+        what="copy", where="the default stream", writes=True, stack=line(10, 'h = x.to("cpu", True)')
+    ),
     later=Access(what="aten::sum", where="the CPU", stack=line(12, "h.sum()")),
     times=9,
     steps=9,

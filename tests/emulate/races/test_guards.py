@@ -24,7 +24,9 @@ NESTED = "gapless.loading.nested"
 
 def readings() -> None:
     for _ in range(4):
-        reading = ops.read_later(loss=torch.randn(1000, device="cuda").mean(), more=torch.ones(1000, device="cuda"))
+        reading = ops.read_later(
+            loss=torch.randn(1000, device="cuda").mean(), more=torch.ones(1000, device="cuda")
+        )
         torch.randn(1000, device="cuda")
         reading.result()["loss"].item()
 
@@ -95,7 +97,11 @@ def without(name: str, line: str, instead: str) -> Iterator[ModuleType]:
     before = dict(vars(module))
     try:
         exec(compile(source.replace(line, instead), module.__file__, "exec"), vars(module))
-        changed = {key: (before.get(key), value) for key, value in vars(module).items() if before.get(key) is not value}
+        changed = {
+            key: (before.get(key), value)
+            for key, value in vars(module).items()
+            if before.get(key) is not value
+        }
         for other in list(sys.modules.values()):
             if getattr(other, "__name__", "").startswith("gapless"):
                 for key, (old, new) in changed.items():
