@@ -51,9 +51,11 @@ class Server:
 
     def step(self) -> float:
         """Seconds that one step took."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("\n")
-        return float(self._process.stdout.readline())
+        asked, told = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert told is not None
+        asked.write("\n")
+        return float(told.readline())
 
     def end(self) -> None:
         self._process.communicate()

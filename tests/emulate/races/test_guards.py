@@ -1,10 +1,9 @@
-"""Gapless's own asynchronous code: it has no race, and each of its guards is needed, or named here as redundant."""
+"""Gapless's own asynchronous code: no race, and each of its guards is needed, or named here as redundant."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -15,6 +14,7 @@ import torch
 
 import gapless
 from gapless import loading, ops, transfer
+from gapless.emulate.patches import Patches
 
 PREFETCH = "gapless.loading.prefetch"
 TRANSFER = "gapless.transfer"
@@ -89,35 +89,21 @@ def test_own_code_has_no_race(scene: str) -> None:
 
 
 @contextmanager
-def without(name: str, line: str, instead: str) -> Iterator[ModuleType]:
-    """The module of that name with one line of its source replaced, for whoever has its functions."""
+def without(name: str, line: str, instead: str) -> Iterator[None]:
+    """The functions and classes of a module with one line of its source replaced, wherever they are used."""
     module: Any = importlib.import_module(name)
     source = inspect.getsource(module)
     assert source.count(line) == 1, f"{source.count(line)} times in {name}: {line}"
-    before = dict(vars(module))
+    changed = ModuleType(name)
+    exec(compile(source.replace(line, instead), module.__file__, "exec"), vars(changed))
+    patches = Patches()
     try:
-        exec(compile(source.replace(line, instead), module.__file__, "exec"), vars(module))
-        changed = {
-            key: (before.get(key), value)
-            for key, value in vars(module).items()
-            if before.get(key) is not value
-        }
-        for other in list(sys.modules.values()):
-            if getattr(other, "__name__", "").startswith("gapless"):
-                for key, (old, new) in changed.items():
-                    if old is not None and vars(other).get(key) is old:
-                        before.setdefault(f"{other.__name__}:{key}", old)
-                        setattr(other, key, new)
-        yield module
+        for key, value in vars(changed).items():
+            if getattr(value, "__module__", "") == name:
+                patches.set_everywhere(module, key, value, "gapless")
+        yield
     finally:
-        for other in list(sys.modules.values()):
-            for key in changed:
-                old = before.get(f"{getattr(other, '__name__', '')}:{key}")
-                if old is not None:
-                    setattr(other, key, old)
-        for key, value in list(vars(module).items()):
-            if ":" not in key and key in before:
-                setattr(module, key, before[key])
+        patches.undo()
 
 
 GUARDS = {
@@ -139,9 +125,9 @@ GUARDS = {
     "the loop waits for the batch": (PREFETCH, "    current.wait_event(sent.copied)\n", "", "prefetched"),
     "the batch is kept for the loop": (PREFETCH, "    keep_for(sent.batch, current)\n", "", "prefetched"),
     "the batch's event is behind its copy": (PREFETCH, "        copied.record(side)\n", "", "prefetched"),
-    "every tensor is kept": (NESTED, "            tensor.record_stream(stream)\n", "            pass\n", "prefetched"),
+    "every tensor is kept": (NESTED, "tensor.record_stream(stream)", "pass", "prefetched"),
     "the current stream waits": (MOVING, "    current.wait_stream(stream)\n", "", "moved"),
-    "the moved are kept": (MOVING, "            tensor.record_stream(current)\n", "            pass\n", "moved"),
+    "the moved are kept": (MOVING, "tensor.record_stream(current)", "pass", "moved"),
 }  # fmt: skip
 REDUNDANT = {
     "result waits": "`ready()`, asked first, is always true on the emulated device",
