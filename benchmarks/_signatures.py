@@ -24,7 +24,7 @@ from gapless.emulate.call import Call
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.operators import OperatorMode
 from gapless.emulate.waits import Row, table
-from gapless.torch_internals import schemas_of_operator
+from gapless.torch_internals import has_kernel, names_of_operators, schemas_of_operator
 
 Tensor = torch.Tensor
 FILE = Path(__file__).with_name("evidence") / "signatures.tsv"
@@ -41,6 +41,7 @@ DTYPES = {
 }  # fmt: skip
 LISTS = ("TensorList", "GenericList")
 KINDS = {"float": float, "double": float, "Double": float, "Int": int, "Bool": bool}
+NO_ARGUMENTS = "no arguments were recorded"
 SMALL = 48
 """Sizes above this are made smaller, all alike, wherever the operator then still takes them."""
 LARGEST = 1 << 25
@@ -85,13 +86,18 @@ class Signature:
 
 
 class Seen(NamedTuple):
-    """What the emulated device says of one call: waits, whether there are copies to and from the host, and
-    the rows of the table of waits that it met."""
+    """What the emulated device says of one call.
+
+    How often the CPU waits, whether there are copies to and from the host, the rows of the table of waits
+    that it met, those of its operators that did not apply, and how many of its arguments were on the host.
+    """
 
     waits: int
     h2d: bool
     d2h: bool
     rows: frozenset[Row]
+    spared: frozenset[Row]
+    on_host: int
 
 
 def read(file: Path) -> Iterator[Signature]:
@@ -205,7 +211,7 @@ def ways(one: Signature) -> Iterator[Way]:
     """
     arguments = one.arguments
     if arguments is None:
-        raise Unknown("no arguments were recorded")
+        raise Unknown(NO_ARGUMENTS)
     if _numbers(json.loads(one.dims)) > LARGEST:
         raise Unknown("too large to be called without need")
     overloads = list(_overloads(one.op, arguments))
@@ -236,6 +242,11 @@ class Host:
     def put(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if self.pinned else tensor
 
+    def behind(self, number: int) -> list[Tensor | None]:
+        """So many indices behind the dimensions that none of them is for, as what is put there tells."""
+        first: list[Tensor | None] = [None] * (len(self.put_there) - 1)
+        return first + [self.put(_index(self.put_there[-1:]))] * number
+
     def mask(self, dimensions: int) -> Tensor:
         """Over the first dimensions; as many are true as rows are put there, all where nothing is."""
         mask = torch.zeros(self.indexed[:dimensions], dtype=torch.bool)
@@ -256,6 +267,14 @@ def _overloads(op: str, arguments: list[tuple[Any, str, str | None]]) -> Iterato
                 yield _moved([one.name for one in schema.arguments]), expected
             else:
                 yield _by_name(function, positions, names), expected
+
+
+def never_waits(op: str) -> bool:
+    """Whether it is no copy, made of no others, and the table of waits has no row for it."""
+    names = [name for name in names_of_operators() if name.partition(".")[0] == op]
+    rows = [row for row in table().rows if row.name.partition(".")[0] == op]
+    made_of_others = any(has_kernel(name, "CompositeImplicitAutograd") for name in names)
+    return bool(names) and not (rows or made_of_others or OF_THEIR_SIZE.fullmatch(op))
 
 
 def _by_name(function: Any, positions: int, names: list[str]) -> Callable[..., Any]:
@@ -339,6 +358,7 @@ def _ways(argument: tuple[Any, str, str | None], expected: str, host: Host) -> I
             yield "masks", lambda number=number: [host.mask(number).cuda()]
         for number in (1, 2, 3):  # how many there are is not recorded
             yield "indices on the host", lambda number=number: [host.put(_index(sizes[0]))] * number
+            yield "indices on the host", lambda number=number: host.behind(number)
     elif expected.removeprefix("Optional[").startswith("Device"):
         yield "", lambda: torch.device("cuda")
         yield "to the host", lambda: torch.device("cpu")
@@ -394,6 +414,7 @@ class Replayer:
         self.emulator = Emulator(gpu, programme=True)
         self.copies: set[str] = set()
         self.rows: set[Row] = set()
+        self.spared: set[Row] = set()
 
     def __enter__(self) -> Replayer:
         self.emulator.start()
@@ -404,7 +425,9 @@ class Replayer:
 
         def counted(mode: OperatorMode, plan: Any, args: Any, kwargs: Any) -> int:
             call = Call(plan.func, args, kwargs, mode.on_device)
-            self.rows |= {row for row, applies in plan.rows if applies(call)}
+            met = {row for row, applies in plan.rows if applies(call)}
+            self.rows |= met
+            self.spared |= {row for row, _ in plan.rows} - met
             return count(mode, plan, args, kwargs)
 
         def wait(site: int, mechanism: str, detail: str, times: int, size: int, operator: str) -> None:
@@ -431,8 +454,11 @@ class Replayer:
         before = self.emulator.recorder.total
         self.copies.clear()
         self.rows.clear()
+        self.spared.clear()
         with torch.no_grad():
             way.function(*arguments)
         waits = self.emulator.recorder.total - before
         back = bool({"d2h", "read", "size", "values"} & self.copies)
-        return Seen(waits, "h2d" in self.copies, back, frozenset(self.rows))
+        spared = frozenset(self.spared - self.rows)
+        on_host = way.words.count("on the host")
+        return Seen(waits, "h2d" in self.copies, back, frozenset(self.rows), spared, on_host)

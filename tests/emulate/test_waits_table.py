@@ -19,7 +19,7 @@ from gapless.torch_internals import VERSION
 aten = torch.ops.aten
 DOCS = Path(__file__).parents[2] / "docs" / "waits.md"
 HEADER = "\t".join(COLUMNS)
-GOOD = "op\taten::nonzero\ton-device\t1\tsize\ta reason\ta/file.cpp: function\t3 calls"
+GOOD = "op\taten::nonzero\ton-device\t1\tsize\ta reason\ta/file.cpp: function\t2.13.0\t3 calls"
 
 NOT_IN_EVERY_TORCH: frozenset[str] = frozenset()
 """Operators of the table that some supported version of torch lacks."""
@@ -415,7 +415,17 @@ def test_malformed_rows_are_named(text: str, message: str) -> None:
 def test_a_good_row_is_read() -> None:
     only = parse(f"# a comment\n{HEADER}\n\n{GOOD}\n").rows
     assert only == (
-        Row("op", "aten::nonzero", "on-device", 1, "size", "a reason", "a/file.cpp: function", "3 calls"),
+        Row(
+            "op",
+            "aten::nonzero",
+            "on-device",
+            1,
+            "size",
+            "a reason",
+            "a/file.cpp: function",
+            "2.13.0",
+            "3 calls",
+        ),
     )
 
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from gapless.model import Finding, Frequency, Hit, Loss, Rule, Site, SourceLine, WaitRule
 from gapless.model.profile import Price
+from gapless.model.wording import count
+
+_OF_TORCH = ("aten/", "torch/")
 
 
 def finding(
@@ -47,3 +50,15 @@ def finding(
         bytes=hit.bytes,
         sites=sites,
     )
+
+
+def known_from(sites: Sequence[Site]) -> tuple[str, ...]:
+    """What says that these sites wait where no real GPU was seen to: the library's source, in a sentence."""
+    basis = dict.fromkeys(site.basis for site in sites if site.basis)
+    if not basis:
+        return ()
+    first, *others = basis
+    whose = "PyTorch's" if first.startswith(_OF_TORCH) else "the library's"
+    more = f" and {count(len(others), 'more place')}" if others else ""
+    some = "" if all(site.basis for site in sites) else "some of it "
+    return (f"{some}known from {whose} source, not yet from a GPU: {first}{more}",)

@@ -9,7 +9,7 @@ import msgspec
 
 from gapless.analyze.assumed import decisions
 from gapless.analyze.counted import counted_events
-from gapless.analyze.findings import finding
+from gapless.analyze.findings import finding, known_from
 from gapless.analyze.frequency import frequency
 from gapless.analyze.group import Group, group_events, happens_once
 from gapless.analyze.loaders import findings as of_loaders
@@ -133,7 +133,8 @@ def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
 def _found(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
     """`group` as a finding."""
     often = frequency(group, steps)
-    hit = Hit(evidence=(), remedy=group.remedy, bytes=group.bytes)
+    evidence = known_from([session.sites[number] for number in group.by_site])
+    hit = Hit(evidence=evidence, remedy=group.remedy, bytes=group.bytes)
     if happens_once(group, session, steps, read):
         hit = msgspec.structs.replace(
             hit, remedy=FINE, change=f"{NOTHING}: it is outside of the training loop"

@@ -7,8 +7,10 @@ import sys
 import click
 
 from gapless.commands import _output
+from gapless.emulate.waits import table
+from gapless.model import Rule
 from gapless.render import _explanation as explanation
-from gapless.rules import all_rules, rule
+from gapless.rules import all_rules, match, rule
 
 
 @click.command("rule")
@@ -28,6 +30,16 @@ def command(code: str | None, no_color: bool) -> int:
     if code is None or len(begun) > 1:
         text = explanation.listing(begun, style)
     else:
-        text = explanation.render(begun[0] if begun else rule(code), style)
+        one = begun[0] if begun else rule(code)
+        text = explanation.render(one, style, rests_on(one))
     _output.write(sys.stdout, text)
     return 0
+
+
+def rests_on(one: Rule) -> list[str]:
+    """Where the waits that the rule is about are known from: an item each, what real GPUs show first."""
+    names: dict[str, dict[str, None]] = {}
+    for row in sorted(table().rows, key=lambda row: bool(row.basis)):
+        if row.waits and match(row.site()).code == one.code:
+            names.setdefault(row.known_from, {}).setdefault(row.name)
+    return [f"{', '.join(of)}: {known}" for known, of in names.items()]

@@ -130,6 +130,7 @@ class Core:
         detail: str = "",
         waits: int = 1,
         nbytes: int = 0,
+        basis: str = "",
     ) -> None:
         """Record that the host waits here, unless it is inside a call that counts as one."""
         if local.quiet or not self.enabled or waits <= 0:
@@ -156,6 +157,7 @@ class Core:
             nbytes=nbytes,
             node=node,
             forward=forward,
+            basis=basis,
             depth=1,
         )
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those

@@ -231,7 +231,8 @@ def _counted(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> H
         if not found:
             return mode.plain(otherwise, func, args, kwargs)
         for row, times in found:
-            mode.core.wait(dotted, row.mechanism, call=name, waits=row.waits * times)
+            waits = row.waits * times
+            mode.core.wait(dotted, row.mechanism, call=name, waits=waits, basis=row.basis)
         local.quiet += 1
         try:
             out = mode.plain(otherwise, func, args, kwargs)

@@ -55,6 +55,6 @@ def _counting(mode: FunctionMode, node: Any, row: Row) -> Any:
     def count(_: Any) -> None:
         times = int(PREDICATES[row.when](Call(node, (), {}, mode.on_device)))
         if times:
-            mode.core.wait(row.name, row.mechanism, waits=row.waits * times)
+            mode.core.wait(row.name, row.mechanism, waits=row.waits * times, basis=row.basis)
 
     return count

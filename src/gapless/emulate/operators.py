@@ -43,18 +43,6 @@ _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten.scalar_tensor.default
 """Python numbers among the arguments of operators become tensors by it, wherever the others are."""
 
-_DETAILS = {
-    "host-indices": "index",
-    "put-host-indices": "index",
-    "put-host-value": "value",
-    "put-device-indices": "index",
-    "host-scalars-in-where": "value",
-    "host-probabilities": "pageable",
-    "pairs-to-device": "pageable",
-    "pairs-to-host": "pageable",
-}
-"""What a copy inside an operator carries, by the condition of its row."""
-
 _SILENT = frozenset(
     f"aten::{name}"
     for name in (
@@ -335,8 +323,8 @@ class OperatorMode(TorchDispatchMode):
             if times:
                 if programme is not None and row.mechanism != "h2d" and at < 0:
                     at = programme.position
-                detail = _DETAILS.get(row.when, "")
-                self.core.wait(plan.name, row.mechanism, detail=detail, waits=row.waits * times)
+                waits = row.waits * times
+                self.core.wait(plan.name, row.mechanism, detail=row.detail, waits=waits, basis=row.basis)
         return at
 
     def launched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

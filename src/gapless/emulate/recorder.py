@@ -54,11 +54,12 @@ class Recorder:
         nbytes: int = 0,
         node: str = "",
         forward: stacks.RawStack = (),
+        basis: str = "",
         depth: int = 1,
     ) -> None:
         """Count a wait at the stack of the caller's `depth`-th caller."""
         stack = stacks.capture(depth + 1) + local.above
-        key = (operator, mechanism, call, detail, stack, node, forward)
+        key = (operator, mechanism, call, detail, stack, node, forward, basis)
         with self._lock:
             site = self._sites.setdefault(key, len(self._sites))
             phase: Phase = "train" if self.evaluated is not None and self.evaluated.training else self.phase
@@ -113,7 +114,7 @@ class Recorder:
 
     @staticmethod
     def _site(key: _Key) -> Site:
-        operator, mechanism, call, detail, stack, node, forward = key
+        operator, mechanism, call, detail, stack, node, forward, basis = key
         return Site(
             operator=operator,
             mechanism=mechanism,
@@ -122,6 +123,7 @@ class Recorder:
             stack=stacks.resolve(stack),
             node=node,
             forward=stacks.resolve(forward) if forward else (),
+            basis=basis,
         )
 
     @staticmethod

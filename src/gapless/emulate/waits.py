@@ -12,11 +12,23 @@ from typing import Literal, get_args
 
 import msgspec
 
-from gapless.model.event import Mechanism
+from gapless.model.event import Mechanism, Site
 
 Scope = Literal["op", "call", "node"]
-COLUMNS = ("scope", "name", "when", "waits", "mechanism", "reason", "source", "evidence")
+COLUMNS = ("scope", "name", "when", "waits", "mechanism", "reason", "source", "read_in", "evidence")
 PATH = Path(__file__).with_name("waits.tsv")
+
+_DETAILS = {
+    "host-indices": "index",
+    "put-host-indices": "index",
+    "put-host-value": "value",
+    "put-device-indices": "index",
+    "host-scalars-in-where": "value",
+    "host-probabilities": "pageable",
+    "pairs-to-device": "pageable",
+    "pairs-to-host": "pageable",
+}
+"""What a copy inside an operator carries, by the condition of its row."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -26,8 +38,9 @@ class Row(msgspec.Struct, frozen=True):
     Python callable by its dotted path, ``node`` an autograd node by its class name. `when` names a
     predicate. `waits` is the number of waits each time the predicate holds. Inside a call that has rows only
     its rows count: what its CPU path reads says nothing about CUDA, and 0 says that CUDA does not wait.
-    `evidence` says in how many calls of real GPUs' profiles the row was seen; ``source`` that none has it,
-    so that the row rests on what `source` says.
+    `source` is a file and a function of PyTorch, and `read_in` the version of torch in which it was read.
+    `evidence` says what profiles of real GPUs have of it: ``seen N of M: …`` calls that met the condition and
+    waited so, ``seen in …, the same code``, ``unseen; …`` calls without it and such a wait, or ``source``.
     """
 
     scope: Scope
@@ -37,7 +50,33 @@ class Row(msgspec.Struct, frozen=True):
     mechanism: Mechanism
     reason: str
     source: str
+    read_in: str = ""
     evidence: str = "source"
+
+    @property
+    def basis(self) -> str:
+        """What alone it rests on: "" where a profile of a real GPU has shown it."""
+        return "" if self.evidence.startswith("seen ") else self.source
+
+    @property
+    def known_from(self) -> str:
+        """``seen 24 of 24: A100``, or the source of PyTorch that says so."""
+        if not self.basis:
+            return self.evidence
+        unseen = "" if self.evidence == "source" else f" ({self.evidence})"
+        torch = "an older torch" if self.read_in == "older" else f"torch {self.read_in}"
+        return f"{torch}, {self.source}{unseen}"
+
+    @property
+    def detail(self) -> str:
+        """What tells its waits apart from others of that mechanism, as in `Site.detail`."""
+        return _DETAILS.get(self.when, "")
+
+    def site(self) -> Site:
+        """A place where it waits, which no line is known of."""
+        operator = self.name if self.scope == "call" else self.name.partition(".")[0]
+        call = self.name.removeprefix("torch.") if self.scope == "call" else ""
+        return Site(operator=operator, mechanism=self.mechanism, call=call, detail=self.detail)
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -107,7 +146,7 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
     empty = [column for column, cell in zip(COLUMNS, cells, strict=True) if not cell or cell != cell.strip()]
     if empty:
         raise ValueError(f"{where}: {empty[0]} is empty or has spaces around it")
-    scope, name, when, waits, mechanism, reason, source, evidence = cells
+    scope, name, when, waits, mechanism, reason, source, read_in, evidence = cells
     if scope not in get_args(Scope):
         raise ValueError(f"{where}: scope {scope!r} is none of {', '.join(get_args(Scope))}")
     if scope == "op" and not name.startswith("aten::"):
@@ -127,6 +166,7 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
             "mechanism": mechanism,
             "reason": reason,
             "source": source,
+            "read_in": read_in,
             "evidence": evidence,
         },
         Row,

@@ -33,7 +33,8 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `detail` tells variants apart: for copies ``pageable``, ``pinned``, ``scalar``, ``list``, ``index``; for
     what a GradScaler reads the optimizer, as ``AdamW, fused=False`` where it has a fused form.
     `stack` is innermost first. In backward, `node` names the autograd node and `forward` is the stack of
-    the forward call that created it (empty if unknown).
+    the forward call that created it (empty if unknown). `basis` is the place in a library's source that alone
+    says so, where no real GPU was seen to wait there.
     """
 
     operator: str
@@ -43,6 +44,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     stack: Stack = ()
     node: str = ""
     forward: Stack = ()
+    basis: str = ""
 
     @property
     def line(self) -> SourceLine | None:

@@ -14,8 +14,8 @@ from gapless.render._style import Style
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.DOTALL)
 
 
-def render(rule: Rule, style: Style) -> str:
-    """Everything that `rule` says of itself."""
+def render(rule: Rule, style: Style, rests_on: Sequence[str] = ()) -> str:
+    """Everything that `rule` says of itself, and the places where its waits are known from."""
     canvas = Canvas(style)
     canvas.line(Text.assemble((rule.code, "bold cyan"), " ", (rule.name, "bold")))
     canvas.wrapped(Text(rule.summary()))
@@ -23,6 +23,11 @@ def render(rule: Rule, style: Style) -> str:
         canvas.blank()
         canvas.line(Text(title, style="bold"))
         _section(canvas, text)
+    if rests_on:
+        canvas.blank()
+        canvas.line(Text("Known from", style="bold"))
+        for item in rests_on:
+            canvas.hanging(Text("  - "), Text(item))
     return canvas.text()
 
 
