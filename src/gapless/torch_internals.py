@@ -88,6 +88,7 @@ NAMES: dict[str, Name] = {
     "free_weak_ref": Name("torch.UntypedStorage._free_weak_ref"),
     "functorch": Name("torch._C._functorch"),
     "default_device": Name("torch._GLOBAL_DEVICE_CONTEXT"),
+    "device_constructors": Name("torch.utils._device._device_constructors"),
     "foreach_norm": Name("torch._foreach_norm"),
     "group_tensors": Name("torch.utils._foreach_utils._group_tensors_by_device_and_dtype", late=True),
     "fused_sdp_choice": Name("torch._fused_sdp_choice"),

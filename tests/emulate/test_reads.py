@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -112,3 +116,136 @@ def test_numpy_refuses_a_device_tensor(emulator):
         with pytest.raises(TypeError, match=words):
             read()
     assert x.cpu().numpy().tolist() == [1.0, 1.0]
+
+
+class Wrapped(torch.Tensor):
+    """A tensor around another one, whose operators begin with a call of `look` on what is inside."""
+
+    look: Callable[[torch.Tensor], object]
+    inside: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inside: torch.Tensor, look: Callable[[torch.Tensor], object]) -> Wrapped:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, inside.shape, dtype=inside.dtype, device=inside.device
+        )  # type: ignore[attr-defined]
+        made.inside, made.look = inside, look
+        return made  # type: ignore[no-any-return]
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args[0].look(args[0].inside)
+        return func(*(one.inside if isinstance(one, Wrapped) else one for one in args), **(kwargs or {}))
+
+
+class Asking(torch.Tensor):
+    """A tensor that is asked for every function."""
+
+    look: Callable[[torch.Tensor], object]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.neg:
+            with torch._C.DisableTorchFunctionSubclass():
+                plain = args[0].as_subclass(torch.Tensor)
+            args[0].look(plain)
+            return plain.neg()
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+_bodies: list[Callable[[torch.Tensor], object]] = []
+
+
+def _looks(x: torch.Tensor) -> torch.Tensor:
+    _bodies[-1](x)
+    return x.clone()
+
+
+_looks.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+_operator = torch.library.custom_op("reads_of_a_body::looks", _looks, mutates_args=())
+
+
+def _custom(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
+    _bodies.append(look)
+    _operator(x)
+    _bodies.pop()
+
+
+def _disabled(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
+    with torch._C.DisableTorchFunction():
+        look(x)
+
+
+def _subclasses_disabled(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
+    with torch._C.DisableTorchFunctionSubclass():
+        look(x)
+
+
+def _dispatched(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
+    Wrapped(x, look).neg()
+
+
+def _asked(look: Callable[[torch.Tensor], object], x: torch.Tensor) -> None:
+    tensor = x.as_subclass(Asking)
+    tensor.look = look
+    tensor.neg()
+
+
+WHERE: dict[str, Callable[[Callable[[torch.Tensor], object], torch.Tensor], None]] = {
+    "the body of a custom operator": _custom,
+    "__torch_dispatch__": _dispatched,
+    "__torch_function__": _asked,
+    "torch functions disabled": _disabled,
+    "subclasses disabled": _subclasses_disabled,
+}
+MOVES: dict[str, Callable[[torch.Tensor], object]] = {
+    "cpu": lambda x: x.cpu(),
+    "to": lambda x: x.to("cpu"),
+    "to by name": lambda x: x.to(device=torch.device("cpu")),
+    "to another": lambda x: x.to(torch.zeros(1)),
+    "type": lambda x: x.type("torch.FloatTensor"),
+    "type_as": lambda x: x.type_as(torch.zeros(1)),
+    "to the device": lambda x: torch.zeros(2).to("cuda"),
+    "cuda": lambda x: torch.zeros(2).cuda(),
+    "type_as from the host": lambda x: torch.zeros(2).type_as(x),
+    "values": lambda x: torch.tensor([1.0, 2.0], device="cuda"),
+    "values like another": lambda x: x.new_tensor([1.0, 2.0]),
+}
+
+
+def _counts(emulator: Emulator, runs: Callable[[Any, torch.Tensor], None]) -> dict[str, int]:
+    x = torch.full((2, 2), 0.5, device="cuda")
+    counts = {}
+    for name, call in {**READS, **{name: call for name, (call, _) in LISTS.items()}, **MOVES}.items():
+        before = emulator.recorder.total
+        runs(call, x)
+        counts[name] = emulator.recorder.total - before
+    return counts
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_what_is_asked_where_no_function_mode_is(where: str) -> None:
+    with Emulator("H100") as emulator:
+        plainly = _counts(emulator, lambda call, x: call(x))
+        assert all(waits for name, waits in plainly.items() if name in READS)
+        assert _counts(emulator, WHERE[where]) == plainly
+
+
+def test_a_device_tensor_is_no_array_there_either() -> None:
+    with Emulator("H100"), torch._C.DisableTorchFunction():
+        x = torch.ones(2).cuda()
+        for call in (x.numpy, lambda: np.asarray(x)):
+            with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+                call()
+
+
+def test_the_parts_of_a_jagged_tensor_are_found_with_a_wait() -> None:
+    """Its offsets are read: 14 of 14 such calls in profiles of real GPUs wait."""
+    with Emulator("H100") as emulator:
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged).cuda()
+        before = emulator.recorder.total
+        parts = nested.unbind()
+        assert [tuple(part.shape) for part in parts] == [(2, 3), (4, 3)]
+        assert emulator.recorder.total - before >= 1

@@ -26,6 +26,7 @@ from gapless.emulate import (
     fourier,
     functions,
     indexing,
+    methods,
     nodes,
     operators,
     profilers,
@@ -174,6 +175,7 @@ class Emulator:
                 self.core.values.install(patches)
             threads.install(self, patches)
             warned.install(patches)
+            methods.install(self.core, patches)
             # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
             lift_only_cpu_tensors(True)
             self._modes = contextlib.ExitStack()

@@ -216,6 +216,7 @@ def _from_table() -> dict[Any, Handler]:
     for dotted in table().calls():
         function = resolve_path(dotted)
         if function is not None:
+            function = original(function) if type(function) is FunctionType else function
             handlers[function] = _counted(dotted, table().for_call(dotted), HANDLERS.get(function))
     return handlers
 
