@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gapless.analyze.evidence import COLUMNS, COPIES, Counts
 from gapless.emulate.call import Call
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.operators import OperatorMode
@@ -28,10 +29,6 @@ from gapless.torch_internals import has_kernel, names_of_operators, schemas_of_o
 
 Tensor = torch.Tensor
 FILE = Path(__file__).with_name("evidence") / "signatures.tsv"
-COLUMNS = (
-    "op", "dims", "types", "concrete", "calls", "calls_that_waited", "waits", "with_h2d_copy",
-    "with_d2h_copy", "profiles", "gpus",
-)  # fmt: skip
 DTYPES = {
     "float": torch.float32, "double": torch.float64, "c10::Half": torch.float16,
     "c10::BFloat16": torch.bfloat16, "long int": torch.int64, "long": torch.int64, "int": torch.int32,
@@ -46,22 +43,6 @@ SMALL = 48
 """Sizes above this are made smaller, all alike, wherever the operator then still takes them."""
 LARGEST = 1 << 25
 """Numbers in all tensors together above which nothing is called."""
-OF_THEIR_SIZE = re.compile(r"aten::(to|_to_copy|copy_|item|_local_scalar_dense|pin_memory|cuda|cpu)")
-"""Operators that copy: there the size counts."""
-
-
-class Counts(NamedTuple):
-    """What profiles saw of a signature."""
-
-    calls: int
-    calls_that_waited: int
-    waits: int
-    with_h2d_copy: int
-    with_d2h_copy: int
-    profiles: int
-
-    def __add__(self, other: Any) -> Counts:
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -192,7 +173,7 @@ class Way:
 
 def smaller(one: Signature) -> Signature | None:
     """The same signature of small tensors; None where the size counts, or is small already."""
-    if OF_THEIR_SIZE.fullmatch(one.op):
+    if COPIES.fullmatch(one.op):
         return None
 
     def shrunk(text: re.Match[str]) -> str:
@@ -274,7 +255,7 @@ def never_waits(op: str) -> bool:
     names = [name for name in names_of_operators() if name.partition(".")[0] == op]
     rows = [row for row in table().rows if row.name.partition(".")[0] == op]
     made_of_others = any(has_kernel(name, "CompositeImplicitAutograd") for name in names)
-    return bool(names) and not (rows or made_of_others or OF_THEIR_SIZE.fullmatch(op))
+    return bool(names) and not (rows or made_of_others or COPIES.fullmatch(op))
 
 
 def _by_name(function: Any, positions: int, names: list[str]) -> Callable[..., Any]:

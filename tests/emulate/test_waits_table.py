@@ -388,7 +388,7 @@ def test_nodes_of_the_table_are_what_autograd_makes() -> None:
         ("", "waits.tsv: no header row"),
         ("# only\n\n", "waits.tsv: no header row"),
         (GOOD, "waits.tsv:1: the first row must be the columns scope, name"),
-        (f"{HEADER}\nop\taten::nonzero", "waits.tsv:2: 2 columns where 8 are expected"),
+        (f"{HEADER}\nop\taten::nonzero", "waits.tsv:2: 2 columns where 9 are expected"),
         (f"{HEADER}\n# c\n{GOOD.replace('on-device', '')}", "waits.tsv:3: when is empty"),
         (f"{HEADER}\n{GOOD.replace('a reason', ' a reason')}", "waits.tsv:2: reason is empty or has spaces"),
         (

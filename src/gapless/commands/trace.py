@@ -14,6 +14,7 @@ import msgspec
 from gapless.analyze import report
 from gapless.commands import _gate, _output
 from gapless.commands._diagnosed import diagnosis, explained
+from gapless.commands._evidence import as_evidence
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of, nearby
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
@@ -99,9 +100,19 @@ class Wishes:
     metavar="FILE",
     help="Explain waits for input by a measurement: of gapless loader -o, or a session of gapless check.",
 )
+@click.option(
+    "--evidence",
+    is_flag=True,
+    help="Print how often each operator was called and waited, to contribute to the table of waits.",
+)
+@click.option(
+    "--with-shapes", is_flag=True, help="In --evidence: all sizes and numbers as they were recorded."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("traces", metavar="TRACE...", nargs=-1)
-def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
+def command(
+    traces: tuple[str, ...], fail_on: str, evidence: bool, with_shapes: bool, **options: object
+) -> int:
     """Explain profiles of the PyTorch profiler: what the GPU waited for, by the line that made it wait.
 
     TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://..., with fsspec) or - (standard
@@ -120,12 +131,17 @@ def command(traces: tuple[str, ...], fail_on: str, **options: object) -> int:
       gapless trace --loader loader.json trace.json.gz  which num_workers to take
       gapless trace --max-idle 20 trace.json.gz     a gate for CI
       gapless trace --perfetto seen.json.gz trace.json.gz  for ui.perfetto.dev
+      gapless trace --evidence -o waits.tsv ./log/  what waited, without the model's sizes
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read.
     """
     if not traces:
         raise UsageError("which trace? gapless trace trace.json.gz")
     wishes = Wishes(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    if evidence or with_shapes:
+        if not evidence:
+            raise UsageError("--with-shapes is for --evidence")
+        return as_evidence(traces, with_shapes, wishes.output)
     wishes.shown.refuse_terminal(f"gapless trace -f html {traces[0]}")
     return trace(traces, wishes)
 

@@ -18,6 +18,7 @@ from gapless.emulate import (
     compilers,
     copies,
     cuda_api,
+    cudnn_benchmark,
     device_type,
     distributed,
     extensions,
@@ -60,6 +61,7 @@ from gapless.torch_internals import (
 _HANDLERS = (
     attention,
     copies,
+    cudnn_benchmark,
     factories,
     fourier,
     indexing,
@@ -283,6 +285,7 @@ class Emulator:
             races=self.core.races.races(),
             notes=(
                 *recorder.notes(),
+                *cudnn_benchmark.notes(recorder),
                 *standins.notes(),
                 *(values.reads.unused() if values is not None else ()),
             ),

@@ -145,7 +145,7 @@ class OperatorMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func`: what has nothing to place goes its own way here, all the rest to `_placed`."""
+        """Run `func`: what has nothing to place goes its own way here, all the rest to `placed`."""
         if asks_functions():  # in backward, whose operators no function mode has passed on
             with DisableTorchFunction():
                 return self.__torch_dispatch__(func, types, args, kwargs)
@@ -171,11 +171,11 @@ class OperatorMode(TorchDispatchMode):
             return plan.handler(self, func, args, kwargs)
         if plan.parts is not None and not (args and getattr(args[0], "is_nested", False)):
             return plan.parts(args, kwargs)
-        return self._placed(plan, args, kwargs)
+        return self.placed(plan, args, kwargs)
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _placed(self, plan: Plan, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: C901 - flat for speed
+    def placed(self, plan: Plan, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: C901 - flat for speed
         """Run an operator where its arguments are, and place what it gives."""
         placement = self.placement
         where = placement.where

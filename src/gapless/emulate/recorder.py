@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from gapless.emulate import stacks
@@ -13,6 +13,7 @@ from gapless.emulate.local import local
 from gapless.emulate.memory import MemoryRecorder
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.model import Event, Mark, Mechanism, Phase, Site
+from gapless.model.source import SourceLine
 
 _Key = tuple[Any, ...]
 _MANY_MARKS = 20_000
@@ -31,6 +32,8 @@ class Recorder:
         self._notes: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
         self.extensions: dict[str, None] = {}  # CUDA extensions that were not built or loaded
+        # Convolutions that cuDNN tries its algorithms for, with the line and the tick of the first.
+        self.tried: dict[Hashable, tuple[SourceLine | None, int]] = {}
         self.tick = 0
         self.total = 0
         self.phase: Phase = "train"

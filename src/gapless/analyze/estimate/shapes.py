@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +13,7 @@ from gapless.model.programme import Shape
 from gapless.trace.sources import open_source
 
 _PIECE = 1 << 22
+T = TypeVar("T")
 
 
 class _Args(msgspec.Struct, rename={"external": "External id", "older": "external id", "dims": "Input Dims",
@@ -36,28 +39,36 @@ def recorded_shapes(path: str | os.PathLike[str]) -> dict[int, tuple[Shape, ...]
     Raises:
         UnreadableInput: the file cannot be read.
     """
-    with open_source(os.fspath(path)) as source:
-        data = bytearray()
-        while piece := source.read(_PIECE):
-            data += piece
-    if b'"Input Dims"' not in data and b'"Input dims"' not in data:
-        return {}
-    try:
-        events = msgspec.json.decode(data, type=_File).events
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}  # a damaged file: the times by operator are still to be had
     found: dict[int, tuple[Shape, ...]] = {}
-    decoder = msgspec.json.Decoder(_Event)
-    for raw in events:
-        try:
-            args = decoder.decode(raw).args
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
+    for event in recorded(path, _Event):
+        args = event.args
         dims = args.dims if args.dims is not None else args.older_dims
         number = args.external if args.external != -1 else args.older
         if isinstance(dims, list) and str(number).isdigit():
             found[int(number)] = shapes_in(dims)
     return found
+
+
+def recorded(path: str | os.PathLike[str], kind: type[T]) -> Iterator[T]:
+    """The events of a file whose operators have shapes, each as a `kind`; none of a damaged one.
+
+    Raises:
+        UnreadableInput: the file cannot be read.
+    """
+    with open_source(os.fspath(path)) as source:
+        data = bytearray()
+        while piece := source.read(_PIECE):
+            data += piece
+    if b'"Input Dims"' not in data and b'"Input dims"' not in data:
+        return
+    try:
+        events = msgspec.json.decode(data, type=_File).events
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return  # what the operators took is still to be had
+    decoder = msgspec.json.Decoder(kind)
+    for raw in events:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield decoder.decode(raw)
 
 
 def shapes_in(dims: list[Any]) -> tuple[Shape, ...]:

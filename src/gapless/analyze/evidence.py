@@ -1,0 +1,202 @@
+"""What profiles of real GPUs say of operators: how often each was called, and how often the CPU waited in it.
+
+A signature is an outermost ATen operator with its arguments' sizes, types and plain values; the columns are
+those of ``benchmarks/evidence/signatures.tsv``, to which anybody can add.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from gapless.analyze.estimate.shapes import recorded
+from gapless.trace.timeline import HostKind, Timeline
+
+COLUMNS = (
+    "op", "dims", "types", "concrete", "calls", "calls_that_waited", "waits", "with_h2d_copy",
+    "with_d2h_copy", "profiles", "gpus",
+)  # fmt: skip
+COPIES = re.compile(r"aten::(to|_to_copy|copy_|item|_local_scalar_dense|pin_memory|cuda|cpu)")
+"""Operators that copy: there the number of bytes counts, and not how it is laid out."""
+_WAITS = re.compile(
+    r"(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|cu(Stream|Event|Ctx)Synchronize"
+    r"|(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?"
+)
+_TO_DEVICE, _FROM_DEVICE = re.compile(r"HtoD|HostToDevice"), re.compile(r"DtoH|DeviceToHost")
+_SMALL = 20
+"""Whole numbers below this are dimensions, types and flags."""
+
+
+class Counts(NamedTuple):
+    """What profiles saw of a signature."""
+
+    calls: int = 0
+    calls_that_waited: int = 0
+    waits: int = 0
+    with_h2d_copy: int = 0
+    with_d2h_copy: int = 0
+    profiles: int = 0
+
+    def __add__(self, other: Any) -> Counts:
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Called(NamedTuple):
+    """An operator as it was called: sizes, types and plain values of its arguments in JSON, and the GPU."""
+
+    op: str
+    dims: str
+    types: str
+    concrete: str
+    gpu: str
+
+
+Recorded = Mapping[int, tuple[Any, Any, Any]]
+
+
+class _Args(msgspec.Struct, rename={"external": "External id", "older": "external id", "dims": "Input Dims",
+                                    "older_dims": "Input dims", "types": "Input type",
+                                    "concrete": "Concrete Inputs"}):  # fmt: skip
+    external: int | str = -1
+    older: int | str = -1
+    dims: Any = None
+    older_dims: Any = None
+    types: Any = None
+    concrete: Any = None
+
+
+class _Event(msgspec.Struct):
+    args: _Args = msgspec.field(default_factory=_Args)
+
+
+def arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
+    """Sizes, types and values of the arguments of each operator, by its external id, as far as recorded.
+
+    Raises:
+        UnreadableInput: the file cannot be read.
+    """
+    found = {}
+    for event in recorded(path, _Event):
+        args = event.args
+        dims = args.dims if args.dims is not None else args.older_dims
+        number = args.external if args.external != -1 else args.older
+        if dims is not None and str(number).isdigit():
+            found[int(number)] = (dims, args.types, args.concrete)
+    return found
+
+
+def signatures(timeline: Timeline, known: Recorded, shapes: bool = False) -> dict[Called, Counts]:
+    """What `timeline` has of each signature that called the driver; `known` are the arguments by external id.
+
+    Unless `shapes` are wanted, sizes are reduced to what decides a wait.
+    """
+    host = timeline.host
+    waits, copies = _by_operator(timeline)
+    gpus = "; ".join(sorted({gpu.name for gpu in timeline.facts.gpus if gpu.name})) or "?"
+    found: dict[Called, Counts] = defaultdict(Counts)
+    for row, waited in waits.items():
+        op = timeline.names[host.name[row]]
+        recorded = known.get(int(host.external[row]), (None, None, None))
+        told = recorded if shapes else reduced(op, *recorded)
+        to, back = copies[row, True] > 0, copies[row, False] > 0
+        dims, types, concrete = map(json.dumps, told)
+        called = Called(op, dims, types, concrete, gpus)
+        found[called] += Counts(1, waited > 0, waited, to, back, 0)
+    return {called: counts._replace(profiles=1) for called, counts in found.items()}
+
+
+def _by_operator(timeline: Timeline) -> tuple[Counter[int], Counter[tuple[int, bool]]]:
+    """Waits by the row of the outermost operator around, and copies by that row, to the device or not."""
+    host, work = timeline.host, timeline.work
+    outermost = _outermost(timeline)
+    blocks = timeline.names_where(_WAITS.fullmatch)
+    waits: Counter[int] = Counter()
+    for call in np.flatnonzero(host.kind == HostKind.CALL).tolist():
+        row = int(outermost[call])
+        if row >= 0:
+            waits[row] += bool(blocks[host.name[call]])
+    copies: Counter[tuple[int, bool]] = Counter()
+    for to_device, pattern in ((True, _TO_DEVICE), (False, _FROM_DEVICE)):
+        named = timeline.names_where(pattern.search)
+        for copy in np.flatnonzero(named[work.name]).tolist() if len(work) else ():
+            launcher = int(timeline.launchers[copy])
+            if launcher >= 0 and outermost[launcher] >= 0:
+                copies[int(outermost[launcher]), to_device] += 1
+    return waits, copies
+
+
+def _outermost(timeline: Timeline) -> Any:
+    """For each row of the host the outermost ATen operator around it, or -1; those around come first."""
+    host, parents = timeline.host, timeline.parents
+    aten = timeline.names_where(lambda name: name.startswith("aten::"))
+    is_operator = (host.kind == HostKind.OPERATOR) & (aten[host.name] if len(host) else False)
+    found = np.where(is_operator, np.arange(len(host)), -1)
+    for row in np.argsort(host.start, kind="stable").tolist():
+        around = parents[row]
+        if around >= 0 and found[around] >= 0:
+            found[row] = found[around]
+    return found
+
+
+# -- what no model can be told by --------------------------------------------------------------------------
+
+
+def reduced(op: str, dims: Any, types: Any, concrete: Any) -> tuple[Any, Any, Any]:
+    """The arguments with other sizes, as far as they decide no wait: same sizes stay the same, 0 and 1 stay.
+
+    For an operator that copies, the next smaller power of two of a tensor's elements stands for its sizes.
+    Whole numbers from 20 up, and all that are not whole, are left out.
+    """
+    if not isinstance(dims, list):
+        return dims, types, concrete
+    others: dict[int, int] = {}
+    values = [_plain(one) for one in concrete] if isinstance(concrete, list) else concrete
+    return _renamed(dims, others, COPIES.fullmatch(op) is not None), types, values
+
+
+def _renamed(dims: Any, others: dict[int, int], copies: bool) -> Any:
+    if not isinstance(dims, list):
+        return dims if not isinstance(dims, int) or dims < 2 else others.setdefault(dims, len(others) + 2)
+    if copies and dims and all(isinstance(size, int) for size in dims):
+        numbers = math.prod(dims)
+        return [1 << (numbers.bit_length() - 1)] if numbers > 1 else dims
+    return [_renamed(one, others, copies) for one in dims]
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str):
+        return ""
+    words = filter(None, re.split(r"[\[\], ]+", value))
+    return value if all(word in ("True", "False") or _is_small(word) for word in words) else ""
+
+
+def _is_small(word: str) -> bool:
+    return re.fullmatch(r"-?\d{1,2}", word) is not None and abs(int(word)) < _SMALL
+
+
+# -- in a file ---------------------------------------------------------------------------------------------
+
+
+def added(parts: Iterable[Mapping[Called, Counts]]) -> dict[Called, Counts]:
+    """What several profiles say, together."""
+    found: dict[Called, Counts] = defaultdict(Counts)
+    for part in parts:
+        for called, counts in part.items():
+            found[called] += counts
+    return dict(found)
+
+
+def lines(found: Mapping[Called, Counts]) -> Iterator[str]:
+    """`found` as lines of cells separated by tabs, the names of the columns first."""
+    yield "\t".join(COLUMNS)
+    for called, counts in sorted(found.items()):
+        *words, gpu = called
+        yield "\t".join([*words, *map(str, map(int, counts)), gpu])

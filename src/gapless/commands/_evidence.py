@@ -1,0 +1,39 @@
+"""``gapless trace --evidence``: what profiles say of operators, for the table of waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gapless.commands import _output
+from gapless.errors import EXIT_OK, UnreadableInput, UsageError
+
+
+def as_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> int:
+    """Print what the profiles say of operators, or save it as `output`; the exit status.
+
+    Raises:
+        UsageError: a profile comes from standard input, which cannot be read a second time.
+    """
+    from gapless.analyze.evidence import added, arguments, lines, signatures
+    from gapless.trace.find import find
+    from gapless.trace.read import read
+
+    if "-" in traces:
+        raise UsageError("--evidence reads a profile twice: give its file, not standard input")
+    parts, status = [], EXIT_OK
+    for path in find(traces, []):
+        try:
+            parts.append(signatures(read(path), arguments(path), shapes))
+        except UnreadableInput as error:
+            _output.say(str(error))
+            status = UnreadableInput.exit_code
+    text = "\n".join(lines(added(parts))) + "\n"
+    if not parts:
+        return UnreadableInput.exit_code
+    if output is None:
+        _output.write(sys.stdout, text)
+    else:
+        Path(output).write_text(text, encoding="utf-8")
+    return status
