@@ -104,8 +104,8 @@ def test_public_profiles_say_what_was_counted_independently() -> None:
             tuple(one[name] for name in COLUMNS[:4]): [int(one[c]) for c in COLUMNS[4:10]] for one in table
         }
     paths = [path for start in PUBLIC for path in sorted((SHARED / "traces").glob(f"{start}*"))]
-    found = added({called._replace(gpu=""): n for called, n in signatures(read(path), arguments(path), True).items()}
-                  for path in paths)  # fmt: skip
+    every = [signatures(read(path), arguments(path), shapes=True) for path in paths]
+    found = added({called._replace(gpu=""): counts for called, counts in one.items()} for one in every)
     assert len(found) > 150
     exact = 0
     for called, counts in found.items():
