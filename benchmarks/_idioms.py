@@ -16,7 +16,7 @@ IDIOMS: dict[str, tuple[str, int]] = {
     "c.to(g.device)": (DEVICE, 1),
     "c.to(0)": (DEVICE, 1),
     "c.to(device='cuda', dtype=torch.half)": (DEVICE, 1),
-    "c.to('cuda', non_blocking=True)": (DEVICE, 1),
+    "c.to('cuda', non_blocking=True)": (DEVICE, 0),
     "p.to('cuda', non_blocking=True)": (DEVICE, 0),
     "p.cuda(non_blocking=True)": (DEVICE, 0),
     "p.to('cuda')": (DEVICE, 1),

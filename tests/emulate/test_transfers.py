@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gapless.emulate.emulator import Emulator
+from gapless.model import gpus
 
 
 @pytest.fixture
@@ -26,8 +27,11 @@ def waits():
         yield count
 
 
+LARGE = 300_000  # bytes of a copy that is staged, and not taken along
+
+
 def host(pinned: bool) -> torch.Tensor:
-    values = torch.arange(6.0)
+    values = torch.arange(LARGE / 4)
     return values.pin_memory() if pinned else values
 
 
@@ -43,7 +47,7 @@ def host(pinned: bool) -> torch.Tensor:
 @pytest.mark.parametrize("how", ["to", "cuda", "copy_", "other"])
 def test_host_to_device(waits, pinned, non_blocking, expected, detail, how):
     source = host(pinned)
-    target = torch.zeros(6, device="cuda")
+    target = torch.zeros(LARGE // 4, device="cuda")
     moves = {
         "to": lambda: source.to("cuda", non_blocking=non_blocking),
         "cuda": lambda: source.cuda(non_blocking=non_blocking),
@@ -142,3 +146,56 @@ def test_indexing(waits, assign, expected):
         "i": torch.arange(2, device="cuda"),
     }
     assert waits(lambda: exec(assign, names)) == expected
+
+
+PINNED = {"rows": (400, 300), "small": (8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("out[:, :100].copy_(rows[:, :100], non_blocking=True)", "strided"),
+        ("out[:, :100].copy_(rows[:, :100])", "strided"),
+        ("rows[:, :100].copy_(out[:, :100], non_blocking=True)", "strided"),
+        ("rows[:, :100].to('cuda', non_blocking=True)", "strided"),
+        ("out.copy_(rows[:1], non_blocking=True)", "strided"),  # broadcast on the host
+        ("out.t().copy_(rows.T.contiguous(), non_blocking=True)", "pageable"),  # contiguous() is not pinned
+        ("out.view(300, 400).copy_(rows.t(), non_blocking=True)", "strided"),
+        ("rows.t().to('cuda', torch.float16, non_blocking=True)", "strided"),
+        ("small[:, :4].to('cuda', non_blocking=True)", None),  # small enough to be taken along
+        ("rows.t().to('cuda', non_blocking=True)", None),  # lies without holes
+        ("out.t().copy_(rows.t(), non_blocking=True)", None),
+        ("rows[:200].to('cuda', non_blocking=True)", None),
+        ("out[:, :200].copy_(rows.view(600, 200)[:400], non_blocking=True)", None),  # sorted out on the GPU
+        ("rows.view(600, 200)[:400].copy_(out[:, :200], non_blocking=True)", None),
+        ("out[:, :100].to('cpu', non_blocking=True)", None),
+        ("out.t().to('cpu', torch.float16, non_blocking=True)", "strided"),
+        ("rows.to('cuda', torch.float16, non_blocking=True)", None),
+    ],
+)
+def test_parts_of_pinned_tensors(waits, how, expected):
+    names = {"torch": torch, "out": torch.zeros(400, 300, device="cuda")}
+    for name, shape in PINNED.items():
+        names[name] = torch.zeros(shape).pin_memory()
+    call = compile(how, "parts", "eval")
+    assert waits(lambda: eval(call, names)) == (expected is not None)
+    assert [site.detail for site in waits.seen] == [expected] * (expected is not None)
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [("v100", ["unmeasured"]), ("a100", []), ("h100", [])])
+def test_where_the_gpu_decides(gpu, expected):
+    seen = []
+    with Emulator(gpu=gpus.find(gpu)) as emulator:
+        emulator.recorder.on_wait.append(seen.append)
+        torch.zeros(25_000).to("cuda", non_blocking=True)
+    assert [site.detail for site in seen] == expected
+
+
+def test_a_copy_carries_the_bytes_of_the_type_that_travels():
+    """What may not wait is converted on the GPU, what waits on the host."""
+    with Emulator() as emulator:
+        host, device = torch.zeros(100_000).pin_memory(), torch.zeros(100_000, device="cuda")
+        host.to("cuda", torch.float16)
+        device.to("cpu", torch.float16)
+        found = [event.bytes for event in emulator.session().events]
+    assert found == [200_000, 400_000]

@@ -9,7 +9,7 @@ import torch
 from gapless.emulate.local import local
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import HOST, ORPHAN, PINNED
-from gapless.emulate.transfers import count_copy
+from gapless.emulate.transfers import count_move
 
 _CPU = torch.device("cpu")
 _aten: Any = torch.ops.aten
@@ -27,13 +27,12 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         placement.put(source, of := to)
     asynchronous, meta = False, target.is_meta or source.is_meta
     if (to >= 0) != (of >= 0) and not meta:
-        # A copy converts on the source's side of a device-to-host copy: what travels has the target's type.
-        asynchronous = count_copy(
+        asynchronous = count_move(
             mode.core,
-            of,
-            to,
+            source,
+            target,
+            (of, to),
             non_blocking=non_blocking,
-            nbytes=target.numel() * target.element_size(),
             operator="aten::copy_",
             detail="value" if source.dim() == 0 and of < 0 and to >= 0 else "",
         )
@@ -64,25 +63,19 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     device = kwargs.get("device")
     if tensor.is_meta or (device is not None and device.type == "meta"):
         return func(*args, **kwargs)
-    target, asynchronous, races = state, False, mode.core.races
+    target, races = state, mode.core.races
     if device is not None and (device.type == "cuda" or local.host_asked):
         target = mode.core.index_of(device)
         mode.core.arriving(tensor, state, target)
         kwargs = {**kwargs, "device": _CPU}
-        asynchronous = count_copy(
-            mode.core,
-            state,
-            target,
-            non_blocking=bool(kwargs.get("non_blocking", False)),
-            nbytes=tensor.numel() * tensor.element_size(),
-            fresh=True,
-        )
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
         target = PINNED if target == HOST else target
     if races.busy and state < 0 and target < 0:
         races.on_host(mode.of(func), args, kwargs)
     out = _made(mode, func, args, kwargs, target)
+    non_blocking = bool(kwargs.get("non_blocking", False))
+    asynchronous = count_move(mode.core, tensor, out, (state, target), non_blocking=non_blocking, fresh=True)
     if target < 0 <= state:
         mode.core.arrived(out)
     placement.put(out, HOST if target == PINNED and state == PINNED else target)

@@ -182,11 +182,11 @@ class Core:
 
     # -- what is launched --------------------------------------------------------------------------
 
-    def copied(self, direction: str, nbytes: int) -> None:
-        """Tell the programme of a copy between pinned memory and the device that does not wait."""
+    def copied(self, direction: str, nbytes: int, memory: str) -> None:
+        """Tell the programme of a copy between the host's memory and the device that does not wait."""
         programme = self.recorder.programme
         if programme is not None and self.enabled:
-            programme.event(Entry(kind="copy", mechanism=direction, detail="pinned", reads=nbytes))
+            programme.event(Entry(kind="copy", mechanism=direction, detail=memory, reads=nbytes))
 
     def queued(self, kind: Queued, stream: int, event: int = 0, index: int = 0) -> None:
         """Tell the programme of streams and events."""

@@ -1,8 +1,6 @@
 """Tensors that move between host and device, and what the host waits for then.
 
-CUDA's rules (`aten/src/ATen/native/cuda/Copy.cu`): a blocking copy between host and device always ends in a
-stream synchronization, pinned or not. With ``non_blocking=True`` a pinned side makes it asynchronous; from or
-to pageable memory the driver stages the data and the host waits all the same.
+Which copy waits is for `gapless.model.copies` to say.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
+from gapless.model import Mechanism, copies
 from gapless.torch_internals import DisableTorchFunction, no_torch_dispatch
 
 Tensor = torch.Tensor
@@ -32,24 +31,84 @@ def count_copy(
     call: str = "",
     detail: str = "",
     fresh: bool = False,
+    strided: bool = False,
 ) -> bool:
-    """Record the wait of a copy between two placements, if it makes one; whether it goes on by itself.
+    """Record a copy between two placements, and its wait if it makes one.
+
+    Returns whether it goes on by itself, and needs the host's memory until it is done.
 
     `fresh` says that the host side of a device-to-host copy is allocated by the operator itself, which then
-    takes pinned memory when asked not to block.
+    takes pinned memory when asked not to block; `strided` is what `gapless.model.copies.strided` says.
     """
     if nbytes == 0 or (source >= 0) == (target >= 0):
         return False
     to_device = target >= 0
-    host_pinned = (source if to_device else target) == PINNED or (fresh and not to_device)
-    if non_blocking and host_pinned:
-        core.copied("h2d" if to_device else "d2h", nbytes)
-        return True
+    direction: Mechanism = "h2d" if to_device else "d2h"
+    given = (source if to_device else target) == PINNED
+    memory: copies.Memory = "pinned" if given or (fresh and non_blocking and not to_device) else "pageable"
+    copy = copies.Copy(
+        to_device=to_device, memory=memory, nbytes=nbytes, non_blocking=non_blocking, strided=strided
+    )
+    waits = copies.waits(copy, core.gpu.capability)
+    if waits is False:
+        core.copied(direction, nbytes, "pageable" if strided else memory)
+        return memory == "pinned" and not strided
     if not detail:
-        pinned = (source if to_device else target) == PINNED
-        detail = "pinned" if pinned else "pageable"
-    core.wait(operator, "h2d" if to_device else "d2h", call=call, detail=detail, nbytes=nbytes)
+        detail = "pinned" if given else "pageable" if waits else "unmeasured"
+        detail = "strided" if strided and memory == "pinned" else detail
+    core.wait(operator, direction, call=call, detail=detail, nbytes=nbytes)
     return False
+
+
+def count_move(
+    core: Core,
+    source: Tensor,
+    target: Tensor,
+    places: tuple[int, int],
+    *,
+    non_blocking: bool,
+    operator: str = "aten::_to_copy",
+    call: str = "",
+    detail: str = "",
+    fresh: bool = False,
+) -> bool:
+    """`count_copy` of `source` into `target`, by their types and strides; `places` are where they lie."""
+    to_device = places[1] >= 0
+    if to_device == (places[0] >= 0):
+        return False
+    # Another type is converted on the device where the copy may not block, and else on the host.
+    travels = source if to_device == non_blocking else target
+    return count_copy(
+        core,
+        *places,
+        non_blocking=non_blocking,
+        nbytes=target.numel() * travels.element_size(),
+        operator=operator,
+        call=call,
+        detail=detail,
+        fresh=fresh,
+        strided=_is_strided(source, target, to_device=to_device),
+    )
+
+
+def _is_strided(source: Tensor, target: Tensor, *, to_device: bool) -> bool:
+    """`gapless.model.copies.strided` of two tensors, the first of which may be broadcast."""
+    host, device = (source, target) if to_device else (target, source)
+    if any(one.layout is not torch.strided or one.is_nested for one in (host, device)):
+        return False
+    shape = tuple(target.shape)
+    if host.is_contiguous() and host.shape == shape:
+        return False
+    missing = len(shape) - source.dim()
+    if missing < 0:
+        return False
+    own = (1,) * missing + tuple(source.shape)
+    steps = [
+        0 if size != wanted else step
+        for size, wanted, step in zip(own, shape, (0,) * missing + source.stride(), strict=True)
+    ]
+    sides = (steps, target.stride()) if to_device else (target.stride(), steps)
+    return copies.strided(shape, *sides, same_dtype=source.dtype == target.dtype)
 
 
 def moved(
@@ -77,19 +136,19 @@ def moved(
     if unpacks_itself(type(tensor)):
         return _subclass_moved(core, tensor, target, source, dtype, non_blocking)
     state = core.placement.state_of(tensor)
-    nbytes = tensor.numel() * tensor.element_size()
-    asynchronous = count_copy(
-        core, state, target, non_blocking=non_blocking, nbytes=nbytes, call=call, detail=detail, fresh=True
-    )
     core.arriving(tensor, state, target)
     after = PINNED if target == HOST and non_blocking else target
-    if tensor.requires_grad and torch.is_grad_enabled():
-        if tensor.is_nested:
-            return _nested_moved(core, tensor, after, source, dtype)
-        result: Tensor = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
-    else:
+    result: Tensor
+    if not (tensor.requires_grad and torch.is_grad_enabled()):
         result = core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
-    if nbytes:
+    elif tensor.is_nested:
+        result = _nested_moved(core, tensor, after, source, dtype)
+    else:
+        result = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
+    asynchronous = count_move(
+        core, tensor, result, (state, target), non_blocking=non_blocking, call=call, detail=detail, fresh=True
+    )
+    if tensor.numel() and not tensor.is_nested:
         core.races.copied(tensor, result, state, after, asynchronous=asynchronous, what=call or "Tensor.to")
     return result
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.replay.links import STAGED
+from gapless.model.copies import STAGED
 from gapless.replay.targets import LONG
 from gapless.replay.waits import Links, WaitKind, Waits
 from gapless.trace.timeline import Bools, Ints, Timeline

@@ -9,9 +9,6 @@ import numpy as np
 
 from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind
 
-STAGED = 1 << 16
-"""Bytes: up to here a pageable copy to the device is staged and its call returns at once."""
-
 _STREAM = re.compile(r"(cuda|hip|cu)StreamSynchronize")
 _EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize")
 _DEVICE = re.compile(r"(cuda|hip)(Device|Thread)Synchronize|(cu|hip)CtxSynchronize")

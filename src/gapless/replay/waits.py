@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.replay.links import STAGED, Links, links
+from gapless.model.copies import STAGED
+from gapless.replay.links import Links, links
 from gapless.replay.targets import EVIDENCE, LONG, WaitKind, last_launched, previous_copy, targets
 from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline
 

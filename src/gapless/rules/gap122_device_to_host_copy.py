@@ -8,6 +8,11 @@ from gapless.model import Site, WaitRule
 from gapless.rules._code import Code
 from gapless.rules._places import in_library, own_code
 
+_STRIDED = (
+    "this part of a pinned tensor is filled through ordinary memory, because its elements do not lie one "
+    "behind the other: copy with `non_blocking=True` into a pinned tensor of the part's own shape"
+)
+
 
 class DeviceToHostCopy(WaitRule):
     """`.cpu()`, `.to("cpu")`: the values are copied to the CPU, which waits until they have arrived.
@@ -55,7 +60,12 @@ class DeviceToHostCopy(WaitRule):
     def matches(self, site: Site) -> bool:
         return site.mechanism == "d2h"
 
+    def known_change(self, site: Site) -> str:
+        return "copy into a whole pinned tensor" if site.detail == "strided" else ""
+
     def remedy(self, site: Site) -> str:
+        if site.detail == "strided":
+            return _STRIDED
         code = own_code(site)
         return (_copied(code) if code is not None else "") or in_library(site, self.advice)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from programmes import A100
 
 from gapless.analyze.estimate.families import CONVOLUTION, MATMUL, UNKNOWN
-from gapless.analyze.estimate.times import SHARES, USUAL, copy_time, device_time, peak
+from gapless.analyze.estimate.times import SHARES, USUAL, device_time, peak
 from gapless.analyze.estimate.work import work
 from gapless.model.programme import Entry
 
@@ -133,12 +133,6 @@ def test_laws_of_device_times(name, inputs, outputs, dtype, factor):
         smaller = entry(name, inputs, outputs, dtype)
         larger = msgspec.structs.replace(smaller, reads=smaller.reads * factor)
         assert device_time(work(larger), A100) >= time
-
-
-@given(st.integers(0, 1 << 30), st.integers(1, 8))
-def test_pinned_copies_are_never_slower(nbytes, times):
-    assert copy_time(nbytes, True, A100) <= copy_time(nbytes, False, A100)
-    assert copy_time(nbytes, True, A100) <= copy_time(times * nbytes, True, A100)
 
 
 def test_the_host_needs_more_for_more_kernels_and_tensors():

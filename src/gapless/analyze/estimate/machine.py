@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gapless.analyze.estimate.times import Host, copy_time
+from gapless.analyze.estimate.times import Host
 from gapless.analyze.estimate.written import NUMBER, Call, Held, Queued, written
+from gapless.model import copies
 from gapless.model.programme import Entry, Gpu
 from gapless.replay.host import DEPTH
 from gapless.replay.latency import LAUNCH, RETURN, UNBLOCKED, UNBLOCKED_DEVICE
-from gapless.replay.links import STAGED
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
 GAP = 1_200
@@ -136,18 +136,19 @@ class _Machine:
         self.now += time
         self.working += time
 
-    def copy(self, entry: Entry, pinned: bool, waits: bool) -> list[int]:
+    def copy(self, entry: Entry, waits: bool) -> list[int]:
         """A copy between host and device; returns the rows of its calls that wait."""
         self.next()
         to_device = entry.mechanism == "h2d"
         nbytes = max(entry.reads, READ)
-        length = int(copy_time(nbytes, pinned, self.gpu))
-        memory = "Pinned" if pinned else "Pageable"
-        name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
+        memory: copies.Memory = "pinned" if entry.detail == "pinned" else "pageable"
+        length = int(copies.duration(nbytes, memory, self.gpu.pcie))
+        side = memory.capitalize()
+        name = f"Memcpy HtoD ({side} -> Device)" if to_device else f"Memcpy DtoH (Device -> {side})"
         call = int(self.host.call)
         self.spend(int(max(self.host.forward - self.host.call, 0)))
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
-        blocks = waits and not pinned and not (to_device and nbytes <= STAGED)
+        blocks = waits and copies.held(memory, to_device, nbytes) is not False
         row = self.call("cudaMemcpyAsync", max(call, end + RETURN - self.now) if blocks else call)
         self.working += call
         return (
@@ -169,7 +170,7 @@ class _Machine:
             if entry.mechanism in ("explicit", "free"):
                 rows.append(self._explicit(entry))
             else:
-                rows += self.copy(entry, entry.detail == "pinned", True)
+                rows += self.copy(entry, True)
         return rows
 
     def _explicit(self, entry: Entry) -> int:
@@ -187,7 +188,7 @@ class _Machine:
         if entry.kind == "stream":
             self.stream = stream
         elif entry.kind == "copy":
-            self.copy(entry, True, False)
+            self.copy(entry, False)
         elif entry.kind == "record":
             self.next()
             self.events[entry.number] = _Event(self.free.get(stream, 0), stream, self.correlation)

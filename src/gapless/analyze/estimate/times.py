@@ -57,11 +57,6 @@ RAGGED = 2.0
 FURTHER = 0.7
 """Start-up of the second and later kernels of a call, in parts of the first's."""
 
-PAGEABLE, PINNED = 0.3, 0.75
-"""Shares of the peak of PCIe that copies from and to pageable and pinned memory reach."""
-COPY_START = 2_000
-"""Nanoseconds that the smallest copy takes on the device."""
-
 
 def device_time(work: Work, gpu: Gpu, shares: Mapping[str, Share] = SHARES) -> float:
     """Nanoseconds that this work takes on `gpu`, all its kernels together."""
@@ -93,11 +88,6 @@ def peak(gpu: Gpu, unit: str) -> float:
     if unit == "fp64":
         return gpu.fp32 / 2
     return float(getattr(gpu, unit)) or gpu.fp32
-
-
-def copy_time(nbytes: int, pinned: bool, gpu: Gpu) -> float:
-    """Nanoseconds of a copy between host and device."""
-    return COPY_START + nbytes / (gpu.pcie * (PINNED if pinned else PAGEABLE))
 
 
 @dataclass(frozen=True)
