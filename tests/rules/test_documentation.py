@@ -15,6 +15,7 @@ from gapless.rules import of_kind
 
 PRELUDE = (Path(__file__).parent / "cases" / "prelude.py").read_text()
 EXTRA = {
+    "GAP120": "dataset = torch.utils.data.TensorDataset(torch.zeros(8, 40_000), torch.zeros(8))\n",
     "GAP133": "group()\n",
     "GAP153": "group()\n",
     "GAP145": "from transformers import Trainer, TrainingArguments\nmodel, dataset = classifier()\n",

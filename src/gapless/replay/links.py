@@ -12,11 +12,13 @@ from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind
 _STREAM = re.compile(r"(cuda|hip|cu)StreamSynchronize")
 _EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize")
 _DEVICE = re.compile(r"(cuda|hip)(Device|Thread)Synchronize|(cu|hip)CtxSynchronize")
-_COPY = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
+_COPY = re.compile(r"(cuda|hip|hipDrv)Memcpy|cuMemcpy")
 _ASYNCHRONOUS = re.compile(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async")
+_HOST_COPY = re.compile(r"hipMemcpyWithStream")
+"""What PyTorch calls on AMD for a blocking copy between host and device, and for nothing else."""
 _MEMORY = re.compile(
     r"(cuda|hip)(Free|Malloc|HostAlloc|HostFree|HostMalloc|HostRegister|HostUnregister|MemPool)"
-    r"|cuMem(Alloc|Free|Unmap|Release|Map|Create|SetAccess)"
+    r"|(cu|hip)Mem(Alloc|Free|Unmap|Release|Map|Create|SetAccess|Pool)"
 )
 _POLL = re.compile(r"(cuda|hip|cu)(Event|Stream)Query")
 
@@ -48,7 +50,8 @@ def call_names(timeline: Timeline) -> CallNames:
 class Copies:
     """For each device operation whether it is a copy between host and device, and from or to what memory.
 
-    `pageable` and `pinned` are both False where the profile does not say (AMD).
+    `pageable` and `pinned` are both False where the profile does not say (AMD). ROCm calls a copy of pinned
+    memory one within the device ("DtoD"): a blocking one is taken for a read, which most of them are.
     """
 
     to_host: Bools
@@ -58,16 +61,22 @@ class Copies:
 
 
 def copies(timeline: Timeline) -> Copies:
-    """What the names of the copies say ("Memcpy DtoH (Device -> Pageable)")."""
-    work = timeline.work
+    """What the names of the copies say ("Memcpy DtoH (Device -> Pageable)"), and those of their calls."""
+    work, call = timeline.work, timeline.launchers
     memcpy = work.kind == WorkKind.MEMCPY
 
     def named(text: str) -> Bools:
         flags: Bools = memcpy & timeline.names_where(lambda name: text in name)[work.name]
         return flags
 
+    read = named("DtoD") & (call >= 0)
+    if read.any():
+        read &= timeline.names_where(_HOST_COPY.match)[timeline.host.name[call]]
     return Copies(
-        to_host=named("DtoH"), to_device=named("HtoD"), pageable=named("Pageable"), pinned=named("Pinned")
+        to_host=named("DtoH") | read,
+        to_device=named("HtoD"),
+        pageable=named("Pageable"),
+        pinned=named("Pinned"),
     )
 
 

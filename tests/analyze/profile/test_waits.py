@@ -111,7 +111,6 @@ def test_pinned_copies_that_nobody_waits_for_are_no_waits():
 
 def test_copies_within_the_device_are_no_waits():
     assert sites(chain("aten::copy_", copy="DtoD (Device -> Device)", sync=False)) == []
-    assert sites(chain("aten::copy_", copy="DtoD (Device -> Device)", sync=False, vendor="amd")) == []
 
 
 def test_launches_and_queries_are_no_waits():

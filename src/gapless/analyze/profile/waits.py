@@ -17,7 +17,7 @@ _PROFILER = re.compile(r"torch/(?:profiler|autograd)/profiler\.py\(\d+\): ")
 _PASSED_ON = re.compile(r"<built-in |torch/(?:cuda|accelerator|utils)/")
 _ALLOCATOR = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|MallocHost|FreeHost|HostUnregister|HostRegister)"
-    r"|^cuMem(?:Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Host)"
+    r"|^(?:cu|hip)Mem(?:Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|Host)"
 )
 _READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"}
 _ANSWERS = {"aten::equal", "aten::allclose", "aten::is_same_size"}
@@ -33,6 +33,7 @@ _SIZES = (
     "aten::_local_sparse",
 )
 _INDEXING = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
+_MOVES = {"aten::to", "aten::_to_copy"}
 _STATUS = ("aten::_linalg_check_errors", "aten::linalg_", "aten::_linalg_", "aten::cholesky")
 
 
@@ -148,6 +149,9 @@ def _explained(place: Place, copy: str) -> tuple[Mechanism, str, str, str]:
         return "d2h", outer or bare, place.call, memory
     if "HtoD" in copy or "HostToDevice" in copy:
         return "h2d", outer or bare, place.call, "index" if outer in _INDEXING else memory or "pageable"
+    if "DtoD" in copy and not _MOVES.isdisjoint(around):
+        # So ROCm calls copies of pinned memory; what `to` moves to the host, blocking, lands in no such memory.
+        return "h2d", outer, place.call, "pinned"
     if outer:
         return "values", outer, place.call, ""
     return "explicit", bare, place.call, ""
