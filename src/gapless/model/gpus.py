@@ -249,6 +249,13 @@ def _lines(text: str) -> list[str]:
     return text.strip().splitlines()
 
 
+# Sixteen lanes of the generation of PCIe that an architecture's data sheets name.
+_LANES = (
+    (r"\b(?:[HG]?[HB][12]00|B300|GB?\d00|H800|H20|RTX 50\d\d|RTX PRO|MI3\d\d)", 64.0),
+    (r"\b(?:A[1-9]0|A[148]00|PG50[69]|L4|L40|L40S|RTX [34]0\d\d|RTX A\d|RTX \d000 Ada|MI[12]\d\d)", 32.0),
+    (r"\b(?:[PV]100|G[PV]100|[PT]4|P40|M[46]0|K80|RTX 20\d\d|Quadro|TITAN|GTX)", 16.0),
+)
+
 GPUS: tuple[Gpu, ...] = (*map(_gpu, _lines(_TABLE)), *map(_geforce, _lines(_GEFORCE)))
 """Those that can be emulated."""
 CARDS: tuple[Card, ...] = (*GPUS, *map(_amd, _lines(_AMD)))
@@ -278,6 +285,22 @@ def find_card(name: str) -> Card:
         UsageError: there is none; the message lists those that are known.
     """
     return _found(name, CARDS, CARDS)
+
+
+def link(name: str) -> float:
+    """GB/s of PCIe one way of the GPU of that name, at its full width; 0.0 where its generation is not known.
+
+    Names that are in no table (engineering samples, other forms, laptops) are told by their architecture.
+
+    >>> link("NVIDIA A100-PG509-200")
+    32.0
+    >>> link("Some Accelerator")
+    0.0
+    """
+    card = next((one for one in CARDS if one.name == name), None)
+    if card is not None:
+        return card.pcie
+    return next((rate for pattern, rate in _LANES if re.search(pattern, name, re.IGNORECASE)), 0.0)
 
 
 def _found(name: str, listed: Sequence[Card], cards: Sequence[Card]) -> Card:

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from gapless.model._disk import Saved
+from gapless.model.copies import Memory
 from gapless.model.event import Site
 from gapless.model.lanes import Lanes
 
@@ -110,6 +111,30 @@ class LineTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     site: Site
     total: int
     kernels: int
+
+
+class CopyTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The copies between host and device in one direction, from or to one kind of memory, within the steps.
+
+    `time` is how long they took (ns, all together), `alone` how much of the steps none but copies like them
+    ran: neither kernels nor what stands before them in `Profile.copies`. `reach` is what copies from and to
+    pinned memory reach in that direction (GB/s, 0.0 where that is not known), `measured` whether copies of
+    this profile show it; else it follows from the GPU's generation of PCIe.
+    """
+
+    to_device: bool
+    memory: Memory
+    count: int
+    bytes: int
+    time: int
+    alone: int = 0
+    reach: float = 0.0
+    measured: bool = False
+
+    @property
+    def rate(self) -> float:
+        """GB/s."""
+        return self.bytes / self.time if self.time else 0.0
 
 
 class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -221,10 +246,11 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `all` is what removing every priced wait saves together. `shortest` are positions in `each`: few groups
     that save nine tenths of that, in order, and `saved` is what has been saved after each. `limiter` is what
-    takes most of the time (``host``, ``device``, ``input``, ``peers``), `remains` what does without all the
-    waits. `reasons` say where the unchanged replay is too far from the profile: the prices are bounds then.
-    `refused` says why there are no prices at all. `span_error`, `drift`, `explained` and `wait_error` are
-    the replay's fidelity (docs/price.md).
+    takes most of the time (``host``, ``device``, ``copies``, ``input``, ``peers``), `remains` what does
+    without all the waits. `pinned` is what copies from and to pinned memory would save, those to the device
+    without waiting; `pinned_to_device` what the latter alone would. `reasons` say where the unchanged replay
+    is too far from the profile: the prices are bounds then. `refused` says why there are no prices at all.
+    `span_error`, `drift`, `explained` and `wait_error` are the replay's fidelity (docs/price.md).
     """
 
     span: int = 0
@@ -242,6 +268,8 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     drift: float = 0.0
     explained: float = 1.0
     wait_error: float = -1.0
+    pinned: int = 0
+    pinned_to_device: int = 0
 
 
 SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
@@ -310,6 +338,7 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kernels: tuple[KernelTime, ...] = ()
     lines: tuple[LineTime, ...] = ()
     launches: Launches = Launches()
+    copies: tuple[CopyTime, ...] = ()
     memory: MemoryUse = MemoryUse()
     costs: tuple[Cost, ...] = ()
     collectives: tuple[Collectives, ...] = ()

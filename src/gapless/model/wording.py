@@ -55,12 +55,13 @@ WHEN = {
 LIMITS = {
     "host": "the CPU's own work is the limit",
     "device": "the GPU's own work is the limit",
+    "copies": "copies between CPU and GPU are the limit",
     "input": "the data loader is the limit",
     "peers": "the other ranks are the limit",
 }
 """What remains once no sync does."""
 ASSUMED = {
-    "pinned": "with copies to the GPU from pinned memory",
+    "pinned": "with copies from and to pinned memory",
     "input": "with every batch there in time",
     "graphs": "with one launch for each step",
 }

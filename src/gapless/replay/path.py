@@ -12,15 +12,17 @@ from gapless.replay.host import LOADER, loader_rows
 from gapless.replay.outcome import Outcome
 from gapless.trace.timeline import Bools, Ints
 
-Limiter = Literal["host", "device", "input", "peers"]
+Limiter = Literal["host", "device", "copies", "input", "peers"]
 
 
 @dataclass(frozen=True)
 class Path:
-    """Nanoseconds of the span that the host, the device, the input and collectives take one after another."""
+    """Nanoseconds of the span that the host, the device, copies between them, the input and collectives take
+    one after another."""
 
     host: int
     device: int
+    copies: int
     input: int
     peers: int
 
@@ -28,7 +30,8 @@ class Path:
     def limiter(self) -> Limiter:
         """What takes the most."""
         shares: dict[Limiter, int] = {
-            "device": self.device, "host": self.host, "input": self.input, "peers": self.peers
+            "device": self.device, "copies": self.copies, "host": self.host, "input": self.input,
+            "peers": self.peers,
         }  # fmt: skip
         return max(shares, key=lambda name: shares[name])
 
@@ -43,7 +46,7 @@ def critical_path(outcome: Outcome) -> Path:
     stretch = ~moment & (nodes < of.first_crossing)
     late = by_b & _own_clock(outcome)[nodes]
     took = times[nodes] - times[np.where(by_b & ~late, b, a)]
-    device, peers, launch = _device_part(outcome, nodes[stretch], took[stretch], by_b[stretch])
+    device, copies, peers, launch = _device_part(outcome, nodes[stretch], took[stretch], by_b[stretch])
     on_device = int(device.sum() + took[~moment & ~stretch & ~collective].sum())
     with_peers = int(peers.sum() + took[collective].sum())
     # Host time up to a moment, and up to the launch that a stretch of work began with.
@@ -56,7 +59,8 @@ def critical_path(outcome: Outcome) -> Path:
         took[late & moment].sum()
     )
     rest = outcome.span - on_device - with_peers - loading
-    return Path(max(rest, 0), on_device, loading, with_peers)
+    copied = int(copies.sum())
+    return Path(max(rest, 0), on_device - copied, copied, loading, with_peers)
 
 
 def _walk(outcome: Outcome) -> tuple[Ints, Bools]:
@@ -93,9 +97,9 @@ def _own_clock(outcome: Outcome) -> Bools:
     return own
 
 
-def _device_part(outcome: Outcome, nodes: Ints, took: Ints, by_b: Bools) -> tuple[Ints, Ints, Ints]:
-    """What device work and collectives account for in the time that each stretch took on the path; and, for
-    stretches that a launch set, the device row that was launched."""
+def _device_part(outcome: Outcome, nodes: Ints, took: Ints, by_b: Bools) -> tuple[Ints, Ints, Ints, Ints]:
+    """What device work, the copies between host and device in it and collectives account for in the time that
+    each stretch took on the path; and, for stretches that a launch set, the device row that was launched."""
     of, weights = outcome.model.graph, outcome.weights
     stretch, begin = nodes - of.first_stretch, of.stretches.begin
     lead = weights.own - np.cumsum(weights.chained)
@@ -112,7 +116,10 @@ def _device_part(outcome: Outcome, nodes: Ints, took: Ints, by_b: Bools) -> tupl
     peers = np.minimum(shared[last] - shared[first], took)
     device = np.minimum(total[last] - total[first], took) - peers
     device = np.where(by_b, took - peers, device)  # between kernels: the device's own
-    return device, peers, of.rows[first[~by_b]]
+    kinds = outcome.model.links.copies
+    over = np.where((kinds.to_device | kinds.to_host)[of.rows], length, 0)
+    moved = np.concatenate([[0], np.cumsum(over)])
+    return device, np.minimum(moved[last] - moved[first], device), peers, of.rows[first[~by_b]]
 
 
 def _threads(outcome: Outcome, rows: Ints) -> Ints:

@@ -72,7 +72,8 @@ class CopyNotOverlapped(ProfileRule):
     def of_profile(self, profile: Profile) -> Iterator[Hit]:
         alone = profile.split.memcpy
         batches = sum(phase.device for phase in profile.phases if phase.name == "transfer")
-        if told.part(profile, min(alone, batches)) < _MUCH:
+        beside = profile.split.kernel + profile.split.communication  # what the copies could run beside
+        if told.part(profile, min(alone, batches, beside)) < _MUCH:
             return
         yield Hit(
             evidence=(

@@ -1,4 +1,4 @@
-"""Profiles of AMD's GPUs: the twin of an NVIDIA profile, written as ROCm's profiler writes it, says the same."""
+"""Profiles of AMD's GPUs: the twin of an NVIDIA profile, as ROCm's profiler writes it, says the same."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from gapless.analyze.profile.copies import pinned_factors
 from gapless.analyze.profile.grouping import WaitGroup, wait_groups
 from gapless.errors import UsageError
 from gapless.model import Cost, Site
@@ -54,6 +55,7 @@ def price(
         Price(costs=tuple(group.costs), **asdict(found.each[number])) for number, group in enumerate(groups)
     )
     fit = found.fidelity
+    pinned = [_saved_by(model, _pinned(model, of)) for of in ((True,), (True, False))]
     return Prices(
         span=found.span,
         all=found.all,
@@ -69,7 +71,22 @@ def price(
         drift=fit.drift,
         explained=fit.explained,
         wait_error=fit.wait_error,
+        pinned=max(pinned),
+        pinned_to_device=max(pinned[0], 0),
     )
+
+
+def _saved_by(model: Model, change: Change) -> int:
+    return model.replay().span - model.replay(change).span if change != Change() else 0
+
+
+def _pinned(model: Model, to_device: Sequence[bool] = (True, False)) -> Change:
+    """Copies in these directions at the rate of pinned memory; those to the device do not wait.
+
+    A copy to the host keeps its wait: what is read there must have arrived.
+    """
+    faster = Change(scaled=pinned_factors(model.timeline, model.links.copies, to_device))
+    return model.pinned() | faster
 
 
 def _rows(positions: Sequence[int], rows: Sequence[Ints]) -> list[int]:
@@ -131,7 +148,7 @@ def _assumption(model: Model, what: str) -> Change:
         UsageError: it is none of these, or no kernel has such a name.
     """
     if what == "pinned":
-        return model.pinned()
+        return _pinned(model)
     if what == "input":
         return Change(input_free=True)
     if what == "graphs":

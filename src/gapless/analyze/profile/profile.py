@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gapless.analyze.profile.communication import collectives
+from gapless.analyze.profile.copies import copy_times
 from gapless.analyze.profile.costs import costs
 from gapless.analyze.profile.hotlines import hot_lines
 from gapless.analyze.profile.idle import attribute
@@ -70,6 +71,7 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (),
         kernels=top_kernels(timeline, steps, device),
         lines=hot_lines(timeline, steps, device, places),
         launches=launches(timeline, steps, device),
+        copies=copy_times(timeline, steps, device),
         memory=memory_use(timeline, steps, device),
         costs=summed,
         collectives=collectives(timeline, device),

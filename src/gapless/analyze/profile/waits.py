@@ -150,7 +150,7 @@ def _explained(place: Place, copy: str) -> tuple[Mechanism, str, str, str]:
     if "HtoD" in copy or "HostToDevice" in copy:
         return "h2d", outer or bare, place.call, "index" if outer in _INDEXING else memory or "pageable"
     if "DtoD" in copy and not _MOVES.isdisjoint(around):
-        # So ROCm calls copies of pinned memory; what `to` moves to the host, blocking, lands in no such memory.
+        # So ROCm calls copies of pinned memory; what `to` moves to the host, blocking, does not land in it.
         return "h2d", outer, place.call, "pinned"
     if outer:
         return "values", outer, place.call, ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gapless.analyze.verdicts.copies import dominate
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
 from gapless.model.table import row, table
@@ -20,7 +21,7 @@ def tables(report: Report, profile: Profile) -> tuple[Table, ...]:
     """Every table of `profile`, that of `report`."""
     per = max(profile.steps.count, 1)
     made = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks), _phases(profile, per)]
-    made += [_kernels(profile, per), _lines(profile, per), _prices(profile.prices)]
+    made += [_copies(profile, per), _kernels(profile, per), _lines(profile, per), _prices(profile.prices)]
     return tuple(one for one in made if one is not None and (one.rows or one.notes))
 
 
@@ -102,6 +103,23 @@ def _phases(profile: Profile, per: int) -> Table | None:
         for one in profile.phases
     ]
     return table("Phase", "CPU | GPU | GPU idle", rows, shown=0)
+
+
+def _copies(profile: Profile, per: int) -> Table | None:
+    """Copies between host and device, and what they could reach."""
+    rows = [
+        row(
+            f"to the {'GPU' if one.to_device else 'CPU'}, {one.memory}",
+            duration(one.time / per),
+            duration(one.alone / per),
+            size(round(one.bytes / per)),
+            f"{one.rate:.2g}",
+            f"{one.reach:.2g}{'' if one.measured else ' (usual)'}" if one.reach else "?",
+        )
+        for one in profile.copies
+    ]
+    columns = "GPU time | alone | bytes | GB/s | pinned"
+    return table("Copy", columns, rows, shown=-1 if dominate(profile) else 0)
 
 
 def _kernels(profile: Profile, per: int) -> Table | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.verdicts.changes import changes
+from gapless.analyze.verdicts import copies
+from gapless.analyze.verdicts.changes import MOST, changes
 from gapless.model import Cause, Change, Finding, Profile, Report, Verdict
 from gapless.model.profile import Asked, Prices
 from gapless.model.verdict import Level
@@ -59,6 +60,10 @@ def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
         named = f"rank {profile.rank}" if profile.rank >= 0 else "the slowest rank"
         who = f"The GPU of {named} (of {len(found.ranks)} in these files)"
     causes = profile.idle_by_cause()
+    if copies.dominate(profile):
+        of = who.removeprefix("The GPU") if found.ranks else ""
+        level: Level = "act" if copies.actionable(profile, found.findings) else "fine"
+        return copies.sentence(profile, what, of), level
     if idle < FINE * total:
         return (
             f"{who} is busy {percent(1 - idle / total)} of {what}: nothing to gain from less waiting",
@@ -76,6 +81,9 @@ def _why(found: Report, profile: Profile) -> Iterator[str]:
     prices = profile.prices
     if prices is not None and prices.asked is not None:
         yield _asked(prices, prices.asked)
+    if copies.dominate(profile):
+        yield from copies.why(profile)
+        return
     worst = next((one for one in found.findings if one.loss is not None and one.loss.idle), None)
     if worst is not None:
         place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
@@ -120,7 +128,14 @@ def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:
         idle = one.loss.idle if one.loss is not None and position not in priced else 0
         if idle and (one.price is None or not trusted):
             savings.append((position, idle / per))
-    return changes(found.findings, savings, profile.steps.mean, bound=True)
+    pins = copies.pins(profile, found.findings) if copies.dominate(profile) else ()
+    mended = {position for pin in pins for position in pin.findings}
+    left = pins[-1].after if pins else profile.steps.mean
+    savings = [(position, saving) for position, saving in savings if position not in mended]
+    if copies.dominate(profile):
+        beside = [n for n, one in enumerate(found.findings) if one.code == "GAP302"]
+        savings += [(position, copies.overlapped(profile, left)) for position in beside[:1]]
+    return (*pins, *changes(found.findings, savings, left, bound=True))[:MOST]
 
 
 def _replayed(findings: Sequence[Finding], prices: Prices, per: int) -> Iterator[tuple[int, float]]:
