@@ -100,10 +100,10 @@ def _fastest(timeline: Timeline, rows: Bools) -> float:
 
 
 def pinned_factors(timeline: Timeline, kinds: Copies, to_device: Sequence[bool]) -> dict[int, float]:
-    """For each large pageable copy in these directions what part of its time it would take from pinned memory.
+    """For each large pageable copy in these directions the part of its time that it takes from pinned memory.
 
-    Copies of which the profile does not say the memory (AMD) are left as they are, and so are those of a GPU
-    whose link is not known.
+    Copies of which the profile does not say the memory (AMD) are left as they are, and so are those of a
+    GPU whose link is not known.
     """
     work = timeline.work
     found: dict[int, float] = {}

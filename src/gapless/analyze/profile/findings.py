@@ -45,16 +45,24 @@ def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
         start=longest.start,
         end=longest.end,
     )
+    price = _price(group, profile)
+    # Pinned memory makes the copy itself shorter, which no other wait has to offer.
+    faster = price is not None and price.alone >= (1 - NEARLY) * loss.blocked
+    faster = faster and all(cost.site.mechanism == "h2d" for cost in costs)
     return finding(
         group.rule,
-        Hit(evidence=_told(loss, profile), remedy=group.remedy, bytes=sum(cost.bytes for cost in costs)),
+        Hit(
+            evidence=_told(loss, profile, faster),
+            remedy=group.remedy,
+            bytes=sum(cost.bytes for cost in costs),
+        ),
         _frequency(loss.calls, max(cost.steps for cost in costs), profile),
         sites=tuple(cost.site for cost in costs),
         line=group.line,
         place=group.place,
         backward=group.backward,
         loss=loss,
-        price=_price(group, profile),
+        price=price,
     )
 
 
@@ -64,7 +72,7 @@ def _price(group: WaitGroup, profile: Profile) -> Price | None:
     return next((one for one in profile.prices.each if one.costs == tuple(group.costs)), None)
 
 
-def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:
+def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
     """The numbers of a wait in words: that a long one cost nothing is worth knowing, too."""
     steps = max(profile.steps.count, 1)
     per = (
@@ -77,7 +85,9 @@ def _told(loss: Loss, profile: Profile) -> tuple[str, ...]:
         each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
         blocked = f"the CPU stops for {duration(loss.blocked / steps)}{each}, {syncs} in all"
         if loss.blocked > 20 * loss.idle and _share(loss.blocked, profile) >= 10 * NOWHERE:
-            if loss.working >= NEARLY * loss.blocked:
+            if faster:
+                blocked += ", while its copies run"
+            elif loss.working >= NEARLY * loss.blocked:
                 blocked += ", nearly all of it while the GPU works: shortening the sync alone gains little"
             else:
                 blocked += ", for something that the profile does not show"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
+from msgspec.structs import replace
 
 from gapless.analyze.profile.copies import pinned_factors
 from gapless.analyze.profile.grouping import WaitGroup, wait_groups
@@ -19,6 +20,9 @@ from gapless.trace.timeline import Ints, Timeline
 
 ASSUMED = "@"
 """What is asked with this before it is no wait to leave out but something else to assume."""
+
+_GAIN = 0.005
+"""Copies that pinned memory shortens by less than this part of the profile cost what their wait does."""
 
 _BY_MECHANISM: dict[str, Removal] = {
     "h2d": "free",
@@ -52,13 +56,14 @@ def price(
     }
     found = prices(model, members, removals)
     each = tuple(
-        Price(costs=tuple(group.costs), **asdict(found.each[number])) for number, group in enumerate(groups)
+        _pinned_price(model, Price(costs=tuple(group.costs), **asdict(found.each[number])), members, number)
+        for number, group in enumerate(groups)
     )
     fit = found.fidelity
     pinned = [_saved_by(model, _pinned(model, of)) for of in ((True,), (True, False))]
     return Prices(
         span=found.span,
-        all=found.all,
+        all=max([found.all, *(one.alone for one in each)]),
         least_all=found.least_all,
         each=each,
         shortest=found.shortest,
@@ -73,6 +78,27 @@ def price(
         wait_error=fit.wait_error,
         pinned=max(pinned),
         pinned_to_device=max(pinned[0], 0),
+    )
+
+
+def _pinned_price(model: Model, price: Price, members: Mapping[int, Sequence[int]], number: int) -> Price:
+    """The price of waits for pageable copies to the device, which pinned memory makes faster as well."""
+    table, work = model.waits, model.timeline.work
+    marked = model.marked(members[number])
+    copies = set(table.copy[marked & (table.copy >= 0)].tolist())
+    factors = pinned_factors(model.timeline, model.links.copies, (True,)) if copies else {}
+    mine = {row: factor for row, factor in factors.items() if row in copies}
+    gained = sum(int(work.end[row] - work.start[row]) * (1 - factor) for row, factor in mine.items())
+    if gained < _GAIN * (model.timeline.span[1] - model.timeline.span[0]):
+        return price
+    more = max(_saved_by(model, Change(scaled=mine) | without(members[number])) - price.alone, 0)
+    return replace(
+        price,
+        alone=price.alone + more,
+        last=price.last + more,
+        least_alone=price.least_alone + more,
+        least_last=price.least_last + more,
+        blocked=max(price.blocked, price.alone + more),
     )
 
 
