@@ -14,6 +14,8 @@ import fork_server
 import hypothesis
 import pytest
 
+os.environ["GAPLESS_HOST"] = "usual"  # no test depends on how fast this machine is
+
 # How long an example takes is no property of the code: other processes use the machine, too.
 hypothesis.settings.register_profile("patient", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("patient")

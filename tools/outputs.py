@@ -81,6 +81,7 @@ def run(command: str, folder: Path, *options: str) -> str:
     words = shlex.split(command)
     words = [sys.executable, "-m", *words[:2], *options, *words[2:]]
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    environment["GAPLESS_HOST"] = "usual"  # what is printed is no machine's own
     done = subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
     )

@@ -13,13 +13,14 @@ import click
 @dataclass(frozen=True)
 class Fit:
     """What they say: the argument to find a value of, changes to run with, whether others are tried, prices,
-    and whether the session is all that is wanted."""
+    whether the session is all that is wanted, and how fast the host is."""
 
     find: str = ""
     changes: tuple[str, ...] = ()
     tries: bool = True
     price: str = ""
     silent: bool = False
+    host: str = "usual"
 
 
 def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,11 +28,20 @@ def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def bundled(
-        find: str, changes: tuple[str, ...], tries: bool, price: str, silent: bool, **more: Any
+        find: str, changes: tuple[str, ...], tries: bool, price: str, silent: bool, host: str, **more: Any
     ) -> Any:
-        return command(fit=Fit(find, changes, tries, price, silent), **more)
+        return command(fit=Fit(find, changes, tries, price, silent, host), **more)
 
     options = (
+        click.option(
+            "--host",
+            metavar="SPEED",
+            default="measure",
+            envvar="GAPLESS_HOST",
+            show_default=True,
+            help="How fast the CPU beside the GPU is: as this machine's, which is measured once, in half a "
+            "second; fast, usual or slow; or 0.8 for 0.8 times the usual time for an operator.",
+        ),
         click.option(
             "--price",
             metavar="NAME=P,...",

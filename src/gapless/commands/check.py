@@ -18,7 +18,7 @@ from gapless.capture import children
 from gapless.capture.run import TERMINATED, run
 from gapless.capture.stopping import Stopper, variables
 from gapless.capture.target import Target
-from gapless.commands import _gate, _gpus, _output, _ranks
+from gapless.commands import _gate, _gpus, _host, _output, _ranks
 from gapless.commands._again import Again
 from gapless.commands._fit import Fit, fit_options
 from gapless.commands._leaving import leave_behind
@@ -254,6 +254,7 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
     _assumed(wishes)
     if wishes.world_size is not None:
         _ranks.refuse_launcher(module or words[0])
+    _host.known(wishes.fit.host)
     if wishes.calibrate is not None:
         _check_trace(wishes)
     watch = Watch(wishes)
@@ -426,6 +427,8 @@ class Conclusion:
         self._style = wishes.shown.style(self._stream, hints=hints)
         self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
         self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))
+        asked = wishes.prices and not wishes.calibrate and watch.speaks
+        self._host = _host.speed(wishes.fit.host) if asked else None  # now, before the script uses torch
 
     def __call__(self, session: Session) -> None:
         self.status = session.ending.status
@@ -455,10 +458,14 @@ class Conclusion:
             save(session, self._output)
 
     def _calibrated(self, session: Session) -> Session:
-        """The session with the times of the profile that the user named; they are saved with it."""
+        """The session with the times of the profile that the user named, or the host's speed; they are saved
+        with it."""
         programme = session.programme
-        if not self._calibration or programme is None:
+        if programme is None:
             return session
+        if not self._calibration:
+            paced = msgspec.structs.replace(programme, host=self._host)
+            return msgspec.structs.replace(session, programme=paced)
         from gapless.analyze.estimate.measure import calibration
 
         measured = msgspec.structs.replace(programme, calibration=calibration(self._calibration, programme))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gapless.model.profile import Prices
+from gapless.model.programme import HostSpeed
 
 NOTHING = 0.0001
 """A saving below this share of a step is none."""
@@ -72,7 +73,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
     the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
     the CPU, launching; ``device``: the GPU; ``input``; ``communication``), `sure` the share of the drawn
-    machines in which it does. `reasons` say why the numbers are bounds; `refused` why there are none.
+    machines in which it does. `speed` is the host's, where it was measured or said. `reasons` say why the numbers are bounds; `refused` why there are none.
 
     A `Range` is what four in five of the machines that are drawn lie in (docs/price.md).
     """
@@ -93,3 +94,4 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     communication: int = -1
     limiter: str = ""
     sure: float = 0.0
+    speed: HostSpeed | None = None

@@ -136,13 +136,22 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     step: int = -1
 
 
+class HostSpeed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How long the host takes for its part of an operator, in parts of what a usual one does: `measured` on
+    the machine that ran the script, whose processor is `cpu`, or said by the user."""
+
+    factor: float = 1.0
+    measured: bool = False
+    cpu: str = ""
+
+
 class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The last segments of a run, oldest first, and what is in them.
 
     A body is a sequence of positions in `entries`. `gpu` is the device that was emulated. `threads` says
     that other threads than the main one launched work as well, which is not in it; `truncated` that a segment
     was too long to be kept whole. A machine has `node` GPUs (0: unknown), each with `network` GB/s to other
-    machines (0: not said).
+    machines (0: not said). `host` is how fast the host is, where that was measured or said.
     """
 
     gpu: Gpu = Gpu()
@@ -154,6 +163,7 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     node: int = 0
     network: float = 0.0
     calibration: Calibration | None = None
+    host: HostSpeed | None = None
 
 
 def sheet(card: Card) -> Gpu:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from gapless.model.programme import HostSpeed
+
 PARTS = (
     ("kernel", "kernels"),
     ("communication", "communication"),
@@ -197,6 +199,12 @@ def percent(fraction: float) -> str:
     if 0 < value < 0.05:
         return "under 0.1 %"
     return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+
+
+def host(speed: HostSpeed) -> str:
+    """Whose CPU an estimate is for: ``this machine's: 0.8 × the usual time``."""
+    whose = "this machine's" if speed.measured else "as said"
+    return f"{whose}: {speed.factor:.2g} × the usual time"
 
 
 _ONE = {"syncs": "sync", "retries": "retry"}

@@ -7,6 +7,7 @@ from math import exp
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_
 from programmes import A100, MS, add, prefetch, read, send, session, synchronize
 
 from gapless.analyze import report
@@ -16,6 +17,7 @@ from gapless.analyze.estimate.machine import Timed, run
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
+from gapless.model.programme import HostSpeed
 from gapless.replay.change import NOTHING, Change, Pace
 from gapless.replay.model import build
 from gapless.replay.price import prices, savings
@@ -93,6 +95,32 @@ def test_a_step_that_the_host_limits_is_as_uncertain_as_the_host(monkeypatch):
     assert step.most / step.likely == pytest.approx(exp(0.3 * NORMAL), rel=0.02)
     assert step.least / step.likely == pytest.approx(exp(-0.3 * NORMAL), rel=0.02)
     assert estimated(*GPU, host=0.3, monkeypatch=monkeypatch).estimate.step.most < 1.01 * 40 * MS
+
+
+def test_a_slower_host_makes_a_step_longer_that_it_limits_and_no_launch():
+    """By hand: 200 operators, each 16 µs on a usual host, of which 4.7 µs are the launch."""
+
+    def step(factor: float, *entries):
+        run_ = session(*8 * [list(entries)])
+        paced = replace_(run_.programme, host=HostSpeed(factor=factor))
+        return report(replace_(run_, programme=paced)).estimate.step
+
+    own, launch = 11_300, 4_700
+    for factor in (0.5, 1.0, 3.0):
+        expected = 200 * (own * factor + launch)
+        assert step(factor, *HOST, *HOST).likely == pytest.approx(expected, rel=0.02)
+    assert step(3.0, *GPU).likely == pytest.approx(step(1.0, *GPU).likely, rel=0.01)
+
+
+def test_a_host_that_was_measured_is_better_known():
+    run_ = session(*8 * [[*HOST, *HOST]])
+    measured = replace_(run_.programme, host=HostSpeed(factor=1.0, measured=True, cpu="Some CPU"))
+    usual, own = report(run_).estimate, report(replace_(run_, programme=measured)).estimate
+    assert own.step.likely == usual.step.likely
+    assert own.step.most - own.step.least < usual.step.most - usual.step.least
+    assert any("as measured on this machine (Some CPU)" in one for one in own.assumptions)
+    assert own.speed == measured.host
+    assert usual.speed is None
 
 
 def test_what_operators_do_not_share_averages_out(monkeypatch):

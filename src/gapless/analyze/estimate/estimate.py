@@ -171,6 +171,7 @@ def _told(
         communication=time,
         limiter=limiter,
         sure=sure,
+        speed=times.speed,
     )
 
 

@@ -114,8 +114,23 @@ class Host:
         listed = self.tensor * entry.tensors if entry.tensors > 8 else 0.0
         return max(first, self.call) + listed + self.call * (kernels - 1)
 
+    def paced(self, factor: float) -> Host:
+        """A host whose own part takes so many times as long; the launching call is the driver's."""
+
+        def own(time: float) -> float:
+            return (time - self.call) * factor + self.call
+
+        return replace(
+            self,
+            forward=own(self.forward),
+            backward=own(self.backward),
+            optimizer=own(self.optimizer),
+            tensor=self.tensor * factor,
+            handover=self.handover * factor,
+        )
+
     def scaled(self, factor: float) -> Host:
-        """A host that takes so many times as long."""
+        """A host that takes so many times as long, in everything."""
         return replace(
             self,
             forward=self.forward * factor,

@@ -11,11 +11,12 @@ from gapless.analyze.estimate.measure import Lookup, lookup
 from gapless.analyze.estimate.steps import Step
 from gapless.analyze.estimate.times import USUAL, Host, device_time, spread
 from gapless.analyze.estimate.work import work
-from gapless.model.programme import Calibration, Entry, Gpu, Programme
+from gapless.model.programme import Calibration, Entry, Gpu, HostSpeed, Programme
 
-UNMEASURED, PROFILED = 0.5, 0.1
+UNMEASURED, MEASURED, PROFILED = 0.5, 0.35, 0.1
 """How uncertain the host's times are (standard deviation of ``ln(true / estimated)``): those of a usual one,
-as profiles of public machines differ, and those of a profile of the same machine."""
+as profiles of public machines differ; of one whose speed was measured, as models differ there
+(`benchmarks/sheets/host.md`); and those of a profile of the same machine."""
 SHAPED, NAMED = 0.05, 0.15
 """The same for operators that a profile knows: with the same shapes, and with others."""
 COPIED = 0.3
@@ -28,6 +29,7 @@ class Times:
 
     gpu: Gpu
     host: Host = USUAL
+    speed: HostSpeed | None = None
     calibration: Calibration | None = None
     measured: Lookup | None = None
     _known: dict[Entry, Timed] = field(default_factory=dict)
@@ -39,7 +41,9 @@ class Times:
     @property
     def host_doubt(self) -> float:
         """How uncertain the host's times are, as `doubt` says it."""
-        return PROFILED if self.calibration else UNMEASURED
+        if self.calibration is not None:
+            return PROFILED
+        return UNMEASURED if self.speed is None else MEASURED
 
     def doubt(self, entry: Entry) -> tuple[str, float]:
         """The family that `entry` shares its errors with, and the standard deviation of
@@ -109,15 +113,22 @@ class Times:
             return
         yield (
             f"{self.gpu.name} by its data sheet, at the shares of its peaks that real profiles show; "
-            "a host of usual speed without a profiler"
+            f"{self._host_told()}, without a profiler"
         )
+
+    def _host_told(self) -> str:
+        if self.speed is None:
+            return "a host of usual speed"
+        whose = f"as measured on this machine ({self.speed.cpu})" if self.speed.measured else "as was said"
+        return f"a host that takes {self.speed.factor:.2g} times the usual, {whose}"
 
 
 def times_of(programme: Programme) -> Times:
     """The times for a programme: its calibration's, where it has one."""
     measured = programme.calibration
     if measured is None:
-        return Times(programme.gpu)
+        speed = programme.host
+        return Times(programme.gpu, USUAL.paced(speed.factor) if speed else USUAL, speed)
     gpu = programme.gpu
     host = Host(
         forward=_or(measured.forward, USUAL.forward),
@@ -127,7 +138,7 @@ def times_of(programme: Programme) -> Times:
         call=_or(measured.call, USUAL.call),
     )
     found = lookup(measured, programme, lambda entry: device_time(work(entry), gpu))
-    return Times(gpu, host, measured, found)
+    return Times(gpu, host, None, measured, found)
 
 
 def _or(measured: int, usual: float) -> float:

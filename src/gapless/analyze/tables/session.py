@@ -11,7 +11,7 @@ from gapless.model.assumption import Assumption
 from gapless.model.estimate import Range
 from gapless.model.source import places
 from gapless.model.table import Row, table
-from gapless.model.wording import duration, in_column, number, part, percent, reach, size
+from gapless.model.wording import duration, host, in_column, number, part, percent, reach, size
 
 _FEW = 6
 """Rows of communication that are shown without being asked for."""
@@ -131,6 +131,8 @@ def _estimate(report: Report) -> Table | None:
         Row(("what limits it", f"{_LIMITS.get(one.limiter, one.limiter)} ({percent(one.sure)} sure)")),
         Row(("all syncs together cost", _ranged(one.saved))),
     ]
+    if one.speed is not None:
+        rows.insert(3, Row(("the CPU's speed", host(one.speed))))
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
     if one.communication > 0:
         part = percent(one.communication / one.step.likely)

@@ -18,7 +18,7 @@ from gapless.analyze.verdicts.remedies import with_remedies
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
-from gapless.model.wording import about, binary_size, count, duration, percent, rate, reach
+from gapless.model.wording import about, binary_size, count, duration, host, percent, rate, reach
 
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
@@ -216,9 +216,12 @@ _SURE = 0.95
 def limited(estimate: Estimate) -> str:
     """``Almost certainly limited by the CPU, which launches the work (its speed is …)``."""
     what = _LIMITS.get(estimate.limiter, estimate.limiter)
-    assumed = estimate.limiter == "host" and not estimate.calibrated
     how = "Almost certainly" if estimate.sure >= _SURE else f"Probably ({percent(estimate.sure)})"
-    return f"{how} limited by {what}{' (its speed is assumed: --calibrate)' if assumed else ''}"
+    whose = ""
+    if estimate.limiter == "host" and not estimate.calibrated:
+        speed = estimate.speed
+        whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
+    return f"{how} limited by {what}{whose}"
 
 
 def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
