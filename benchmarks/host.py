@@ -25,10 +25,10 @@ METHOD = (
     "ten training steps of so few elements that kernels cost next to nothing. `predicted` is what an "
     "estimate takes for the host of a usual machine, without the launching calls and the hand-over to "
     "autograd's thread, which the CPU does not have, and with twice the time of an optimizer's lists of "
-    "tensors, which the CPU works through one by one; `measured` is the same step on plain CPU tensors, eager; "
-    "`probe` is the step that `gapless check` times once on a machine. Thread CPU time, the quickest tenth of "
-    "each; step and probe in turn, a tenth of a second each, {rounds} rounds, so that a busy machine disturbs "
-    "both alike. Convolutions are left out: on the CPU one takes some 20 µs at any size"
+    "tensors, which the CPU works through one by one; `measured` is the same step on plain CPU tensors, "
+    "eager; `probe` is the step that `gapless check` times once on a machine. Thread CPU time, the "
+    "quickest tenth of each; step and probe in turn, a tenth of a second each, {rounds} rounds, so that a "
+    "busy machine disturbs both alike. Convolutions are left out: on the CPU one takes some 20 µs at any size"
 )
 
 
@@ -44,8 +44,8 @@ def programme(make: Callable[[str], Step]) -> list[Entry]:
 
 
 def predicted(step: list[Entry], times: Times) -> float:
-    """Nanoseconds of a usual host for it, but for the launching calls; lists of tensors as the CPU takes them,
-    one by one."""
+    """Nanoseconds of a usual host for it, but for the launching calls; lists of tensors as the CPU takes
+    them, one by one."""
     total = 0.0
     for entry in step:
         if entry.kind == "operator":
@@ -106,12 +106,12 @@ def main() -> None:
     text += _sheet.table(columns, [_row(one, off) for one, off in zip(found, scaled, strict=True)])
     off = [abs(one) for one in scaled]
     text += (
-        f"\nThis machine takes {speed:.2f} times what a usual host does for these models (geometric mean), and "
-        f"{probe / host_speed.USUAL:.2f} times by the probe: a probe of {probe / speed / 1e3:.0f} µs is a usual "
-        f"host's, and `host_speed.USUAL` is {host_speed.USUAL / 1e3:.0f}. Predictions scaled by the probe are off by "
-        f"a factor of {math.exp(statistics.median(off)):.2f} in the median and {math.exp(max(off)):.2f} at worst; the "
-        f"logarithm's standard deviation is {statistics.pstdev(scaled, 0.0):.2f}, and an interval takes "
-        f"{MEASURED:g}.\n"
+        f"\nThis machine takes {speed:.2f} times what a usual host does for these models (geometric mean), "
+        f"and {probe / host_speed.USUAL:.2f} times by the probe: one of {probe / speed / 1e3:.0f} µs is a "
+        f"usual host's, and `host_speed.USUAL` is {host_speed.USUAL / 1e3:.0f}. Predictions scaled by the "
+        f"probe are off by a factor of {math.exp(statistics.median(off)):.2f} in the median and "
+        f"{math.exp(max(off)):.2f} at worst; the logarithm's standard deviation is "
+        f"{statistics.pstdev(scaled, 0.0):.2f}, and an interval takes {MEASURED:g}.\n"
     )
     print(text)
     _sheet.write("host", text)

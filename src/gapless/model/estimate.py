@@ -73,7 +73,9 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
     the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
     the CPU, launching; ``device``: the GPU; ``input``; ``communication``), `sure` the share of the drawn
-    machines in which it does. `speed` is the host's, where it was measured or said. `reasons` say why the numbers are bounds; `refused` why there are none.
+    machines in which it does. `speed` is the host's, where it was measured or said.
+    `uncalibrated` is what a step would be without the profile, whose own steps take `profiled` (-1: there is
+    none, or it marks none). `reasons` say why the numbers are bounds; `refused` why there are none.
 
     A `Range` is what four in five of the machines that are drawn lie in (docs/price.md).
     """
@@ -95,3 +97,5 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     limiter: str = ""
     sure: float = 0.0
     speed: HostSpeed | None = None
+    uncalibrated: int = -1
+    profiled: int = -1

@@ -87,6 +87,40 @@ def test_operators_that_the_profile_does_not_have_keep_their_estimate(tmp_path):
     assert found.covered == pytest.approx(0.5, abs=0.02)
 
 
+def test_others_of_a_family_that_the_profile_has_take_its_share(tmp_path):
+    """By hand: products take 900 µs each there, many times the data sheet's; so at most four times as long is
+    what another product takes."""
+    batched = Entry(
+        name="aten::bmm", dtype="float32", inputs=((8, 512, 512), (8, 512, 512)), outputs=((8, 512, 512),),
+        tensors=2, elements=1 << 22, reads=1 << 24, writes=1 << 23,
+    )  # fmt: skip
+    both = session(*[[*[MM] * 10, batched, read()]] * 8)
+    alone = session(*[[batched, read()]] * 8)
+    other = report(alone).estimate.device
+    found = report(calibrated(both, profile(tmp_path / "t.json"))).estimate.device
+    assert found == pytest.approx(10 * 900_000 + 4 * other, rel=0.01)
+
+
+def test_how_far_off_the_estimate_was_is_told(run, tmp_path):
+    plain = report(run).estimate
+    found = report(calibrated(run, profile(tmp_path / "t.json")))
+    of = found.estimate
+    assert of.uncalibrated == pytest.approx(plain.step.likely, rel=0.05)
+    assert of.profiled == pytest.approx(9.05 * MS, rel=0.02)
+    assert any(
+        f"was {of.uncalibrated / of.profiled:.2f} × the profile's step" in one for one in found.verdict.why
+    )
+    assert (plain.uncalibrated, plain.profiled) == (-1, -1)
+
+
+def test_a_calibrated_interval_is_narrower(run, tmp_path):
+    plain, found = (
+        report(run).estimate.step,
+        report(calibrated(run, profile(tmp_path / "t.json"))).estimate.step,
+    )
+    assert found.most / found.least < 1.15 < plain.most / plain.least
+
+
 def test_a_profile_of_something_else_makes_bounds(run, tmp_path):
     path = profile(tmp_path / "trace.json")
     found = report(calibrated(session(*[[MM] * 3] * 6), path)).estimate

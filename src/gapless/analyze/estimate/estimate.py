@@ -93,6 +93,17 @@ def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
     return msgspec.structs.replace(found, throughput=throughput(order, arrivals(programme, steps), times))
 
 
+def _uncalibrated(programme: Programme, order: Sequence[Step]) -> int:
+    """The length of a step without the profile that times are from; -1 where they are from none."""
+    if programme.calibration is None:
+        return -1
+    plain = msgspec.structs.replace(programme, calibration=None)
+    times = times_of(plain)
+    timed = [[times.timed(entry) for entry in step] for step in order]
+    model = build(run(timed, plain.gpu, times.host).timeline)
+    return -1 if isinstance(model, Refusal) else round(model.span() / len(order))
+
+
 def _limits(answer: _Priced, time: int) -> tuple[Range, str, float]:
     """A step's length, what limits it and the share of machines in which that does.
 
@@ -172,6 +183,8 @@ def _told(
         limiter=limiter,
         sure=sure,
         speed=times.speed,
+        uncalibrated=_uncalibrated(programme, order),
+        profiled=measured.step if measured is not None else -1,
     )
 
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from gapless.analyze.estimate.families import family_of
 from gapless.analyze.estimate.shapes import recorded_shapes
 from gapless.analyze.profile.steps import find_steps, main_device
 from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape
@@ -23,6 +24,8 @@ LEAST = 5
 """Operators that a time of the host needs."""
 FAR = 20.0
 """The host did something else where the next operator came later than so many times the usual."""
+MOST = 4.0
+"""Operators that the profile lacks are by their family at most so many times as long or short."""
 
 _ATTENTION = re.compile(r"_(?:scaled_dot_product|flash|efficient|cudnn)_.*attention")
 _ENGINE = re.compile(r"^autograd::engine::evaluate_function|^(?!aten::)\w*Backward\d*$")
@@ -205,14 +208,16 @@ _Key = tuple[str, tuple[Shape, ...]]
 
 @dataclass(frozen=True)
 class Lookup:
-    """The measured time of an entry: of its own shapes, else of its operator's, in proportion.
+    """The measured time of an entry: of its own shapes, else of its operator's, in proportion, else of its
+    family's.
 
-    `factors` are measured times in parts of the data sheet's, by operator.
+    `factors` are measured times in parts of the data sheet's, by operator; `families` by family.
     """
 
     exact: Mapping[_Key, Measured]
     by_name: Mapping[str, Measured]
     factors: Mapping[str, float]
+    families: Mapping[str, float]
 
     def shaped(self, entry: Entry) -> Measured | None:
         """What was measured of this operator with these shapes."""
@@ -223,7 +228,10 @@ class Lookup:
         return self.by_name.get(canonical(entry.name))
 
     def factor(self, entry: Entry) -> float:
-        return self.factors.get(canonical(entry.name), 1.0)
+        own = self.factors.get(canonical(entry.name))
+        if own is not None:
+            return own
+        return self.families.get(family_of(entry.name), 1.0)
 
 
 def _key(name: str, shapes: tuple[Shape, ...]) -> _Key:
@@ -235,14 +243,16 @@ def lookup(measured: Calibration, programme: Programme, guess: Callable[[Entry],
     """`guess` gives the time of an entry by the data sheet."""
     exact = {_key(one.name, one.shapes): one for one in measured.operators if one.shapes}
     by_name = {one.name: one for one in measured.operators if not one.shapes}
-    known = Lookup(exact, by_name, {})
+    known = Lookup(exact, by_name, {}, {})
     shaped: defaultdict[str, list[float]] = defaultdict(list)
     plain: defaultdict[str, list[float]] = defaultdict(list)
+    families: dict[str, str] = {}
     counts = _counts(programme)
     for position, entry in enumerate(programme.entries):
         if entry.kind != "operator" or position not in counts:
             continue
         name, guessed = canonical(entry.name), guess(entry)
+        families[name] = family_of(entry.name)
         found = known.shaped(entry)
         if found is not None:
             shaped[name].append(found.device / max(guessed, 1.0))
@@ -253,7 +263,21 @@ def lookup(measured: Calibration, programme: Programme, guess: Callable[[Entry],
         if name in by_name
     }
     factors |= {name: float(np.median(found)) for name, found in shaped.items()}
-    return Lookup(exact, by_name, factors)
+    return Lookup(exact, by_name, factors, _by_family(factors, plain, families))
+
+
+def _by_family(
+    factors: Mapping[str, float], guessed: Mapping[str, list[float]], families: Mapping[str, str]
+) -> dict[str, float]:
+    """The factors of families: their operators', by the time that each takes."""
+    measured: defaultdict[str, float] = defaultdict(float)
+    without: defaultdict[str, float] = defaultdict(float)
+    for name, factor in factors.items():
+        time = sum(guessed[name])
+        measured[families[name]] += factor * time
+        without[families[name]] += time
+    found = {family: measured[family] / time for family, time in without.items() if time}
+    return {family: min(max(factor, 1 / MOST), MOST) for family, factor in found.items()}
 
 
 def _counts(programme: Programme) -> dict[int, int]:

@@ -19,6 +19,8 @@ as profiles of public machines differ; of one whose speed was measured, as model
 (`benchmarks/sheets/host.md`); and those of a profile of the same machine."""
 SHAPED, NAMED = 0.05, 0.15
 """The same for operators that a profile knows: with the same shapes, and with others."""
+LIKENED = 0.7
+"""What is left of an operator's own uncertainty where a profile knows others of that GPU."""
 COPIED = 0.3
 """The same for copies between host and device."""
 
@@ -56,6 +58,7 @@ class Times:
                 return asked.family, SHAPED
             if self.measured.named(entry) is not None:
                 return asked.family, NAMED
+            return asked.family, LIKENED * spread(asked, self.gpu)
         return asked.family, spread(asked, self.gpu)
 
     def timed(self, entry: Entry) -> Timed:

@@ -18,7 +18,17 @@ from gapless.analyze.verdicts.remedies import with_remedies
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
-from gapless.model.wording import about, binary_size, count, duration, host, percent, rate, reach
+from gapless.model.wording import (
+    about,
+    binary_size,
+    count,
+    duration,
+    host,
+    percent,
+    rate,
+    reach,
+    three_digits,
+)
 
 NOTHING = 0.001
 """A loss below this share of a step is not worth anybody's time."""
@@ -203,6 +213,10 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
             yield f"Upper limits: {'; '.join(estimate.reasons)}"
         elif late is None:
             yield limited(estimate)
+    if estimate is not None and estimate.uncalibrated > 0 and estimate.profiled > 0:
+        off = three_digits(estimate.uncalibrated / estimate.profiled)
+        step = duration(estimate.profiled)
+        yield f"The estimate without the profile was {off} × the profile's step of {step}"
 
 
 _LIMITS = {
