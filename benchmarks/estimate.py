@@ -1,24 +1,20 @@
-"""How far off estimates without a GPU are, and where their constants come from.
+"""How far off estimates without a GPU are, on profiles that none of their constants were fitted to.
 
     python benchmarks/estimate.py FOLDER            # compare with the profiles in it that recorded shapes
     python benchmarks/estimate.py FOLDER --write    # writes benchmarks/sheets/estimate.md
-    python benchmarks/estimate.py FOLDER --fit      # and print the shares that fit these profiles best
 
 For every operator of every profile of a known GPU, the time that `gapless.analyze.estimate` gives it beside
-the time it took. Once with the shares in use, which were fitted to these profiles; and once with shares
-fitted to all profiles but those of the model in question, which is what to expect of a model never seen.
+the time it took; and what the formulas before gave it, whose constants *were* fitted to these profiles.
 Then what the host needs: measured here without a profiler, and from the profiles, with one.
+`kernel_times.py` fits the constants, to tables of single kernels.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,17 +22,18 @@ from pathlib import Path
 import _sheet
 import numpy as np
 import torch
+from _kernel_before import kernel_time_before
 from _operators import Sample, samples
 from torch import nn
 
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL
+from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.measure import host_times, launch_length
-from gapless.analyze.estimate.times import SHARES, Share, device_time
+from gapless.analyze.estimate.spread import spread
 from gapless.analyze.estimate.work import work
 from gapless.emulate.emulator import Emulator
-from gapless.emulate.programme import peaks
 from gapless.model import gpus
 from gapless.model.programme import Gpu
+from gapless.model.programme import sheet as peaks
 from gapless.trace.read import read
 
 GPUS = {
@@ -53,9 +50,6 @@ MODELS = {
     "particle": "particle transformer", "owlv2": "OWLv2", "bert": "BERT small", "nsfw": "ViT",
     "ao-tut": "ViT",
 }  # fmt: skip
-COMPUTE = (MATMUL, CONVOLUTION, ATTENTION)
-STARTS = (1_000, 1_500, 2_000, 2_500, 3_000, 4_000, 5_000, 6_000)
-SHARE_GRID = tuple(float(one) for one in np.geomspace(0.1, 1.2, 21))
 FEWEST = 20
 
 
@@ -88,72 +82,19 @@ def profiled(folder: Path) -> list[Profiled]:
 # -- the device --------------------------------------------------------------------------------------
 
 
-def ratios(one: Profiled, shares: Mapping[str, Share]) -> tuple[float, np.ndarray]:
-    """Estimated time in parts of the real one: of all operators together, and of each."""
-    guess = np.array([device_time(work(s.entry), one.gpu, shares) for s in one.operators])
-    real = np.array([max(s.device, 500) for s in one.operators])
-    return float(guess.sum() / real.sum()), guess / real
-
-
-def fit(profiles: Sequence[Profiled]) -> dict[str, Share]:
-    """For each family the start-up and the shares that come closest, each model weighing the same."""
-    found = dict(SHARES)
-    for family in SHARES:
-        by_model: defaultdict[str, list[tuple[Gpu, Sample]]] = defaultdict(list)
-        for one in profiles:
-            for sample in one.operators:
-                if work(sample.entry).family == family:
-                    by_model[one.model].append((one.gpu, sample))
-        if by_model:
-            columns = [_columns(members) for members in by_model.values()]
-            found[family] = min(_grid(family), key=lambda share, c=columns: _loss(share, c))
-    return found
-
-
-def _grid(family: str) -> Iterable[Share]:
-    arithmetic = SHARE_GRID if family in COMPUTE else (1.0,)
-    return (Share(a, b, c) for a in STARTS for b in SHARE_GRID for c in arithmetic)
-
-
-def _loss(share: Share, columns: Sequence[tuple[np.ndarray, ...]]) -> float:
-    """The mean over models of the error of their operators' logarithms, weighed by time and by number; where
-    the profiles do not tell, a share stays near what is usual."""
-    usual = abs(math.log(share.memory / 0.5)) + abs(math.log(share.arithmetic / 0.6))
-    total = 0.01 * usual * len(columns)
-    for real, start, memory, arithmetic in columns:
-        guess = start * share.start + np.maximum(memory / share.memory, arithmetic / share.arithmetic)
-        error = np.abs(np.log(guess / real))
-        total += 0.7 * float((error * real).sum() / real.sum()) + 0.3 * float(error.mean())
-    return total / len(columns)
-
-
-def _columns(members: Sequence[tuple[Gpu, Sample]]) -> tuple[np.ndarray, ...]:
-    """Real times, starts, and times at the full peaks."""
-    rows = []
-    for gpu, sample in members:
-        asked = work(sample.entry)
-        whole = {asked.family: Share(0.0, 1.0, math.inf)}
-        memory = device_time(asked, gpu, whole)
-        arithmetic = device_time(asked._replace(moved=0.0), gpu, {asked.family: Share(0.0, 1.0, 1.0)})
-        start = device_time(asked._replace(moved=0.0, flops=0.0), gpu, {asked.family: Share(1.0, 1.0, 1.0)})
-        rows.append((max(sample.device, 500), start, memory, arithmetic))
-    return tuple(np.array(rows).T)
-
-
 def device_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
     rows: list[list[object]] = []
-    others = {
-        model: fit([one for one in profiles if one.model != model])
-        for model in {one.model for one in profiles}
-    }
     for one in profiles:
-        total, each = ratios(one, SHARES)
-        unseen, each_unseen = ratios(one, others[one.model])
-        real = sum(sample.device for sample in one.operators) / 1e6
+        guess = np.array([device_time(work(s.entry), one.gpu) for s in one.operators])
+        before = np.array([kernel_time_before(s.entry, one.gpu) for s in one.operators])
+        real = np.array([max(s.device, 500) for s in one.operators])
+        off = np.abs(np.log(guess / real))
+        wide = np.array([1.2816 * spread(work(s.entry), one.gpu) for s in one.operators])
         rows.append(
             [
-                _short(one.name), one.gpu.name.removeprefix("NVIDIA "), len(one.operators), f"{real:.2f}",
-                f"{total:.2f}", _spread(each), f"{unseen:.2f}", _spread(each_unseen),
+                _short(one.name), one.gpu.name.removeprefix("NVIDIA "), len(one.operators),
+                f"{real.sum() / 1e6:.2f}", f"{before.sum() / real.sum():.2f}",
+                f"{guess.sum() / real.sum():.2f}", _spread(guess / real), f"{(off <= wide).mean():.0%}",
             ]
         )  # fmt: skip
     return rows
@@ -161,7 +102,8 @@ def device_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
 
 def family_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
     rows: list[list[object]] = []
-    for family in SHARES:
+    families = {work(sample.entry).family for one in profiles for sample in one.operators}
+    for family in sorted(families):
         guess, real = [], []
         for one in profiles:
             for sample in one.operators:
@@ -282,17 +224,16 @@ def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
         "estimated / real",
     )
     text += "## The device, by profile\n\n"
-    text += "Each cell: all operators together; one operator, median (10 % to 90 %).\n"
-    text += "Unseen: with shares that were fitted without the profiles of that model.\n\n"
+    text += (
+        "Estimated / real: all operators together, with the formulas before and now; one operator, median\n"
+        "(10 % to 90 %); how many operators lie in the interval that four fifths should.\n\n"
+    )
     rows = device_rows(profiles)
     text += _sheet.table(
-        ["profile", "GPU", "operators", "real, ms", "together", "each", "unseen, together", "unseen, each"],
-        rows,
+        ["profile", "GPU", "operators", "real, ms", "before", "now", "each, now", "in the interval"], rows
     )
-    unseen = [abs(math.log(float(str(row[6])))) for row in rows]
-    middle = math.exp(statistics.median(unseen))
-    text += f"\nUnseen models, all operators together: off by a factor of {middle:.2f} "
-    text += f"in the median, {math.exp(max(unseen)):.2f} at most.\n"
+    near = sum(0.8 <= float(str(row[5])) <= 1.25 for row in rows)
+    text += f"\nAll operators together within 0.8 to 1.25: {near} of {len(rows)}.\n"
     text += "\n## The device, by family\n\n"
     text += _sheet.table(["family", "operators", "real, ms", "together", "each"], family_rows(profiles))
     text += "\n## The host without a profiler, on this machine\n\n"
@@ -316,15 +257,10 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--fit", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     profiles = profiled(asked.folder)
-    if asked.fit:
-        for family, share in fit(profiles).items():
-            print(f'    "{family}": Share({share.start:_.0f}, {share.memory:.2f}, {share.arithmetic:.2f}),')
-        return
     text = sheet(asked.folder, profiles)
     if asked.write:
         _sheet.write("estimate", text)

@@ -85,6 +85,8 @@ class ProgrammeRecorder:
                 key.append(arg[0].shape)
                 key.append(arg[-1].shape)
                 key.append(arg[0].dtype)
+            elif arg is True:
+                key.append(True)
         if type(out) is Tensor:
             key.append(out.shape)
         known = tuple(key)
@@ -257,7 +259,17 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         backward=local.backward != HOST,
         optimizer=optimizing,
         regraded=local.backward != HOST and torch.is_grad_enabled(),
+        causal=_is_causal(func, args, kwargs),
     )
+
+
+def _is_causal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this is an attention whose queries meet no later key."""
+    names = [argument.name for argument in _arguments(func)]
+    if "is_causal" not in names:
+        return False
+    position = names.index("is_causal")
+    return bool(args[position] if position < len(args) else kwargs.get("is_causal", False))
 
 
 def _arguments(func: Any) -> Any:

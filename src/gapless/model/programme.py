@@ -56,6 +56,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kernel's products. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the
     autograd thread launches it, `optimizer` that an optimizer's step does, `regraded` that it ran in backward
     with gradients on: a forward pass that is computed again, or a backward pass that is differentiated.
+    `causal` says of attention that a query meets no later key.
 
     For waits `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
     `mechanism` and `detail` are the site's, `reads` what is copied. For copies `mechanism` is ``h2d`` or
@@ -80,6 +81,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     backward: bool = False
     optimizer: bool = False
     regraded: bool = False
+    causal: bool = False
     site: int = -1
     waits: int = 0
     mechanism: str = ""

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, family_of
+from gapless.analyze.estimate.kernels import peak
 from gapless.analyze.estimate.steps import Arrived, Step
-from gapless.analyze.estimate.times import peak
 from gapless.analyze.estimate.timing import Times
 from gapless.analyze.estimate.work import products, work
 from gapless.model.estimate import Count, Throughput

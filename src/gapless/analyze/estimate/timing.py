@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gapless.analyze.estimate.families import UNKNOWN
+from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.machine import Timed
 from gapless.analyze.estimate.measure import Lookup, lookup
+from gapless.analyze.estimate.spread import spread
 from gapless.analyze.estimate.steps import Step
-from gapless.analyze.estimate.times import USUAL, Host, device_time, spread
+from gapless.analyze.estimate.times import USUAL, Host
 from gapless.analyze.estimate.work import work
 from gapless.model.programme import Calibration, Entry, Gpu, HostSpeed, Programme
 

@@ -10,19 +10,27 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TRITON, family_of, stem_of
-from gapless.model.programme import Entry, Shape
+from gapless.analyze.estimate.products import Product
+from gapless.model.programme import Entry
 
-_TILE = 128
 _ATTENTION_BACKWARD = 2.5
 """Products of attention's backward pass for each of its forward pass: four, and one that is made again."""
+_WINOGRAD = 4
+"""Pixels of a side of what one step of Winograd's algorithm makes of a 3×3 convolution, in 6×6 products."""
 
 
 class Work(NamedTuple):
     """What one call asks for.
 
     `flops` of the unit `unit` (``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp64``) and `moved` bytes of memory,
-    in `kernels` kernels. `tiles` are the parts that matrix work is cut into, each for one multiprocessor; 0
-    elsewhere. `ragged` says that rows do not begin at multiples of 16 bytes, which spoils wide accesses.
+    in `kernels` kernels. `size` are the bytes of an element.
+
+    `products` are the matrix products that it is made of: how many, rows, columns, contraction; `winograd`
+    what replaces them where Winograd's algorithm can. Of attention the heads, queries, keys and a head's
+    size; `causal` that a query meets only the keys before it, `backward` how many times the forward pass it
+    does.
+    `depthwise` convolutions are no products. `columns` are normalized together; `picked` elements are looked
+    up. `ragged` says that rows do not begin at multiples of 16 bytes, which spoils wide accesses.
     """
 
     family: str
@@ -30,7 +38,14 @@ class Work(NamedTuple):
     moved: float
     unit: str
     kernels: int
-    tiles: int = 0
+    size: int = 4
+    products: tuple[Product, ...] = ()
+    winograd: tuple[Product, ...] = ()
+    causal: bool = False
+    backward: float = 0.0
+    depthwise: bool = False
+    columns: int = 0
+    picked: float = 0.0
     ragged: bool = False
 
 
@@ -39,39 +54,45 @@ def work(entry: Entry) -> Work:
     """What the operator `entry` asks for."""
     stem = stem_of(entry.name)
     family = family_of(entry.name)
-    unit = _unit(entry)
-    flops, tiles = 0.0, 0
+    size = 1 if entry.dtype.startswith("float8") else _SIZES.get(entry.dtype, 4)
+    plain = Work(family, 0.0, _moved(entry, stem, family), _unit(entry), _kernels(entry, stem, family), size)
     if family == MATMUL:
-        flops, tiles = _matmul(entry)
-    elif family == CONVOLUTION:
-        flops, tiles = _convolution(entry, "backward" in stem)
-    elif family == ATTENTION:
-        flops, tiles = _attention(entry, "backward" in stem)
-    elif family == TRITON:
-        flops = float(entry.flops)
-    kernels = _kernels(entry, stem, family)
-    return Work(family, flops, _moved(entry, stem, family), unit, kernels, tiles, _ragged(entry, family))
+        return _matmul(entry, stem, plain)
+    if family == CONVOLUTION:
+        return _convolution(entry, "backward" in stem, plain)
+    if family == ATTENTION:
+        return _attention(entry, "backward" in stem, plain)
+    if family == TRITON:
+        return plain._replace(flops=float(entry.flops))
+    if family in ("layer norm", "softmax"):
+        columns = _columns(entry, stem)
+        narrow = family == "softmax" and size == 2 and columns > 64 and columns * size % 16 > 0
+        return plain._replace(columns=columns, ragged=narrow)
+    if family == "gather" and stem in _LOOKUPS and entry.outputs:
+        return plain._replace(picked=float(math.prod(entry.outputs[0])))
+    return plain
+
+
+_SIZES = {"float16": 2, "bfloat16": 2, "float64": 8, "int8": 1, "uint8": 1}
+_LOOKUPS = ("embedding", "index_select", "index", "gather")
 
 
 def products(entry: Entry) -> float:
     """Flops of a product, a convolution or an attention by its definition, whatever an algorithm needs."""
     asked = work(entry)
-    if asked.family == ATTENTION and "backward" in stem_of(entry.name):
-        return asked.flops * 2.0 / _ATTENTION_BACKWARD  # what flash attention computes again is no more work
-    if asked.family != CONVOLUTION or not asked.flops:
+    if asked.family != ATTENTION:
         return asked.flops
-    shapes = [shape for shape in entry.inputs if len(shape) >= 3]
-    backward = "backward" in stem_of(entry.name)
-    outputs = [shape for shape in entry.outputs if len(shape) >= 3]
-    made, source, weight = shapes[:3] if backward else (outputs[0], *shapes[:2])
-    return asked.flops * _fewer(entry, made, source, weight)
+    flops = asked.flops * (2.0 if asked.causal else 1.0)
+    # What flash attention computes again is no more work.
+    return flops * 2.0 / _ATTENTION_BACKWARD if asked.backward else flops
 
 
-def _ragged(entry: Entry, family: str) -> bool:
-    if family not in (MATMUL, "softmax"):
-        return False
-    size = 2 if entry.dtype in ("float16", "bfloat16") else 4
-    return any(len(shape) > 1 and shape[-1] > 64 and shape[-1] * size % 16 for shape in entry.inputs)
+def _columns(entry: Entry, stem: str) -> int:
+    """How many elements are normalized together."""
+    shape = max(entry.inputs, key=math.prod, default=())
+    if "group_norm" in stem:
+        return max(math.prod(shape[1:]) // 32, 1)  # the usual number of groups; shapes do not tell
+    return shape[-1] if shape and shape[-1] else 1
 
 
 def _unit(entry: Entry) -> str:
@@ -81,64 +102,96 @@ def _unit(entry: Entry) -> str:
     return "tf32" if kind == "fp32" and entry.tf32 else kind
 
 
-def _matmul(entry: Entry) -> tuple[float, int]:
-    factors = [shape for shape in entry.inputs if len(shape) >= 1][-2:]
+def _matmul(entry: Entry, stem: str, plain: Work) -> Work:
+    factors = [shape for shape in entry.inputs if len(shape) >= 1]
+    first = stem in _FACTORS_FIRST
+    factors = factors[:2] if first else factors[-2:]
     if len(factors) < 2:
-        return 0.0, 0
+        return plain
     a, b = factors
-    rows = math.prod(a[:-1])
-    columns = b[-1] if len(b) > 1 else 1
+    if stem == "linear":  # its weight is transposed
+        b = b[::-1]
+    elif stem in ("ger", "addr"):
+        a, b = (*a, 1), (1, *b)
     inner = a[-1]
-    batch = math.prod(a[:-2]) if len(a) > 2 else 1
-    if len(b) > 2 or len(a) <= 2:
-        tiles = batch * _parts(rows // max(batch, 1)) * _parts(columns)
-    else:
-        tiles = _parts(rows) * _parts(columns)
-    return 2.0 * rows * columns * inner, tiles
+    batch = math.prod(a[:-2]) if len(b) > 2 else 1
+    rows = math.prod(a[:-1]) // max(batch, 1)
+    columns = b[-1] if len(b) > 1 else 1
+    ragged = any(len(shape) > 1 and shape[-1] > 64 and shape[-1] * plain.size % 16 for shape in factors)
+    return plain._replace(
+        flops=2.0 * batch * rows * columns * inner,
+        products=((batch, rows, columns, inner),) if batch and rows and columns else (),
+        ragged=ragged,
+    )
 
 
-def _parts(size: int) -> int:
-    return max(-(-size // _TILE), 1)
+_FACTORS_FIRST = (
+    "mm",
+    "bmm",
+    "mv",
+    "dot",
+    "vdot",
+    "matmul",
+    "linear",
+    "_scaled_mm",
+    "_int_mm",
+    "ger",
+    "_grouped_mm",
+)
+"""Their factors come first, and what scales or is added afterwards."""
 
 
-def _convolution(entry: Entry, backward: bool) -> tuple[float, int]:
+def _convolution(entry: Entry, backward: bool, plain: Work) -> Work:
     shapes = [shape for shape in entry.inputs if len(shape) >= 3]
-    if backward:
-        if len(shapes) < 3:
-            return 0.0, 0
-        gradient, source, weight = shapes[:3]
-        made = sum(len(shape) >= 3 for shape in entry.outputs) or 2
-        pixels = math.prod(gradient) // max(gradient[1], 1)
-        flops = 2.0 * math.prod(gradient) * math.prod(weight[1:]) * min(made, 2)
-        flops /= _fewer(entry, gradient, source, weight)
-        return flops, _parts(pixels) * _parts(weight[0])
     outputs = [shape for shape in entry.outputs if len(shape) >= 3]
-    if len(shapes) < 2 or not outputs:
-        return 0.0, 0
-    source, weight = shapes[:2]
-    made_of = outputs[0]
-    transposed = math.prod(made_of[2:]) > math.prod(source[2:]) and source[1] == weight[0]
-    over = source if transposed else made_of
-    pixels = math.prod(over) // max(over[1], 1)
-    flops = 2.0 * math.prod(over) * math.prod(weight[1:]) / _fewer(entry, made_of, source, weight)
-    return flops, _parts(pixels) * _parts(weight[0])
+    if len(shapes) < (3 if backward else 2) or not (outputs or backward):
+        return plain
+    made, source, weight = shapes[:3] if backward else (outputs[0], *shapes[:2])
+    if not all(map(math.prod, (made, source, weight))):
+        return plain
+    transposed = math.prod(made[2:]) > math.prod(source[2:]) and source[1] == weight[0]
+    over, other = (source, made) if transposed else (made, source)
+    groups = max(other[1] // weight[1], 1)
+    window = math.prod(weight[2:])
+    out, taken = weight[0] // groups or 1, weight[1]
+    pixels = math.prod(over) // over[1]
+    times = min(len(outputs) or 2, 2) if backward else 1
+    found = [(groups, pixels, out, taken * window)]
+    if backward:
+        # To the input, from the gradient; to the weight, over all pixels. Which of them one asks for alone
+        # is not told; both cost about the same.
+        every = math.prod(other) // other[1]
+        strided = every > pixels
+        found = [(groups, pixels, taken * window, out) if strided else (groups, every, taken, out * window)]
+        found += [(groups, out, taken * window, pixels)] * (times - 1)
+    fast: tuple[Product, ...] = ()
+    if plain.unit in ("fp32", "tf32") and weight[2:] == (3, 3) and made[2:] == source[2:] and groups == 1:
+        steps = over[0] * math.prod(-(-side // _WINOGRAD) for side in over[2:])
+        many = (_WINOGRAD + 2) ** 2
+        fast = tuple([(many, steps, out, taken)] + [(many, out, taken, steps)] * (times - 1))
+    return plain._replace(
+        flops=2.0 * times * math.prod(over) * math.prod(weight[1:]),
+        products=tuple(found),
+        winograd=fast,
+        depthwise=groups > 1 and taken == 1,
+    )
 
 
-def _fewer(entry: Entry, made: Shape, source: Shape, weight: Shape) -> float:
-    """How many times fewer multiplications a 3×3 convolution in fp32 needs by Winograd's algorithm."""
-    plain = entry.dtype == "float32" and not entry.tf32
-    return 2.25 if plain and weight[2:] == (3, 3) and made[2:] == source[2:] else 1.0
-
-
-def _attention(entry: Entry, backward: bool) -> tuple[float, int]:
+def _attention(entry: Entry, backward: bool, plain: Work) -> Work:
     shapes = [shape for shape in entry.inputs if len(shape) == 4]
     if backward:
         shapes = shapes[1:]
     if len(shapes) < 3:
-        return 0.0, 0
+        return plain
     query, key, value = shapes[:3]
     flops = 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])
-    return flops * (_ATTENTION_BACKWARD if backward else 1.0), query[0] * query[1] * _parts(query[2])
+    passes = _ATTENTION_BACKWARD if backward else 1.0
+    return plain._replace(
+        flops=flops * passes / (2.0 if entry.causal else 1.0),
+        products=((query[0] * query[1], query[2], key[2], (query[3] + value[3]) // 2),),
+        causal=entry.causal,
+        backward=_ATTENTION_BACKWARD if backward else 0.0,
+    )
 
 
 def _moved(entry: Entry, stem: str, family: str) -> float:
@@ -159,7 +212,15 @@ def _moved(entry: Entry, stem: str, family: str) -> float:
         reads *= 2  # once for the statistics, once to use them
     if family in ("copy", "random") and entry.writes and stem in _MADE:
         reads = 0
-    return float(reads + writes)
+    return float(reads + writes) * _AGAIN.get(stem, 1.0)
+
+
+_AGAIN = {
+    "native_dropout_backward": 2.6, "_softmax_backward_data": 1.6, "_log_softmax_backward_data": 1.6,
+    "native_layer_norm_backward": 1.8, "native_group_norm_backward": 1.8,
+}  # fmt: skip
+"""How many times their bytes backward passes move that go through them more than once, in several kernels or
+with a reduction between (from the operators of whole models in NeuSight's tables)."""
 
 
 _MADE = frozenset(

@@ -1,0 +1,50 @@
+"""What estimates were before kernel times were fitted to open tables: kept for comparison with them alone."""
+
+from __future__ import annotations
+
+import math
+
+from gapless.analyze.estimate.kernels import peak
+from gapless.analyze.estimate.work import Work, work
+from gapless.model.programme import Entry, Gpu
+
+# Nanoseconds of start-up, shares of the data sheet's memory bandwidth and arithmetic.
+SHARES = {
+    "matmul": (6_000, 0.44, 0.94), "convolution": (6_000, 0.19, 0.73), "attention": (6_000, 0.31, 0.5),
+    "layer norm": (3_000, 0.39, 1), "batch norm": (6_000, 0.73, 1), "softmax": (2_000, 0.5, 1),
+    "reduction": (4_000, 0.44, 1), "scan": (6_000, 0.1, 1), "gather": (3_000, 0.24, 1),
+    "copy": (3_000, 0.5, 1),
+    "pointwise": (1_500, 0.83, 1), "sort": (6_000, 0.1, 1), "scatter": (3_000, 0.24, 1),
+    "random": (3_000, 0.5, 1), "foreach": (3_000, 0.83, 1), "triton": (3_000, 0.5, 0.5),
+    "unknown": (3_000, 0.4, 1),
+}  # fmt: skip
+
+
+def kernel_time_before(entry: Entry, gpu: Gpu) -> float:
+    """Nanoseconds, as version 0.1 of the formulas had them."""
+    asked = work(entry)
+    start, memory, arithmetic = SHARES[asked.family]
+    start *= 1 + 0.7 * (asked.kernels - 1)
+    # Elements of backward passes were counted once then.
+    moving = (entry.reads + entry.writes if entry.backward else asked.moved) / (gpu.bandwidth * memory)
+    if _ragged(entry, asked):
+        moving *= 2.0
+    if not asked.flops:
+        return start + moving
+    flops = asked.flops / (2.25 if asked.winograd else 1.0)
+    return start + max(moving, flops / (peak(gpu, asked.unit) * 1e3 * arithmetic) / _filled(asked, gpu))
+
+
+def _ragged(entry: Entry, asked: Work) -> bool:
+    if asked.family not in ("matmul", "softmax"):
+        return False
+    return any(len(one) > 1 and one[-1] > 64 and one[-1] * asked.size % 16 for one in entry.inputs)
+
+
+def _filled(asked: Work, gpu: Gpu) -> float:
+    tiles = sum(b * -(-m // 128) * -(-n // 128) for b, m, n, _ in asked.products)
+    if asked.family == "attention":
+        tiles = sum(heads * -(-queries // 128) for heads, queries, _, _ in asked.products)
+    if not tiles or not gpu.multiprocessors:
+        return 1.0
+    return math.sqrt(tiles / (math.ceil(tiles / gpu.multiprocessors) * gpu.multiprocessors))

@@ -1,0 +1,199 @@
+"""Open tables of measured kernels, as entries of a programme with the time that each took.
+
+The tables are CSV with the columns gpu, family, op, dtype, dims, us and source; `python tools/kernel_rows.py`
+writes the same of a profile. NeuSight's times (MIT licence) were taken around a call that the host makes while
+the GPU waits: they hold what the host needs. That is the same for every size of an operator on a machine, so
+that part of the shortest time of each is taken off; `HOST` is the part that makes the rest proportional to the
+bytes moved. Those of vidur (MIT) are kernel times of a profiler; those of aiconfigurator (Apache-2.0) are means
+over calls from a CUDA graph on data that stay in the cache.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gapless.model.programme import Entry, Gpu, Shape
+
+HOST = 0.55
+"""What of an operator's shortest time in NeuSight's tables is the host's."""
+SHORTEST = 150.0
+"""Microseconds below which a time with the host's part in it says little of the kernel."""
+
+MIB = 1 << 20
+
+
+def _gpu(
+    name: str, bandwidth: float, fp32: float, half: float, l2: int, processors: int, tf32: float = 0
+) -> Gpu:
+    return Gpu(
+        name=name, bandwidth=bandwidth, fp32=fp32, tf32=tf32, fp16=half, bf16=half if tf32 else 0.0,
+        l2_bytes=l2 * MIB, multiprocessors=processors, pcie=32,
+    )  # fmt: skip
+
+
+GPUS = {
+    "P4": _gpu("Tesla P4", 192, 5.5, 0, 2, 20),
+    "P100-PCIE-16GB": _gpu("Tesla P100-PCIE-16GB", 732, 9.3, 0, 4, 56),
+    "V100-PCIE-32GB": _gpu("Tesla V100-PCIE-32GB", 900, 14.0, 112, 6, 80),
+    "T4": _gpu("Tesla T4", 320, 8.1, 65, 4, 40),
+    "A100-PCIE-40GB": _gpu("NVIDIA A100-PCIE-40GB", 1555, 19.5, 312, 40, 108, 156),
+    "A100-PCIE-80GB": _gpu("NVIDIA A100 80GB PCIe", 1935, 19.5, 312, 40, 108, 156),
+    "A100-SXM-80GB": _gpu("NVIDIA A100-SXM4-80GB", 2039, 19.5, 312, 40, 108, 156),
+    "A40": _gpu("NVIDIA A40", 696, 37.4, 149.7, 6, 84, 74.8),
+    "L4": _gpu("NVIDIA L4", 300, 30.3, 121, 48, 58, 60),
+    "L40S": _gpu("NVIDIA L40S", 864, 91.6, 362, 96, 142, 183),
+    "H100-SXM-80GB": _gpu("NVIDIA H100 80GB HBM3", 3350, 67, 989.4, 50, 132, 494.7),
+    "H200-SXM-141GB": _gpu("NVIDIA H200", 4800, 67, 989.4, 60, 132, 494.7),
+    "B200-SXM-180GB": _gpu("NVIDIA B200", 8000, 75, 2250, 126, 148, 1100),
+    "RTX-PRO-6000-SERVER": _gpu(
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition", 1597, 120, 503.8, 128, 188, 251.9
+    ),
+}
+"""By the tables' names; NVIDIA's data sheets."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured kernel: what it was asked, microseconds, and the same with the host's part (`raw`)."""
+
+    gpu: str
+    family: str
+    op: str
+    dtype: str
+    dims: tuple[int, ...]
+    us: float
+    raw: float
+    source: str
+    kept: bool
+
+    @property
+    def entry(self) -> Entry:
+        """The operator of torch that was measured."""
+        return entry(self.family, self.op, self.dtype, self.dims)
+
+    @property
+    def told(self) -> bool:
+        """Whether the time says something of the kernel."""
+        return self.source != "neusight" or self.raw > SHORTEST
+
+
+def rows(folder: Path) -> list[Row]:
+    """All rows of the tables in `folder`; a fifth, chosen by the shape, is kept from the fit (`Row.kept`)."""
+    found = [
+        one for path in sorted(folder.glob("*_kernels.csv.gz")) for one in _read(path) if not _foreign(one)
+    ]
+    shortest: defaultdict[tuple[str, str], float] = defaultdict(lambda: float("inf"))
+    for one in found:
+        if one.source == "neusight":
+            key = one.gpu, one.op
+            shortest[key] = min(shortest[key], one.raw)
+    return [
+        replace(one, us=one.raw - HOST * shortest[one.gpu, one.op]) if one.source == "neusight" else one
+        for one in found
+    ]
+
+
+_FOREIGN = ("rms_norm_residual", "rope", "silu_and_mul", "rms_norm")
+"""Kernels of an inference server's own, which PyTorch has not; its `gelu` is one as well."""
+
+
+def _foreign(one: Row) -> bool:
+    return one.op in _FOREIGN or (one.op == "gelu" and one.source == "vidur")
+
+
+def _read(path: Path) -> Iterator[Row]:
+    with gzip.open(path, "rt", newline="") as file:
+        for line in csv.DictReader(file):
+            dims = tuple(map(int, line["dims"].split("x")))
+            us = float(line["us"])
+            kept = zlib.crc32(line["dims"].encode()) % 5 == 0
+            source = line["source"].split("/")[0]
+            yield Row(
+                line["gpu"], line["family"], line["op"], line["dtype"], dims, us, us, source, kept
+            )  # fmt: skip
+
+
+# What was measured, as torch calls it --------------------------------------------------------------
+
+DTYPES = {"fp32": ("float32", 4), "fp16": ("float16", 2), "bf16": ("bfloat16", 2)}
+_UNARY = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "tanh": "tanh",
+    "addu": "add",
+    "mulu": "mul",
+    "divu": "div",
+    "powu": "pow",
+}
+_BINARY = ("add", "mul", "div", "pow")
+
+
+def entry(family: str, op: str, dtype: str, dims: tuple[int, ...]) -> Entry:
+    """The operator that a row of that kind stands for.
+
+    Raises:
+        ValueError: nothing in torch stands for it.
+    """
+    name, inputs, outputs = _called(family, op, dims)
+    kind, size = DTYPES[dtype]
+
+    def count(shapes: list[Shape]) -> int:
+        total = 0
+        for shape in shapes:
+            elements = 1
+            for side in shape:
+                elements *= side
+            total += elements
+        return total
+
+    return Entry(
+        name=f"aten::{name}", dtype=kind, inputs=tuple(inputs), outputs=tuple(outputs), tensors=len(inputs),
+        elements=count(inputs), reads=size * count(inputs), writes=size * count(outputs),
+        causal=op == "flash_causal_fw",
+    )  # fmt: skip
+
+
+def _called(family: str, op: str, dims: tuple[int, ...]) -> tuple[str, list[Shape], list[Shape]]:
+    if family == "matmul":
+        batch, rows, columns, inner = dims
+        if op == "bmm":
+            return "bmm", [(batch, rows, inner), (batch, inner, columns)], [(batch, rows, columns)]
+        made = (batch * rows, columns)
+        if op == "linear":
+            return "addmm", [(columns,), (batch * rows, inner), (inner, columns)], [made]
+        return "mm", [(batch * rows, inner), (inner, columns)], [made]
+    if family == "convolution":
+        batch, taken, out, kernel, side, stride, padding = dims
+        made = (side + 2 * padding - kernel) // stride + 1
+        shapes: list[Shape] = [(batch, taken, side, side), (out, taken, kernel, kernel)]
+        return "cudnn_convolution", shapes, [(batch, out, made, made)]
+    if family == "attention":
+        batch, length, heads, groups, size = dims
+        q, kv = (batch, heads, length, size), (batch, groups, length, size)
+        return "_scaled_dot_product_flash_attention", [q, kv, kv], [q]
+    return _memory(family, op, dims)
+
+
+def _memory(family: str, op: str, dims: tuple[int, ...]) -> tuple[str, list[Shape], list[Shape]]:
+    rows, columns = dims
+    shape: Shape = (rows, columns)
+    plain: dict[str, Callable[[], tuple[str, list[Shape], list[Shape]]]] = {
+        "ln": lambda: ("native_layer_norm", [shape, (columns,), (columns,)], [shape, (rows, 1), (rows, 1)]),
+        "layer_norm": lambda: ("native_layer_norm", [shape, (columns,), (columns,)], [shape]),
+        "rms_norm": lambda: ("_fused_rms_norm", [shape, (columns,)], [shape]),
+        "softmax": lambda: ("_softmax", [shape], [shape]),
+        "embedding": lambda: ("embedding", [(50_000, columns), (rows,)], [shape]),
+    }
+    if op in plain:
+        return plain[op]()
+    if op in _BINARY:
+        return op, [shape, shape], [shape]
+    if op in _UNARY:
+        return _UNARY[op], [shape], [shape]
+    raise ValueError(f"no operator of torch stands for {family} {op}")

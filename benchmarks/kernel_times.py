@@ -1,0 +1,295 @@
+"""How far off the times of single kernels and of whole models are, and where their constants come from.
+
+    python benchmarks/kernel_times.py FOLDER            # print the sheet
+    python benchmarks/kernel_times.py FOLDER --write    # writes benchmarks/sheets/kernel_times.md
+    python benchmarks/kernel_times.py FOLDER --fit      # print the constants that fit the tables best
+
+FOLDER holds tables of measured kernels (`_kernel_tables.py` says of what form and whose). A fifth of all
+shapes is kept from the fit, and the sheet tells of those alone; then of each GPU with constants that were fitted
+without it. Needs scipy, which Gapless does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import _kernel_fit as fitting
+import _sheet
+import msgspec
+import numpy as np
+from _kernel_before import kernel_time_before
+from _kernel_models import ModelRun, runs
+from _kernel_tables import GPUS, Row, rows
+
+from gapless.analyze.estimate import cards, kernels, products
+from gapless.analyze.estimate.kernels import device_time
+from gapless.analyze.estimate.spread import spread
+from gapless.analyze.estimate.work import work
+from gapless.model.programme import Gpu
+
+MOST = 1_500
+"""Rows of a cell, drawn alike from all of its rows."""
+SERVERS = ("P100", "V100", "A100", "H100", "H200", "B200")
+LENGTHS = ((0, 20), (20, 100), (100, 1e9))
+
+
+def _off(guess: np.ndarray, real: np.ndarray) -> str:
+    error = np.abs(guess / real - 1)
+    return f"{np.median(error):.1%} / {error.mean():.0%}"
+
+
+def drawn(found: Sequence[Row], most: int = MOST) -> list[Row]:
+    rng = np.random.default_rng(0)
+    return [found[place] for place in sorted(rng.permutation(len(found))[:most])]
+
+
+# -- the constants -------------------------------------------------------------------------------------
+
+
+def _select(found: Sequence[Row], family: str, half: bool | None = None) -> list[Row]:
+    return [
+        one for one in found
+        if one.family == family and one.told and (half is None or (one.dtype != "fp32") == half)
+    ]  # fmt: skip
+
+
+def _begin(half: bool) -> fitting.Constants:
+    form = products.HALF if half else products.FP32
+    return fitting.Constants(form, 2_800.0 if half else 3_000.0, kernels.PRODUCT_CACHED)
+
+
+def fit(found: Sequence[Row]) -> None:
+    """Print the constants, in the order in which they build on each other."""
+    used = [one for one in found if not one.kept]
+    for field, name in (("memory", "pointwise"),):
+        for key, mine in sorted(fitting.by_source(_select(used, name)).items()):
+            print(f"{field} of {key}: {fitting.share_of(drawn(mine), field):.3f}")
+    for half in (False, True):
+        chosen = [one for one in _select(used, "matmul", half) if one.gpu != "P4"]
+        constants, shares = fitting.fit(fitting.by_source(chosen), _begin(half), *_shares(half), half=half)
+        print(constants)
+        print({gpu: round(share, 3) for gpu, share in shares.items()})
+    print("share of columns, layer norm and softmax, by GPU:")
+    for family, table in (("layer norm", kernels.NORM), ("softmax", kernels.SOFTMAX)):
+        for key, mine in fitting.by_source(_select(used, family, half=False)).items():
+            print(key, [round(one, 2) for one in fitting.by_columns(drawn(mine), table)])
+    few = {
+        family: {key: drawn(mine, 350) for key, mine in fitting.by_source(_select(used, family)).items()}
+        for family in ("convolution", "attention")
+    }
+    print(fitting.search(["DIRECT", "WINOGRAD"], few["convolution"]))
+    print(fitting.search(["HEADS_AHEAD", "HEADS_POWER", "SCORES"], few["attention"]))
+    for (gpu, _), mine in few["attention"].items():
+        print(gpu, "attention", round(fitting.share_of([one for one in mine if one.us > 50], "attention"), 3))
+
+
+def _shares(half: bool) -> tuple[dict[str, float], dict[str, float]]:
+    field = "half" if half else "fp32"
+    share = {gpu: getattr(cards.reach(card), field) for gpu, card in GPUS.items()}
+    return share, {gpu: cards.reach(card).memory for gpu, card in GPUS.items()}
+
+
+# -- kernels -------------------------------------------------------------------------------------------
+
+
+def kernel_rows(found: Sequence[Row]) -> list[list[object]]:
+    """By family, width of numbers, source and GPU: errors before and now, and what the interval holds."""
+    groups: defaultdict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+    for one in found:
+        if one.kept and one.told:
+            groups[one.family, "fp32" if one.dtype == "fp32" else "16 bits", one.source, one.gpu].append(one)
+    table: list[list[object]] = []
+    for (family, width, source, gpu), mine in sorted(groups.items()):
+        for low, high in LENGTHS:
+            chosen = drawn([one for one in mine if low <= one.us < high])
+            if len(chosen) >= 20:
+                length = f"{low}–{high} µs" if high < 1e9 else f"≥ {low} µs"
+                table.append([family, width, source, gpu, length, len(chosen), *_cells(chosen, GPUS[gpu])])
+    return table
+
+
+def _cells(chosen: Sequence[Row], card: Gpu) -> list[object]:
+    real = np.array([one.us for one in chosen])
+    entries = [one.entry for one in chosen]
+    before = np.array([kernel_time_before(one, card) for one in entries]) / 1e3
+    now = np.array([device_time(work(one), card) for one in entries]) / 1e3
+    wide = np.array([1.2816 * spread(work(one), card) for one in entries])
+    inside = (np.abs(np.log(real / now)) <= wide).mean()
+    return [_off(before, real), _off(now, real), f"{np.median(now / real):.2f}", f"{inside:.0%}"]
+
+
+# -- a GPU that was left out ---------------------------------------------------------------------------
+
+
+def unseen_rows(found: Sequence[Row]) -> list[list[object]]:
+    """For each GPU: products and memory-bound kernels at constants fitted without it and its class's shares."""
+    table: list[list[object]] = []
+    for half in (False, True):
+        chosen = _select(found, "matmul", half)
+        for gpu in sorted({one.gpu for one in chosen} - {"P4"}):
+            used = [one for one in chosen if one.gpu != gpu and not one.kept and one.gpu != "P4"]
+            shares, memory = _shares(half)
+            constants, fitted = fitting.fit(
+                fitting.by_source(used), _begin(half), shares, memory, half, most=250, rounds=2
+            )
+            share, reached = _class(gpu, fitted, memory)
+            kept = fitting.sized(drawn([one for one in chosen if one.gpu == gpu and one.kept]))
+            now = fitting.product_times(kept, gpu, share, reached, constants, half)
+            width = "16 bits" if half else "fp32"
+            table.append([f"products, {width}", gpu, len(kept.us), f"{share:.2f}", _off(now, kept.us)])
+    for family in ("pointwise", "layer norm", "softmax"):
+        chosen = _select(found, family, half=False)
+        for gpu in sorted({one.gpu for one in chosen}):
+            mine = drawn([one for one in chosen if one.gpu == gpu and one.kept])
+            _, memory = _shares(False)
+            _, reached = _class(gpu, memory, memory)
+            own = cards.reach(GPUS[gpu]).memory
+            now = fitting.times(mine) * own / reached
+            table.append(
+                [family, gpu, len(mine), f"{reached:.2f}", _off(now, np.array([o.us for o in mine]))]
+            )
+    return table
+
+
+def _class(gpu: str, fitted: dict[str, float], memory: dict[str, float]) -> tuple[float, float]:
+    """The mean shares of the other GPUs of its class."""
+
+    def of(name: str) -> str:
+        if name in ("P4", "T4", "L4"):
+            return "modest"
+        return "server" if name.split("-")[0] in SERVERS else "board"
+
+    same = [one for one in fitted if one != gpu and of(one) == of(gpu)] or [
+        one for one in fitted if one != gpu
+    ]
+    near = [one for one in memory if one != gpu and of(one) == of(gpu)]
+    return float(np.mean([fitted[one] for one in same])), float(np.mean([memory[one] for one in near]))
+
+
+# -- whole models --------------------------------------------------------------------------------------
+
+
+def model_rows(found: Sequence[ModelRun], estimate: Callable[[ModelRun, Gpu], float]) -> list[list[object]]:
+    table: list[list[object]] = []
+    for one in sorted(found, key=lambda run: (run.gpu, run.trains, run.name)):
+        card = GPUS[one.gpu]
+        before = sum(times * kernel_time_before(entry, card) for entry, times in one.entries()) / 1e3
+        now = estimate(one, card)
+        other = estimate(one, of_its_class(card))
+        listed = sum(
+            each.times * (each.forward_us + each.backward_us) for each in one.operators if each.forward
+        )
+        table.append(
+            [one.gpu, one.name, f"{one.us / 1e3:.1f}", f"{before / one.us:.2f}", f"{now / one.us:.2f}",
+             f"{other / one.us:.2f}", f"{listed / one.us:.2f}"]
+        )  # fmt: skip
+    return table
+
+
+def of_its_class(card: Gpu) -> Gpu:
+    """The same GPU under a name that tells its class alone."""
+    return msgspec.structs.replace(card, name="T400" if cards.reach(card).modest else "GB300")
+
+
+def model_time(run: ModelRun, card: Gpu) -> float:
+    """Microseconds of all operators of a run."""
+    return sum(times * device_time(work(entry), card) for entry, times in run.entries()) / 1e3
+
+
+def summary(table: Sequence[Sequence[object]], column: int) -> str:
+    off = np.abs(np.array([float(str(row[column])) for row in table]) - 1)
+    return f"mean {off.mean():.1%}, worst {off.max():.0%}"
+
+
+# -- the sheet -----------------------------------------------------------------------------------------
+
+
+def sheet(folder: Path) -> str:
+    found = rows(folder)
+    text = _sheet.header(
+        "Times of kernels, against open tables",
+        "python benchmarks/kernel_times.py FOLDER --write",
+        "rows whose shape was kept from the fit, at most 1,500 of a cell; errors are "
+        "|estimated / measured − 1|, median / mean; *before* are the formulas that this replaced",
+    )
+    text += SOURCES
+    text += "\n## Kernels of shapes that were kept from the fit\n\n"
+    text += "*Inside*: how many lie in the interval that four fifths should.\n\n"
+    heads = [
+        "family",
+        "numbers",
+        "source",
+        "GPU",
+        "length",
+        "rows",
+        "before",
+        "now",
+        "estimated / measured",
+        "inside",
+    ]
+    text += _sheet.table(heads, kernel_rows(found))
+    text += "\n## GPUs that were left out\n\n"
+    text += "Products fitted anew without any row of that GPU; at the mean shares of its class's others.\n\n"
+    text += _sheet.table(["family", "GPU", "rows", "share", "now"], unseen_rows(found))
+    text += models(runs(folder))
+    return text
+
+
+def models(found: Sequence[ModelRun]) -> str:
+    text = "\n## Whole models in fp32\n\n"
+    text += (
+        "Estimated / measured; *class* with the shares of the GPU's class instead of its own. The last column\n"
+        "are the operators' own measured times, with what the host adds to each, over the run's: how well the\n"
+        "labels agree with each other.\n\n"
+    )
+    chosen = [one for one in found if one.gpu in GPUS]
+    table = model_rows(chosen, model_time)
+    heads = ["GPU", "run", "measured, ms", "before", "now", "class", "operators"]
+    text += _sheet.table(heads, table) + "\n"
+    for told, gpus in GROUPS.items():
+        mine = [row for row in table if row[0] in gpus]
+        for kind in ("train", "inf"):
+            of = [row for row in mine if f"-{kind}-" in str(row[1])]
+            if of:
+                text += (
+                    f"- {told}, {'training' if kind == 'train' else 'inference'} ({len(of)}): before "
+                    f"{summary(of, 3)}; now {summary(of, 4)}; class {summary(of, 5)}\n"
+                )
+    return text
+
+
+GROUPS = {
+    "V100, A100, H100, L4": ("V100-PCIE-32GB", "A100-PCIE-40GB", "A100-PCIE-80GB", "H100-SXM-80GB", "L4"),
+    "P100, P4, T4": ("P100-PCIE-16GB", "P4", "T4"),
+}
+SOURCES = """
+| rows of | licence | what they are |
+|---|---|---|
+| neusight | MIT | fp32, single calls after a wait: with the host's part, which is taken off; from 150 µs on |
+| vidur | MIT | fp16, a profiler's kernel times |
+| aiconfigurator | Apache-2.0 | bf16, means over calls from a CUDA graph on data that stay in the cache |
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--fit", action="store_true")
+    asked = parser.parse_args()
+    if asked.fit:
+        fit(rows(asked.folder))
+        return
+    text = sheet(asked.folder)
+    if asked.write:
+        _sheet.write("kernel_times", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

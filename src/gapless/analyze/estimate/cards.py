@@ -1,0 +1,71 @@
+"""How much of its data sheet a GPU sustains: measured for some, a class's for the others.
+
+Fitted by ``benchmarks/kernel_times.py`` to open tables of measured kernels; its sheet says which, how far off
+the model is, and how far off it is for a GPU that was left out.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gapless.model.programme import Gpu
+
+
+class Reach(NamedTuple):
+    """Shares of the peaks of arithmetic in fp32, in 16 bits and of attention, and of memory's bandwidth.
+
+    `known` says which of them were measured on this GPU; the others are those of its class. `modest` says
+    that the card may take so little power that it cannot hold its clocks, `unsteady` how far its products
+    differ from what the formulas say (a standard deviation of the logarithm), `one_tile` that batches of
+    products in fp32 are cut in one way only.
+    """
+
+    fp32: float
+    half: float
+    attention: float
+    memory: float
+    known: frozenset[str] = frozenset()
+    modest: bool = False
+    unsteady: float = 0.0
+    one_tile: bool = False
+
+
+_SERVER = Reach(0.85, 0.76, 0.7, 0.89)
+"""Memory on the package, 250 W and more."""
+_BOARD = Reach(0.8, 0.78, 0.62, 0.84)
+"""GDDR, 150 W and more."""
+_MODEST = Reach(0.46, 0.5, 0.4, 0.77, modest=True)
+"""75 W and less."""
+
+_PACKAGES = re.compile(r"\b[PV]100|\bA100|\bA800|\bG?[HB][123]00|\bH20\b|\bMI\d{3}|\bPG509", re.IGNORECASE)
+_MODEST_NAMES = re.compile(r"\b(?:P4|T4|L4|A2|T1000|T400)\b", re.IGNORECASE)
+
+# With `unsteady`, the standard deviation of what a card's products in fp32 take beyond what the formulas say.
+_MEASURED: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"\bP100", {"fp32": 0.82, "memory": 0.745, "unsteady": 0.28}),
+    (r"\bV100", {"fp32": 0.93, "memory": 0.92}),
+    (r"\bA100", {"fp32": 0.91, "half": 0.746, "attention": 0.633, "memory": 0.87}),
+    (r"\bH100", {"fp32": 0.736, "half": 0.762, "attention": 0.806, "memory": 0.93}),
+    (r"\bH200", {"half": 0.798, "attention": 0.797}),
+    (r"\bB200", {"half": 0.728, "attention": 0.85}),
+    (r"\bP4\b", {"fp32": 0.65, "memory": 0.75, "unsteady": 0.42}),
+    (r"\bT4\b", {"fp32": 0.47, "memory": 0.742, "unsteady": 0.25}),
+    (r"\bL4\b", {"fp32": 0.405, "memory": 0.79, "unsteady": 0.25}),
+    (r"\bA40\b", {"half": 0.766, "memory": 0.83}),
+    (r"RTX PRO 6000", {"half": 0.805, "attention": 0.61}),
+)
+_PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), shares) for pattern, shares in _MEASURED)
+
+
+@lru_cache(maxsize=256)
+def reach(gpu: Gpu) -> Reach:
+    """What `gpu` sustains, by its name."""
+    name = gpu.name.replace("-", " ").replace("_", " ")
+    found = _MODEST if _MODEST_NAMES.search(name) else _SERVER if _PACKAGES.search(name) else _BOARD
+    for pattern, shares in _PATTERNS:
+        if pattern.search(name):
+            one_tile = "A100" in name.upper()
+            return found._replace(**shares, known=frozenset(shares), one_tile=one_tile)
+    return found

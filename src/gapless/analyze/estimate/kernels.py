@@ -1,0 +1,207 @@
+"""How long kernels take on a GPU that is not there, and how far off that may be.
+
+A kernel takes a start-up time and then what its memory traffic and its arithmetic take, at what the GPU
+sustains (`cards`). The constants are fitted to open tables of measured kernels by
+``benchmarks/kernel_times.py``; ``benchmarks/sheets/kernel_times.md`` names the tables and their licences, and
+says how far off estimates are on rows, and on GPUs, that were left out of the fit. What those tables do not
+hold is marked below; its intervals are wide.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from gapless.analyze.estimate.cards import Reach, reach
+from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TRITON, UNKNOWN
+from gapless.analyze.estimate.products import FP32, HALF, Form, Rates, arithmetic, joined
+from gapless.analyze.estimate.work import Work
+from gapless.model.programme import Gpu
+
+
+class Traffic(NamedTuple):
+    """Nanoseconds of start-up, and the share of the sustained bandwidth that a family reaches."""
+
+    start: float
+    share: float
+
+
+TRAFFIC: dict[str, Traffic] = {
+    "pointwise": Traffic(1_800, 1.0),
+    "layer norm": Traffic(4_000, 0.7),
+    "softmax": Traffic(3_000, 0.75),
+    # Below nothing open was found. By how they go about it: one pass at the speed of pointwise kernels, …
+    "copy": Traffic(1_800, 0.9),
+    "foreach": Traffic(3_000, 0.9),
+    "random": Traffic(2_500, 0.9),
+    # … a tree of sums behind it, …
+    "reduction": Traffic(3_500, 0.8),
+    "batch norm": Traffic(4_000, 0.8),
+    # … single elements all over memory, …
+    "gather": Traffic(3_000, 0.7),
+    "scatter": Traffic(3_000, 0.4),
+    # … or several passes that wait for each other.
+    "scan": Traffic(4_000, 0.3),
+    "sort": Traffic(5_000, 0.15),
+    TRITON: Traffic(3_000, 0.6),
+    UNKNOWN: Traffic(3_000, 0.5),
+}
+
+NORM = (0.48, 0.65, 0.78, 0.67, 0.63, 0.66)
+"""Layer norm's share of the sustained bandwidth in fp32 at 2⁸, 2⁹, … 2¹³ columns."""
+SOFTMAX = (0.88, 0.86, 0.86, 0.75, 0.73, 0.60, 0.50)
+"""The same of softmax, to 2¹⁴."""
+NARROW = 0.85
+"""The same in parts, in 16 bits, where the same arithmetic moves half the bytes."""
+LOOKUP = 0.9
+"""Elements of looked-up rows that a multiprocessor writes in a nanosecond."""
+CACHED = 32.0
+"""Bytes that a multiprocessor reads from, and writes to, the L2 cache in a nanosecond."""
+
+STARTS = {MATMUL: 3_800.0, CONVOLUTION: 5_000.0, ATTENTION: 6_000.0}
+PRODUCT_CACHED = 13.0
+"""The same of products, which read some of theirs more than once."""
+DIRECT, WINOGRAD = 1.33, 1.52
+"""Times of convolutions in parts of the products they are made of, directly and by Winograd's algorithm."""
+SCORES = 6.0
+"""A softmax keeps the exponentials' unit busy as long as so many elements of a head's size keep the
+tensor cores, for each flop that a multiprocessor does in a picosecond."""
+HEADS_AHEAD, HEADS_POWER = 46.0, 0.93
+"""Attention begins and ends a block of queries in as long as it takes for so many keys, where a
+multiprocessor does one flop in a picosecond; that power of the speed elsewhere."""
+BLOCK = 128
+"""Queries of one block of attention."""
+AGAIN = 0.75
+"""What of its forward pass's speed attention's backward pass reaches (published by its authors)."""
+
+CONVOLUTION_SPLIT = 3_000.0
+"""Nanoseconds for adding the parts of a split contraction: gradients of weights go over all pixels."""
+CONVERTED, PADDED = 3.0, 8
+"""Tensor cores want the channels last and in eights: what comes otherwise is written again before and after."""
+DEPTHWISE = 0.2
+"""What of the peak in fp32 convolutions of single channels reach (no open data)."""
+TRITON_SHARE = 0.5
+"""The same of products in kernels of one's own (no open data)."""
+
+FURTHER = 0.7
+"""Start-up of the second and later kernels of a call, in parts of the first's."""
+RAGGED = 2.0
+"""Products in 16 bits whose rows do not begin at multiples of 16 bytes take so many times as long."""
+
+
+def device_time(work: Work, gpu: Gpu) -> float:
+    """Nanoseconds that this work takes on `gpu`, all its kernels together."""
+    can = reach(gpu)
+    start = STARTS.get(work.family) or TRAFFIC[work.family].start
+    if work.family == ATTENTION:
+        time = _attention(work, gpu, can)
+    elif work.family == CONVOLUTION:
+        time = _convolution(work, gpu, can)
+    elif work.family == MATMUL:
+        time = _matmul(work, gpu, can)
+    else:
+        time = _traffic(work, gpu, can)
+    least = work.flops / (peak(gpu, work.unit) * 1e3) if not work.winograd else 0.0  # fewer flops do as well
+    return start * (1 + FURTHER * (work.kernels - 1)) + max(time, least)
+
+
+def peak(gpu: Gpu, unit: str) -> float:
+    """TFLOP/s of `gpu` in that unit; without a path of its own the work runs in fp32."""
+    if unit == "fp64":
+        return gpu.fp32 / 2
+    return float(getattr(gpu, unit)) or gpu.fp32
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def _moving(nbytes: float, gpu: Gpu, can: Reach, cached: float) -> float:
+    """Nanoseconds in which so many bytes are moved; what fits into the L2 cache comes from there."""
+    if not gpu.bandwidth:
+        return 0.0
+    slow = gpu.bandwidth * can.memory
+    fast = max(cached * gpu.multiprocessors, slow)
+    warm = 1 / (1 + (nbytes / gpu.l2_bytes) ** 2) if gpu.l2_bytes else 0.0
+    return nbytes * ((1 - warm) / slow + warm / fast)
+
+
+def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
+    share = TRAFFIC[work.family].share
+    if work.columns:
+        share = _by_columns(NORM if work.family == "layer norm" else SOFTMAX, work.columns)
+        if work.family == "layer norm" and work.columns < 256:
+            share *= max(work.columns, 16) / 256  # a row's threads have nothing to do
+        share *= NARROW if work.size == 2 else 1.0
+        share /= RAGGED if work.ragged else 1.0
+    time = _moving(work.moved, gpu, can, CACHED) / share
+    if work.family == TRITON:
+        time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
+    return max(time, work.picked / (LOOKUP * max(gpu.multiprocessors, 1)))
+
+
+def _by_columns(shares: tuple[float, ...], columns: int) -> float:
+    """From a table that begins at 2⁸ columns, straight between its places."""
+    place = min(max(math.log2(columns) - 8, 0.0), len(shares) - 1.0)
+    low = min(int(place), len(shares) - 2)
+    return shares[low] + (shares[low + 1] - shares[low]) * (place - low)
+
+
+# Products -----------------------------------------------------------------------------------------
+
+
+def _rates(work: Work, gpu: Gpu, can: Reach) -> tuple[Form, Rates]:
+    top = peak(gpu, work.unit)
+    narrow = work.unit not in ("fp32", "fp64") and top > gpu.fp32
+    share = can.half if narrow else can.fp32
+    return HALF if narrow else FP32, Rates(
+        top * 1e3 * share, max(gpu.multiprocessors, 1), gpu.bandwidth * can.memory or math.inf, can.one_tile
+    )
+
+
+def _product_memory(work: Work, nbytes: float, gpu: Gpu, can: Reach, form: Form) -> float:
+    time = _moving(nbytes, gpu, can, PRODUCT_CACHED) / form.memory
+    return time * RAGGED if work.ragged and not form.fp32 else time
+
+
+def _matmul(work: Work, gpu: Gpu, can: Reach) -> float:
+    form, rates = _rates(work, gpu, can)
+    memory = _product_memory(work, work.moved, gpu, can, form)
+    if any(1 in product[1:3] for product in work.products):
+        return memory  # a matrix by a vector
+    return joined(sum(arithmetic(one, form, rates) for one in work.products), memory, form)
+
+
+def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
+    form, rates = _rates(work, gpu, can)
+    form = form._replace(split=CONVOLUTION_SPLIT)
+    memory = _product_memory(work, work.moved, gpu, can, form)
+    if work.depthwise:
+        return joined(work.flops / (gpu.fp32 * 1e3 * can.fp32 * DEPTHWISE), memory, form)
+    found = work.products
+    if not form.fp32:
+        memory *= CONVERTED
+        found = tuple((b, m, n, -(-k // PADDED) * PADDED) for b, m, n, k in found)
+    time = joined(DIRECT * sum(arithmetic(one, form, rates) for one in found), memory, form)
+    if not work.winograd or not form.fp32:
+        return time
+    transforms = sum(work.size * b * (m * k + k * n + m * n) for b, m, n, k in work.winograd)
+    moving = _moving(transforms, gpu, can, 0.0)
+    return min(time, WINOGRAD * sum(arithmetic(one, form, rates) for one in work.winograd) + moving)
+
+
+def _attention(work: Work, gpu: Gpu, can: Reach) -> float:
+    """Blocks of queries meet the keys; each block begins, and ends, and its scores go through a softmax."""
+    if not work.products:
+        return _moving(work.moved, gpu, can, CACHED)
+    heads, queries, keys, size = work.products[0]
+    top = peak(gpu, work.unit) * 1e3
+    processors = max(gpu.multiprocessors, 1)
+    each = top / processors / 1e3  # flops in a picosecond
+    blocks = heads * -(-queries // BLOCK)
+    waves = max(blocks / processors, 1.0)
+    seen = keys / 2 + BLOCK / 2 if work.causal else keys
+    ahead = HEADS_AHEAD * math.pow(each, HEADS_POWER)
+    flops = 4.0 * BLOCK * (size + SCORES * each) * (seen + ahead)
+    passes = work.backward / AGAIN if work.backward else 1.0
+    time = waves * processors * flops * passes / (top * can.attention)
+    return max(time, _moving(work.moved, gpu, can, CACHED))

@@ -1,0 +1,84 @@
+"""How far off an estimate of a kernel's time may be.
+
+Fitted so that four fifths of measured kernels that were kept from the fit lie within 1.28 times the spread.
+``benchmarks/sheets/kernel_times.md`` tells how many do, by family and GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from gapless.analyze.estimate.cards import reach
+from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TRITON, UNKNOWN
+from gapless.analyze.estimate.kernels import device_time, peak
+from gapless.analyze.estimate.work import Work
+from gapless.model.programme import Gpu
+
+
+class Spread(NamedTuple):
+    """Standard deviations of the logarithm of true over estimated: below 20 µs, below 100 µs, and above."""
+
+    short: float
+    middle: float
+    long: float
+
+
+SPREADS: dict[str, Spread] = {
+    "products in fp32": Spread(0.4, 0.3, 0.11),  # short ones are not in the tables
+    "products in 16 bits": Spread(0.28, 0.14, 0.11),
+    "convolutions in fp32": Spread(0.6, 0.5, 0.34),
+    "convolutions in 16 bits": Spread(0.7, 0.6, 0.5),  # not in the tables
+    "attention": Spread(0.33, 0.5, 0.24),
+    "attention, else": Spread(0.5, 0.5, 0.4),  # backward, or not in 16 bits: not in the tables
+    "pointwise": Spread(0.35, 0.12, 0.06),
+    "layer norm": Spread(0.3, 0.3, 0.18),
+    "softmax": Spread(0.3, 0.25, 0.18),
+    "gather": Spread(0.3, 0.25, 0.25),
+    # None of these is in the tables.
+    "copy": Spread(0.4, 0.3, 0.25),
+    "foreach": Spread(0.4, 0.3, 0.25),
+    "random": Spread(0.4, 0.3, 0.3),
+    "batch norm": Spread(0.4, 0.35, 0.3),
+    "reduction": Spread(0.5, 0.5, 0.5),
+    "scatter": Spread(0.6, 0.6, 0.6),
+    "scan": Spread(0.6, 0.6, 0.6),
+    "sort": Spread(0.8, 0.8, 0.8),
+    TRITON: Spread(0.6, 0.6, 0.6),
+    UNKNOWN: Spread(0.8, 0.8, 0.8),
+}
+SHORT, MIDDLE = 20_000.0, 100_000.0
+"""Nanoseconds at which a spread ends."""
+
+UNSEEN = {"fp32": 0.12, "half": 0.06, "attention": 0.15, "memory": 0.08}
+"""What comes to it on a GPU that was not measured: by how much its class's shares differ."""
+MODEST = 0.3
+"""The same where a card may lower its clocks, more with each degree of its cooling."""
+
+
+def spread(work: Work, gpu: Gpu) -> float:
+    """The standard deviation of the natural logarithm of the true time over `device_time`'s.
+
+    With the normal distribution four fifths of the true times are between ``time·exp(-1.28·spread)`` and
+    ``time·exp(1.28·spread)``.
+    """
+    kind, field = _kind(work, gpu)
+    time = device_time(work, gpu)
+    each = SPREADS[kind]
+    own = each.short if time < SHORT else each.middle if time < MIDDLE else each.long
+    can = reach(gpu)
+    more = 0.0 if field in can.known else UNSEEN[field]
+    if field != "memory":
+        more = max(more, can.unsteady, MODEST if can.modest and field not in can.known else 0.0)
+    return math.hypot(own, more)
+
+
+def _kind(work: Work, gpu: Gpu) -> tuple[str, str]:
+    """The row of `SPREADS`, and the share of the data sheet that the time goes by."""
+    if work.family not in (MATMUL, CONVOLUTION, ATTENTION):
+        return work.family, "memory"
+    half = work.unit not in ("fp32", "fp64") and peak(gpu, work.unit) > gpu.fp32
+    if work.family == ATTENTION:
+        return "attention" if half and not work.backward else "attention, else", "attention"
+    name = "products" if work.family == MATMUL else "convolutions"
+    return (f"{name} in 16 bits", "half") if half else (f"{name} in fp32", "fp32")
