@@ -5,8 +5,8 @@
     python benchmarks/kernel_times.py FOLDER --fit      # print the constants that fit the tables best
 
 FOLDER holds tables of measured kernels (`_kernel_tables.py` says of what form and whose). A fifth of all
-shapes is kept from the fit, and the sheet tells of those alone; then of each GPU with constants that were fitted
-without it. Needs scipy, which Gapless does not.
+shapes is kept from the fit, and the sheet tells of those alone; then of each GPU with constants that were
+fitted without it. Needs scipy, which Gapless does not.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def fit(found: Sequence[Row]) -> None:
         for family in ("convolution", "attention")
     }
     print(fitting.search(["DIRECT", "WINOGRAD"], few["convolution"]))
-    print(fitting.search(["HEADS_AHEAD", "HEADS_POWER", "SCORES"], few["attention"]))
+    print(fitting.search(["AHEAD", "SCORES"], few["attention"]))
     for (gpu, _), mine in few["attention"].items():
         print(gpu, "attention", round(fitting.share_of([one for one in mine if one.us > 50], "attention"), 3))
 
@@ -125,7 +125,7 @@ def _cells(chosen: Sequence[Row], card: Gpu) -> list[object]:
 
 
 def unseen_rows(found: Sequence[Row]) -> list[list[object]]:
-    """For each GPU: products and memory-bound kernels at constants fitted without it and its class's shares."""
+    """For each GPU: products and others at constants fitted without it and its class's shares."""
     table: list[list[object]] = []
     for half in (False, True):
         chosen = _select(found, "matmul", half)
@@ -241,9 +241,9 @@ def sheet(folder: Path) -> str:
 def models(found: Sequence[ModelRun]) -> str:
     text = "\n## Whole models in fp32\n\n"
     text += (
-        "Estimated / measured; *class* with the shares of the GPU's class instead of its own. The last column\n"
-        "are the operators' own measured times, with what the host adds to each, over the run's: how well the\n"
-        "labels agree with each other.\n\n"
+        "Estimated / measured; *class* with the shares of the GPU's class instead of its own. The last\n"
+        "column are the operators' own measured times, with what the host adds to each, over the run's: how\n"
+        "well the labels agree with each other.\n\n"
     )
     chosen = [one for one in found if one.gpu in GPUS]
     table = model_rows(chosen, model_time)

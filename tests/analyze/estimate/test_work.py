@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from programmes import A100
 
 from gapless.analyze.estimate.families import CONVOLUTION, MATMUL, UNKNOWN
-from gapless.analyze.estimate.times import SHARES, USUAL, device_time, peak
+from gapless.analyze.estimate.kernels import device_time, peak
+from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.work import work
 from gapless.model.programme import Entry
 
@@ -37,12 +38,12 @@ def entry(name: str, inputs=(), outputs=(), dtype: str = "float32", size: int = 
         (entry("convolution", [(2, 8, 7, 7), (16, 8, 1, 1)], [(2, 16, 7, 7)]), 2 * 2 * 49 * 8 * 16),
         (entry("convolution", [(2, 8, 7, 7), (16, 2, 1, 1)], [(2, 16, 7, 7)]), 2 * 2 * 49 * 2 * 16),
         (entry("convolution", [(2, 8, 9, 9), (16, 8, 5, 5)], [(2, 16, 5, 5)]), 2 * 2 * 25 * 16 * 8 * 25),
-        # Winograd's algorithm: 3×3 in fp32 without TF32.
-        (entry("convolution", [(1, 8, 9, 9), (8, 8, 3, 3)], [(1, 8, 9, 9)]), 2 * 81 * 8 * 8 * 9 / 2.25),
-        (
-            entry("convolution", [(1, 8, 9, 9), (8, 8, 3, 3)], [(1, 8, 9, 9)], tf32=True),
-            2 * 81 * 8 * 8 * 9,
-        ),
+        # What Winograd's algorithm saves is no part of the definition.
+        (entry("convolution", [(1, 8, 9, 9), (8, 8, 3, 3)], [(1, 8, 9, 9)]), 2 * 81 * 8 * 8 * 9),
+        # A layer's weight is transposed, and a bias no factor.
+        (entry("linear", [(3, 4, 5), (6, 5), (6,)], [(3, 4, 6)]), 2 * 3 * 4 * 5 * 6),
+        # What scales is no factor.
+        (entry("_scaled_mm", [(4, 5), (5, 6), (1,), (1,)], [(4, 6)], "float8_e4m3fn", 1), 2 * 4 * 5 * 6),
         # Upsampling: every input pixel meets the whole kernel.
         (entry("convolution", [(1, 8, 4, 4), (8, 3, 2, 2)], [(1, 3, 8, 8)]), 2 * 16 * 8 * 3 * 4),
         (entry("add", [(4, 5), (4, 5)], [(4, 5)]), 0),
@@ -80,11 +81,18 @@ def test_families(name, family):
     assert work(Entry(name=name)).family == family
 
 
-def test_every_family_has_a_time():
-    for family in SHARES:
-        assert SHARES[family].start > 0
-        assert 0 < SHARES[family].memory <= 1
-        assert 0 < SHARES[family].arithmetic <= 1
+def test_products_of_a_convolution_do_its_flops():
+    """Groups are products of their own; a strided one is as much work backward as forward."""
+    for source, weight, made in [
+        ((2, 8, 9, 9), (16, 8, 3, 3), (2, 16, 9, 9)),
+        ((2, 8, 9, 9), (16, 2, 3, 3), (2, 16, 9, 9)),
+        ((2, 8, 8, 8), (16, 8, 2, 2), (2, 16, 4, 4)),
+    ]:
+        forward = work(entry("convolution", [source, weight], [made]))
+        both = work(entry("convolution_backward", [made, source, weight], [source, weight]))
+        for asked in (forward, both):
+            assert sum(2 * b * m * n * k for b, m, n, k in asked.products) == asked.flops
+        assert both.flops == 2 * forward.flops
 
 
 def test_an_embedding_reads_the_rows_it_gives_and_not_the_table():

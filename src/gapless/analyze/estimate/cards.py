@@ -46,15 +46,15 @@ _MODEST_NAMES = re.compile(r"\b(?:P4|T4|L4|A2|T1000|T400)\b", re.IGNORECASE)
 _MEASURED: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\bP100", {"fp32": 0.82, "memory": 0.745, "unsteady": 0.28}),
     (r"\bV100", {"fp32": 0.93, "memory": 0.92}),
-    (r"\bA100", {"fp32": 0.91, "half": 0.746, "attention": 0.633, "memory": 0.87}),
-    (r"\bH100", {"fp32": 0.736, "half": 0.762, "attention": 0.806, "memory": 0.93}),
-    (r"\bH200", {"half": 0.798, "attention": 0.797}),
-    (r"\bB200", {"half": 0.728, "attention": 0.85}),
+    (r"\bA100", {"fp32": 0.91, "half": 0.765, "attention": 0.642, "memory": 0.87}),
+    (r"\bH100", {"fp32": 0.736, "half": 0.762, "attention": 0.816, "memory": 0.93}),
+    (r"\bH200", {"half": 0.798, "attention": 0.809}),
+    (r"\bB200", {"half": 0.728, "attention": 0.84}),
     (r"\bP4\b", {"fp32": 0.65, "memory": 0.75, "unsteady": 0.42}),
     (r"\bT4\b", {"fp32": 0.47, "memory": 0.742, "unsteady": 0.25}),
     (r"\bL4\b", {"fp32": 0.405, "memory": 0.79, "unsteady": 0.25}),
     (r"\bA40\b", {"half": 0.766, "memory": 0.83}),
-    (r"RTX PRO 6000", {"half": 0.805, "attention": 0.61}),
+    (r"RTX PRO 6000", {"half": 0.805, "attention": 0.62}),
 )
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), shares) for pattern, shares in _MEASURED)
 

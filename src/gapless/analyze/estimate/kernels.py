@@ -63,12 +63,9 @@ PRODUCT_CACHED = 13.0
 """The same of products, which read some of theirs more than once."""
 DIRECT, WINOGRAD = 1.33, 1.52
 """Times of convolutions in parts of the products they are made of, directly and by Winograd's algorithm."""
-SCORES = 6.0
-"""A softmax keeps the exponentials' unit busy as long as so many elements of a head's size keep the
-tensor cores, for each flop that a multiprocessor does in a picosecond."""
-HEADS_AHEAD, HEADS_POWER = 46.0, 0.93
-"""Attention begins and ends a block of queries in as long as it takes for so many keys, where a
-multiprocessor does one flop in a picosecond; that power of the speed elsewhere."""
+SCORES, AHEAD = 6.2, 57.0
+"""What a multiprocessor does at 1000 flops a nanosecond in the time that a softmax needs for a score, and in
+which attention begins and ends a block of queries: products of a head's size, and keys."""
 BLOCK = 128
 """Queries of one block of attention."""
 AGAIN = 0.75
@@ -77,7 +74,7 @@ AGAIN = 0.75
 CONVOLUTION_SPLIT = 3_000.0
 """Nanoseconds for adding the parts of a split contraction: gradients of weights go over all pixels."""
 CONVERTED, PADDED = 3.0, 8
-"""Tensor cores want the channels last and in eights: what comes otherwise is written again before and after."""
+"""Tensor cores want channels last and in eights: what comes otherwise is written again before and after."""
 DEPTHWISE = 0.2
 """What of the peak in fp32 convolutions of single channels reach (no open data)."""
 TRITON_SHARE = 0.5
@@ -200,8 +197,7 @@ def _attention(work: Work, gpu: Gpu, can: Reach) -> float:
     blocks = heads * -(-queries // BLOCK)
     waves = max(blocks / processors, 1.0)
     seen = keys / 2 + BLOCK / 2 if work.causal else keys
-    ahead = HEADS_AHEAD * math.pow(each, HEADS_POWER)
-    flops = 4.0 * BLOCK * (size + SCORES * each) * (seen + ahead)
+    flops = 4.0 * BLOCK * (size * (seen + AHEAD * each) + SCORES * each * seen)
     passes = work.backward / AGAIN if work.backward else 1.0
     time = waves * processors * flops * passes / (top * can.attention)
     return max(time, _moving(work.moved, gpu, can, CACHED))

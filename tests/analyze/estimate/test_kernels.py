@@ -1,0 +1,163 @@
+"""How long kernels take on a GPU: laws that hold for all of them."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from programmes import A100
+
+from gapless.analyze.estimate import cards
+from gapless.analyze.estimate.families import family_of
+from gapless.analyze.estimate.kernels import device_time, peak
+from gapless.analyze.estimate.spread import SPREADS, spread
+from gapless.analyze.estimate.work import work
+from gapless.model.gpus import CARDS
+from gapless.model.programme import Entry, Gpu, sheet
+
+SHEETS = [sheet(card) for card in CARDS]
+SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def product(batch: int, rows: int, columns: int, inner: int, dtype: str = "float32") -> Entry:
+    size = SIZES[dtype]
+    a, b, c = (batch, rows, inner), (batch, inner, columns), (batch, rows, columns)
+    moved = size * math.prod(a) + size * math.prod(b)
+    return Entry(
+        name="aten::bmm", dtype=dtype, inputs=(a, b), outputs=(c,), reads=moved, writes=size * math.prod(c)
+    )
+
+
+def moving(name: str, shape: tuple[int, ...], dtype: str = "float32") -> Entry:
+    each = SIZES[dtype] * math.prod(shape)
+    return Entry(
+        name=f"aten::{name}", dtype=dtype, inputs=(shape,), outputs=(shape,), reads=each, writes=each
+    )
+
+
+def convolution(batch: int, taken: int, out: int, side: int, window: int, dtype: str = "float32") -> Entry:
+    source, weight = (batch, taken, side, side), (out, taken, window, window)
+    made = (batch, out, side, side)
+    return Entry(
+        name="aten::convolution", dtype=dtype, inputs=(source, weight), outputs=(made,),
+        reads=SIZES[dtype] * (math.prod(source) + math.prod(weight)), writes=SIZES[dtype] * math.prod(made),
+    )  # fmt: skip
+
+
+def attention(heads: int, length: int, size: int, causal: bool = False, backward: bool = False) -> Entry:
+    q = (1, heads, length, size)
+    name = "aten::_scaled_dot_product_flash_attention" + ("_backward" if backward else "")
+    inputs = (q,) * (6 if backward else 3)
+    return Entry(
+        name=name, dtype="bfloat16", inputs=inputs, outputs=(q,), causal=causal,
+        reads=2 * len(inputs) * math.prod(q), writes=2 * math.prod(q),
+    )  # fmt: skip
+
+
+sides = st.integers(1, 6000)
+dtypes = st.sampled_from(sorted(SIZES))
+asked = st.one_of(
+    st.builds(product, st.integers(1, 64), sides, sides, sides, dtypes),
+    st.builds(moving, st.sampled_from(["add", "native_layer_norm", "_softmax", "sum"]),
+              st.tuples(sides, sides), dtypes),
+    st.builds(convolution, st.integers(1, 64), st.integers(1, 512), st.integers(1, 512), st.integers(3, 64),
+              st.sampled_from([1, 3, 5]), dtypes),
+    st.builds(attention, st.integers(1, 256), sides, st.sampled_from([64, 128]), st.booleans(),
+              st.booleans()),
+)  # fmt: skip
+
+
+@given(asked, st.sampled_from(SHEETS))
+@example(product(1, 8192, 8192, 8192), SHEETS[0])
+def test_nothing_is_faster_than_the_peak(entry: Entry, gpu: Gpu) -> None:
+    """But for convolutions in fp32, which need fewer flops than their definition says."""
+    needed = work(entry)
+    time = device_time(needed, gpu)
+    if not needed.winograd:
+        assert time >= needed.flops / (peak(gpu, needed.unit) * 1e3)
+    assert time >= 1_000
+    assert 0 < spread(needed, gpu) < 1.5
+
+
+@given(asked, st.sampled_from(SHEETS), st.floats(1.0, 20.0))
+def test_a_faster_gpu_takes_no_longer(entry: Entry, gpu: Gpu, factor: float) -> None:
+    time = device_time(work(entry), gpu)
+    wider = msgspec.structs.replace(gpu, bandwidth=gpu.bandwidth * factor)
+    assert device_time(work(entry), wider) <= time * (1 + 1e-9)
+    peaks = {field: getattr(gpu, field) * factor for field in ("fp32", "tf32", "fp16", "bf16", "fp8")}
+    assert device_time(work(entry), msgspec.structs.replace(gpu, **peaks)) <= time * (1 + 1e-9)
+
+
+@given(st.integers(1, 64), sides, sides, sides, dtypes, st.sampled_from(SHEETS), st.integers(1, 8))
+def test_a_larger_product_takes_no_less(batch, rows, columns, inner, dtype, gpu, times) -> None:
+    small = device_time(work(product(batch, rows, columns, inner, dtype)), gpu)
+    # The contraction keeps its remainder, so that both begin rows at the same places in memory.
+    large = work(product(batch * times, rows, columns, inner, dtype))
+    assert device_time(large, gpu) >= small * (1 - 1e-9)
+
+
+@given(st.integers(64, 4096), st.integers(64, 4096), st.integers(64, 4096), st.sampled_from(SHEETS))
+def test_a_row_more_changes_little(rows: int, columns: int, inner: int, gpu: Gpu) -> None:
+    """One more row may begin another row of tiles, of which there are others as wide, or smaller ones."""
+    one = device_time(work(product(1, rows, columns, inner)), gpu)
+    more = device_time(work(product(1, rows + 1, columns, inner)), gpu)
+    assert 0.98 * one <= more <= 1.7 * one
+
+
+@given(st.sampled_from(["add", "native_layer_norm", "_softmax"]), sides, sides, st.sampled_from(SHEETS))
+def test_more_rows_take_no_less(name: str, rows: int, columns: int, gpu: Gpu) -> None:
+    one, two = (device_time(work(moving(name, (count, columns))), gpu) for count in (rows, 2 * rows))
+    assert one <= two <= 2 * one * 3.5  # what no longer fits into the cache is slower
+
+
+@pytest.mark.parametrize("gpu", ["Tesla V100-SXM2-32GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+def test_a_large_product_reaches_what_the_gpu_sustains(gpu: str) -> None:
+    card = next(one for one in SHEETS if one.name == gpu)
+    large = work(product(1, 16384, 16384, 16384))
+    share = large.flops / (card.fp32 * 1e3) / device_time(large, card)
+    assert share == pytest.approx(cards.reach(card).fp32, rel=0.1)
+
+
+def test_what_was_not_measured_is_less_sure() -> None:
+    """An unknown GPU, a card that throttles, convolutions in 16 bits, attention's backward pass."""
+    large = work(product(1, 8192, 8192, 8192))
+    unknown = msgspec.structs.replace(A100, name="NVIDIA GB900")
+    modest = next(one for one in SHEETS if one.name == "NVIDIA L4")
+    assert spread(large, A100) < spread(large, unknown) < spread(large, modest)
+    fp32, half = (work(convolution(32, 256, 256, 28, 3, dtype)) for dtype in ("float32", "float16"))
+    assert spread(fp32, A100) < spread(half, A100)
+    forward, backward = (work(attention(64, 4096, 128, backward=which)) for which in (False, True))
+    assert spread(forward, A100) < spread(backward, A100)
+    short = work(moving("add", (64, 64)))
+    assert spread(short, A100) > spread(work(moving("add", (8192, 8192))), A100)
+
+
+def test_every_family_has_its_spread() -> None:
+    families = {
+        family_of(f"aten::{name}")
+        for name in ["add", "copy_", "sum", "sort", "cumsum", "embedding", "scatter_add"]
+    }
+    families |= {family_of("triton::mine"), family_of("mine::op"), family_of("aten::_foreach_add_")}
+    assert families <= set(SPREADS)
+
+
+def test_half_of_causal_attention_is_left_out() -> None:
+    whole, half = (work(attention(64, 8192, 128, causal=which)) for which in (False, True))
+    assert half.flops == whole.flops / 2
+    assert 0.5 < device_time(half, A100) / device_time(whole, A100) < 0.6
+
+
+def test_names_tell_what_a_card_sustains() -> None:
+    """By its own measurements or its class's, whatever its name is spelled like."""
+
+    def reach(name: str) -> cards.Reach:
+        return cards.reach(msgspec.structs.replace(A100, name=name))
+
+    assert reach("A100-PCIE-40GB") == reach("NVIDIA A100-SXM4-80GB")
+    assert [reach(name).modest for name in ("NVIDIA L40S", "NVIDIA L4", "Tesla T4")] == [False, True, True]
+    assert reach("NVIDIA L40S").known == frozenset()
+    assert reach("NVIDIA GeForce RTX 4090").memory == reach("NVIDIA L40S").memory
+    assert "half" in reach("RTX-PRO-6000-SERVER").known
