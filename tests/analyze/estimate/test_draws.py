@@ -62,8 +62,8 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
 
     for name in ("UNBLOCKED", "UNBLOCKED_DEVICE"):
         monkeypatch.setattr(machine, name, round(host * getattr(machine, name)))
-    copy_time = machine.copy_time
-    monkeypatch.setattr(machine, "copy_time", lambda *words: device * copy_time(*words))
+    duration = machine.copies.duration
+    monkeypatch.setattr(machine.copies, "duration", lambda *words: device * duration(*words))
     other = build(run([[again(one) for one in step] for step in timed], A100, slow).timeline)
     assert model.replay(Change(pace=pace)).span == pytest.approx(other.replay().span, rel=0.005)
 
