@@ -89,7 +89,7 @@ class Trace:
     ) -> int:
         """An operator; `stack` is ``file(line): function;…``, innermost first. Returns its external id."""
         self.external += 1
-        args = {"External id": self.external, self._index: len(self.events), **args}
+        args = {"External id": self.external, self._index: self.external - 1, **args}
         if sequence is not None:
             args["Sequence number"] = sequence
             args["Fwd thread id"] = forward_thread or 0
@@ -101,7 +101,7 @@ class Trace:
     def annotation(self, name: str, start: float, dur: float, *, thread: int | None = None) -> int:
         """A ``record_function`` range."""
         self.external += 1
-        args = {"External id": self.external, self._index: len(self.events)}
+        args = {"External id": self.external, self._index: self.external - 1}
         self._span("user_annotation", name, start, dur, self.pid, self._thread(thread), args)
         return self.external
 

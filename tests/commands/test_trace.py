@@ -195,6 +195,24 @@ def test_a_cut_file_yields_what_it_holds(capsys, trace):
     assert "cut off" in out
 
 
+def test_a_gate_gives_no_verdict_on_what_was_not_recorded(capsys, trace, tmp_path):
+    whole = tmp_path / "whole.json"
+    whole.write_bytes(trace.read_bytes())
+    trace.write_bytes(trace.read_bytes()[: -trace.stat().st_size // 4])
+    for words in (["--max-idle", "1"], ["--max-idle", "99"], ["--fail-on", "GAP101"]):
+        status, out, err = run(capsys, *words, trace)
+        assert (status, out.startswith("Cannot tell: ")) == (3, True)
+        assert "gapless: cannot tell: " in err
+    assert main(["compare", "--fail-on-regression", "5", str(whole), str(trace)]) == 3
+    out, err = capsys.readouterr()
+    assert out.startswith("Cannot tell: after: ")
+    assert "(--fail-on-regression)" in err
+    _, out, _ = run(capsys, "-f", "json", trace)
+    found = json.loads(out)
+    assert found["verdict"].startswith("Cannot tell: ")
+    assert found["profile"]["coverage"]["cut"] is True
+
+
 def test_no_trace_named(capsys):
     status, _, err = run(capsys)
     assert status == 2

@@ -84,8 +84,14 @@ def summary(reports: Sequence[Report]) -> Report:
 
 
 def _total(reports: Sequence[Report]) -> int:
-    """The length of all recorded steps."""
-    return sum(one.profile.steps.total for one in reports if one.profile is not None)
+    """The length of all recorded steps of which enough is known."""
+    return sum(profile.steps.total for profile in _whole(reports))
+
+
+def _whole(reports: Sequence[Report]) -> list[Profile]:
+    """The profiles that hold enough of what happened."""
+    found = (one.profile for one in reports)
+    return [profile for profile in found if profile is not None and profile.coverage.complete]
 
 
 def _verdict(ranked: Sequence[Shared], reports: Sequence[Report]) -> Verdict:
@@ -96,19 +102,22 @@ def _verdict(ranked: Sequence[Shared], reports: Sequence[Report]) -> Verdict:
     levels = {one.verdict.level for one in reports}
     worst: tuple[Level, ...] = ("failed", "act", "fine")
     level: Level = next((one for one in worst if one in levels), "unknown")
+    missing = sum(one.profile is not None and not one.profile.coverage.complete for one in reports)
+    untold = f"; {count(missing, 'profile')} cannot be told: records are missing" if missing else ""
     if not ranked or ranked[0].of_the_profile:
-        return Verdict(sentence=f"{told}: nothing to fix was found in any of them", level=level)
+        where = "the others" if missing else "any of them"
+        return Verdict(sentence=f"{told}: nothing to fix was found in {where}{untold}", level=level)
     first = ranked[0]
     where = f"in {len(first.runs)} of {len(reports)}"
     if total and first.idle:
-        idle = sum(one.profile.idle for one in reports if one.profile is not None)
+        idle = sum(profile.idle for profile in _whole(reports))
         sentence = (
             f"{told}: the GPU idles {percent(idle / total)} of {duration(total)} of steps; "
             f"{percent(first.idle / total)} of them with {first.code} {first.name}, {where}"
         )
     else:
         sentence = f"{told}: {first.code} {first.name} costs most, {where}"
-    return Verdict(sentence=sentence, level=level)
+    return Verdict(sentence=f"{sentence}{untold}", level=level)
 
 
 def _findings(ranked: Sequence[Shared], reports: Sequence[Report]) -> Table:
@@ -138,7 +147,9 @@ def _runs(reports: Sequence[Report]) -> Table:
     columns: dict[str, Callable[[Report], Cell]] = {}
     if any(one.profile is not None for one in reports):
         columns["step"] = of_profile(lambda profile: duration(profile.steps.mean))
-        columns["GPU idle"] = of_profile(lambda profile: percent(profile.idle / profile.steps.total))
+        columns["GPU idle"] = of_profile(
+            lambda profile: percent(profile.idle / profile.steps.total) if profile.coverage.complete else "?"
+        )
     if any(one.profile is None and one.steps.seen for one in reports):
         columns["syncs per step"] = lambda one: in_column(one.steps.waits_per_step) if one.steps.seen else ""
     columns["findings"] = lambda one: str(len(one.findings))

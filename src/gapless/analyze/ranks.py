@@ -206,6 +206,7 @@ def summaries(profiles: Sequence[Profile]) -> tuple[RankSummary, ...]:
             communication=profile.split.communication / max(profile.steps.count, 1),
             late=delay,
             utilization=profile.utilization,
+            incomplete=profile.coverage.reason,
         )
         for profile, rank, delay in zip(profiles, ranks, arrival, strict=True)
     ]

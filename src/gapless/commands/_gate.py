@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gapless.errors import UsageError
-from gapless.model import Report
+from gapless.model import Profile, Report
 from gapless.model.wording import count, number, rate
 from gapless.rules import all_rules
 
@@ -19,6 +21,12 @@ def parse_codes(text: str) -> tuple[str, ...]:
         if not any(rule.code.startswith(code) for rule in all_rules()):
             raise UsageError(f"no rule's code begins with {code!r}: `gapless rule` lists them all")
     return codes
+
+
+def untold(profiles: Sequence[Profile]) -> list[str]:
+    """Why these profiles pass no gate and fail none, in words; empty where they hold enough."""
+    lacking = [one for one in profiles if not one.coverage.complete]
+    return [f"cannot tell: {one.coverage.reason} ({one.path or 'profile'})" for one in lacking]
 
 
 def exceeded(report: Report, max_waits: float | None, fail_on: tuple[str, ...]) -> list[str]:

@@ -13,7 +13,7 @@ from gapless.analyze import report
 from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
 from gapless.model import Profile, Session
 from gapless.model.comparison import Comparison, FindingChange, percents
 from gapless.model.wording import rate
@@ -79,7 +79,7 @@ def command(
       gapless compare losses.py:old losses.py:fixed --inputs losses.py:batches
 
     Exit status: 0; 1 not the same, slower, or a regression over the bound; 2 usage; 3 a file could not be
-    read, or what was to be compared failed.
+    read, holds too little of what happened for the bound, or what was to be compared failed.
     """
     shown.refuse_terminal(f"gapless compare -f html {before} {after}")
     if is_target(before) or is_target(after):
@@ -99,6 +99,9 @@ def command(
     )
     shown.write([report(compared)])
     naming = Style(folder=os.getcwd()).path
+    if bound is not None and compared.incomplete:
+        _output.say(f"cannot tell: {compared.incomplete} (--fail-on-regression)")
+        return EXIT_UNREADABLE
     reasons = regression(compared, bound, naming) if bound is not None else []
     for reason in reasons:
         _output.say(reason)

@@ -247,8 +247,12 @@ class Conclusion:
         reports = of_runs(profiles, notes, source_of(self._style.folder))
         shown = self.wishes.shown
         _output.write(self._stream, shown.lead + together(shown.form, reports, self._style))
+        untold = _gate.untold(profiles) if self.wishes.fail_on else []
+        for reason in untold:
+            self.told.problem(reason)
+            self.status = EXIT_UNREADABLE
         for found in reports:
-            for reason in _gate.exceeded(found, None, self.wishes.fail_on):
+            for reason in _gate.exceeded(found, None, self.wishes.fail_on) if not untold else ():
                 self.told.problem(reason)
                 self.status = self.status or EXIT_FINDINGS
 

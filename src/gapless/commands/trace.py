@@ -17,7 +17,7 @@ from gapless.commands._diagnosed import diagnosis, explained
 from gapless.commands._evidence import as_evidence
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import kind_of, nearby
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, UnreadableInput, UsageError
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
 from gapless.model import Profile, Report
 from gapless.render import Style, _perfetto
 
@@ -133,7 +133,8 @@ def command(
       gapless trace --perfetto seen.json.gz trace.json.gz  for ui.perfetto.dev
       gapless trace --evidence -o waits.tsv ./log/  what waited, without the model's sizes
 
-    Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read.
+    Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read, or holds too
+    little of what happened to be held against a bound.
     """
     if not traces:
         raise UsageError("which trace? gapless trace trace.json.gz")
@@ -169,6 +170,10 @@ def trace(traces: Sequence[str], wishes: Wishes) -> int:
     if measured is not None:
         reports = explained(reports, measured)
     wishes.shown.write(reports)
+    if wishes.fail_on or wishes.max_idle is not None:
+        for reason in _gate.untold(profiles):
+            _output.say(reason)
+            status = EXIT_UNREADABLE
     for found in reports:
         for reason in over(found, wishes):
             _output.say(reason)
@@ -223,8 +228,10 @@ def _mark(found: Report, target: str) -> None:
 
 def over(found: Report, wishes: Wishes) -> list[str]:
     """What is over the bounds the user set, in words."""
-    reasons = _gate.exceeded(found, None, wishes.fail_on)
     profile = found.profile
+    if profile is not None and not profile.coverage.complete:
+        return []
+    reasons = _gate.exceeded(found, None, wishes.fail_on)
     if wishes.max_idle is not None and profile is not None and profile.steps.total:
         idle = 100 * profile.idle / profile.steps.total
         if idle > wishes.max_idle:

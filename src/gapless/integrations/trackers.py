@@ -36,6 +36,7 @@ def _of_profile(profile: Profile) -> dict[str, float]:
         found["gpu_utilization"] = 100 * profile.utilization
     if total:
         found["step_ms"] = profile.steps.mean / 1e6
+    if total and profile.coverage.complete:
         found["gpu_idle"] = 100 * profile.idle / total
         causes = profile.idle_by_cause()
         found.update({f"gpu_idle_by_cause/{cause}": 100 * idle / total for cause, idle in causes})

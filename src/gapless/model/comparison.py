@@ -145,7 +145,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `length` is the number the comparison is about: the time of a step, its waits, or bytes reserved.
     `within_spread` says that the steps of
     one side differ among themselves as much as the two sides do. `memory` is there where both recorded it.
-    `notes` say what makes the sides hard to compare.
+    `notes` say what makes the sides hard to compare. `incomplete` says what is missing in the profile of a
+    side: nothing can be told of the change then.
     """
 
     sentence: str
@@ -166,6 +167,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     findings: tuple[FindingChange, ...] = ()
     memory: MemoryComparison | None = None
     notes: tuple[str, ...] = ()
+    incomplete: str = ""
 
 
 class Scale(msgspec.Struct, frozen=True):

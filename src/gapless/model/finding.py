@@ -66,6 +66,8 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `blocked` of the host in `calls` calls: what other tools rank by; the device was `working` for that part
     of it. `start` and `end` are where to look in a
     viewer, since the trace's first event. `rank` is the rank it was seen on, -1 where there is one only.
+    `unknown` says that what the device lost cannot be told: `idle` is nothing to go by then, and there is no
+    price.
     """
 
     idle: int = 0
@@ -76,6 +78,7 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     start: int = 0
     end: int = 0
     rank: int = -1
+    unknown: bool = False
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):

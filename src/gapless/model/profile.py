@@ -10,6 +10,7 @@ import msgspec
 
 from gapless.model._disk import Saved
 from gapless.model.copies import Memory
+from gapless.model.coverage import Coverage
 from gapless.model.event import Site
 from gapless.model.lanes import Lanes
 
@@ -208,6 +209,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``shape`` (the host needs the value to go on: only another way to compute it removes the wait).
     docs/price.md explains.
 
+    An `unknown` price is of waits for something that the profile does not show: every amount is -1 then.
+
     An `estimated` price is of one training step on a GPU that is not there; `least_alone` to `most_last` then
     span what its assumptions allow. Where the step is another than the estimate's, `of` is its length.
     """
@@ -225,6 +228,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     most_alone: int = 0
     most_last: int = 0
     of: int = 0
+    unknown: bool = False
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -313,7 +317,8 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     it. `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines
     them, -1 where they are unknown. `prices` and `lanes` are None where none were asked for. `device` is the
     number of the GPU that was looked at, the busiest. Profiles with the same `launch` were recorded by ranks
-    that were launched together; "" where nobody knows.
+    that were launched together; "" where nobody knows. Where the `coverage` is not complete, all of this is
+    of what was recorded, and nothing is priced.
     """
 
     path: str = ""
@@ -343,6 +348,7 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     costs: tuple[Cost, ...] = ()
     collectives: tuple[Collectives, ...] = ()
     recording: Recording = Recording()
+    coverage: Coverage = Coverage()
     prices: Prices | None = None
     lanes: Lanes | None = None
     notes: tuple[str, ...] = ()

@@ -46,7 +46,8 @@ class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """One rank of several, in nanoseconds per step.
 
     `late` is how much later than the first of its peers it reaches their collectives, in the mean over the
-    collectives that were matched, times those of a step; -1 where none were.
+    collectives that were matched, times those of a step; -1 where none were. `incomplete` says why nothing
+    can be told of its profile.
     """
 
     rank: int
@@ -56,6 +57,7 @@ class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     communication: float = 0.0
     late: float = -1.0
     utilization: float = -1.0
+    incomplete: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

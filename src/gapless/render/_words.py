@@ -57,6 +57,8 @@ def weight(one: Finding, report: Report) -> str:
         return often(one.frequency, report.steps.steady)
     if not (loss.idle or loss.blocked):
         return ""
+    if loss.unknown:
+        return "cost unknown"
     if loss.share < 0.0005:
         return "GPU idles under 0.1 %"
     steps = _steps(report)

@@ -77,8 +77,9 @@ def _row(one: Finding, report: Report, style: Style) -> Iterator[str | int | flo
 def _times(one: Finding, report: Report) -> Iterator[str | int | float]:
     """Idleness per step, its share, and what mending it saves per step: alone, and at most."""
     steps = max(report.profile.steps.count, 1) if report.profile is not None else 1
-    yield round(one.loss.idle / steps) if one.loss is not None else ""
-    yield round(one.loss.share, 6) if one.loss is not None else ""
+    known = one.loss is not None and not one.loss.unknown
+    yield round(one.loss.idle / steps) if one.loss is not None and known else ""
+    yield round(one.loss.share, 6) if one.loss is not None and known else ""
     price = one.price
     if price is None or not (price.waits or price.estimated or price.of):
         yield from ("", "")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.trace.build import Builder
+from gapless.trace.build import TWICE, Builder
 from gapless.trace.events import Head, integer
 from gapless.trace.links import links
+from gapless.trace.losses import arrows, numbered
 from gapless.trace.timeline import (
     Facts,
     Gpu,
@@ -57,6 +58,7 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
     threads, numbers = _by_id(builder.threads)
     host = replace(host, thread=numbers[host.thread])
     host, work = host.take(order(host)), work.take(_by_start(work))
+    host, work = _once(builder, host, ("correlation", "external")), _once(builder, work, ("correlation",))
     syncs = syncs.take(np.argsort(syncs.start, kind="stable"))
     memory = memory.take(np.argsort(memory.time, kind="stable"))
     names = _renumbered(builder.names, host.name, work.name, syncs.kind)
@@ -81,7 +83,27 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         groups=_renumbered(builder.groups, work.group),
     )
     origin = (builder.zero or 0) * 1000 + earliest + head.base
-    return replace(made, facts=_facts(replace(facts, events=builder.events, origin=origin), head, made))
+    seen, of = numbered(builder, made)
+    losses = replace(facts.losses, numbered=seen, numbers=of, arrows=arrows(builder, made))
+    facts = replace(facts, events=builder.events, origin=origin, losses=losses)
+    return replace(made, facts=_facts(facts, head, made))
+
+
+def _once(builder: Builder, table: T, ids: Sequence[str]) -> T:
+    """`table`, in order, without rows with one of these ids that are there twice: pieces written again."""
+    if len(table) < 2:
+        return table
+    numbered = np.zeros(len(table) - 1, bool)
+    for name in ids:
+        numbered |= getattr(table, name)[1:] > 0
+    same = np.concatenate([[False], numbered])
+    for column in fields(table):
+        if not same.any():
+            return table
+        values = getattr(table, column.name)
+        same[1:] &= values[1:] == values[:-1]
+    builder.dropped[TWICE] += int(same.sum())
+    return table.take(~same) if same.any() else table
 
 
 def order(host: Host) -> Ints:

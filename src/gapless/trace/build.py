@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gapless.trace.events import NO_ARGS, Args, Event, integer, place
 from gapless.trace.timeline import (
@@ -36,6 +37,8 @@ _HOST = {
     "user_annotation": HostKind.ANNOTATION,
     "overhead": HostKind.OVERHEAD,
 }
+_NUMBERED = (HostKind.OPERATOR, HostKind.ANNOTATION)
+"""What the profiler numbers in order, without gaps."""
 _WORK = {
     "kernel": WorkKind.KERNEL,
     "gpu_memcpy": WorkKind.MEMCPY,
@@ -43,13 +46,17 @@ _WORK = {
     "gpu_memset": WorkKind.MEMSET,
     "memset": WorkKind.MEMSET,
 }
+_ARROWS = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu"}
+"""Arrows from a call to what it launched."""
+TWICE = "there twice"
+"""What is counted of events that are the same as others; they are no loss."""
 _LATEST = 9e15
 """Microseconds: what is later overflows as nanoseconds, and would be in the year 2255."""
 _SYNC_ROWS = 1_000_000
 """Some files show waits in rows of their own, numbered from here on."""
 
 _ts, _dur, _args = attrgetter("ts"), attrgetter("dur"), attrgetter("args")
-_name, _thread = attrgetter("name"), attrgetter("pid", "tid")
+_name, _thread, _id = attrgetter("name"), attrgetter("pid", "tid"), attrgetter("id")
 
 
 class Codes(dict[Any, int]):
@@ -81,6 +88,30 @@ class ThreadCodes(Codes):
         return number
 
 
+class Arrows:
+    """Where arrows from calls to what they launched end: the number of the arrow, and the place."""
+
+    def __init__(self) -> None:
+        self._places = Codes()
+        self._ends: list[tuple[Ints, NDArray[np.int32]]] = []
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take in the ends among these."""
+        ends = [event for event in events if event.ph == "f"]
+        if ends:
+            numbers = np.fromiter((integer(_id(one)) for one in ends), np.int64, len(ends))
+            self._ends.append((numbers, self._places.of(map(_thread, ends), len(ends))))
+
+    def beside(self, threads: Collection[tuple[str, str]]) -> Ints:
+        """The numbers of those that end on none of these threads, but on a device."""
+        if not self._ends:
+            return np.empty(0, np.int64)
+        numbers, places = (np.concatenate(one) for one in zip(*self._ends, strict=True))
+        device = np.array([(str(pid), str(tid)) not in threads for pid, tid in self._places], bool)
+        found: Ints = numbers[device[places]]
+        return found
+
+
 class Builder:
     """Takes events, some thousands at a time, and makes columns of them.
 
@@ -100,6 +131,9 @@ class Builder:
         self.syncs: list[Syncs] = []
         self.memory: list[Memory] = []
         self.flows: dict[str, list[tuple[int | str, int, int]]] = {"s": [], "f": []}
+        self.arrows = Arrows()
+        self.numbers: list[Ints] = []
+        self.memory_numbers: list[Ints] = []
         self.zero: int | None = None
         self.events = 0
         self.dropped: Counter[str] = Counter()
@@ -191,7 +225,8 @@ class Builder:
                 self._others(members)
 
     def _take(self, category: str, events: list[Event]) -> bool:
-        if category == "ac2g":  # the correlation of both ends says the same
+        if category in _ARROWS:  # the correlation of both ends says the same, where both are there
+            self.arrows.add(events)
             return True
         kind = _HOST.get(category)
         if kind is not None:
@@ -258,6 +293,8 @@ class Builder:
         if kind is not HostKind.FRAME:
             args = list(map(_args, events))
             external = _external(args)
+            if kind in _NUMBERED:
+                self.numbers.append(_numbers(args))
             if kind is HostKind.CALL:
                 correlation = _column(args, "correlation")
                 external = np.where(external == correlation, -1, external)
@@ -343,6 +380,7 @@ class Builder:
 
     def _add_memory(self, events: list[Event], time: Ints) -> None:
         args = list(map(_args, events))
+        self.memory_numbers.append(_numbers(args))
         self.memory.append(
             Memory(
                 time=time,
@@ -386,6 +424,14 @@ def _external(args: list[Args]) -> Ints:
     if (found < 0).any():
         found = np.where(found < 0, _column(args, "external_id_old"), found)
     return found
+
+
+def _numbers(args: list[Args]) -> Ints:
+    """The profiler's own numbers of these events, under either of their names."""
+    found = _column(args, "index")
+    if (found < 0).any():
+        found = np.where(found < 0, _column(args, "index_old"), found)
+    return found[found >= 0]
 
 
 def _reals(values: list[Any]) -> Floats:

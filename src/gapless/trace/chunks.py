@@ -16,6 +16,8 @@ CHUNK = 1 << 20
 _WINDOW = 1 << 16
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb"\s*\]\s*,?\s*\[\s*(?=\{)")
+_EVENT = re.compile(rb'\{(?=[^{}]{0,600}?"ph"\s*:\s*"[A-Za-z]")(?=[^{}]{0,600}?"pid"\s*:)')
+"""Where an event begins, in bytes of which nothing is certain."""
 _PHASE = re.compile(rb'"ph"\s*:')
 _EXACT = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 _BRACKET, _COMMA = b"],"
@@ -137,6 +139,11 @@ class _Reader:
                 return buffer[found:]
             searched = max(0, len(buffer) - _WINDOW)
             if not more or len(buffer) > _MOST_HEAD or refusal.hopeless(buffer):
+                event = _EVENT.search(buffer)
+                if event and _timed(buffer[event.start() :]):
+                    self._rest.damage.dropped["broken"] += 1
+                    self._rest.damage.corrupted += event.start()
+                    return buffer[event.start() :]
                 raise UnreadableInput(refusal.reason(buffer, self._name, whole=not more))
 
     def _read(self) -> bytes:
@@ -171,10 +178,19 @@ class _Reader:
         return result.events, result.tail, result.left
 
     def _following(self, tail: bytes) -> bytes | None:
-        """Where profiles follow one another in a file: what was read from the next one's first event on."""
+        """What was read from the next event on, where events go on behind the end of their list.
+
+        Another profile follows there, or bytes that are damaged look like the end.
+        """
         searched = 0
         while True:
             found = _LIST.match(tail) or _HEAD.search(tail, searched)
+            event = _EVENT.search(tail, searched)
+            if event and not (found and found.start() < event.start()):
+                # What looked like the end of the list is damage: events go on behind it.
+                self._rest.damage.dropped["broken"] += 1
+                self._rest.damage.corrupted += event.start()
+                return tail[event.start() :]
             if found:
                 self._rest.lists += 1
                 return tail[found.end() :]
@@ -195,6 +211,12 @@ def _opening(buffer: bytes, searched: int) -> int:
         return begins if _PHASE.search(text, 0, 1 << 20) else -1
     found = _HEAD.search(buffer, searched) if text[:1] == b"{" else None
     return found.end() if found else -1
+
+
+def _timed(data: bytes) -> bool:
+    """Whether `data`, which begins as an event does, is one: with a time and a kind, and not alone."""
+    start = data[:_WINDOW]
+    return all(start.count(key) > 1 for key in (b'"ph"', b'"ts"', b'"cat"'))
 
 
 def _cut(buffer: bytearray, searched: int) -> int:

@@ -13,6 +13,8 @@ import msgspec
 _NAMES = {
     "external_id": "External id",
     "external_id_old": "external id",
+    "index": "Ev Idx",
+    "index_old": "Profiler Event Index",
     "blocks_per_sm": "blocks per SM",
     "occupancy": "est. achieved occupancy %",
     "sequence": "Sequence number",
@@ -38,6 +40,8 @@ class Args(msgspec.Struct, frozen=True, gc=False, rename=lambda name: _NAMES.get
 
     external_id: int | str = -1
     external_id_old: int | str = -1
+    index: int | str = -1
+    index_old: int | str = -1
     correlation: int = -1
     device: int | str = -1
     stream: int | str = -1

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gapless.errors import UnreadableInput
 from gapless.trace.assemble import timeline
-from gapless.trace.build import Builder
+from gapless.trace.build import TWICE, Builder
 from gapless.trace.chunks import CHUNK, Rest, events
 from gapless.trace.head import head
 from gapless.trace.notes import notes
@@ -50,9 +50,16 @@ def _read(source: Source, name: str, chunk: int) -> Timeline:
             some.clear()
         if not builder.events:
             raise UnreadableInput(f"{name} is a trace without events: nothing was recorded")
-        cut = rest.truncated or bool(source.trouble)
+        cut = rest.truncated or source.short
         made = timeline(builder, head(rest), Facts(path=name, size=rest.size, truncated=cut))
-        return replace(made, notes=notes(rest, builder, made, source.trouble))
+        losses = replace(
+            made.facts.losses,
+            broken=rest.damage.dropped.total() + builder.dropped.total() - builder.dropped[TWICE],
+            corrupted=rest.damage.corrupted,
+            lists=rest.lists,
+        )
+        facts = replace(made.facts, losses=losses)
+        return replace(made, facts=facts, notes=notes(rest, builder, made, source.trouble))
 
 
 @contextmanager

@@ -58,10 +58,14 @@ class Format:
 
 @dataclass
 class Damage:
-    """What was found broken: how many values or events each repair saved, how many were lost to what."""
+    """What was found broken: how many values or events each repair saved, how many were lost to what.
+
+    `corrupted` counts the bytes that were given up.
+    """
 
     repaired: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    corrupted: int = 0
 
 
 @dataclass
@@ -221,6 +225,7 @@ class _Loose:
             self.tail = end.start()
             return True
         self._damage.dropped["foreign"] += 1
+        self._damage.corrupted += len(between)
         return False
 
     def _understood(self, found: dict[str, Any], text: str) -> Event:
@@ -265,10 +270,12 @@ class _Loose:
             text = text[: closes.start(1)].rstrip(" ,")
         if not text.endswith("}"):
             self._damage.dropped["cut" if final else "broken"] += 1
+            self._damage.corrupted += 0 if final else len(text)
             return []
         event = by_fields(text, self._exact)
         if event is None:
             self._damage.dropped["broken"] += 1
+            self._damage.corrupted += len(text)
             return []
         self._damage.repaired["fields"] += 1
         return [event]

@@ -66,7 +66,10 @@ def open_source(path: str, progress: Progress | None = None) -> Iterator[Source]
 
 
 class Source:
-    """Uncompressed bytes in pieces. `trouble` says, once all is read, what the compression did not allow."""
+    """Uncompressed bytes in pieces.
+
+    `trouble` says, once all is read, what the compression did not allow; `short` whether bytes are missing.
+    """
 
     def __init__(self, raw: BinaryIO, name: str, progress: Progress | None = None) -> None:
         self._raw = raw
@@ -75,6 +78,7 @@ class Source:
         self._taken = 0
         self._start = b""
         self.trouble = ""
+        self.short = False
         while len(self._start) < 4 and (more := self._take(_PIECE)):
             self._start += more
         self._plain = not self._start.startswith((_GZIP, _ZSTD, _ZIP))
@@ -134,7 +138,7 @@ class Source:
                     given = machine.decompress(data, _MOST)
                 except zlib.error:
                     yield _byte_by_byte(before, data)
-                    self.trouble = "The compressed file is damaged: what came after the damage is missing"
+                    self._damaged()
                     return
                 yield given
                 data = machine.unused_data if machine.eof else machine.unconsumed_tail
@@ -142,15 +146,26 @@ class Source:
                 if machine.eof:
                     machine = None
         if machine is not None:
-            self.trouble = "The compressed file is cut off: what came later is missing"
+            self.trouble, self.short = "The compressed file is cut off: what came later is missing", True
+
+    def _damaged(self) -> None:
+        self.trouble = "The compressed file is damaged: what came after the damage is missing"
+        self.short = True
 
     def _unzstd(self) -> Iterator[bytes]:
-        machine = _zstd(self._name)()
+        machine, given = _zstd(self._name)(), False
         for data in self._compressed():
             try:
-                yield machine.decompress(data)
+                more = machine.decompress(data)
             except Exception as error:
-                raise UnreadableInput(f"{self._name} is damaged zstd: {_line(error)}") from None
+                if not given:
+                    raise UnreadableInput(f"{self._name} is damaged zstd: {_line(error)}") from None
+                self._damaged()
+                return
+            given = given or bool(more)
+            yield more
+        if given and not getattr(machine, "eof", True):
+            self.trouble, self.short = "The compressed file is cut off: what came later is missing", True
 
     def _unzipped(self) -> Iterator[bytes]:
         if not self._raw.seekable():

@@ -148,6 +148,23 @@ class Gpu(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Losses:
+    """What reading the file met of damage.
+
+    `broken` events could not be understood (or have no time), `corrupted` bytes belong to them or to none.
+    The file holds `lists` profiles one after the other. The profiler numbers operators and annotations:
+    `numbered` of them are there, of `numbers`. `arrows` lead to work of a device that is not there.
+    """
+
+    broken: int = 0
+    corrupted: int = 0
+    lists: int = 1
+    numbered: int = 0
+    numbers: int = 0
+    arrows: int = 0
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the file says of the run.
 
@@ -169,6 +186,7 @@ class Facts:
     with_memory: bool = False
     with_shapes: bool = False
     truncated: bool = False
+    losses: Losses = field(default_factory=Losses)
 
 
 @dataclass(frozen=True)

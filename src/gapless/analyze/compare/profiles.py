@@ -64,8 +64,16 @@ def compare_profiles(before: Subject, after: Subject) -> Comparison:
         for name, one in (("before", before), ("after", after))
         for note in one.notes + one.profile.notes
     ]
+    missing = "; ".join(
+        f"{name}: {one.profile.coverage.reason}"
+        for name, one in (("before", before), ("after", after))
+        if not one.profile.coverage.complete
+    )
     return msgspec.structs.replace(
-        made, sentence=profile_sentence(made), notes=(*profile_notes(made, pair), *told)
+        made,
+        sentence=f"Cannot tell: {missing}" if missing else profile_sentence(made),
+        incomplete=missing,
+        notes=(*profile_notes(made, pair), *told),
     )
 
 

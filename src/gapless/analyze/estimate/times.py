@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gapless.model.programme import Entry, Gpu
-
+from gapless.model.programme import Entry
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 
 from gapless.analyze.findings import finding
 from gapless.analyze.order import order
-from gapless.analyze.profile.grouping import WaitGroup, wait_groups
+from gapless.analyze.profile.grouping import NEARLY, NOWHERE, WaitGroup, long, unseen, wait_groups
 from gapless.analyze.ranks import side_by_side
 from gapless.model import Finding, Frequency, Hit, Loss, Profile, ProfileRule, RanksRule, Rule, Site, When
 from gapless.model.profile import Price
 from gapless.model.wording import count, duration, percent
 from gapless.rules import of_kind
 
-NOWHERE = 0.001
-"""Idleness below this share of the steps is next to none."""
-
-NEARLY = 0.8
-"""From this part on a wait is called one for a device at work."""
+_RECORDING = "GAP7"
+"""Rules of how the profile was taken: all that is asked of one that is not complete, beside its waits."""
 
 
 def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
@@ -26,8 +23,11 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
         return ()
     one = profiles[0]
     found = [_of_waits(group, one) for group in wait_groups(one.costs)]
-    found += [_of_hit(rule, hit, one) for rule in of_kind(ProfileRule) for hit in rule.of_profile(one)]
-    if len(profiles) > 1:
+    rules = [
+        rule for rule in of_kind(ProfileRule) if one.coverage.complete or rule.code.startswith(_RECORDING)
+    ]
+    found += [_of_hit(rule, hit, one) for rule in rules for hit in rule.of_profile(one)]
+    if len(profiles) > 1 and all(each.coverage.complete for each in profiles):
         ranks = side_by_side(profiles)
         found += [_of_hit(rule, hit, one) for rule in of_kind(RanksRule) for hit in rule.of_ranks(ranks)]
     return order(found)
@@ -36,19 +36,23 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
 def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
     costs = [profile.costs[position] for position in group.costs]
     longest = max(costs, key=lambda cost: (cost.idle, cost.blocked))
+    idle = sum(cost.idle for cost in costs) if profile.coverage.complete else 0
+    blocked, working = sum(cost.blocked for cost in costs), sum(cost.working for cost in costs)
+    price = _price(group, profile)
+    # Pinned memory makes the copy itself shorter, which no other wait has to offer.
+    faster = price is not None and price.alone >= (1 - NEARLY) * blocked
+    faster = faster and all(cost.site.mechanism == "h2d" for cost in costs)
+    hidden = not faster and unseen(idle, blocked, working, profile.steps.total)
     loss = Loss(
-        idle=sum(cost.idle for cost in costs),
-        share=_share(sum(cost.idle for cost in costs), profile),
-        blocked=sum(cost.blocked for cost in costs),
-        working=sum(cost.working for cost in costs),
+        idle=idle,
+        share=_share(idle, profile),
+        blocked=blocked,
+        working=working,
+        unknown=not profile.coverage.complete or hidden,
         calls=sum(cost.calls for cost in costs),
         start=longest.start,
         end=longest.end,
     )
-    price = _price(group, profile)
-    # Pinned memory makes the copy itself shorter, which no other wait has to offer.
-    faster = price is not None and price.alone >= (1 - NEARLY) * loss.blocked
-    faster = faster and all(cost.site.mechanism == "h2d" for cost in costs)
     return finding(
         group.rule,
         Hit(
@@ -62,7 +66,7 @@ def _of_waits(group: WaitGroup, profile: Profile) -> Finding:
         place=group.place,
         backward=group.backward,
         loss=loss,
-        price=price,
+        price=None if loss.unknown else price,
     )
 
 
@@ -84,13 +88,16 @@ def _told(loss: Loss, profile: Profile, faster: bool) -> tuple[str, ...]:
     if loss.calls:
         each, syncs = " per step" if steps > 1 else "", count(loss.calls, "sync")
         blocked = f"the CPU stops for {duration(loss.blocked / steps)}{each}, {syncs} in all"
-        if loss.blocked > 20 * loss.idle and _share(loss.blocked, profile) >= 10 * NOWHERE:
-            if faster:
-                blocked += ", while its copies run"
-            elif loss.working >= NEARLY * loss.blocked:
-                blocked += ", nearly all of it while the GPU works: shortening the sync alone gains little"
-            else:
-                blocked += ", for something that the profile does not show"
+        if not profile.coverage.complete:
+            blocked += "; what that costs is unknown"
+        elif loss.unknown:
+            blocked += ", for something that the profile does not show: what that costs is unknown"
+        elif long(loss.idle, loss.blocked, profile.steps.total):
+            blocked += (
+                ", while its copies run"
+                if faster
+                else ", nearly all of it while the GPU works: shortening the sync alone gains little"
+            )
         told.append(blocked)
     return tuple(told)
 

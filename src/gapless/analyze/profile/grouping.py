@@ -9,6 +9,21 @@ from gapless.model import Cost, Rule, Site, SourceLine
 from gapless.rules import match
 from gapless.rules._places import deciding_frame
 
+NOWHERE = 0.001
+"""Idleness below this share of the steps is next to none."""
+NEARLY = 0.8
+"""From this part on a wait is called one for a device at work."""
+
+
+def long(idle: int, blocked: int, total: int) -> bool:
+    """Whether the CPU stops for far longer than the GPU idles for it, and that matters in `total`."""
+    return blocked > 20 * idle and blocked >= 10 * NOWHERE * total > 0
+
+
+def unseen(idle: int, blocked: int, working: int, total: int) -> bool:
+    """Whether the CPU waits for something that the profile does not show: what that costs is unknown."""
+    return long(idle, blocked, total) and working < NEARLY * blocked
+
 
 @dataclass
 class WaitGroup:

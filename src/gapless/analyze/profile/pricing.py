@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gapless.analyze.profile.copies import pinned_factors
-from gapless.analyze.profile.grouping import WaitGroup, wait_groups
+from gapless.analyze.profile.grouping import WaitGroup, unseen, wait_groups
 from gapless.errors import UsageError
 from gapless.model import Cost, Site
 from gapless.model.profile import Asked, Price, Prices
@@ -35,9 +35,10 @@ _BY_MECHANISM: dict[str, Removal] = {
 
 
 def price(
-    timeline: Timeline, costs: Sequence[Cost], rows: Sequence[Ints], asked: Sequence[str] = ()
+    timeline: Timeline, costs: Sequence[Cost], rows: Sequence[Ints], asked: Sequence[str] = (), total: int = 0
 ) -> Prices:
-    """The prices of all waits among `costs`; `rows` are the host rows of each cost's calls.
+    """The prices of all waits among `costs`; `rows` are the host rows of each cost's calls, `total` is the
+    length of the steps.
 
     `asked` are rules (``GAP112``, ``GAP11``), lines (``model.py:42``), files or libraries to leave out
     together; with an ``@`` before it, something to assume (see `_assumption`).
@@ -56,7 +57,14 @@ def price(
     }
     found = prices(model, members, removals)
     each = tuple(
-        _pinned_price(model, Price(costs=tuple(group.costs), **asdict(found.each[number])), members, number)
+        _known(
+            _pinned_price(
+                model, Price(costs=tuple(group.costs), **asdict(found.each[number])), members, number
+            ),
+            found.each[number].alone,
+            [costs[position] for position in group.costs],
+            total,
+        )
         for number, group in enumerate(groups)
     )
     fit = found.fidelity
@@ -79,6 +87,16 @@ def price(
         pinned=max(pinned),
         pinned_to_device=max(pinned[0], 0),
     )
+
+
+def _known(price: Price, waiting: int, costs: Sequence[Cost], total: int) -> Price:
+    """`price`, unknown where the CPU waits for what the profile does not show; `waiting` is that of waits."""
+    idle, blocked, working = (
+        sum(getattr(cost, name) for cost in costs) for name in ("idle", "blocked", "working")
+    )
+    if price.alone > waiting or not unseen(idle, blocked, working, total):
+        return price
+    return replace(price, alone=-1, last=-1, least_alone=-1, least_last=-1, unknown=True)
 
 
 def _pinned_price(model: Model, price: Price, members: Mapping[int, Sequence[int]], number: int) -> Price:

@@ -8,6 +8,7 @@ from typing import Any
 from gapless.analyze.profile.communication import collectives
 from gapless.analyze.profile.copies import copy_times
 from gapless.analyze.profile.costs import costs
+from gapless.analyze.profile.coverage import coverage, why_nothing
 from gapless.analyze.profile.hotlines import hot_lines
 from gapless.analyze.profile.idle import attribute
 from gapless.analyze.profile.kernels import top_kernels
@@ -20,6 +21,7 @@ from gapless.analyze.profile.split import occupancy, sm_efficiency, split, utili
 from gapless.analyze.profile.steps import StepSpans, compute_busy, covered, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 from gapless.errors import UnreadableInput
+from gapless.model.coverage import Coverage
 from gapless.model.lanes import Lanes
 from gapless.model.profile import Cost, Prices, Profile, Steps
 from gapless.trace.read import read
@@ -38,12 +40,10 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (),
     facts = timeline.facts
     device = main_device(timeline)
     if device < 0:
-        raise UnreadableInput(
-            f"{facts.path or 'this profile'} has no GPU work: record it on the GPU, with "
-            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
-        )
+        raise UnreadableInput(f"{facts.path or 'this profile'} {why_nothing(timeline)}")
     gpu = next((one for one in facts.gpus if one.number == device), None)
     steps = find_steps(timeline, device)
+    held = coverage(timeline, device, steps)
     waits = find_waits(timeline)
     places = Places(timeline)
     idle, stretches = attribute(timeline, device, steps, waits)
@@ -76,7 +76,8 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (),
         costs=summed,
         collectives=collectives(timeline, device),
         recording=recording(timeline, steps),
-        prices=_prices(timeline, summed, rows, asked) if priced or asked else None,
+        coverage=held,
+        prices=_prices(timeline, held, summed, rows, asked, steps.total) if priced or asked else None,
         lanes=_drawn(timeline, device, steps, stretches, summed, rows, drawn) if drawn else None,
         notes=timeline.notes + steps.notes,
     )
@@ -88,10 +89,19 @@ def _drawn(timeline: Timeline, *more: Any) -> Lanes:
     return lanes(timeline, *more)
 
 
-def _prices(timeline: Timeline, summed: Sequence[Cost], rows: Sequence[Ints], asked: Sequence[str]) -> Prices:
+def _prices(
+    timeline: Timeline,
+    held: Coverage,
+    summed: Sequence[Cost],
+    rows: Sequence[Ints],
+    asked: Sequence[str],
+    total: int,
+) -> Prices:
+    if not held.complete:
+        return Prices(refused=held.reason)
     from gapless.analyze.profile.pricing import price  # the replay is loaded when it is needed
 
-    return price(timeline, summed, rows, asked)
+    return price(timeline, summed, rows, asked, total)
 
 
 def of_file(

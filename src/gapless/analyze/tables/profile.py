@@ -43,8 +43,10 @@ def _split(profile: Profile, per: int) -> Table | None:
         if time / total >= _LEAST
     )
     step = "the recorded time" if profile.steps.source == "span" else "a step"
-    notes = tuple(_idle(profile))
-    return table(f"Where {step} goes", f"share | of {step} | ~", rows, where="before", notes=notes)
+    whole = profile.coverage.complete
+    notes = tuple(_idle(profile)) if whole else ()
+    of = "" if whole else ", of what was recorded"
+    return table(f"Where {step} goes{of}", f"share | of {step} | ~", rows, where="before", notes=notes)
 
 
 def _idle(profile: Profile) -> Iterator[str]:
@@ -86,7 +88,7 @@ def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
         row(
             SourceLine(one.path, 0) if one.rank < 0 else str(one.rank),
             duration(one.step),
-            percent(one.idle / one.step) if one.step else "",
+            percent(one.idle / one.step) if one.step and not one.incomplete else "?" if one.step else "",
             percent(one.communication / one.step) if one.step else "",
             duration(one.late) if one.late >= 0 else "?",
         )

@@ -37,6 +37,8 @@ def verdict(found: Report, profile: Profile) -> Verdict:
     total = profile.steps.total
     if not total:
         return Verdict(sentence="The trace has no time in it", level="unknown")
+    if not profile.coverage.complete:
+        return _untold(profile)
     sentence, level = _sentence(found, profile)
     return Verdict(
         sentence=sentence,
@@ -48,13 +50,46 @@ def verdict(found: Report, profile: Profile) -> Verdict:
     )
 
 
+def _untold(profile: Profile) -> Verdict:
+    """The first lines where too much is missing for a verdict."""
+    held = profile.coverage
+    remedy = held.remedy
+    return Verdict(
+        sentence=f"Cannot tell: {held.reason}",
+        level="unknown",
+        why=(*_of_what_was_recorded(profile), f"{remedy[:1].upper()}{remedy[1:]}"),
+        confidence=_confidence(profile),
+    )
+
+
+def _of_what_was_recorded(profile: Profile) -> Iterator[str]:
+    """The GPU's idleness as far as it can be told: exactly, between bounds, or not at all."""
+    held, total = profile.coverage, profile.steps.total
+    idle = profile.idle / total
+    what = _what(profile)
+    if held.idle_known:
+        yield f"The GPU idles {percent(idle)} of {what}; what for cannot be told"
+    elif held.profiles > 1 or held.processes > 1 or held.contradictory:
+        return
+    elif held.cut:
+        yield f"Of what was recorded, the GPU idles {percent(idle)}: this says little of {what}"
+    else:
+        least = max(idle - held.hidden / total, 0.0)
+        known = held.hidden and not any(one.kind == "record" for one in held.missing)
+        between = f"between {percent(least)} and {percent(idle)}" if known else f"at most {percent(idle)}"
+        yield f"As far as this was recorded, the GPU idles {between} of {what}"
+
+
+def _what(profile: Profile) -> str:
+    steps = profile.steps
+    if steps.source == "span":
+        return f"the {duration(steps.total)} recorded"
+    return f"each {duration(steps.mean)} step"
+
+
 def _sentence(found: Report, profile: Profile) -> tuple[str, Level]:
     total, idle = profile.steps.total, profile.idle
-    what = (
-        f"the {duration(total)} recorded"
-        if profile.steps.source == "span"
-        else f"each {duration(profile.steps.mean)} step"
-    )
+    what = _what(profile)
     who = "Your GPU"
     if found.ranks:
         named = f"rank {profile.rank}" if profile.rank >= 0 else "the slowest rank"
@@ -112,7 +147,17 @@ def _asked(prices: Prices, asked: Asked) -> str:
 def _confidence(profile: Profile) -> str:
     steps = profile.steps
     marked = "no steps are marked" if steps.source == "span" else count(steps.count, "step")
-    return ", ".join(part for part in (profile.gpu, marked) if part)
+    return ", ".join(part for part in (profile.gpu, marked, _missing(profile)) if part)
+
+
+def _missing(profile: Profile) -> str:
+    """What is missing where enough is there for a verdict."""
+    held = profile.coverage
+    if not held.complete or not (held.missing or held.broken):
+        return ""
+    if not held.missing:
+        return f"without {count(held.broken, 'damaged event')}"
+    return f"{100 * held.share:.1f} % of the records"
 
 
 def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:
