@@ -131,7 +131,7 @@ def _saved(profile: Profile) -> dict[bool, float]:
         return {True: prices.pinned_to_device, False: prices.pinned - prices.pinned_to_device}
     found = {True: 0.0, False: 0.0}
     for one in profile.copies:
-        if _slow(one):
+        if one.memory == "pageable" and one.rate < one.reach:
             found[one.to_device] += one.alone * (1 - one.rate / one.reach)
     return found
 
@@ -146,7 +146,8 @@ def _main(profile: Profile) -> list[CopyTime]:
 
 
 def _slow(one: CopyTime) -> bool:
-    return one.memory == "pageable" and one.rate < _NEAR * one.reach
+    """Whether pinned memory may make them faster; of AMD's copies the memory is not known."""
+    return one.memory != "pinned" and (not one.reach or one.rate < _NEAR * one.reach)
 
 
 def _order(profile: Profile) -> str:
@@ -173,7 +174,8 @@ def _could(one: CopyTime) -> str:
     if one.measured:
         return f"pinned copies in this profile reach {rate} GB/s"
     return (
-        f"from pinned memory about {rate} GB/s are usual for this GPU (its PCIe at full width, not measured)"
+        f"with pinned memory about {rate} GB/s are usual for this GPU (its PCIe at full width; half of that "
+        "where the machine's is a generation older)"
     )
 
 
