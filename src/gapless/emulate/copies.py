@@ -25,7 +25,8 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         placement.put(target, to := of)
     elif of == ORPHAN and to >= 0:
         placement.put(source, of := to)
-    asynchronous, meta = False, target.is_meta or source.is_meta
+    asynchronous: bool | None = False
+    meta = target.is_meta or source.is_meta
     if (to >= 0) != (of >= 0) and not meta:
         asynchronous = count_move(
             mode.core,

@@ -32,10 +32,11 @@ def count_copy(
     detail: str = "",
     fresh: bool = False,
     strided: bool = False,
-) -> bool:
+) -> bool | None:
     """Record a copy between two placements, and its wait if it makes one.
 
-    Returns whether it goes on by itself, and needs the host's memory until it is done.
+    Returns whether it goes on by itself, and needs the host's memory until it is done; None where its call
+    took the values along, so that it needs nothing and nobody has waited.
 
     `fresh` says that the host side of a device-to-host copy is allocated by the operator itself, which then
     takes pinned memory when asked not to block; `strided` is what `gapless.model.copies.strided` says.
@@ -52,7 +53,7 @@ def count_copy(
     waits = copies.waits(copy, core.gpu.capability)
     if waits is False:
         core.copied(direction, nbytes, "pageable" if strided else memory)
-        return memory == "pinned" and not strided
+        return True if memory == "pinned" and not strided else None
     if not detail:
         detail = "pinned" if given else "pageable" if waits else "unmeasured"
         detail = "strided" if strided and memory == "pinned" else detail
@@ -71,7 +72,7 @@ def count_move(
     call: str = "",
     detail: str = "",
     fresh: bool = False,
-) -> bool:
+) -> bool | None:
     """`count_copy` of `source` into `target`, by their types and strides; `places` are where they lie."""
     to_device = places[1] >= 0
     if to_device == (places[0] >= 0):

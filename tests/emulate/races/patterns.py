@@ -67,6 +67,30 @@ def copy_to_cpu_blocking() -> None:
     gpu().to("cpu").sum()
 
 
+def small_copy_waits_for_nothing_wrong_801() -> None:
+    host = gpu().to("cpu", non_blocking=True)
+    torch.zeros(4).to("cuda", non_blocking=True)  # from ordinary memory: taken along, behind the other copy
+    host.sum()
+
+
+def large_copy_waits() -> None:
+    host = gpu().to("cpu", non_blocking=True)
+    torch.zeros(1 << 18).to("cuda", non_blocking=True)  # from ordinary memory: returns behind the other copy
+    host.sum()
+
+
+def small_copy_source_changed() -> None:
+    values = torch.zeros(4)
+    values.to("cuda", non_blocking=True)
+    values.fill_(1)
+
+
+def gathered_copy_source_changed() -> None:
+    rows = pinned(8).view(2, 4)
+    rows[:, :2].to("cuda", non_blocking=True)  # goes through a temporary of its own
+    rows.fill_(1)
+
+
 def item_wrong_801() -> None:
     host = pinned(1)
     host.copy_(gpu(1), non_blocking=True)

@@ -236,9 +236,12 @@ class Checker:
     # -- copies ------------------------------------------------------------------------------------
 
     def copied(
-        self, source: Tensor, target: Tensor, of: int, to: int, *, asynchronous: bool, what: str
+        self, source: Tensor, target: Tensor, of: int, to: int, *, asynchronous: bool | None, what: str
     ) -> None:
-        """`source` at `of` has been copied to `target` at `to` (places as in `Placement`)."""
+        """`source` at `of` has been copied to `target` at `to` (places as in `Placement`).
+
+        With `asynchronous` None the call took the host's values along, and waited for nothing.
+        """
         if not self.on:
             return
         if of < 0 and to < 0:
@@ -259,6 +262,8 @@ class Checker:
                 self._made(device, track, mark, what, stack, writes=True)
             else:
                 self._use(device, track, mark, False, what, stack, False)
+        if asynchronous is None:
+            return
         if PINNED in (of, to) or asynchronous:
             self._pinned(host, to < 0, track, mark, what, stack, asynchronous)
         if not asynchronous:
