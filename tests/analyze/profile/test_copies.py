@@ -43,7 +43,7 @@ class Bench:
         end = self.now + call + 20
         waits = not to_device or not self.pinned
         done = start + length + 6
-        outer = max(end, done) + 10 - self.now
+        outer = (max(end, done) + 10 if waits else end - 4) - self.now
         for depth, name in enumerate(("aten::to", "aten::_to_copy", "aten::copy_")):
             self.trace.operator(name, self.now + depth, outer - 2 * depth)
         self.trace.copy(kind, self.now + 4, call, copy=(start, length), bytes=size)
