@@ -1,7 +1,8 @@
 """How long the collectives of a step take: from the bytes that a rank moves, and what joins the GPUs.
 
-A collective takes ``L + T + s·√(L·T)``, where `T` is what the rank moves over the bandwidth of its ring. `L`,
-`s` and the shares of the links' data sheets are those of measured all-reduces of 8 ranks (A100, PCIe cards).
+A collective takes ``L + T + bend·√(L·T)``: `L` for its steps from rank to rank, `T` for what the rank moves
+over what rings reach of the links. The constants are fitted to measurements of nccl-tests that aiconfigurator
+publishes (Apache-2.0), by ``benchmarks/collective_times.py``; its sheet says how far off they are.
 """
 
 from __future__ import annotations
@@ -9,18 +10,68 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gapless.analyze.estimate.steps import Step
-from gapless.model.programme import Entry, Programme
+from gapless.model.programme import Entry, Gpu, Programme
 
-LATENCY, BEND = 21_000.0, 0.75
-"""Nanoseconds of the smallest collective, and how slowly it comes to its bandwidth."""
-NVLINK, PCIE = 0.78, 0.39
-"""Shares of the data sheet that rings reach over NVLink (and the network), and over PCIe."""
+
+class Links(NamedTuple):
+    """What joins the GPUs of a machine.
+
+    Nanoseconds to begin and for each step from rank to rank, how slowly a collective comes to its bandwidth,
+    what 2, 4 and 8 ranks reach of the data sheet, and how far off all that is (a standard deviation of the
+    logarithm).
+    """
+
+    begin: float
+    step: float
+    bend: float
+    shares: dict[str, tuple[float, float, float]]
+    spread: float
+
+
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def _links(
+    begin: float, step: float, bend: float, spread: float, *shares: tuple[float, float, float]
+) -> Links:
+    return Links(begin, step, bend, dict(zip(_KINDS, shares, strict=True)), spread)
+
+
+MEASURED: tuple[tuple[str, Links], ...] = (
+    ("A100", _links(8_630, 860, 1.2, 0.17, (0.68, 0.78, 0.81), (0.54, 0.69, 0.74), (0.62, 0.73, 0.79),
+                    (0.61, 0.72, 0.75))),
+    # From H100 on, the switch adds for all the GPUs of a machine: more than the links would carry.
+    ("H100|H200|H800|GH200", _links(4_630, 810, 1.13, 0.11, (0.74, 0.87, 1.10), (0.60, 0.76, 0.83),
+                                    (0.57, 0.76, 0.88), (0.71, 0.78, 0.79))),
+    ("B200|B300", _links(7_140, 1_330, 0.96, 0.1, (0.67, 0.78, 0.88), (0.55, 0.71, 0.81), (0.52, 0.70, 0.80),
+                         (0.42, 0.63, 0.71))),
+    # One machine without peers of PCIe: what they exchange goes through the host.
+    ("L40S", _links(4_590, 980, 0.56, 0.5, (0.64, 0.17, 0.047), (0.62, 0.15, 0.039), (0.59, 0.16, 0.05),
+                    (0.72, 0.15, 0.038))),
+)  # fmt: skip
+NVLINK = _links(7_000, 1_000, 1.1, 0.25, (0.70, 0.79, 0.85), (0.57, 0.72, 0.79), (0.57, 0.73, 0.82),
+                (0.57, 0.70, 0.75))  # fmt: skip
+"""Other GPUs with links of their own: between those that were measured."""
+PCIE = _links(3_560, 1_450, 0.84, 0.5, (0.61, 0.43, 0.39), (0.52, 0.39, 0.37), (0.51, 0.40, 0.38),
+              (0.48, 0.39, 0.29))  # fmt: skip
+"""Over PCIe: cards that reach each other (RTX PRO 6000); others may be eight times slower."""
+OVER_NETWORK, HOP = 0.78, 12_000.0
+"""What of the network's data sheet is reached, and nanoseconds for each doubling of machines."""
 NETWORK = 50.0
 """GB/s of the network for each GPU, one way, where nothing is said: 400 Gbit/s."""
 NODE = 8
 _RANKS = re.compile(r"ranks (\d+)(?:-(\d+)|, (\d+))")
+
+
+def links(gpu: Gpu) -> Links:
+    """What joins GPUs of that kind within a machine."""
+    for pattern, found in MEASURED:
+        if re.search(pattern, gpu.name) and (gpu.link > gpu.pcie or pattern == "L40S"):
+            return found
+    return NVLINK if gpu.link > gpu.pcie else PCIE
 
 
 def communication(steps: Sequence[Step], programme: Programme) -> int:
@@ -36,8 +87,28 @@ def communication(steps: Sequence[Step], programme: Programme) -> int:
 
 def collective_time(entry: Entry, programme: Programme) -> float:
     """Nanoseconds of one collective."""
+    begin = latency(entry, programme)
     moving = max(moved(entry)) / bandwidth(entry, programme)
-    return LATENCY + moving + BEND * math.sqrt(LATENCY * moving)
+    return begin + moving + links(programme.gpu).bend * math.sqrt(begin * moving)
+
+
+def collective_spread(entry: Entry, programme: Programme) -> float:
+    """The standard deviation of the natural logarithm of the true time over `collective_time`'s."""
+    crosses = entry.ranks > _in_a_machine(entry, programme.node or NODE)
+    patterns = 0.12 if entry.name == "all_to_all" else 0.0
+    return math.hypot(links(programme.gpu).spread, patterns, 0.4 if crosses else 0.0)
+
+
+def latency(entry: Entry, programme: Programme) -> float:
+    """Nanoseconds of the smallest collective: steps around the machine, and doublings over machines."""
+    joined, local = links(programme.gpu), _in_a_machine(entry, programme.node or NODE)
+    inside = min(entry.ranks, local)
+    if entry.name == "all_to_all":
+        begin, steps = joined.begin + 2_500, 0.4 * (inside - 1)
+    else:
+        begin, steps = joined.begin, (inside - 1) * (2.0 if entry.name == "all_reduce" else 1.0)
+    machines = max(-(-entry.ranks // local), 1)
+    return begin + joined.step * steps + HOP * math.log2(machines)
 
 
 def bandwidth(entry: Entry, programme: Programme) -> float:
@@ -46,12 +117,19 @@ def bandwidth(entry: Entry, programme: Programme) -> float:
     A ring goes through each machine by as many cards as the group has GPUs there.
     """
     gpu, node = programme.gpu, programme.node or NODE
-    share = NVLINK if gpu.link > gpu.pcie else PCIE
-    inside = max(gpu.link, gpu.pcie, 1.0) * share
     local = _in_a_machine(entry, node)
+    inside = max(gpu.link, gpu.pcie, 1.0) * _share(links(gpu), entry.name, min(entry.ranks, local))
     if entry.ranks <= local:
         return inside
-    return min(inside, (programme.network or NETWORK) * NVLINK * local)
+    return min(inside, (programme.network or NETWORK) * OVER_NETWORK * local)
+
+
+def _share(joined: Links, name: str, ranks: int) -> float:
+    """What so many ranks of a machine reach; straight between 2, 4 and 8 in doublings."""
+    shares = joined.shares.get(name) or joined.shares["all_gather"]
+    place = min(max(math.log2(max(ranks, 1)) - 1, 0.0), 2.0)
+    low = min(int(place), 1)
+    return shares[low] + (shares[low + 1] - shares[low]) * (place - low)
 
 
 def _in_a_machine(entry: Entry, node: int) -> int:

@@ -1,0 +1,162 @@
+"""How far off the times of collectives are, and where their constants come from.
+
+    python benchmarks/collective_times.py FOLDER            # print the sheet
+    python benchmarks/collective_times.py FOLDER --write    # writes benchmarks/sheets/collective_times.md
+    python benchmarks/collective_times.py FOLDER --fit      # print the constants that fit best
+
+FOLDER holds ``collectives.csv.gz``: nccl-tests by machine, kind, ranks and bytes (aiconfigurator,
+Apache-2.0), and those of PyTorch (vidur, MIT), which nothing is fitted to. A fifth of all sizes is kept from
+the fit, and the sheet tells of those alone. Needs scipy, which Gapless does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import _sheet
+import numpy as np
+from scipy.optimize import minimize
+
+from gapless.analyze.estimate.communication import collective_spread, collective_time
+from gapless.model.gpus import find
+from gapless.model.programme import Entry, Gpu, Programme, sheet
+
+MACHINES = {
+    "a100_sxm": "a100", "a100_dgx": "a100", "h100_sxm": "h100", "h100_dgx": "h100", "h200_sxm": "h200",
+    "b200_sxm": "b200", "b300_sxm": "b200", "l40s": "l40s",
+}  # fmt: skip
+RTX_PRO = Gpu(name="NVIDIA RTX PRO 6000 Blackwell Server Edition", pcie=64, bandwidth=1597, fp32=120)
+FITTED = {"a100_sxm": "A100", "h100_sxm": "H100", "h200_sxm": "H100", "b200_sxm": "B200", "l40s": "L40S"}
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+class Row(NamedTuple):
+    machine: str
+    source: str
+    kind: str
+    ranks: int
+    nbytes: int
+    us: float
+    kept: bool
+
+
+def rows(folder: Path) -> list[Row]:
+    """Collectives within a machine whose GPU is known."""
+    found = []
+    with gzip.open(folder / "collectives.csv.gz", "rt", newline="") as file:
+        for line in csv.DictReader(file):
+            machine, ranks = line["node"].split("/")[0], int(line["ranks"])
+            kind = line["op"].replace("alltoall", "all_to_all")
+            known = machine in MACHINES or machine == "rtx_pro_6000_server"
+            if known and kind in KINDS and int(line["per_node"]) == ranks:
+                kept = zlib.crc32((line["node"] + line["nbytes"]).encode()) % 5 == 0
+                size = int(float(line["nbytes"]))
+                found.append(Row(machine, line["source"], kind, ranks, size, float(line["us"]), kept))
+    return found
+
+
+def gpu_of(machine: str) -> Gpu:
+    return sheet(find(MACHINES[machine])) if machine in MACHINES else RTX_PRO
+
+
+def asked(one: Row) -> tuple[Entry, Programme]:
+    entry = Entry(
+        kind="collective", name=one.kind, ranks=one.ranks, group=f"all {one.ranks} ranks",
+        reads=one.nbytes, writes=one.nbytes,
+    )  # fmt: skip
+    return entry, Programme(gpu=gpu_of(one.machine), node=8)
+
+
+def table(found: Sequence[Row]) -> list[list[object]]:
+    groups: defaultdict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for one in found:
+        if one.kept:
+            groups[one.source, one.machine, one.kind].append(one)
+    told: list[list[object]] = []
+    for (source, machine, kind), mine in sorted(groups.items()):
+        real = np.array([one.us for one in mine])
+        guess = np.array([collective_time(*asked(one)) for one in mine]) / 1e3
+        before = np.array([_before(one) for one in mine]) / 1e3
+        wide = np.array([1.2816 * collective_spread(*asked(one)) for one in mine])
+        inside = (np.abs(np.log(real / guess)) <= wide).mean()
+        errors = [f"{np.abs(one / real - 1).mean():.0%}" for one in (before, guess)]
+        told.append([source, machine, kind, len(mine), *errors, f"{inside:.0%}"])
+    return told
+
+
+def _before(one: Row) -> float:
+    """Nanoseconds by the constants before: one latency, and one share of the links."""
+    gpu = gpu_of(one.machine)
+    link = gpu.link * 0.78 if gpu.link > gpu.pcie else gpu.pcie * 0.39
+    moving = (one.ranks - 1) / one.ranks * (2 if one.kind == "all_reduce" else 1) * one.nbytes / link
+    return float(21_000 + moving + 0.75 * np.sqrt(21_000 * moving))
+
+
+def fit(found: Sequence[Row]) -> None:
+    """Print, for each machine: begin and step in microseconds, the bend, shares by kind for 2, 4, 8 ranks."""
+    for name in (*dict.fromkeys(FITTED.values()), "RTX PRO 6000"):
+        mine = [
+            one for one in found
+            if one.source == "aiconfigurator" and not one.kept and one.machine != "b300_sxm"
+            and FITTED.get(one.machine, "RTX PRO 6000") == name
+        ]  # fmt: skip
+        kind = np.array([KINDS.index(one.kind) for one in mine])
+        ranks = np.array([one.ranks for one in mine])
+        link = np.array([max(gpu_of(one.machine).link, gpu_of(one.machine).pcie) for one in mine])
+        bus = (ranks - 1) / ranks * np.where(kind == 0, 2, 1) * np.array([one.nbytes for one in mine]) / link
+        steps = (ranks - 1) * np.array([2, 1, 1, 0.4])[kind]
+        real = np.log([one.us * 1e3 for one in mine])
+        place = np.log2(ranks).astype(int) - 1
+
+        def loss(
+            flat: np.ndarray, columns: tuple[np.ndarray, ...] = (kind, bus, steps, real, place)
+        ) -> float:
+            kind, bus, steps, real, place = columns
+            begin = (np.exp(flat[0]) + np.exp(flat[1]) * steps) * 1e3 + (kind == 3) * 2_500
+            moving = bus / np.exp(flat[3:].reshape(4, 3))[kind, place]
+            return float(
+                np.abs(np.log(begin + moving + np.exp(flat[2]) * np.sqrt(begin * moving)) - real).mean()
+            )
+
+        slow = np.log([0.64, 0.16, 0.05] if name == "L40S" else [0.7] * 3)
+        flat = np.r_[np.log([6, 1, 1]), np.tile(slow, 4)]
+        for _ in range(4):
+            flat = minimize(loss, flat, method="Powell", options={"maxiter": 3}).x
+        print(name, np.exp(flat[:3]).round(2), np.exp(flat[3:].reshape(4, 3)).round(3).tolist())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--fit", action="store_true")
+    given = parser.parse_args()
+    found = rows(given.folder)
+    if given.fit:
+        fit(found)
+        return
+    text = _sheet.header(
+        "Times of collectives, against open tables",
+        "python benchmarks/collective_times.py FOLDER --write",
+        "collectives within a machine, of sizes that were kept from the fit; mean |estimated / measured − 1|; "
+        "*inside*: how many lie in the interval that four fifths should; nothing is fitted to vidur's (eager "
+        "PyTorch) nor to the B300's, which takes the figures of the B200",
+    )
+    heads = ["source", "machine", "kind", "rows", "before", "now", "inside"]
+    text += _sheet.table(heads, table(found))
+    if given.write:
+        _sheet.write("collective_times", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
