@@ -147,7 +147,7 @@ def main() -> None:
     text = _sheet.header(
         "Times of collectives, against open tables",
         "python benchmarks/collective_times.py FOLDER --write",
-        "collectives within a machine, of sizes that were kept from the fit; mean |estimated / measured − 1|; "
+        "collectives within a machine, of sizes kept from the fit; mean |estimated / measured − 1|; "
         "*inside*: how many lie in the interval that four fifths should; nothing is fitted to vidur's (eager "
         "PyTorch) nor to the B300's, which takes the figures of the B200",
     )
