@@ -1,0 +1,34 @@
+"""What real GPUs did is what `gapless.model.copies` says, for each call that can tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gapless.model.copies import held
+from gapless.replay.links import links
+
+PROFILES = {"d242": (9, 0), "9b36": (7, 0), "c14b": (8, 0), "fa7b": (7, 0)}
+QUEUED = 50_000
+"""Nanoseconds from a call to its copy: something was queued before it, which a call that waits waits for."""
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+def test_calls_return_when_the_table_says(real, name):
+    timeline = real(name)
+    known = links(timeline)
+    work, host = timeline.work, timeline.host
+    seen: Counter[bool | None] = Counter()
+    for row in np.flatnonzero(known.copies.pageable & (known.call >= 0)).tolist():
+        call = known.call[row]
+        if work.start[row] - host.start[call] < QUEUED:
+            continue
+        told = held("pageable", bool(known.copies.to_device[row]), int(work.bytes[row]), PROFILES[name])
+        seen[told] += 1
+        if told is False:
+            assert host.end[call] <= work.start[row]
+        elif told:
+            assert host.end[call] > work.start[row]
+    assert seen[True] + seen[False]
