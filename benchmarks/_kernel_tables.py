@@ -1,6 +1,6 @@
 """Open tables of measured kernels, as entries of a programme with the time that each took.
 
-The tables are CSV with the columns gpu, family, op, dtype, dims, us and source; `python tools/kernel_rows.py`
+The tables are CSV with the columns gpu, family, op, dtype, dims, us and source; `kernel_rows.py`
 writes the same of a profile. NeuSight's times (MIT licence) were taken around a call that the host makes
 while the GPU waits: they hold what the host needs. That is the same for every size of an operator on a
 machine, so that part of the shortest time of each is taken off; `HOST` is the part that makes the rest
