@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programmes import A100, MS, add, prefetch, programme, read, send, session, synchronize
 
@@ -184,6 +184,7 @@ items = st.one_of(
 
 @settings(deadline=None, max_examples=12)
 @given(st.lists(items, max_size=25))
+@example([prefetch(), send(4, 65_537, "pageable")])  # larger than what every GPU takes along
 def test_laws_of_prices(step):
     found = told(add(), *step, steps=5)
     of = found.estimate

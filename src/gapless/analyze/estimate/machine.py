@@ -148,7 +148,8 @@ class _Machine:
         call = int(self.host.call)
         self.spend(int(max(self.host.forward - self.host.call, 0)))
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
-        blocks = waits and copies.held(memory, to_device, nbytes) is not False
+        # What was measured on no such GPU is left to the synchronize, as the replay reads it.
+        blocks = waits and copies.held(memory, to_device, nbytes) is True
         row = self.call("cudaMemcpyAsync", max(call, end + RETURN - self.now) if blocks else call)
         self.working += call
         return (
