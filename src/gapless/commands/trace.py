@@ -131,7 +131,7 @@ def command(
       gapless trace --loader loader.json trace.json.gz  which num_workers to take
       gapless trace --max-idle 20 trace.json.gz     a gate for CI
       gapless trace --perfetto seen.json.gz trace.json.gz  for ui.perfetto.dev
-      gapless trace --evidence -o waits.tsv ./log/  what waited, without the model's sizes
+      gapless trace --evidence -o waits.tsv ./log/  what waited, without sizes
 
     Exit status: 0 nothing over a bound; 1 over a bound; 2 usage; 3 a trace could not be read, or holds too
     little of what happened to be held against a bound.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,8 @@ def handlers(values: Any, others: dict[Any, Handler]) -> dict[Any, Handler]:
         Tensor.__dlpack__,
         Tensor.__reduce_ex__,
     ]
-    return {function: _looked(values, others.get(function)) for function in lookers}
+    real = [inspect.unwrap(function) for function in lookers]  # as the function mode is asked for them
+    return {function: _looked(values, others.get(function)) for function in real}
 
 
 def _looked(values: Any, otherwise: Handler | None) -> Handler:
