@@ -193,6 +193,8 @@ def ways(one: Signature) -> Iterator[Way]:
     arguments = one.arguments
     if arguments is None:
         raise Unknown(NO_ARGUMENTS)
+    if COPIES.fullmatch(one.op) and arguments[0][1] == "":
+        raise Unknown("a tensor was copied of which nothing was recorded")
     if _numbers(json.loads(one.dims)) > LARGEST:
         raise Unknown("too large to be called without need")
     overloads = list(_overloads(one.op, arguments))
@@ -327,7 +329,9 @@ def _choices(
 
 def _ways(argument: tuple[Any, str, str | None], expected: str, host: Host) -> Iterator[tuple[str, Make]]:
     dims, kind, value = argument
-    if kind in DTYPES and expected in ("Tensor", "Optional[Tensor]"):
+    if kind == "" and expected == "Tensor":  # one without a storage, whose parts are of several lengths
+        yield "", lambda: _jagged().cuda()
+    elif kind in DTYPES and expected in ("Tensor", "Optional[Tensor]"):
         yield "", lambda: _tensor(dims, DTYPES[kind]).cuda()
         yield "on the host", lambda: host.put(_tensor(dims, DTYPES[kind]))
     elif kind in LISTS and expected == "List[Tensor]":
@@ -377,6 +381,10 @@ def _tensor(dims: list[int], dtype: torch.dtype) -> Tensor:
     return made if made.numel() < 2 else made.view(-1).index_fill_(0, torch.tensor([0]), 1).view(dims)
 
 
+def _jagged() -> Tensor:
+    return torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
+
+
 def _index(dims: list[int]) -> Tensor:
     return torch.zeros(dims, dtype=torch.int64)
 
@@ -413,7 +421,8 @@ class Replayer:
 
         def wait(site: int, mechanism: str, detail: str, times: int, size: int, operator: str) -> None:
             self.copies.add(mechanism)
-            rows = [row for row in table().for_op(operator) if row.mechanism == mechanism]
+            known = (*table().for_op(operator), *table().for_call(operator))
+            rows = [row for row in known if row.mechanism == mechanism]
             self.rows |= set(rows if len(rows) == 1 else ())  # what is read for Python asks no table
             waits(site, mechanism, detail, times, size, operator)
 
