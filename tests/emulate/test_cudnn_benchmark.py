@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from gapless.emulate.emulator import Emulator
@@ -14,7 +13,8 @@ def _notes(emulator: Emulator) -> list[str]:
     return [note for note in emulator.session().notes if "cudnn.benchmark" in note]
 
 
-def test_each_new_shape_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_new_shape_is_counted_once() -> None:
+    cudnn = torch.backends.cudnn
     with Emulator("H100") as emulator:
         weight = torch.ones(2, 3, 3, 3, device="cuda", requires_grad=True)
         optimizer = torch.optim.SGD([weight], 0.1)
@@ -23,18 +23,19 @@ def test_each_new_shape_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None
             F.conv2d(torch.ones(1, 3, size, size, device="cuda"), weight).sum().backward()
             optimizer.step()
 
-        step(7)
+        with cudnn.flags(enabled=True, benchmark=False):
+            step(7)
         assert _notes(emulator) == []
-        monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-        for size in (8, 8, 9, 8):
-            step(size)
-        F.conv2d(torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3))
-        with torch.inference_mode():
-            F.conv2d(torch.ones(1, 3, 8, 8, device="cuda"), weight, padding=1)
+        with cudnn.flags(enabled=True, benchmark=True):
+            for size in (8, 8, 9, 8):
+                step(size)
+            F.conv2d(torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3))
+            with torch.inference_mode():
+                F.conv2d(torch.ones(1, 3, 8, 8, device="cuda"), weight, padding=1)
         total = emulator.recorder.total
         (note,) = _notes(emulator)
         assert "; 3 shapes at test_cudnn_benchmark.py:" in note
         assert note.endswith(", the last of them in step 6")
-        monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-        step(11)
+        with cudnn.flags(enabled=False, benchmark=True):
+            step(11)
         assert (_notes(emulator), emulator.recorder.total) == ([note], total)
