@@ -47,6 +47,7 @@ class Child:
             dry=plan.dry,
             assume=plan.assume,
             standins=plan.standins,
+            late_copies=plan.late_copies,
             lasting=True,
             world=_world(plan),
         )

@@ -77,6 +77,7 @@ class Wishes:
     dry: bool
     assume: tuple[str, ...]
     standins: bool
+    late_copies: bool
     given: tuple[str, ...]
     fit: Fit
     world_size: int | None = None
@@ -176,6 +177,12 @@ class Wishes:
     "--standins/--no-standins",
     default=True,
     help="Let flash-attn, apex and others be imported where they are not installed; on by default.",
+)
+@click.option(
+    "--late-copies",
+    is_flag=True,
+    help="Let copies to the CPU with non_blocking=True arrive only when something waits for them: numbers "
+    "that are read too early change.",
 )
 @click.option(
     "--standin",
@@ -346,6 +353,7 @@ def _plan(wishes: Wishes) -> children.Plan:
         dry=wishes.dry,
         assume=_assumed(wishes),
         standins=wishes.standins,
+        late_copies=wishes.late_copies,
         given=wishes.given,
         world_size=wishes.world_size,
         rank=wishes.rank or 0,
@@ -409,6 +417,7 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
         dry=wishes.dry,
         assume=_assumed(wishes),
         standins=wishes.standins,
+        late_copies=wishes.late_copies,
         lasting=True,
         world=wishes.world(),
     )

@@ -26,6 +26,7 @@ class _Room(ModuleType):
         dry: bool = False,
         assume: Mapping[str, float] | None = None,
         standins: bool = True,
+        late_copies: bool = False,
         world_size: int | None = None,
         rank: int = 0,
     ) -> AbstractContextManager[Seen]:
@@ -33,7 +34,14 @@ class _Room(ModuleType):
         from gapless.emulate.handle import emulate
 
         return emulate(
-            gpu, devices, dry=dry, assume=assume, standins=standins, world_size=world_size, rank=rank
+            gpu,
+            devices,
+            dry=dry,
+            assume=assume,
+            standins=standins,
+            late_copies=late_copies,
+            world_size=world_size,
+            rank=rank,
         )
 
 

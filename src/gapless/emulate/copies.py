@@ -42,7 +42,8 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         races.on_host(mode.of(func), args, kwargs)
     local.target = to
     try:
-        out = mode.call(func, args, kwargs)
+        with races.there(source, to):
+            out = mode.call(func, args, kwargs)
     finally:
         local.target = HOST
     if to < 0 <= of:
@@ -74,7 +75,8 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
         target = PINNED if target == HOST else target
     if races.busy and state < 0 and target < 0:
         races.on_host(mode.of(func), args, kwargs)
-    out = _made(mode, func, args, kwargs, target)
+    with races.there(tensor, target):
+        out = _made(mode, func, args, kwargs, target)
     non_blocking = bool(kwargs.get("non_blocking", False))
     asynchronous = count_move(mode.core, tensor, out, (state, target), non_blocking=non_blocking, fresh=True)
     if target < 0 <= state:

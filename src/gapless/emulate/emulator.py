@@ -72,6 +72,12 @@ step_listeners: list[Callable[[], None]] = []
 """Who else is told of :func:`step`: a profiler of a real device."""
 
 
+_LATE = (
+    "copies to the CPU arrived when something waited for them, and no sooner (--late-copies): what was read "
+    "before is NaN, or a number out of range"
+)
+
+
 class Emulator:
     """A machine with `devices` GPUs of the kind `gpu`, for everything torch does between `start` and `stop`.
 
@@ -81,7 +87,8 @@ class Emulator:
     may raise to stop the script; so may `between_marks`, which is told the seconds since the beginning at
     each wait and batch in between. With `programme` the session holds what the last steps asked of the
     device, with `memory` what was asked of its memory. A `dry` one has no values of large tensors; `assume`
-    says, by ``file:line``, what reads there are told. Without `standins` packages that are not installed are
+    says, by ``file:line``, what reads there are told. With `late_copies` those to the host that nothing waits
+    for do not arrive. Without `standins` packages that are not installed are
     not there, as ever. One that is `lasting`, on until the process ends,
     starts sooner: it imports nothing of torch that the script may never use.
     With a `world` this process is one rank of it, and the others are not there.
@@ -104,6 +111,7 @@ class Emulator:
         dry: bool = False,
         assume: Mapping[str, float] | None = None,
         standins: bool = True,
+        late_copies: bool = False,
         lasting: bool = False,
         world: World | None = None,
     ) -> None:
@@ -124,6 +132,12 @@ class Emulator:
             from gapless.emulate.dry.values import Values
 
             self.core.values = Values(self.core, dict(assume or {}))
+            self.core.races.flights.digests = False  # there is nothing in memory to be compared
+        if late_copies and dry:
+            raise UsageError("a dry run has no values: none can arrive late")
+        if late_copies:
+            self.core.races.late = True
+            self.core.note(_LATE)
         if memory:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
@@ -206,6 +220,7 @@ class Emulator:
                 self.core.values.clear()
 
     def _switch_off(self) -> None:
+        self.core.races.flights.end()
         self.core.enabled = self.core.races.on = False
         lift_only_cpu_tensors(False)
         if self._modes is not None:
@@ -262,6 +277,7 @@ class Emulator:
         """In a forked child that may have the device: record what it does, and nothing of its parent's."""
         programme = self.recorder.programme
         self.recorder = self.core.recorder = Recorder(self.core.clock)
+        self.core.races.found.clear()
         if programme is not None:
             self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices)
         if self.core.placement.memory is not None:
@@ -269,6 +285,7 @@ class Emulator:
         self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None
         self.core.optimizers.clear()
         self.core.enabled = True
+        self.core.races.on = memory_supported()
 
     # -- what was seen -----------------------------------------------------------------------------
 

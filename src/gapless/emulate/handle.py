@@ -50,6 +50,7 @@ def emulate(
     dry: bool = False,
     assume: Mapping[str, float] | None = None,
     standins: bool = True,
+    late_copies: bool = False,
     world_size: int | None = None,
     rank: int = 0,
 ) -> Iterator[Seen]:
@@ -60,6 +61,8 @@ def emulate(
     ``seen.session.assumptions``, and `assume` says otherwise, as in ``{"train.py:120": 0.3}``.
     With a `world_size` the block runs as `rank` of so many, as torchrun would start it, without the others:
     collectives move nothing, and the session says what this rank would send.
+    With `late_copies` copies to the CPU with ``non_blocking=True`` arrive when something waits for them: what
+    is read before is NaN, or a number out of range.
     Packages such as flash-attention have stand-ins where they are not installed, unless `standins` is false.
 
     Yields what is seen: ``seen.session``, ``seen.waits``, ``seen.races``, ``seen.save(path)``. Tensors placed
@@ -70,7 +73,14 @@ def emulate(
     """
     world = None if world_size is None else World.of(world_size, rank, devices)
     with Emulator(
-        gpu, devices, dry=dry, assume=assume, standins=standins, world=world, programme=world is not None
+        gpu,
+        devices,
+        dry=dry,
+        assume=assume,
+        standins=standins,
+        late_copies=late_copies,
+        world=world,
+        programme=world is not None,
     ) as emulator:
         seen = Seen(emulator)
         try:

@@ -78,7 +78,7 @@ class Plan:
 
     __slots__ = (
         "by_name", "call", "draws", "func", "handler", "launches", "lenient", "lists", "makes", "name",
-        "on_host", "open", "parts", "plain", "resizes", "rows", "run", "strict", "view", "views",
+        "on_host", "open", "parts", "plain", "reads", "resizes", "rows", "run", "strict", "view", "views",
         "wide", "workspace", "written",
     )  # fmt: skip
 
@@ -115,6 +115,7 @@ class Plan:
         # Whether tensors may stand in lists, too.
         self.lists = any(str(schema.arguments[n].type) not in _ONE_TENSOR for n in holding)
         self.written = _written(schema)
+        self.reads = _reads(schema.name, self.launches)
         self.views = bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
         known_more = self.draws, self.makes, self.rows, self.run, self.wide, self.resizes, self.on_host
         self.plain = not (any(known_more) or self.workspace is not None)
@@ -391,6 +392,12 @@ _SCALARS = re.compile(r"(?:(?:Optional|List)\[)*(?:int|float|bool|number|str|com
 def _may_hold_tensors(kind: Any) -> bool:
     """Whether an argument of this type in a schema may be a tensor, or have some in it."""
     return _SCALARS.match(str(kind)) is None
+
+
+def _reads(name: str, launches: bool) -> bool:
+    """Whether an operator looks at values of its arguments, and not at their shapes alone."""
+    shapes = name.endswith("_like") or name.startswith("aten::new_")
+    return name == "aten::_local_scalar_dense" or (launches and not shapes)
 
 
 def _written(schema: Any) -> frozenset[int | str]:

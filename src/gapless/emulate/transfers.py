@@ -140,12 +140,13 @@ def moved(
     core.arriving(tensor, state, target)
     after = PINNED if target == HOST and non_blocking else target
     result: Tensor
-    if not (tensor.requires_grad and torch.is_grad_enabled()):
-        result = core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
-    elif tensor.is_nested:
-        result = _nested_moved(core, tensor, after, source, dtype)
-    else:
-        result = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
+    with core.races.there(tensor, after):
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            result = core.place(_copied(core, tensor, dtype or tensor.dtype, memory_format, after), after)
+        elif tensor.is_nested:
+            result = _nested_moved(core, tensor, after, source, dtype)
+        else:
+            result = ToCopy.apply(tensor, core, after, dtype, memory_format, non_blocking)
     asynchronous = count_move(
         core, tensor, result, (state, target), non_blocking=non_blocking, call=call, detail=detail, fresh=True
     )

@@ -23,7 +23,7 @@ from gapless.prove.same import ROW, Compared, Judge
 from gapless.prove.setup import NeedsGpu, Setup, Target, Wishes, sweep_of
 from gapless.prove.sweep import swept
 from gapless.prove.timing import CpuMeter, GpuMeter
-from gapless.prove.verdict import verdict
+from gapless.prove.verdict import new_races, verdict
 from gapless.prove.waits import Counted, both_costs
 from gapless.torch_internals import profiler_enabled
 
@@ -125,7 +125,9 @@ class _Proving:
         results = self._compare()
         counted = Counted() if wishes.only else both_costs(setup)
         self.notes += counted.notes
-        time = None if wishes.only else self._time(results)
+        races = new_races(counted.costs)
+        self.notes += [note for one in races for note in one.evidence]
+        time = None if wishes.only or races else self._time(results)
         sweep = self._sweep() if wishes.sweep and not wishes.only else None
         for subject in (setup.before, setup.after):
             self.notes += [
@@ -133,7 +135,7 @@ class _Proving:
             ]
         return Proof(
             verdict=verdict(results, counted.costs, time),
-            same=all(one.outcome != "differs" for one in results),
+            same=all(one.outcome != "differs" for one in results) and not races,
             before=setup.before.name,
             after=setup.after.name,
             cases=tuple(results),

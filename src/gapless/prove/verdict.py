@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gapless.model import Finding
 from gapless.model.proof import CaseResult, Cost, Difference, Timing
 from gapless.model.wording import count, number, three_digits
 
@@ -11,12 +12,27 @@ from gapless.model.wording import count, number, three_digits
 def verdict(cases: Sequence[CaseResult], costs: Sequence[Cost], time: Timing | None) -> str:
     """Whether the two are the same, what came of the time, and of the waits; without a full stop."""
     different = [case for case in cases if case.outcome == "differs"]
-    parts = [_not_same(different) if different else _same(time)]
+    races = new_races(costs)
+    parts = [_not_same(different) if different else _raced(races) if races else _same(time)]
     if time is not None and different:
         parts.append(_speed(time))
     if costs:
         parts.append(waits(costs))
     return "; ".join(part for part in parts if part)
+
+
+def new_races(costs: Sequence[Cost]) -> list[Finding]:
+    """Races that the second side has, and the first has not: equal numbers are luck, or the emulation's."""
+    if not costs or any(one.is_race for one in costs[0].findings):
+        return []
+    return [one for one in costs[1].findings if one.is_race]
+
+
+def _raced(races: Sequence[Finding]) -> str:
+    first, more = races[0], len(races) - 1
+    where = f" at {first.line.short}" if first.line is not None else ""
+    others = f" ({more} other{'' if more == 1 else 's'} too)" if more else ""
+    return f"Not the same: a race{where}, {first.code} {first.name}{others}"
 
 
 def _not_same(different: Sequence[CaseResult]) -> str:

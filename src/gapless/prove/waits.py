@@ -103,7 +103,7 @@ def cost_of(session: Session, operators: int, peak: int) -> Cost:
 
 
 def _recurs(finding: Finding) -> bool:
-    return finding.frequency.when in ("every-step", "some-steps")
+    return finding.is_race or finding.frequency.when in ("every-step", "some-steps")
 
 
 def _session(emulator: Emulator, subject: Subject, given: Input, seed: int, backward: bool) -> Session:
@@ -122,6 +122,8 @@ def _call(emulator: Emulator, instance: Instance, own: Input, seed: int, backwar
     seed_all(seed)
     trained = list(wanted(instance, own).values())
     output = instance.call(*own.args, **own.kwargs)
+    for _, one in tensors(output, "output"):  # whoever called may read it
+        emulator.core.races.touched(one, False, "whoever called")
     if not backward or not trained or any(one.grad is not None for one in trained):
         return
     ends = {path: one for path, one in tensors(output, "output") if one.requires_grad}

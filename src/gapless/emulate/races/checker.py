@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from gapless import trees
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
-from gapless.emulate.races import ranges
+from gapless.emulate.races import late, ranges
 from gapless.emulate.races.books import Books, Record, Use
 from gapless.emulate.races.clocks import Clocks, Moment
 from gapless.emulate.races.engine import Engine
@@ -38,18 +39,19 @@ class Checker:
     """Finds races on the emulated device. `where` tells of each storage's key where it is.
 
     `full` says that every access is booked: from the first stream besides the default one, or the first
-    asynchronous collective. Without `values` contents of memory mean nothing.
+    asynchronous collective; `late`, that copies to the host arrive when something makes them.
     """
 
-    def __init__(self, where: dict[int, int], *, values: bool = True) -> None:
+    def __init__(self, where: dict[int, int]) -> None:
         self.on = True
+        self.late = False
         self.full = False
         self.waits = 0
         self.clocks = Clocks()
         self.found = Races(self.clocks)
         self.reuse = Reuse(self.clocks, self._reused)
         self.books = Books(self.clocks, self._unordered, self._ended)
-        self.flights = Flights(self.clocks, self._changed, values)
+        self.flights = Flights(self.clocks, self._changed, late.put)
         self.busy = self.flights.busy
         self._engine = Engine(self.clocks)
         self._groups: dict[tuple[int, int], int] = {}
@@ -144,7 +146,7 @@ class Checker:
         mark = self.clocks.launch(track)
         engine = local.backward != HOST and self._engine.elsewhere(index, track)
         written, what = plan.written, plan.name
-        for at, value in enumerate(args):
+        for at, value in enumerate(args if plan.reads or written else ()):
             if isinstance(value, Tensor):
                 self._use(value, track, mark, at in written, what, stack, engine)
             elif type(value) in (list, tuple):
@@ -213,14 +215,19 @@ class Checker:
                 self.books.touched(record, one, track, mark, True, what, stack)
 
     def collective(
-        self, what: str, reads: Iterable[Tensor], writes: Iterable[Tensor], index: int, group: int
+        self, what: str, reads: Sequence[Tensor], writes: Sequence[Tensor], index: int, group: int
     ) -> Callable[[], None]:
         """A collective has been launched on the stream of its group; what is given back is its ``wait()``."""
         number = self._groups.setdefault((index, group), len(self._groups) + 1)
         own, current = self.clocks.track(index, -number), self.track(index)
         self.clocks.awaits(own, self.clocks.recorded(current, None).clock)
         mark, stack = self.clocks.launch(own), here()
+        taken = [*reads, *writes]
         self._uses(reads, writes, own, mark, what, stack)
+        for one in taken:  # which the work holds until somebody waits for it
+            storage = _storage(one)
+            if storage is not None and storage._cdata in self.books.records:
+                self.books.records[storage._cdata].kept.add(own)
         clock = self.clocks.recorded(own, None).clock
 
         def awaited() -> None:
@@ -270,7 +277,7 @@ class Checker:
             self._host_awaits(self.clocks.known[track])
 
     def _pinned(
-        self, host: Tensor, arrives: bool, track: int, mark: int, what: str, stack: Any, asynchronous: bool
+        self, host: Tensor, arrives: bool, track: int, mark: int, what: str, stack: Any, under_way: bool
     ) -> None:
         """The stream `track` reads or fills pinned memory."""
         storage = _storage(host)
@@ -278,8 +285,24 @@ class Checker:
             return
         record = self.books.record(storage, _PINNED_HOME)
         self.books.touched(record, host, track, mark, arrives, what, stack)
-        if asynchronous:
-            self.flights.began(host, arrives, track, mark, stack)
+        if under_way:
+            flight = self.flights.began(host, arrives, track, mark, stack)
+            if self.late and arrives:
+                late.take(flight, host)
+                late.superseded(self.busy[storage._cdata], flight)
+
+    def there(self, source: Tensor, index: int) -> AbstractContextManager[None]:
+        """A block in which a copy from `source` to device `index` sees what its stream comes behind."""
+        storage = _storage(source) if self.late and self.busy else None
+        if storage is None or index < 0:
+            return nullcontext()
+        track = self.track(index)
+        behind = [
+            one
+            for one in self.busy.get(storage._cdata, ())
+            if self.clocks.ordered(track, one.track, one.mark)
+        ]
+        return late.there(behind)
 
     def _between(self, source: Tensor, target: Tensor, of: int, to: int, what: str) -> None:
         """From device to device: on the source's stream, and each stream waits for the other."""
@@ -294,7 +317,7 @@ class Checker:
 
     def on_host(self, plan: Any, args: Any, kwargs: dict[str, Any]) -> None:
         """An operator is about to run on the host, while copies of pinned memory are under way."""
-        if not self.on or local.quiet:
+        if not self.on or local.quiet or not (plan.reads or plan.written):
             return
         for at, value in (*enumerate(args), *kwargs.items()):
             for one in trees.tensors(value):

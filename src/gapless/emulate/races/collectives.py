@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -42,11 +44,23 @@ def told(checker: Checker, name: str, values: dict[str, Any], group: Any, index:
     if not checker.full or local.quiet:
         return work
     reads, writes = sides(name, values, group.rank())
-    if not asynchronous or local.backward != HOST:
+    if not asynchronous or not _from_python():
         checker.launched(f"c10d::{name}", reads, writes, index)
         return work
     awaited = checker.collective(f"c10d::{name}", reads, writes, index, id(group))
     return _pending(Work.unbox(work), awaited)
+
+
+def _from_python() -> bool:
+    """Whether Python asked for it: DistributedDataParallel's C++ waits in C++, where nobody looks on."""
+    if local.backward == HOST:
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _pending(work: Any, awaited: Callable[[], None]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from ctypes import c_uint8
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ import torch
 
 from gapless.emulate.races import ranges
 from gapless.emulate.races.clocks import Clocks
+from gapless.emulate.races.content import digest
 from gapless.emulate.races.ranges import Range
 
 _MOST = 64
 """Copies of one storage that are followed."""
-_SAMPLES = 4096
-"""Bytes of a source that are compared before and after its copy."""
 
 
 class Flight:
@@ -39,11 +37,14 @@ class Flight:
 class Flights:
     """Copies under way, by the key of the pinned storage."""
 
-    def __init__(self, clocks: Clocks, changed: Callable[[Flight], None], digests: bool) -> None:
+    def __init__(
+        self, clocks: Clocks, changed: Callable[[Flight], None], arrived: Callable[[Flight], None]
+    ) -> None:
         self.busy: dict[int, list[Flight]] = {}
+        self.digests = True
         self._clocks = clocks
         self._changed = changed
-        self._digests = digests
+        self._arrived = arrived
 
     def began(self, host: torch.Tensor, arrives: bool, track: int, mark: int, stack: Any) -> Flight:
         """A copy of all of `host`, a pinned tensor, has been launched."""
@@ -53,7 +54,7 @@ class Flights:
         key = storage._cdata
         if key in self.busy:
             del self.busy[key][: 1 - _MOST]
-        elif not arrives and self._digests:
+        elif not arrives and self.digests:
             flight.digest = digest(storage, where)
         self.busy.setdefault(key, []).append(flight)
         return flight
@@ -72,6 +73,13 @@ class Flights:
         """The storage is no more: torch's allocator of pinned memory keeps it until its copies are done."""
         self.busy.pop(key, None)
 
+    def end(self) -> None:
+        """Nobody waits any more: everything arrives."""
+        for flights in self.busy.values():
+            for flight in flights:
+                self._arrived(flight)
+        self.busy.clear()
+
     def settle(self) -> None:
         """The host has waited: forget what is done, and look whether its source is what it was."""
         for key, flights in list(self.busy.items()):
@@ -82,21 +90,11 @@ class Flights:
                     continue
                 if not self.over(flight):
                     left.append(flight)
-                elif flight.digest is not None and digest(storage, flight.bytes) != flight.digest:
+                    continue
+                self._arrived(flight)
+                if flight.digest is not None and digest(storage, flight.bytes) != flight.digest:
                     self._changed(flight)
             if left:
                 self.busy[key] = left
             else:
                 del self.busy[key]
-
-
-def digest(storage: Any, where: Range) -> int:
-    """A number that another content most likely does not have."""
-    raw = content(storage, where)
-    return hash(raw[:: max(len(raw) // _SAMPLES, 1)].tobytes())
-
-
-def content(storage: Any, where: Range) -> np.ndarray:
-    """The bytes of a host storage, as they are: what is written to the array is written there."""
-    buffer: Any = (c_uint8 * (where.end - where.begin)).from_address(storage.data_ptr() + where.begin)
-    return np.frombuffer(buffer, dtype=np.uint8)
