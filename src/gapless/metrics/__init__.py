@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.metrics import paths, rooms
+from gapless.metrics import accepted, paths, rooms
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
@@ -32,3 +32,4 @@ __all__ = [
 ]
 
 paths.install()
+accepted.install()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
 from gapless.metrics.declaring import OwnAttributes, warn_of_no_data
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.foreign import Foreign, is_theirs
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.members import Sources, chosen, flattened, named, sources_of
@@ -60,6 +61,8 @@ class MetricCollection(nn.ModuleDict):
         "_groups_checked",
     ]
     _affixes: dict[str, tuple[str, str]]
+    _foreign: dict[str, Foreign]
+    """Members of TorchMetrics, as what they are here; the modules are they themselves."""
     _plans: dict[Any, Plan]
     _watchers: list[Every]
 
@@ -71,12 +74,13 @@ class MetricCollection(nn.ModuleDict):
         postfix: str | None = None,
         compute_groups: bool | list[list[str]] = True,
     ) -> None:
-        super().__init__()
+        nn.ModuleDict.__init__(self)  # and not that of TorchMetrics, which may be a base: `accepted`
         self.prefix = self._check_arg(prefix, "prefix")
         self.postfix = self._check_arg(postfix, "postfix")
         self._share = bool(compute_groups)
         self._given = compute_groups if isinstance(compute_groups, list) and compute_groups else None
         self._affixes = {}
+        self._foreign = {}
         self._plans = {}
         self._watch = Watch()
         self._ledger = Ledger()
@@ -90,7 +94,9 @@ class MetricCollection(nn.ModuleDict):
         for name, metric, affixes in named(metrics, additional, MetricCollection):
             if name in self._modules:
                 raise ValueError(f"Encountered two metrics both named {name}")
-            super().__setitem__(name, metric)
+            nn.ModuleDict.__setitem__(self, name, metric)
+            if is_theirs(metric):
+                self._foreign[name] = Foreign(metric)
             self._affixes[name] = affixes
         self._check_groups()
         for name, member in self._each():
@@ -135,13 +141,13 @@ class MetricCollection(nn.ModuleDict):
     def _distinct(self, names: set[str] | None = None) -> list[Statistic]:
         """Every statistic that is updated here (for the members of these names, if given), once."""
         found: dict[int, Statistic] = {}
-        for name, member in self._modules.items():
-            if isinstance(member, Metric) and not member.direct and (names is None or name in names):
+        for name, member in self._each():
+            if not member.direct and (names is None or name in names):
                 found.update((id(part), part) for part in member._parts)
         return list(found.values())
 
     def _members(self) -> list[Metric]:
-        return [module for module in self._modules.values() if isinstance(module, Metric)]
+        return [member for _, member in self._each()]
 
     def forget_plan(self) -> None:
         """Work out anew which statistics there are.
@@ -166,9 +172,7 @@ class MetricCollection(nn.ModuleDict):
         ledgers: dict[int, Ledger] = {}
         taken: set[int] = set()
         called = {id(part): watched for part, watched in self._named_parts()}
-        for name, member in self._modules.items():
-            if not isinstance(member, Metric):
-                continue
+        for name, member in self._each():
             sources = sources_of(member, given, names)
             if member.direct:
                 direct.append((sources, name, member))
@@ -187,8 +191,8 @@ class MetricCollection(nn.ModuleDict):
 
     def _named_parts(self) -> list[Watched]:
         found: dict[int, tuple[Statistic, list[str]]] = {}
-        for name, member in self._modules.items():
-            for part in member._parts if isinstance(member, Metric) else ():
+        for name, member in self._each():
+            for part in member._parts:
                 found.setdefault(id(part), (part, []))[1].append(name)
         return [(part, tuple(names)) for part, names in found.values()]
 
@@ -374,12 +378,15 @@ class MetricCollection(nn.ModuleDict):
             known = [name for group in self._given for name in group]
             return dict(enumerate([*self._given, *([name] for name in self._modules if name not in known)]))
         found: dict[Any, list[str]] = {}
-        for name, member in self._modules.items():
-            assert isinstance(member, Metric)
+        for name, member in self._each():
             alone = member.direct or not member._parts or not self._groups_checked
             key = id(member) if alone else tuple(id(part) for part in member._parts)
             found.setdefault(key, []).append(name)
         return dict(enumerate(found.values()))
+
+    @property
+    def _enable_compute_groups(self) -> bool:
+        return self._share
 
     @property
     def _groups_checked(self) -> bool:
@@ -391,7 +398,8 @@ class MetricCollection(nn.ModuleDict):
         return {self._outer(name): member.metric_state for name, member in self._each()}
 
     def _each(self) -> Iterator[tuple[str, Metric]]:
-        for name, member in self._modules.items():
+        for name, module in self._modules.items():
+            member = self._foreign.get(name, module)
             if isinstance(member, Metric):
                 yield name, member
 
@@ -428,15 +436,17 @@ class MetricCollection(nn.ModuleDict):
 
     def __setitem__(self, name: str, metric: nn.Module) -> None:
         self._modules.pop(name, None)
+        self._foreign.pop(name, None)
         self.add_metrics({name: metric})
 
     def __delitem__(self, name: str) -> None:
-        super().__delitem__(name)
+        nn.ModuleDict.__delitem__(self, name)
+        self._foreign.pop(name, None)
         self.forget_plan()
 
     def __repr__(self) -> str:
         affixes = [f",\n  {n}={v}" for n, v in (("prefix", self.prefix), ("postfix", self.postfix)) if v]
-        return f"{super().__repr__()[:-2]}{''.join(affixes)}\n)"
+        return f"{nn.ModuleDict.__repr__(self)[:-2]}{''.join(affixes)}\n)"
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy shares nothing: who asked for readings of this collection did not ask for those of another.

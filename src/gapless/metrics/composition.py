@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.metrics.foreign import adopted
 from gapless.metrics.metric import Metric, squeezed
 from gapless.metrics.operators import Operators
 from gapless.metrics.stateful import Stateful
@@ -36,7 +37,7 @@ class CompositionalMetric(Metric):
     ) -> None:
         super().__init__()
         self.op = operator
-        for name, operand in (("metric_a", metric_a), ("metric_b", metric_b)):
+        for name, operand in (("metric_a", adopted(metric_a)), ("metric_b", adopted(metric_b))):
             if isinstance(operand, Tensor):
                 self.register_buffer(name, operand, persistent=False)
             else:

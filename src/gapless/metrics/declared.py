@@ -81,7 +81,7 @@ def check_default(default: Any) -> None:
 
 def taken(metric: Stateful) -> States:
     """Copies of the declared states, without their graphs."""
-    return {name: copied(getattr(metric, name)) for name in metric._defaults}
+    return {name: copied(getattr(metric, name)) for name in metric._own_defaults}
 
 
 def copied(value: Any) -> Any:
@@ -103,7 +103,7 @@ def put(metric: Stateful, states: Mapping[str, Any]) -> States:
 
 def cleared(metric: Stateful) -> None:
     """Set the declared states to their defaults; lists are emptied where they are."""
-    for name, default in metric._defaults.items():
+    for name, default in metric._own_defaults.items():
         held = getattr(metric, name)
         if isinstance(default, Tensor):
             setattr(metric, name, default.detach().clone().to(metric.device))
@@ -115,8 +115,8 @@ def cleared(metric: Stateful) -> None:
 
 def moved_to(metric: Stateful, change: Callable[[Tensor], Tensor]) -> None:
     """Put the states and their defaults through `change`, which moves or casts a tensor."""
-    for name, default in metric._defaults.items():
-        metric._defaults[name] = mapped(default, change)
+    for name, default in metric._own_defaults.items():
+        metric._own_defaults[name] = mapped(default, change)
         setattr(metric, name, mapped(getattr(metric, name), change))
 
 
@@ -125,10 +125,10 @@ def merge(metric: Stateful, other: Mapping[str, Any], updates: int) -> None:
 
     `updates` is how many there were in both together, of which one is that of `metric` (for means).
     """
-    for name in metric._defaults:
+    for name in metric._own_defaults:
         if name not in other:
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(other)}")
-        setattr(metric, name, merged(metric._reductions[name], other[name], getattr(metric, name), updates))
+        setattr(metric, name, merged(metric._own_reductions[name], other[name], getattr(metric, name), updates))
 
 
 def merged(reduction: Reduction | None, first: Any, second: Any, updates: int) -> Any:
@@ -153,25 +153,25 @@ def reduce(metric: Stateful, group: Any = None, gather: Callable[..., Any] | Non
     for which the host waits, since their shapes have to be exchanged. `gather`, called as
     ``gather(tensor, group=group)`` for each tensor, takes the place of both.
     """
-    states: States = {name: getattr(metric, name) for name in metric._reductions}
+    states: States = {name: getattr(metric, name) for name in metric._own_reductions}
     if not states:
         return {}
     if gather is not None:
         found = {name: gathered_by(gather, value, group) for name, value in states.items()}
-        return {name: reduced(metric._reductions[name], states[name], found[name]) for name in states}
+        return {name: reduced(metric._own_reductions[name], states[name], found[name]) for name in states}
     group = distributed.as_group(group)
     ranks = dist.get_world_size(group)
     flat = [
         name
         for name, value in states.items()
-        if metric._reductions[name] in FLAT and isinstance(value, Tensor) and value.dtype != torch.bool
+        if metric._own_reductions[name] in FLAT and isinstance(value, Tensor) and value.dtype != torch.bool
     ]
-    made = all_reduced(states, metric._reductions, flat, group, ranks)
+    made = all_reduced(states, metric._own_reductions, flat, group, ranks)
     rest = [name for name in states if name not in made]
     if rest:
         lists = [list(states[n]) if isinstance(states[n], list) else [states[n]] for n in rest]
         for name, found_ in zip(rest, distributed.gather_uneven(lists, metric.device, group), strict=True):
-            made[name] = reduced(metric._reductions[name], states[name], found_)
+            made[name] = reduced(metric._own_reductions[name], states[name], found_)
     return made
 
 

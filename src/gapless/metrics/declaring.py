@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gapless.metrics import declared
+from gapless.metrics import declared, exposed
 from gapless.metrics.distributed import as_group
 from gapless.metrics.stateful import Stateful
 from gapless.trees import mapped
@@ -41,14 +41,32 @@ class Declaring(Stateful):
     __jit_ignored_attributes__ = OwnAttributes()
     __jit_unused_properties__: ClassVar[list[str]] = []
     _bare: bool
+    _keeps: bool
     _updating: bool
     _enable_grad: bool
     _computes_itself: ClassVar[bool] = False
     """Whether a subclass has a ``compute`` of its own."""
 
     def _declare_nothing(self) -> None:
-        self.__dict__.update(_defaults={}, _reductions={}, _persistent={})
+        self.__dict__.update(_own_defaults={}, _own_reductions={}, _own_persistent={})
         self.__dict__.update(_bare=False, _updating=False, _enable_grad=False)
+
+    # What TorchMetrics' wrappers and collections look for.
+
+    @property
+    def _defaults(self) -> dict[str, Any]:
+        own = self._own_defaults
+        return {**own, **exposed.defaults(self)} if self._parts else own
+
+    @property
+    def _reductions(self) -> dict[str, Any]:
+        own = self._own_reductions
+        return {**own, **exposed.reductions(self)} if self._parts else own
+
+    @property
+    def _persistent(self) -> dict[str, bool]:
+        own = self._own_persistent
+        return {**own, **dict.fromkeys(exposed.defaults(self), self._keeps)} if self._parts else own
 
     def add_state(
         self,
@@ -75,9 +93,9 @@ class Declaring(Stateful):
         if isinstance(default, Tensor):
             default = default.contiguous()
         setattr(self, name, default)
-        self._defaults[name] = copy.deepcopy(default)
-        self._persistent[name] = persistent
-        self._reductions[name] = reduction
+        self._own_defaults[name] = copy.deepcopy(default)
+        self._own_persistent[name] = persistent
+        self._own_reductions[name] = reduction
 
     # Forward.
 
@@ -116,7 +134,7 @@ class Declaring(Stateful):
         """Declared states inside the block are those of a batch, at its end added to the rest or dropped."""
         wholes = []
         for one in holders:
-            held = {name: getattr(one, name) for name in one._defaults}
+            held = {name: getattr(one, name) for name in one._own_defaults}
             for name in held:  # A list that is kept must not be emptied.
                 setattr(one, name, [] if isinstance(held[name], list) else held[name])
             declared.cleared(one)
@@ -136,7 +154,7 @@ class Declaring(Stateful):
 
     def _lists_to_host(self) -> None:
         if self.compute_on_cpu:
-            for name in self._defaults:
+            for name in self._own_defaults:
                 held = getattr(self, name)
                 if isinstance(held, list):
                     setattr(self, name, mapped(held, Tensor.cpu))

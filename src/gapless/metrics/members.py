@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from gapless.metrics.foreign import their_kinds
 from gapless.metrics.metric import Metric
 
 Sources = tuple[int | str, ...]
@@ -18,6 +19,7 @@ KINDS = "`gapless.metrics.Metric` or `gapless.metrics.MetricCollection`"
 
 def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[tuple[str, Metric, Affixes]]:
     """Members with their names and affixes; nested ones, of the class `collection`, are taken apart."""
+    kinds = (Metric, collection, *their_kinds())
     if isinstance(metrics, Mapping) and not isinstance(metrics, nn.Module):
         if additional:
             raise ValueError(
@@ -25,19 +27,19 @@ def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[
                 f" the dictionary {metrics}."
             )
         for name in sorted(metrics):
-            if not isinstance(metrics[name], (Metric, collection)):
+            if not isinstance(metrics[name], kinds):
                 raise ValueError(
                     f"Value {metrics[name]} belonging to key {name} is not an instance of {KINDS}"
                 )
             yield from named_member(metrics[name], name)
         return
-    if not isinstance(metrics, (Metric, collection, Sequence)) or isinstance(metrics, str):
+    if not isinstance(metrics, (*kinds, Sequence)) or isinstance(metrics, str):
         raise ValueError(
             "Unknown input to MetricCollection. Expected `Metric`, `MetricCollection` or a `dict` or"
             f" `sequence` of these, but got {metrics}"
         )
     several = metrics if isinstance(metrics, Sequence) else [metrics]
-    strange = [one for one in additional if not isinstance(one, (Metric, collection))]
+    strange = [one for one in additional if not isinstance(one, kinds)]
     if strange:
         warnings.warn(
             f"You have passed extra arguments {strange} which are not `Metric` so they will be ignored.",
@@ -45,14 +47,14 @@ def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[
             stacklevel=4,
         )
     for metric in (*several, *additional):
-        if isinstance(metric, (Metric, collection)):
+        if isinstance(metric, kinds):
             yield from named_member(metric, None)
         elif not any(metric is one for one in strange):
             raise ValueError(f"Input {metric} to `MetricCollection` is not a instance of {KINDS}")
 
 
 def named_member(metric: Any, name: str | None) -> Iterator[tuple[str, Metric, Affixes]]:
-    if isinstance(metric, Metric):
+    if isinstance(metric, (Metric, *their_kinds()[:1])):
         yield name or type(metric).__name__, metric, ("", "")
         return
     for inner, member in metric.items(keep_base=False):

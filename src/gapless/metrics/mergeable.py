@@ -24,7 +24,10 @@ class Mergeable(Stateful):
             ValueError: it is no state of such a metric.
             RuntimeError: states of this metric cannot be merged.
         """
-        given = incoming(self, incoming_state)
+        self._reduce_states(incoming(self, incoming_state))
+        self._ledger.updated_once(compiling=True)
+
+    def _reduce_states(self: Any, given: Mapping[str, Any] | Mergeable) -> None:
         if self._lender is not None:
             self._take_back()
         others = given.statistics() if isinstance(given, Mergeable) else from_dict(self, given)
@@ -35,10 +38,9 @@ class Mergeable(Stateful):
                 part.told.count += other.told.count
             else:  # The first batch decides what it is computed from, and there was none here.
                 self.use(name, copy.deepcopy(other))
-        if self._defaults:
+        if self._own_defaults:
             states = given.metric_state if isinstance(given, Mergeable) else given
             declared.merge(self, states, self.update_count)
-        self._ledger.updated_once(compiling=True)
 
 
 def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[str, Statistic]]:
@@ -50,7 +52,7 @@ def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[st
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(states)}")
         other = copy.deepcopy(part)
         other.reset()
-        tensors = {slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items()}
+        tensors = {slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items() if v != []}
         other.load({**{slot: other.state[slot] for slot in other.slots}, **tensors})
         yield name, other
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gapless.metrics import declared, distributed
+from gapless.metrics import declared, distributed, exposed
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
 from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
@@ -335,7 +335,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     @property
     def metric_state(self) -> dict[str, Any]:
         """The states by name."""
-        found = {name: getattr(self, name) for name in self._defaults}
+        found = {name: getattr(self, name) for name in self._own_defaults}
         return {**found, **{n: v for n, v in self._counted_state().items() if not n.endswith(".clean")}}
 
     def _counted_state(self) -> dict[str, Tensor]:
@@ -407,12 +407,12 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     def persistent(self, mode: bool = False) -> None:
         """Whether ``state_dict`` holds the states."""
         self.__dict__["_keeps"] = mode
-        self._persistent.update(dict.fromkeys(self._persistent, mode))
+        self._own_persistent.update(dict.fromkeys(self._own_persistent, mode))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         found: dict[str, Any] = {
-            name: getattr(self, name) for name in self._defaults if self._persistent[name]
+            name: getattr(self, name) for name in self._own_defaults if self._own_persistent[name]
         }
         if self._keeps:
             found.update(self._counted_state())
@@ -421,7 +421,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         missing = args[2]
-        for name in self._defaults:
+        for name in self._own_defaults:
             if prefix + name in state_dict:
                 setattr(self, name, state_dict.pop(prefix + name))
                 self._ledger.updated_once(compiling=True)
@@ -437,9 +437,16 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
     # Attributes.
 
+    def __getattr__(self, name: str) -> Any:
+        if "." in name:
+            return exposed.taken(self, name)
+        return super().__getattr__(name)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED:
             raise RuntimeError(f"Can't change const `{name}`.")
+        if "." in name and exposed.put(self, name, value):
+            return
         super().__setattr__(name, value)
 
 

@@ -171,6 +171,20 @@ class Rows(Statistic):
             else:
                 self._fixed(state, name, value)[: len(value)].copy_(value)
 
+    def replace(self, column: str, rows: Tensor | None) -> None:
+        """Make `rows` those of `column`, where storage is not fixed; None for none.
+
+        Other columns have to follow: the number of rows is that of the last one.
+        """
+        if self.capacity is not None:
+            raise ValueError("Rows in storage of a fixed `capacity` cannot be replaced from outside")
+        state = self._rows()
+        state.start = state.length = 0
+        if rows is not None:
+            self._room(state, column, rows, len(rows))
+            state[column][: len(rows)].copy_(rows)
+            state.length = len(rows)
+
     def absorb(self, other: Statistic) -> None:
         assert isinstance(other, Rows)
         before = {name: self.state[name].clone() for name in POSITIONS if name in self.slots}

@@ -13,7 +13,7 @@ from gapless.metrics.statistic import State, Statistic
 
 class Stateful:
     """What the parts of a metric work on: its statistics (`_parts`, by their `_names`), its declared states
-    (by their `_defaults`), and its options.
+    (by their `_own_defaults`), and its options.
     """
 
     full_state_update: bool | None
@@ -24,9 +24,9 @@ class Stateful:
     distributed_available_fn: Callable[[], bool]
     _parts: list[Statistic]
     _names: list[str]
-    _defaults: dict[str, Any]
-    _reductions: dict[str, Any]
-    _persistent: dict[str, bool]
+    _own_defaults: dict[str, Any]
+    _own_reductions: dict[str, Any]
+    _own_persistent: dict[str, bool]
     _ledger: Ledger
     _lender: Any
     _device: torch.device
@@ -49,4 +49,4 @@ class Stateful:
 
     def _holders(self) -> list[Stateful]:
         """The metrics whose declared states the result depends on."""
-        return [self] if self._defaults else []
+        return [self] if self._own_defaults else []

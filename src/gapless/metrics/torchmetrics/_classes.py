@@ -16,6 +16,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.aggregation import BaseAggregator, CatMetric, MeanMetric
 from torchmetrics.wrappers import MinMaxMetric
 
+from gapless.metrics import collection, metric
 from gapless.metrics.torchmetrics import _host
 from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, UnwaitedCat, UnwaitedMean
 from gapless.metrics.torchmetrics._checks import Counter, Delivery
@@ -24,6 +25,7 @@ from gapless.metrics.torchmetrics._metric import UnwaitedMetric
 from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
 from gapless.metrics.torchmetrics._wrappers import KEEPS, UnwaitedMinMax
+from gapless.metrics.wrappers.multitask import MultitaskWrapper
 
 
 def _rebuild(cls: type) -> Any:
@@ -61,6 +63,8 @@ WRITTEN: dict[type, type] = {
 """Classes of TorchMetrics and what stands before them. For the rest it is made of relinked methods."""
 
 _parts: dict[type, type | None] = dict(WRITTEN)
+OURS = (metric.Metric, collection.MetricCollection, MultitaskWrapper)
+"""What passes for TorchMetrics' own, and does not wait."""
 _classes: dict[type, type] = {}
 
 
@@ -129,7 +133,7 @@ def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | Metri
     """Every metric and collection in `thing`, a module, dict, list or tuple, with its path."""
     if isinstance(thing, nn.Module):
         for name, module in thing.named_modules(prefix=path):
-            if isinstance(module, (Metric, MetricCollection)):
+            if isinstance(module, (Metric, MetricCollection)) and not isinstance(module, OURS):
                 yield name, module
     elif isinstance(thing, dict):
         for key, value in thing.items():

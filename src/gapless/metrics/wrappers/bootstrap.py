@@ -41,7 +41,7 @@ class BootStrapper(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_metric(base_metric, "base metric")
+        base_metric = check_metric(base_metric, "base metric")
         if sampling_strategy not in ("poisson", "multinomial"):
             raise ValueError(
                 "Expected argument ``sampling_strategy`` to be one of ('poisson', 'multinomial')"

@@ -39,7 +39,7 @@ class MultioutputWrapper(Metric):
         squeeze_outputs: bool = True,
     ) -> None:
         super().__init__()
-        check_metric(base_metric, "argument `base_metric`")
+        base_metric = check_metric(base_metric, "argument `base_metric`")
         self.metrics = nn.ModuleList([copy.deepcopy(base_metric) for _ in range(num_outputs)])
         self.output_dim = output_dim
         self.remove_nans = remove_nans

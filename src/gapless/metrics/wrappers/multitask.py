@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gapless.metrics.collection import MetricCollection
+from gapless.metrics.foreign import their_kinds
 from gapless.metrics.metric import Metric
 
 
@@ -31,7 +32,7 @@ class MultitaskWrapper(nn.Module):
                 f"Expected argument `task_metrics` to be a dict. Found task_metrics = {task_metrics}"
             )
         for metric in task_metrics.values():
-            if not isinstance(metric, (Metric, MetricCollection, MultitaskWrapper)):
+            if not isinstance(metric, (Metric, MetricCollection, MultitaskWrapper, *their_kinds())):
                 raise TypeError(
                     "Expected each task's metric to be a Metric, a MetricCollection or a MultitaskWrapper."
                     f" Found a metric of type {type(metric)}"
@@ -75,7 +76,7 @@ class MultitaskWrapper(nn.Module):
     def items(self, flatten: bool = True) -> Iterator[tuple[str, Any]]:
         """Metrics by task; with `flatten` collections are taken apart."""
         for name, metric in self.task_metrics.items():
-            if flatten and isinstance(metric, MetricCollection):
+            if flatten and isinstance(metric, (MetricCollection, *their_kinds()[1:])):
                 for inner, member in metric.items():
                     yield f"{self._prefix}{name}_{inner}{self._postfix}", member
             else:

@@ -96,7 +96,7 @@ class Running(Metric):
 
     def __init__(self, base_metric: Metric, window: int = 5) -> None:
         super().__init__()
-        check_metric(base_metric, "argument `metric`")
+        base_metric = check_metric(base_metric, "argument `metric`")
         if not (isinstance(window, int) and window > 0):
             raise ValueError(f"Expected argument `window` to be a positive integer but got {window}")
         if base_metric.full_state_update is not False:
@@ -116,7 +116,7 @@ class Running(Metric):
         for window in self._windows():
             window.to(window.inner.device)
             window.push()
-        if base._defaults:
+        if base._own_defaults:
             self._declared.append(declared.taken(base))
         self._ledger.updated_once(torch.compiler.is_compiling())
 
@@ -142,7 +142,7 @@ class Running(Metric):
     def _joined(self) -> dict[str, Any]:
         """The declared states of all updates in the window, over all processes where it is synced."""
         base = self.base_metric
-        if not base._defaults:
+        if not base._own_defaults:
             return {}
         last = declared.taken(base)
         declared.cleared(base)

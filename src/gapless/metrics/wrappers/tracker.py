@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics.collection import MetricCollection
+from gapless.metrics.foreign import their_kinds
 from gapless.metrics.metric import Metric
 
 
@@ -24,7 +25,7 @@ class MetricTracker(nn.ModuleList):
 
     def __init__(self, metric: Metric | MetricCollection, maximize: bool | list[bool] | None = None) -> None:
         super().__init__()
-        if not isinstance(metric, (Metric, MetricCollection)):
+        if not isinstance(metric, (Metric, MetricCollection, *their_kinds())):
             raise TypeError(
                 f"Metric arg need to be an instance of a `Metric` or a `MetricCollection` but got {metric}"
             )
@@ -36,7 +37,7 @@ class MetricTracker(nn.ModuleList):
 
     @staticmethod
     def _direction(metric: Any, maximize: Any) -> bool | list[bool]:
-        several = isinstance(metric, MetricCollection)
+        several = isinstance(metric, (MetricCollection, *their_kinds()[1:]))
         if maximize is None:
             found = []
             for member in metric.values() if several else [metric]:
@@ -45,7 +46,7 @@ class MetricTracker(nn.ModuleList):
                         f"The metric '{type(member).__name__}' does not have a 'higher_is_better' attribute."
                         " Please provide the `maximize` argument explicitly."
                     )
-                found.append(bool(member.higher_is_better))
+                found += [bool(member.higher_is_better)] * (classes(member) if several else 1)
             return found if several else found[0]
         if not isinstance(maximize, (bool, list)):
             raise ValueError("Argument `maximize` should either be a single bool or list of bool")
@@ -145,3 +146,10 @@ class MetricTracker(nn.ModuleList):
         if not self._begun:
             raise ValueError(f"`{method}` cannot be called before `.increment()` has been called.")
         return self[-1]
+
+
+def classes(member: Any) -> int:
+    """How many results a member of a collection has by itself: one for each class, where it says so."""
+    inside = getattr(member, "metric", None)
+    counts = [getattr(inside, name, None) for name in ("num_classes", "num_labels")]
+    return next((count for count in counts if isinstance(count, int)), 1)

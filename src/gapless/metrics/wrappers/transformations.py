@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.collection import MetricCollection
+from gapless.metrics.foreign import their_kinds
 from gapless.metrics.metric import Metric
 
 
@@ -22,7 +23,7 @@ class MetricInputTransformer(Metric):
 
     def __init__(self, wrapped_metric: Metric | MetricCollection, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(wrapped_metric, (Metric, MetricCollection)):
+        if not isinstance(wrapped_metric, (Metric, MetricCollection, *their_kinds())):
             raise TypeError(
                 "Expected wrapped metric to be an instance of `gapless.metrics.Metric` or"
                 f" `gapless.metrics.MetricCollection` but received {wrapped_metric}"

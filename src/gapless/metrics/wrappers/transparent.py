@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.metrics.foreign import adopted
 from gapless.metrics.metric import Metric
 from gapless.metrics.stateful import Stateful
 from gapless.metrics.statistic import Slot, Statistic
@@ -15,12 +16,13 @@ from gapless.torch_internals import module_load, module_save
 
 
 def check_metric(metric: Any, name: str) -> Metric:
-    """`metric`; raises ValueError unless it is one of this package."""
-    if not isinstance(metric, Metric):
+    """`metric`, as one of this package; raises ValueError unless it is one, or one of TorchMetrics."""
+    found = adopted(metric)
+    if not isinstance(found, Metric):
         raise ValueError(
             f"Expected {name} to be an instance of `gapless.metrics.Metric` but received {metric}"
         )
-    return metric
+    return found
 
 
 class Transparent(Metric, abstract=True):
@@ -36,6 +38,11 @@ class Transparent(Metric, abstract=True):
         self.inner = inner
         for name in ("_parts", "_names"):
             self.__dict__[name] = inner.__dict__[name]
+
+    @property
+    def direct(self) -> bool:  # type: ignore[override]
+        """Whether the metric inside must be called."""
+        return self.inner.direct
 
     def use(self, name: str, statistic: Statistic) -> None:
         self.inner.use(name, statistic)
@@ -82,7 +89,7 @@ class ClasswiseWrapper(Transparent):
         prefix: str | None = None,
         postfix: str | None = None,
     ) -> None:
-        check_metric(metric, "argument `metric`")
+        metric = check_metric(metric, "argument `metric`")
         if labels is not None and not (
             isinstance(labels, list) and all(isinstance(one, str) for one in labels)
         ):
@@ -101,6 +108,16 @@ class ClasswiseWrapper(Transparent):
         self.prefix = prefix
         self.postfix = postfix
 
+    @property
+    def metric(self) -> Metric:
+        """The metric inside."""
+        return self.inner
+
+    @property
+    def higher_is_better(self) -> bool | None:  # type: ignore[override]
+        """What the metric inside says of itself."""
+        return self.inner.higher_is_better
+
     def value(self) -> dict[str, Tensor]:
         values = self.inner._result()
         if self.labels is not None and len(self.labels) != len(values):
@@ -110,7 +127,7 @@ class ClasswiseWrapper(Transparent):
             )
         before, behind = self.prefix, self.postfix
         if not before and not behind:
-            before, behind = f"{type(self.inner).__name__.lower()}_", ""
+            before, behind = f"{self.inner._get_name().lower()}_", ""
         names = self.labels or range(len(values))
         return {f"{before or ''}{name}{behind or ''}": one for name, one in zip(names, values, strict=True)}
 

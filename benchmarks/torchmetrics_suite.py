@@ -1,0 +1,204 @@
+"""TorchMetrics' own tests with its metrics and with ours in their place, and a fit in Lightning."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import _sheet
+from _torchmetrics_differences import INTENDED
+
+HERE = "gapless.metrics"
+THEIRS = "torchmetrics"
+FOLDERS = ("bases", "wrappers", "classification", "regression", "segmentation", "text")
+HELPERS = ("_helpers", "conftest.py", "__init__.py")
+LIMIT = 3 * 3600
+
+
+class Outcome(NamedTuple):
+    """What became of the tests of one folder, by their names."""
+
+    theirs: dict[str, str]
+    ours: dict[str, str]
+
+    def passing(self) -> list[str]:
+        return sorted(name for name, found in self.theirs.items() if found == "passed")
+
+    def different(self) -> list[str]:
+        return [name for name in self.passing() if self.ours.get(name) != "passed"]
+
+
+def home_of(module: str, name: str) -> str:
+    """Our module that has `name` in the place of TorchMetrics' `module`; that one where there is none."""
+    ours = HERE + module.removeprefix(THEIRS)
+    try:
+        return ours if hasattr(importlib.import_module(ours), name) else module
+    except ImportError:
+        return module
+
+
+class Replacing(ast.NodeTransformer):
+    """Takes every name that is here from here."""
+
+    def __init__(self) -> None:
+        self.replaced = 0
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt]:  # noqa: N802
+        module = node.module or ""
+        if module.partition(".")[0] != THEIRS:
+            return [node]
+        found = []
+        for alias in node.names:
+            home = home_of(module, alias.name)
+            self.replaced += home != module
+            found.append(ast.copy_location(ast.ImportFrom(home, [alias], 0), node))
+        return list(found)
+
+
+def prepare(suite: Path, into: Path, folder: str) -> list[str]:
+    """Copy the tests of a folder into `into` twice, as they are and with ours; returns the files that have any."""
+    chosen = []
+    for name in (*HELPERS, folder):
+        files = [suite / name] if name.endswith(".py") else sorted((suite / name).rglob("*.py"))
+        for file in files:
+            place = file.relative_to(suite)
+            tree, replacing = ast.parse(file.read_text()), Replacing()
+            changed = ast.unparse(replacing.visit(tree))
+            for kind, text in (("theirs", file.read_text()), ("ours", changed)):
+                at = into / kind / "unittests" / place
+                at.parent.mkdir(parents=True, exist_ok=True)
+                at.write_text(text)
+            if replacing.replaced and file.name.startswith("test_"):
+                chosen.append(str(Path("unittests") / place))
+    return chosen
+
+
+def run(into: Path, kind: str, files: list[str], options: list[str]) -> dict[str, str]:
+    """What became of each test: ``"passed"``, ``"failed"`` or ``"skipped"``."""
+    report = into / f"{kind}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    environment = {**os.environ, "PYTEST_REFERENCE_CACHE": str(into / "cache"), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*command, *options, *files], cwd=into / kind, env=environment, stdout=subprocess.DEVNULL, timeout=LIMIT
+    )
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case}
+        state = "skipped" if "skipped" in kinds else "failed" if kinds & {"failure", "error"} else "passed"
+        found[f"{case.get('classname')}::{case.get('name')}"] = state
+    return found
+
+
+def outcome(suite: Path, folder: str, options: list[str]) -> Outcome:
+    with tempfile.TemporaryDirectory() as made:
+        into = Path(made)
+        files = prepare(suite, into, folder)
+        return Outcome(run(into, "theirs", files, options), run(into, "ours", files, options))
+
+
+def test_of(name: str) -> str:
+    """The test without its parameters and the package it is in."""
+    return name.partition("[")[0].removeprefix("unittests.")
+
+
+def reason(test: str) -> str:
+    return next((why for begins, why in INTENDED.items() if test.startswith(begins)), "**not intended**")
+
+
+FIT = """
+import logging, sys, warnings
+import torch, lightning, torchmetrics
+import gapless.metrics
+from gapless.metrics import *
+warnings.simplefilter("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+class Model(lightning.LightningModule):
+    def __init__(self, library, collection):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(6, 4)
+        self.accuracy, self.f1 = library.MulticlassAccuracy(4), library.MulticlassF1Score(4)
+        self.scores = collection([library.MulticlassRecall(4), library.MulticlassAUROC(4)], prefix="val_")
+    def training_step(self, batch, index):
+        logits = self.net(batch[0])
+        self.accuracy(logits, batch[1])
+        self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+        self.f1.update(logits, batch[1])
+        self.log("f1", self.f1, on_step=False, on_epoch=True)
+        return torch.nn.functional.cross_entropy(logits, batch[1])
+    def validation_step(self, batch, index):
+        self.scores.update(self.net(batch[0]), batch[1])
+        self.log_dict(self.scores)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+def fit(library, collection):
+    model = Model(library, collection)
+    torch.manual_seed(1)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 6), torch.randint(0, 4, (64,)))
+    loader = torch.utils.data.DataLoader(data, batch_size=8)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = lightning.Trainer(max_epochs=3, logger=False, accelerator="cpu", **quiet)
+    trainer.fit(model, loader, loader)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+ours = fit(gapless.metrics, gapless.metrics.MetricCollection)
+theirs = fit(torchmetrics.classification, torchmetrics.MetricCollection)
+assert ours.keys() == theirs.keys(), (ours, theirs)
+assert all(abs(ours[name] - theirs[name]) < 1e-6 for name in ours), (ours, theirs)
+print(", ".join(f"`{name}` {value:.4f}" for name, value in sorted(ours.items())))
+"""
+
+
+def fitted() -> str:
+    """What a fit logs with either; raises CalledProcessError where they differ."""
+    ran = subprocess.run([sys.executable, "-c", FIT], capture_output=True, text=True, check=True)
+    return ran.stdout.strip().splitlines()[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite", type=Path, help="a checkout of TorchMetrics, of the installed version")
+    parser.add_argument("--folders", nargs="*", default=FOLDERS, choices=FOLDERS)
+    parser.add_argument("-k", dest="chosen", default="", help="only these tests, as pytest has it")
+    options = parser.parse_args()
+    suite = options.suite / "tests" / "unittests"
+    if not suite.is_dir():
+        parser.error(f"{suite} is no folder: give a checkout of TorchMetrics {metadata.version(THEIRS)}")
+    rows: list[list[object]] = []
+    differing: Counter[tuple[str, str]] = Counter()
+    for folder in options.folders:
+        found = outcome(suite, folder, ["-k", options.chosen] if options.chosen else [])
+        different = found.different()
+        rows.append([f"`{folder}`", len(found.passing()), len(found.passing()) - len(different), len(different)])
+        differing.update((test_of(name), reason(test_of(name))) for name in different)
+    versions = f"torchmetrics {metadata.version(THEIRS)}, lightning {metadata.version('lightning')}"
+    text = _sheet.header(
+        "TorchMetrics' own tests",
+        "python benchmarks/torchmetrics_suite.py CHECKOUT" + (f" -k '{options.chosen}'" if options.chosen else ""),
+        f"on the CPU, {versions}; every name that is here in place of TorchMetrics' in a copy of its tests, files "
+        "without such a name left out; tests of several processes need its pool and are skipped by both",
+    )
+    columns = ["tests in", "pass with TorchMetrics", "of these with gapless", "differ"]
+    text += "\n" + _sheet.table(columns, rows)
+    text += "\n## Where they differ\n\n"
+    text += _sheet.table(
+        ["test", "cases", "why"], [[f"`{test}`", count, why] for (test, why), count in sorted(differing.items())]
+    )
+    text += f"\n## A fit in Lightning\n\nLogged by both, metrics and a collection, after three epochs: {fitted()}.\n"
+    print(_sheet.write("torchmetrics_suite", text).read_text())
+
+
+if __name__ == "__main__":
+    main()
