@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes, which would compile all they import once more each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: browser clean demo docs format stacks test versions
+.PHONY: browser clean demo docs format stacks test torchmetrics versions
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/gapless check examples/metrics/naive.py --average macro
@@ -40,6 +40,11 @@ versions: $(VENV)/.demo-ready
 
 stacks: $(VENV)/.demo-ready
 	$(BIN)/python benchmarks/stacks.py $(ONLY)
+
+# TorchMetrics' own tests, from a checkout of it, with its metrics and with ours in their place.
+torchmetrics: $(VENV)/.test-ready
+	$(PIP_INSTALL) cachier cloudpickle lightning psutil pytest-timeout "scikit-learn<1.8" statsmodels fairlearn
+	$(BIN)/python benchmarks/torchmetrics_suite.py $(SUITE) $(OPTIONS)
 
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .

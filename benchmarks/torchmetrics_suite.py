@@ -53,7 +53,7 @@ class Replacing(ast.NodeTransformer):
     def __init__(self) -> None:
         self.replaced = 0
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt]:  # noqa: N802
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt]:
         module = node.module or ""
         if module.partition(".")[0] != THEIRS:
             return [node]
@@ -66,7 +66,7 @@ class Replacing(ast.NodeTransformer):
 
 
 def prepare(suite: Path, into: Path, folder: str) -> list[str]:
-    """Copy the tests of a folder into `into` twice, as they are and with ours; returns the files that have any."""
+    """Copy the tests of a folder into `into`, as they are and with ours; returns the files that have any."""
     chosen = []
     for name in (*HELPERS, folder):
         files = [suite / name] if name.endswith(".py") else sorted((suite / name).rglob("*.py"))
@@ -86,10 +86,23 @@ def prepare(suite: Path, into: Path, folder: str) -> list[str]:
 def run(into: Path, kind: str, files: list[str], options: list[str]) -> dict[str, str]:
     """What became of each test: ``"passed"``, ``"failed"`` or ``"skipped"``."""
     report = into / f"{kind}.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--continue-on-collection-errors",
+        f"--junitxml={report}",
+    ]
     environment = {**os.environ, "PYTEST_REFERENCE_CACHE": str(into / "cache"), "OMP_NUM_THREADS": "1"}
     subprocess.run(
-        [*command, *options, *files], cwd=into / kind, env=environment, stdout=subprocess.DEVNULL, timeout=LIMIT
+        [*command, *options, *files],
+        cwd=into / kind,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        timeout=LIMIT,
     )
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -181,22 +194,27 @@ def main() -> None:
     for folder in options.folders:
         found = outcome(suite, folder, ["-k", options.chosen] if options.chosen else [])
         different = found.different()
-        rows.append([f"`{folder}`", len(found.passing()), len(found.passing()) - len(different), len(different)])
+        rows.append(
+            [f"`{folder}`", len(found.passing()), len(found.passing()) - len(different), len(different)]
+        )
         differing.update((test_of(name), reason(test_of(name))) for name in different)
     versions = f"torchmetrics {metadata.version(THEIRS)}, lightning {metadata.version('lightning')}"
     text = _sheet.header(
         "TorchMetrics' own tests",
-        "python benchmarks/torchmetrics_suite.py CHECKOUT" + (f" -k '{options.chosen}'" if options.chosen else ""),
-        f"on the CPU, {versions}; every name that is here in place of TorchMetrics' in a copy of its tests, files "
-        "without such a name left out; tests of several processes need its pool and are skipped by both",
+        "python benchmarks/torchmetrics_suite.py CHECKOUT"
+        + (f" -k '{options.chosen}'" if options.chosen else ""),
+        f"on the CPU, {versions}; every name that is here in place of TorchMetrics' in a copy of its tests, "
+        "files without such a name left out; tests of several processes need a pool, and both skip them",
     )
     columns = ["tests in", "pass with TorchMetrics", "of these with gapless", "differ"]
     text += "\n" + _sheet.table(columns, rows)
     text += "\n## Where they differ\n\n"
     text += _sheet.table(
-        ["test", "cases", "why"], [[f"`{test}`", count, why] for (test, why), count in sorted(differing.items())]
+        ["test", "cases", "why"],
+        [[f"`{test}`", count, why] for (test, why), count in sorted(differing.items())],
     )
-    text += f"\n## A fit in Lightning\n\nLogged by both, metrics and a collection, after three epochs: {fitted()}.\n"
+    text += "\n## A fit in Lightning\n\n"
+    text += f"Logged by both, metrics and a collection, after three epochs: {fitted()}.\n"
     print(_sheet.write("torchmetrics_suite", text).read_text())
 
 

@@ -30,9 +30,13 @@ def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         (lambda: metrics.MultitaskWrapper({"a": 1}), TypeError, "Expected each task's metric to be"),
         (lambda: metrics.MultioutputWrapper(1, 2), ValueError, "Expected argument `base_metric`"),
         (lambda: metrics.MetricInputTransformer([]), TypeError, "Expected wrapped metric to be an instance"),
-        (lambda: changing(transform_pred=1), TypeError, "Expected transform_pred to be of type"),
-        (lambda: changing(transform_target=1), TypeError, "Expected transform_target to be of type"),
-        (lambda: metrics.BinaryTargetTransformer(metrics.SumMetric(), "1"), TypeError, "Expected threshold"),
+        (lambda: changing(transform_pred=1), TypeError, "Expected `transform_pred` to be of type"),
+        (lambda: changing(transform_target=1), TypeError, "Expected `transform_target` to be of type"),
+        (
+            lambda: metrics.BinaryTargetTransformer(metrics.SumMetric(), "1"),
+            TypeError,
+            "Expected `threshold`",
+        ),
     ],
     ids=[
         *(

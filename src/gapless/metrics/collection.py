@@ -57,6 +57,7 @@ class MetricCollection(nn.ModuleDict):
     __jit_unused_properties__: ClassVar[list[str]] = [
         "device",
         "compute_groups",
+        "_enable_compute_groups",
         "metric_state",
         "_groups_checked",
     ]

@@ -128,7 +128,9 @@ def merge(metric: Stateful, other: Mapping[str, Any], updates: int) -> None:
     for name in metric._own_defaults:
         if name not in other:
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(other)}")
-        setattr(metric, name, merged(metric._own_reductions[name], other[name], getattr(metric, name), updates))
+        setattr(
+            metric, name, merged(metric._own_reductions[name], other[name], getattr(metric, name), updates)
+        )
 
 
 def merged(reduction: Reduction | None, first: Any, second: Any, updates: int) -> Any:

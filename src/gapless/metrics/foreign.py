@@ -19,7 +19,7 @@ REDUCTIONS = {f"dim_zero_{name}": reduction for name, reduction in declared.BY_N
 
 
 class Foreign(Metric, abstract=True):
-    """A metric of TorchMetrics, which is updated, computed and reset by its own code and waits where that does.
+    """A metric of TorchMetrics, updated, computed and reset by its own code, which waits where that does.
 
     Its states are declared ones. They travel with those of other metrics over the processes, and are a
     batch's alone where a wrapper asks for that.
@@ -115,19 +115,19 @@ class Foreign(Metric, abstract=True):
         return found
 
     @property
-    def _own_defaults(self) -> dict[str, Any]:
+    def _own_defaults(self) -> dict[str, Any]:  # type: ignore[override]
         found: dict[str, Any] = self.theirs._defaults if "theirs" in self._modules else {}
         return found
 
     @property
-    def _own_reductions(self) -> dict[str, Any]:
+    def _own_reductions(self) -> dict[str, Any]:  # type: ignore[override]
         return {
             name: REDUCTIONS.get(getattr(one, "__name__", ""), one)
             for name, one in self.theirs._reductions.items()
         }
 
     @property
-    def _own_persistent(self) -> dict[str, bool]:
+    def _own_persistent(self) -> dict[str, bool]:  # type: ignore[override]
         return {}
 
     def _declare_nothing(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gapless.metrics.foreign import their_kinds
+from gapless.metrics.foreign import is_theirs, their_kinds
 from gapless.metrics.metric import Metric
 
 Sources = tuple[int | str, ...]
@@ -54,7 +54,7 @@ def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[
 
 
 def named_member(metric: Any, name: str | None) -> Iterator[tuple[str, Metric, Affixes]]:
-    if isinstance(metric, (Metric, *their_kinds()[:1])):
+    if isinstance(metric, Metric) or is_theirs(metric):
         yield name or type(metric).__name__, metric, ("", "")
         return
     for inner, member in metric.items(keep_base=False):

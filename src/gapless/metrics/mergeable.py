@@ -52,7 +52,9 @@ def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[st
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(states)}")
         other = copy.deepcopy(part)
         other.reset()
-        tensors = {slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items() if v != []}
+        tensors = {
+            slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items() if v != []
+        }
         other.load({**{slot: other.state[slot] for slot in other.slots}, **tensors})
         yield name, other
 

@@ -133,7 +133,7 @@ def metrics_in(thing: Any, path: str = "") -> Iterator[tuple[str, Metric | Metri
     """Every metric and collection in `thing`, a module, dict, list or tuple, with its path."""
     if isinstance(thing, nn.Module):
         for name, module in thing.named_modules(prefix=path):
-            if isinstance(module, (Metric, MetricCollection)) and not isinstance(module, OURS):
+            if not isinstance(module, OURS) and isinstance(module, (Metric, MetricCollection)):
                 yield name, module
     elif isinstance(thing, dict):
         for key, value in thing.items():

@@ -81,6 +81,11 @@ class BootStrapper(Metric):
             found["raw"] = values
         return found
 
+    def reset(self) -> None:
+        super().reset()
+        for metric in self._several():
+            metric.reset()
+
     def _holders(self) -> list[Stateful]:
         return [holder for metric in self._several() for holder in metric._holders()]
 

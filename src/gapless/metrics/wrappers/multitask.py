@@ -77,7 +77,7 @@ class MultitaskWrapper(nn.Module):
         """Metrics by task; with `flatten` collections are taken apart."""
         for name, metric in self.task_metrics.items():
             if flatten and isinstance(metric, (MetricCollection, *their_kinds()[1:])):
-                for inner, member in metric.items():
+                for inner, member in metric.items():  # type: ignore[operator]
                     yield f"{self._prefix}{name}_{inner}{self._postfix}", member
             else:
                 yield f"{self._prefix}{name}{self._postfix}", metric
@@ -89,6 +89,8 @@ class MultitaskWrapper(nn.Module):
     def values(self, flatten: bool = True) -> Iterator[Any]:
         """The metrics of :meth:`items`."""
         return (metric for _, metric in self.items(flatten))
+
+    _check_arg = staticmethod(MetricCollection._check_arg)
 
     def _several(self) -> list[Any]:
         return list(self.task_metrics.values())

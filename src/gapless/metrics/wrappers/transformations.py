@@ -87,7 +87,7 @@ class LambdaInputTransformer(MetricInputTransformer):
             if function is None:
                 continue
             if not callable(function):
-                raise TypeError(f"Expected {name} to be of type `Callable` but received `{function}`")
+                raise TypeError(f"Expected `{name}` to be of type `Callable` but received `{function}`")
             self.__dict__[name] = function
 
 
@@ -99,7 +99,7 @@ class BinaryTargetTransformer(MetricInputTransformer):
     ) -> None:
         super().__init__(wrapped_metric, **kwargs)
         if not isinstance(threshold, (int, float)):
-            raise TypeError(f"Expected threshold to be of type `int` or `float` but received `{threshold}`")
+            raise TypeError(f"Expected `threshold` to be of type `int` or `float` but received `{threshold}`")
         self.threshold = threshold
 
     def transform_target(self, target: Tensor) -> Tensor:
