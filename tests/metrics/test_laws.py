@@ -118,7 +118,7 @@ def test_dtypes_stay_when_a_model_is_cast():
     module.mean = metrics.MeanMetric()
     module.half()
     module.mean.update(torch.ones(2))
-    assert module.mean.weighted.state["sum"].dtype == torch.float64
+    assert module.mean.weighted.state["totals"].dtype == torch.float64
     assert module.mean.compute().dtype == torch.float32
     assert module.mean.set_dtype(torch.float64).compute().dtype == torch.float64
 
@@ -127,7 +127,7 @@ def test_gradients_are_not_kept():
     loss = torch.ones(3, requires_grad=True) * 2
     mean = metrics.MeanMetric()
     assert not mean(loss).requires_grad
-    assert not mean.weighted.state["sum"].requires_grad
+    assert not mean.weighted.state["totals"].requires_grad
 
 
 def test_updates_in_inference_mode():

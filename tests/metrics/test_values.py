@@ -131,9 +131,9 @@ def test_counts_are_exact_beyond_two_to_the_24th():
     accuracy.counted.state["table"][:, 1].fill_(2**24)
     accuracy.update(torch.tensor([0]), torch.tensor([0]))
     assert accuracy.counted.counts().tp.tolist() == [2**24 + 1, 0]
-    mean.weighted.state["weight"].fill_(2**24)
+    mean.weighted.state["totals"][1].fill_(2**24)
     mean.update(1.0)
-    assert mean.weighted.state["weight"].item() == 2**24 + 1
+    assert mean.weighted.state["totals"][1].item() == 2**24 + 1
 
 
 def test_sums_do_not_lose_what_is_small():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from gapless.metrics.batch import CPU, Batch
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import HIGHEST, LOWEST, Slot, Statistic
+from gapless.metrics.statistic import HIGHEST, LOWEST, Slot, State, Statistic
 
 STRATEGIES = ("error", "warn", "ignore", "disable")
 Nan = str | float
@@ -20,10 +21,10 @@ Nan = str | float
 class Aggregate(Statistic):
     """Values without their NaNs, which are treated as `nan` says and counted."""
 
-    def __init__(self, nan: Nan, slots: dict[str, Slot]) -> None:
+    def __init__(self, nan: Nan, slots: dict[str, Slot], nans_apart: bool = True) -> None:
         self.nan = nan
         self.severity = "error" if nan == "error" else "warn"
-        found = {} if nan == "disable" else {"nans": Slot()}
+        found = {"nans": Slot()} if nans_apart and nan != "disable" else {}
         self._arrays: dict[str, tuple[Tensor, Any]] = {}
         super().__init__((nan,), {**slots, **found}, checked=nan in ("error", "warn"))
 
@@ -33,10 +34,15 @@ class Aggregate(Statistic):
         if self.device != CPU or torch.compiler.is_compiling():
             tensor.add_(number)
             return
+        self.array(name)[()] += number
+
+    def array(self, name: str) -> Any:
+        """A slot on the CPU as NumPy sees it."""
+        tensor = self.state[name]
         held = self._arrays.get(name)
         if held is None or held[0] is not tensor:
             held = self._arrays[name] = (tensor, tensor.numpy())
-        held[1][()] += number
+        return held[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_arrays": {}}
@@ -121,10 +127,68 @@ class Extreme(Aggregate):
 
 
 class WeightedTotal(Aggregate):
-    """The sum of weighted values and the sum of their weights."""
+    """The sum of weighted values, the sum of their weights, and the number of NaNs, side by side.
+
+    A NaN adds a number to all three that is too small to be seen in the first two: so one addition is enough
+    for a value, whether it is a NaN or not.
+    """
+
+    lowest: Tensor
+    highest: Tensor
+    NAMES = ("sum", "weight", "nans")
 
     def __init__(self, nan: Nan) -> None:
-        super().__init__(nan, {"sum": Slot(dtype=torch.float64), "weight": Slot(dtype=torch.float64)})
+        self.constants = {
+            "lowest": torch.tensor([LOWEST, 1.0, 0.0], dtype=torch.float64, device="cpu"),
+            "highest": torch.tensor([HIGHEST, 1.0, 0.0], dtype=torch.float64, device="cpu"),
+        }
+        super().__init__(nan, {"totals": Slot((3,), torch.float64)}, nans_apart=False)
+
+    @property
+    def saved_slots(self) -> dict[str, Slot]:
+        names = self.NAMES[: 2 if self.nan == "disable" else 3]
+        dtypes = {"nans": torch.int64}
+        found = {name: Slot(dtype=dtypes.get(name, torch.float64)) for name in names}
+        return {**found, "clean": self.clean}
+
+    def decoded(self, state: State) -> State:
+        totals = state["totals"]
+        found = {"sum": totals[..., 0] - totals[..., 2], "weight": totals[..., 1] - totals[..., 2]}
+        if self.nan != "disable":
+            found["nans"] = (totals[..., 2] / speck(totals.dtype)).to(torch.int64)
+        return {**found, **{name: value for name, value in state.items() if name != "totals"}}
+
+    def encoded(self, saved: State) -> State:
+        dtype = self.state["totals"].dtype
+        nans = saved.get("nans", torch.zeros_like(saved["sum"])).to(dtype) * speck(dtype)
+        totals = torch.stack((saved["sum"].to(dtype) + nans, saved["weight"].to(dtype) + nans, nans), -1)
+        return {"totals": totals, **{n: value for n, value in saved.items() if n not in self.NAMES}}
+
+    def mean(self) -> Tensor:
+        """The weighted mean, in the states' dtype."""
+        totals = self.state["totals"]
+        both = totals[:2] - totals[2]
+        return both[0] / both[1]
+
+    def faults(self) -> Tensor | None:
+        totals = self.state["totals"]
+        return None if self.nan == "disable" else (totals[2] / speck(totals.dtype)).to(torch.int64)
+
+    def fault_cells(self) -> Tensor | None:
+        totals = self.state["totals"]
+        if self.nan == "disable":
+            return None
+        return totals.view(torch.int64)[2] if totals.dtype == torch.float64 else totals[2]
+
+    def told_by(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
+        dtype = self.state["totals"].dtype
+        nans = pieces[0].view(dtype) if pieces[0].dtype == torch.int64 else pieces[0]
+        return int(nans.item() / speck(dtype)), int(pieces[-1].item())
+
+    def faults_on_host(self) -> int:
+        return (
+            0 if self.nan == "disable" else int(self.array("totals")[2] / speck(self.state["totals"].dtype))
+        )
 
     def count(self, batch: Batch) -> None:
         args = batch.args
@@ -135,7 +199,7 @@ class WeightedTotal(Aggregate):
         if not isinstance(value, Tensor) and not isinstance(weight, Tensor):
             self._add_numbers(value, weight)
         elif not isinstance(value, Tensor):
-            self._add_weighted(torch.full_like(weight, value, dtype=self.state["sum"].dtype), weight)
+            self._add_weighted(torch.full_like(weight, value, dtype=self.state["totals"].dtype), weight)
         elif isinstance(weight, Tensor):
             self._add_weighted(value, weight.broadcast_to(value.shape))
         else:
@@ -143,37 +207,60 @@ class WeightedTotal(Aggregate):
 
     def _add_numbers(self, value: float, weight: float) -> None:
         if self.nan != "disable" and (value != value or weight != weight):
-            self.add("nans", 1)
+            self._add_nans(1)
             if not isinstance(self.nan, float):
                 return
             value, weight = self.nan, 1.0
-        self.add("sum", value * weight)
-        self.add("weight", weight)
+        if self.device != CPU or torch.compiler.is_compiling():
+            totals = self.state["totals"]
+            totals[0].add_(value * weight)
+            totals[1].add_(weight)
+        else:
+            array = self.array("totals")
+            array[0] += value * weight
+            array[1] += weight
+
+    def _add_nans(self, nans: Tensor | int) -> None:
+        totals = self.state["totals"]
+        if isinstance(nans, Tensor):
+            totals.add_(nans, alpha=speck(totals.dtype))
+        else:
+            totals.add_(nans * speck(totals.dtype))
 
     def _add_tensor(self, value: Tensor, weight: float) -> None:
-        total, weights = self.state["sum"], self.state["weight"]
+        totals = self.state["totals"]
         if self.nan == "disable" or not value.is_floating_point():
-            total.add_(value.sum(dtype=total.dtype), alpha=weight)
+            totals[0].add_(value.sum(dtype=totals.dtype), alpha=weight)
         elif weight != weight or isinstance(self.nan, float):
             self._add_weighted(value, torch.full_like(value, weight))
             return
+        elif value.numel() == 1 and weight == 1:
+            # A value between the bounds is itself; 1 and 0 are between theirs alone; a NaN is between none.
+            found = torch.clamp(value.reshape(()), self.lowest, self.highest)
+            totals.add_(found.nan_to_num_(speck(totals.dtype), posinf=torch.inf, neginf=-torch.inf))
+            return
         else:
             nans = value.isnan().sum()
-            self.state["nans"].add_(nans)
-            total.add_(value.nansum(dtype=total.dtype), alpha=weight)
-            weights.sub_(nans, alpha=weight)
-        weights.add_(value.numel() * weight)
+            self._add_nans(nans)
+            totals[0].add_(value.nansum(dtype=totals.dtype), alpha=weight)
+            totals[1].sub_(nans, alpha=weight)
+        totals[1].add_(value.numel() * weight)
 
     def _add_weighted(self, value: Tensor, weight: Tensor) -> None:
-        dtype = self.state["sum"].dtype
+        totals = self.state["totals"]
         if self.nan != "disable":
             nans = value.isnan() | weight.isnan()
-            self.state["nans"].add_(nans.sum())
+            self._add_nans(nans.sum())
             imputed = isinstance(self.nan, float)
             value = value.masked_fill(nans, float(self.nan) if imputed else 0.0)
             weight = weight.masked_fill(nans, 1.0 if imputed else 0.0)
-        self.state["sum"].add_((value.to(dtype) * weight).sum())
-        self.state["weight"].add_(weight.sum(dtype=dtype))
+        totals[0].add_((value.to(totals.dtype) * weight).sum())
+        totals[1].add_(weight.sum(dtype=totals.dtype))
+
+
+def speck(dtype: torch.dtype) -> float:
+    """What a NaN adds to sums of this dtype: a power of two that sums of other values do not notice."""
+    return 2.0**-1000 if dtype == torch.float64 else 2.0**-100
 
 
 class Values(Rows):
@@ -235,8 +322,7 @@ class MeanMetric(Aggregator):
         self.observe(value, weight)
 
     def value(self) -> Tensor:
-        state = self.weighted.state
-        return (state["sum"] / state["weight"]).to(self.dtype)
+        return self.weighted.mean().to(self.dtype)
 
 
 class SumMetric(Aggregator):

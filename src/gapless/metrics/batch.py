@@ -82,6 +82,11 @@ def has_graph(args: Iterable[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in args)
 
 
+def is_capturing(device: torch.device) -> bool:
+    """Whether what `device` is asked for becomes part of a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def device_of(args: Sequence[Any]) -> torch.device | None:
     """The accelerator that holds one of `args`, if any does."""
     for value in args:

@@ -5,36 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
+from gapless.metrics.board import Board
 from gapless.metrics.declaring import OwnAttributes, warn_of_no_data
 from gapless.metrics.faults import check, check_on_host, deliver_on_host
 from gapless.metrics.foreign import Foreign, is_theirs
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
-from gapless.metrics.members import Sources, chosen, flattened, named, sources_of
+from gapless.metrics.members import Plan, Sources, Watched, chosen, flattened, named, sources_of
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import CheckedReading, Every, PendingReading, Watch
-from gapless.metrics.statistic import Statistic
+from gapless.metrics.statistic import Statistic, reset_together
 from gapless.transfer import Reading
 from gapless.trees import mapped
-
-Watched = tuple[Statistic, tuple[str, ...]]
-
-
-class Plan(NamedTuple):
-    """How the arguments of one form of call reach the statistics."""
-
-    groups: list[tuple[Sources | None, list[Watched]]]
-    """Statistics with the names of their metrics, by the arguments they get; None for all, in order."""
-    direct: list[tuple[Sources, str, Metric]]
-    first: Statistic | None
-    ledgers: list[Ledger]
-    """Those of members that went their own way for a while, beside the collection's."""
 
 
 class MetricCollection(nn.ModuleDict):
@@ -85,6 +73,7 @@ class MetricCollection(nn.ModuleDict):
         self._plans = {}
         self._watch = Watch()
         self._ledger = Ledger()
+        self._board = Board()
         self._watchers = []
         self.add_metrics(metrics, *additional)
 
@@ -230,8 +219,10 @@ class MetricCollection(nn.ModuleDict):
             batch = Batch(given, device, graph)
             for part, names in parts:
                 part.count(batch)
-                if part.checked:
-                    deliver_on_host(part, names, batch) if at_once else part.note()
+                if part.checked and at_once:
+                    deliver_on_host(part, names, batch)
+        if not at_once:
+            self._board.note([part for _, parts in plan.groups for part, _ in parts])
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -291,8 +282,7 @@ class MetricCollection(nn.ModuleDict):
     def reset(self) -> None:
         """Back to no data, in the same storages."""
         self._watch.look(self._named_parts())
-        for part in self._distinct():
-            part.reset()
+        reset_together(self._distinct())
         for member in self._members():
             member.__dict__["_forward_cache"] = None
             if member.direct:

@@ -13,15 +13,8 @@ def divide(over: Tensor, under: Tensor, otherwise: float = 0.0) -> Tensor:
     return (over / under).masked_fill_(under == 0, otherwise)
 
 
-def averaged(score: Tensor, average: str | None, support: Tensor, present: Tensor | None) -> Tensor:
-    """The average over the last dimension, by `average`: ``"macro"``, ``"weighted"``, or ``"none"`` for none.
-
-    `present` says which classes there are at all; None takes all of them into a macro average.
-    """
-    if average is None or average == "none":
-        return score
-    if average == "weighted":
-        weights = support.to(score.dtype)
-    else:
-        weights = torch.ones_like(score) if present is None else present.to(score.dtype)
-    return divide(weights * score, weights.sum(-1, keepdim=True)).sum(-1)
+def share(over: Tensor, under: Tensor, otherwise: float = 0.0) -> Tensor:
+    """The same where `over`, which is not negative, is 0 wherever `under` is: fewer operations."""
+    if not under.is_floating_point() and torch.get_default_dtype() != torch.float32:
+        over, under = over.float(), under.float()
+    return (over / under).nan_to_num_(otherwise)

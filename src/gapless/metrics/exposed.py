@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gapless.metrics import declared
 from gapless.metrics.rows import Rows
 from gapless.metrics.stateful import Stateful
-from gapless.metrics.statistic import Statistic
+from gapless.metrics.statistic import Statistic, new_past
 
 
 def defaults(metric: Stateful) -> dict[str, Any]:
@@ -25,7 +26,9 @@ def defaults(metric: Stateful) -> dict[str, Any]:
 def reductions(metric: Stateful) -> dict[str, Any]:
     """How two states of each slot become one; None where the statistic folds several slots together."""
     return {
-        name: declared.BY_NAME.get(part.slots[slot].reduction) if slot in part.slots else declared.joined
+        name: declared.BY_NAME.get(part.saved_slots[slot].reduction)
+        if slot in part.saved_slots
+        else declared.joined
         for name, part, slot in places(metric)
     }
 
@@ -41,7 +44,7 @@ def places(metric: Stateful) -> list[tuple[str, Statistic, str]]:
 
 
 def initial(part: Statistic, slot: str) -> Any:
-    return part.slots[slot].allocate(part.device) if slot in part.slots else []
+    return part.saved_slots[slot].allocate(part.device) if slot in part.saved_slots else []
 
 
 def place(metric: Stateful, name: str) -> tuple[Statistic, str] | None:
@@ -56,7 +59,7 @@ def taken(metric: Stateful, name: str) -> Any:
         raise AttributeError(f"{type(metric).__name__!r} object has no attribute {name!r}")
     part, slot = found
     saved = part.saved()
-    if slot in part.slots:
+    if slot in part.saved_slots:
         return saved[slot].clone()
     return [saved[slot].clone()] if slot in saved else []
 
@@ -73,6 +76,9 @@ def put(metric: Stateful, name: str, value: Any) -> bool:
     part, slot = found
     if slot in part.slots:
         part.state[slot].copy_(value)
+        part.settle(new_past())
+    elif slot in part.saved_slots:
+        part.load({**part.saved(), slot: torch.as_tensor(value)})
     elif isinstance(part, Rows):
         rows = value if isinstance(value, Tensor) else declared.joined(value) if value else None
         part.replace(slot, rows)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from gapless.metrics.batch import Batch
 from gapless.metrics.statistic import Statistic, Told
+from gapless.transfer import Reading
 
 
 def deliver(
@@ -37,9 +40,9 @@ def deliver(
     warnings.warn(message, UserWarning, stacklevel=4)
 
 
-def deliver_state(statistic: Statistic, names: Sequence[str], told: Told, state: Sequence[int]) -> None:
-    """The same for what :meth:`Statistic.fault_state` gave."""
-    count, clean = state
+def deliver_state(statistic: Statistic, names: Sequence[str], told: Told, pieces: Sequence[Tensor]) -> None:
+    """The same for what :meth:`Statistic.fault_pieces` gave, on the host."""
+    count, clean = statistic.told_by(pieces)
     deliver(statistic, names, told, count, None if statistic.device.type == "cpu" else clean)
 
 
@@ -54,10 +57,11 @@ def deliver_on_host(statistic: Statistic, names: Sequence[str], batch: Batch | N
 
 def check(statistics: Sequence[tuple[Statistic, Sequence[str]]]) -> None:
     """Raise or warn about what every one of `statistics` met. **On a GPU this waits** for the device."""
-    for statistic, names in statistics:
-        state = statistic.fault_state()
-        if state is not None:
-            deliver_state(statistic, names, statistic.told, state.tolist())
+    found = [(statistic, names, statistic.fault_pieces()) for statistic, names in statistics]
+    known = [(statistic, names, pieces) for statistic, names, pieces in found if pieces is not None]
+    arrived = Reading([pieces for _, _, pieces in known]).result()
+    for (statistic, names, _), pieces in zip(known, arrived, strict=True):
+        deliver_state(statistic, names, statistic.told, pieces)
 
 
 def check_on_host(statistics: Sequence[tuple[Statistic, Sequence[str]]]) -> None:

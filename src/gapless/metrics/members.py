@@ -5,16 +5,30 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from gapless.metrics.foreign import is_theirs, their_kinds
+from gapless.metrics.ledger import Ledger
 from gapless.metrics.metric import Metric
+from gapless.metrics.statistic import Statistic
 
 Sources = tuple[int | str, ...]
 Affixes = tuple[str, str]
+Watched = tuple[Statistic, tuple[str, ...]]
 KINDS = "`gapless.metrics.Metric` or `gapless.metrics.MetricCollection`"
+
+
+class Plan(NamedTuple):
+    """How the arguments of one form of call reach the statistics."""
+
+    groups: list[tuple[Sources | None, list[Watched]]]
+    """Statistics with the names of their metrics, by the arguments they get; None for all, in order."""
+    direct: list[tuple[Sources, str, Metric]]
+    first: Statistic | None
+    ledgers: list[Ledger]
+    """Those of members that went their own way for a while, beside the collection's."""
 
 
 def named(metrics: Any, additional: Sequence[Any], collection: Any) -> Iterator[tuple[str, Metric, Affixes]]:

@@ -55,7 +55,7 @@ def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[st
         tensors = {
             slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items() if v != []
         }
-        other.load({**{slot: other.state[slot] for slot in other.slots}, **tensors})
+        other.load({**{s: v for s, v in other.saved().items() if s in other.saved_slots}, **tensors})
         yield name, other
 
 

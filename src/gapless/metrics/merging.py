@@ -52,7 +52,7 @@ def joined(place: str, metric: Metric, states: Sequence[StateDict]) -> dict[str,
     found: dict[str, Tensor] = {}
     for name, statistic in metric.statistics():
         begin = f"{place}{name}."
-        have = [any(begin + slot in state for slot in statistic.slots) for state in states]
+        have = [any(begin + slot in state for slot in statistic.saved_slots) for state in states]
         if not any(have):
             continue
         if not all(have):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gapless.metrics import declared, distributed, exposed
+from gapless.metrics import declared, distributed, exposed, twins
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
 from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
@@ -20,7 +20,7 @@ from gapless.metrics.ledger import Ledger
 from gapless.metrics.mergeable import Mergeable
 from gapless.metrics.operators import Operators
 from gapless.metrics.reading import CheckedReading, PendingReading, Watch
-from gapless.metrics.statistic import Statistic
+from gapless.metrics.statistic import Statistic, reset_together
 from gapless.metrics.synced import Synced
 from gapless.transfer import Reading
 from gapless.trees import mapped
@@ -160,9 +160,15 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         at_once = on_host and not compiling
         own["_ledger"].updated_once(compiling)
         for part in parts:
+            shared = part.twins and not on_host and not compiling
+            if shared and twins.followed(part, args):
+                continue
+            before = part.past if shared else 0
             part.count(batch)
             if part.checked:
                 deliver_on_host(part, (type(self).__name__,), batch) if at_once else part.note()
+            if shared:
+                twins.counted(part, args, before)
 
     def value(self) -> Any:
         """The result, as new tensors on the device, from the statistics' states."""
@@ -239,8 +245,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if self._local is not None:
             self.unsync()
         self._watch.look(self._watched())
-        for part in self._parts:
-            part.reset()
+        reset_together(self._parts)
         for holder in self._holders():
             declared.cleared(holder)
         self._ledger.start_again()
@@ -427,7 +432,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
                 self._ledger.updated_once(compiling=True)
         for name, part in self.statistics():
             found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
-            lost = [slot for slot in part.slots if found[slot] is None]
+            lost = [slot for slot in part.saved_slots if found[slot] is None]
             if not lost:
                 part.load({slot: value for slot, value in found.items() if value is not None})
                 self._ledger.updated_once(False)

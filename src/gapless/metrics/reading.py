@@ -20,7 +20,7 @@ class CheckedReading(Reading):
     """Results on their way to the host, and with them the bad values that updates met."""
 
     def __init__(self, values: Any, watched: Sequence[Watched] = ()) -> None:
-        states = [(part, names, part.fault_state()) for part, names in watched]
+        states = [(part, names, part.fault_pieces()) for part, names in watched]
         self._watched = [(part, names, part.told) for part, names, state in states if state is not None]
         super().__init__((values, [state for _, _, state in states if state is not None]))
 
@@ -34,7 +34,7 @@ class CheckedReading(Reading):
         """
         values, faults = super().result()
         for (part, names, told), state in zip(self._watched, faults, strict=True):
-            deliver_state(part, names, told, state.tolist())
+            deliver_state(part, names, told, state)
         return values
 
 

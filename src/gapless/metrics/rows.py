@@ -122,8 +122,8 @@ class Rows(Statistic):
     def complaint(self, count: int) -> str:
         return f"Left out {count} row{'s' * (count != 1)} beyond the capacity of {self.capacity}"
 
-    def reset(self) -> None:
-        super().reset()
+    def reset(self, cleared: bool = False) -> None:
+        super().reset(cleared)
         self._rows().length = 0
 
     def begin_batch(self, graph: bool = False) -> None:

@@ -39,7 +39,7 @@ class SizedByData(Statistic):
         if self.size is not None:
             return
         self.size = size
-        slots = {**self.sized(size), "clean": Slot()}
+        slots = {**self.sized(size), "clean": self.clean}
         if slots == self.slots:
             return
         self.slots = slots

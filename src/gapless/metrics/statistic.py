@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch, moved
+from gapless.torch_internals import foreach_zero
 
 State = dict[str, Tensor]
 
@@ -36,6 +38,15 @@ class Slot:
 def storable(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """`dtype`, or the widest float that `device` has in its place."""
     return torch.float32 if dtype == torch.float64 and device.type == "mps" else dtype
+
+
+EMPTY = 0
+_pasts = itertools.count(EMPTY + 1)
+
+
+def new_past() -> int:
+    """A number for what no other state has counted."""
+    return next(_pasts)
 
 
 class Told:
@@ -64,18 +75,24 @@ class Statistic:
     Each is an attribute.
     """
 
+    twins = False
+    """Whether the state follows from the arguments of updates alone: see `gapless.metrics.twins`."""
     derived: dict[str, Any] | None = None
     """While a collection computes: what has been derived from the state so far, for all its members."""
+
+    clean: ClassVar[Slot] = Slot()
+    """How many updates went well before the first bad value in each of :meth:`fault_cells`."""
 
     def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
         self.key = (type(self), *config)
         self.checked = checked
-        self.slots = {**slots, "clean": Slot()}
+        self.slots = {**slots, "clean": self.clean}
         self.device = torch.get_default_device()
         self.state: State = self._allocate()
         self._make_constants()
         self.told = Told()
         self._whole: State | None = None
+        self.settle(EMPTY)
         self._scratch: State | None = None
 
     # What a subclass says.
@@ -89,6 +106,10 @@ class Statistic:
         ``"strange"``, where there is one; None where none are looked for.
         """
         return self.state.get("strange")
+
+    def fault_cells(self) -> Tensor | None:
+        """Numbers that are all 0 as long as no bad value was met: of no dimension, or ``(n, 2)``."""
+        return self.faults()
 
     def faults_on_host(self) -> int:
         """The same as a number, for a state on the CPU."""
@@ -116,21 +137,40 @@ class Statistic:
 
     # What the metrics call.
 
+    @property
+    def past(self) -> int:
+        """What is counted in the state, as a number that another state has only if it is the same one."""
+        return self._past if self._versions == self._changes() else new_past()
+
+    def settle(self, past: int) -> None:
+        """What is counted in the state now is `past`."""
+        self._past, self._versions = past, self._changes()
+
+    def _changes(self) -> tuple[int, ...]:
+        """How often each slot has been written to, if it matters."""
+        return tuple(value._version for value in self.state.values()) if self.twins else ()
+
     def note(self) -> None:
         """Note on the device whether every update so far was free of bad values."""
-        faults = self.faults() if self.checked else None
-        if faults is not None:
-            self.state["clean"].add_(faults == 0)
+        cells = self.fault_cells() if self.checked else None
+        if cells is not None:
+            self.state["clean"].add_(cells == 0)
 
-    def fault_state(self) -> Tensor | None:
-        """``[bad values, updates before the first of them]`` on the device; None where nothing is checked."""
-        faults = self.faults() if self.checked else None
-        return None if faults is None else torch.stack((faults, self.state["clean"]))
+    def fault_pieces(self) -> list[Tensor] | None:
+        """What :meth:`told_by` needs, on the device as it is; None where nothing is checked."""
+        cells = self.fault_cells() if self.checked else None
+        return None if cells is None else [cells, self.state["clean"]]
 
-    def reset(self) -> None:
-        """Back to the state before the first update, in the same storage."""
-        self._clear(self.state)
+    def told_by(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
+        """How many bad values there were, and how many updates before the first, by pieces on the host."""
+        return int(pieces[0].item()), int(pieces[-1].min().item())
+
+    def reset(self, cleared: bool = False) -> None:
+        """Back to the state before the first update, in the same storage, which may be `cleared` already."""
+        if not cleared:
+            self._clear(self.state)
         self.told = Told()
+        self.settle(EMPTY)
 
     def _clear(self, state: State) -> None:
         for name, slot in self.slots.items():
@@ -165,12 +205,14 @@ class Statistic:
             self.graph, self._scratch = False, None
             batch = {name: value.detach() for name, value in batch.items()}
         self.merge(self.state, batch)
+        self.settle(new_past())
         self.note()
 
     def to(self, device: torch.device) -> None:
         """Move the state; dtypes stay, whatever the module around it is cast to."""
         if device == self.device:
             return
+        past = self.past
         self.device = device
         self._make_constants()
         self.state = {
@@ -179,6 +221,7 @@ class Statistic:
             if name in self.slots
         }
         self._scratch = None
+        self.settle(past)
 
     def derive(self, name: str, function: Callable[[], Any]) -> Any:
         """``function()``, which follows from the state; once where several metrics are computed together."""
@@ -188,22 +231,37 @@ class Statistic:
             self.derived[name] = function()
         return self.derived[name]
 
-    def saved(self) -> dict[str, Tensor]:
+    @property
+    def saved_slots(self) -> dict[str, Slot]:
+        """The slots as a checkpoint has them."""
+        return self.slots
+
+    def decoded(self, state: State) -> State:
+        """A state as a checkpoint has it; slots may have more dimensions in front."""
+        return state
+
+    def encoded(self, saved: State) -> State:
+        """A state from what a checkpoint has."""
+        return saved
+
+    def saved(self) -> State:
         """What a checkpoint holds."""
-        return self.state
+        return self.decoded(self.state)
 
     def saved_names(self) -> list[str]:
         """The keys of :meth:`saved`."""
-        return list(self.slots)
+        return list(self.saved_slots)
 
-    def load(self, saved: dict[str, Tensor]) -> None:
+    def load(self, saved: State) -> None:
         """Copy a saved state into this one's storage."""
-        for name, value in saved.items():
+        for name, value in self.encoded(saved).items():
             self.state[name].copy_(value)
+        self.settle(new_past())
 
     def absorb(self, other: Statistic) -> None:
         """Add what `other`, the same statistic in another process or at another time, has met."""
         self.merge(self.state, other.state)
+        self.settle(new_past())
 
     def from_processes(self, state: State, group: Any) -> State:
         """The state over all processes. Slots to fold come stacked, one process after the other."""
@@ -231,6 +289,29 @@ class Statistic:
     def _allocate(self) -> State:
         with torch.inference_mode(False):
             return {name: slot.allocate(self.device) for name, slot in self.slots.items()}
+
+
+def reset_together(parts: Iterable[Statistic]) -> None:
+    """Reset statistics; those on a CUDA device with one kernel for each width of what becomes 0."""
+    several = list(parts)
+    zeros: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    cleared = set()
+    for part in several:
+        if part.device.type != "cuda" or torch.compiler.is_compiling():
+            continue
+        cleared.add(id(part))
+        for name, slot in part.slots.items():
+            value = part.state[name]
+            if slot.initial:
+                value.fill_(slot.initial)
+            elif value.dtype == torch.float64:  # whose 0 is that of an integer
+                zeros.setdefault((value.device, torch.int64), []).append(value.view(torch.int64))
+            else:
+                zeros.setdefault((value.device, value.dtype), []).append(value)
+    for values in zeros.values():
+        foreach_zero(values)
+    for part in several:
+        part.reset(id(part) in cleared)
 
 
 def swap(parts: Sequence[Statistic], states: Sequence[State]) -> list[State]:

@@ -99,8 +99,8 @@ class Pace(Statistic):
             into[name].add_(other[name])
         torch.maximum(into["processes"], other["processes"], out=into["processes"])
 
-    def reset(self) -> None:
-        super().reset()
+    def reset(self, cleared: bool = False) -> None:
+        super().reset(cleared)
         self._forget()
 
     def to(self, device: torch.device) -> None:

@@ -23,7 +23,7 @@ class AccuracyScore(Score):
 
     def ratio(self, counts: Counts) -> Ratio:
         if self.task == "multiclass":
-            return counts.tp, counts.tp + counts.fn
+            return counts.tp, counts.actual
         right = counts.tp + counts.tn
         return right, right + counts.fp + counts.fn
 

@@ -17,7 +17,7 @@ from gapless.metrics.classification.counts import (
     Sides,
 )
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.divide import averaged, divide
+from gapless.metrics.divide import share
 
 Ratio = tuple[Tensor, Tensor]
 
@@ -43,19 +43,20 @@ class Score:
     def score(self, counts: Counts) -> Tensor:
         """The metric's value."""
         if self.average == "micro" and not self.flat:
-            counts = Counts(*(one.sum(-1) for one in counts))
-        quotient = divide(*self.ratio(counts), self.zero_division)
-        score = 1 - quotient if self.complement else quotient
-        if self.average in ("binary", "micro"):
-            return score
-        return averaged(score, self.average, counts.tp + counts.fn, self._present(counts))
+            counts = counts.summed
+        if self.average not in ("macro", "weighted"):
+            quotient = share(*self.ratio(counts), self.zero_division)
+            return 1 - quotient if self.complement else quotient
+        weights = self._weights(counts)
+        over, under = self.ratio(counts)
+        return counts.average(over, under, self.zero_division, self.complement, weights)
 
-    def _present(self, counts: Counts) -> Tensor | None:
+    def _weights(self, counts: Counts) -> Tensor | None:
+        if self.average == "weighted":
+            return counts.support_weights
         if self.task == "multilabel":
             return None
-        if self.counts_top_k and self.top_k != 1:
-            return (counts.tp + counts.fn) != 0
-        return (counts.tp + counts.fp + counts.fn) != 0
+        return counts.actual_weights if self.counts_top_k and self.top_k != 1 else counts.weights
 
 
 class CountMetric(Score, PredictionMetric, abstract=True):

@@ -26,6 +26,7 @@ class ConfusionCounts(Statistic):
 
     one: Tensor
     nowhere: Tensor
+    twins = True
 
     def __init__(self, classes: int, ignore_index: int | None, checked: bool) -> None:
         self.classes = classes

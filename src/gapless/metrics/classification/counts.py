@@ -2,25 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels, words
+from gapless.metrics.divide import share
 from gapless.metrics.host import ClassTable, within_reach
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.tally import tally
 
 
-class Counts(NamedTuple):
-    """True and false positives and negatives: ``()``, ``(C,)``, ``(N,)`` or ``(N, C)`` of int64."""
+class Counts:
+    """How often something was predicted, was so, and both; of `number`: ``()``, ``(C,)``, ``(N,)`` or
+    ``(N, C)`` of int64. What follows from them is computed when it is asked for, once.
+    """
 
-    tp: Tensor
-    fp: Tensor
-    tn: Tensor
-    fn: Tensor
+    def __init__(self, tp: Tensor, predicted: Tensor, actual: Tensor, number: Callable[[], Tensor]) -> None:
+        self.tp = tp
+        self.predicted = predicted
+        self.actual = actual
+        self._number = number
+        self._averages: dict[Any, Any] = {}
+
+    @cached_property
+    def fp(self) -> Tensor:
+        """False positives."""
+        return self.predicted - self.tp
+
+    @cached_property
+    def fn(self) -> Tensor:
+        """False negatives."""
+        return self.actual - self.tp
+
+    @cached_property
+    def tn(self) -> Tensor:
+        """True negatives."""
+        return self._number() - self.either + self.tp
+
+    @cached_property
+    def either(self) -> Tensor:
+        """Predicted and actual ones together, both counted twice."""
+        return self.predicted + self.actual
+
+    @cached_property
+    def summed(self) -> Counts:
+        """Those of all classes, or labels, together."""
+        tp, predicted, actual = torch.stack((self.tp, self.predicted, self.actual)).sum(-1).unbind()
+        return Counts(tp, predicted, actual, lambda: self._number().expand_as(self.tp).sum(-1))
+
+    def average(
+        self, over: Tensor, under: Tensor, otherwise: float, complement: bool, weights: Tensor | None
+    ) -> Tensor:
+        """The average of ``over / under``, or of what is missing to 1, over classes; computed once for all
+        who ask, and another tensor for each.
+        """
+        key = (id(over), id(under), otherwise, complement, id(weights))
+        known = self._averages.get(key)
+        if known is not None:
+            return known[-1].clone()
+        score = share(over, under, otherwise)
+        score = 1 - score if complement else score
+        found = score.mean(-1) if weights is None else (score * weights).sum(-1)
+        self._averages[key] = (over, under, weights, found)  # which keeps them, and so their identities
+        return found
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """What each class has in an average in which those count that were predicted or actual."""
+        return equal(self.either)
+
+    @cached_property
+    def actual_weights(self) -> Tensor:
+        """What each class has in an average in which those count that were actual."""
+        return equal(self.actual)
+
+    @cached_property
+    def support_weights(self) -> Tensor:
+        """What each class has in an average by how often it was actual."""
+        return share(self.actual, self.actual.sum(-1, keepdim=True), 0.0)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.tp, self.fp, self.tn, self.fn))
+
+
+def equal(number: Tensor) -> Tensor:
+    """The same weight for each class whose `number` is not 0."""
+    there = number.clamp(max=1)
+    return share(there, there.sum(-1, keepdim=True), 0.0)
 
 
 class Classes:
@@ -67,8 +141,7 @@ class Classes:
     def counts(self, table: Tensor) -> Counts:
         """From a table ``[..., 3, width]``."""
         actual, predicted, tp = table[..., 1 : self.classes + 1].unbind(-2)
-        total = actual.sum(-1, keepdim=True)
-        return Counts(tp, predicted - tp, total - actual - predicted + tp, actual - tp)
+        return Counts(tp, predicted, actual, lambda: actual.sum(-1, keepdim=True))
 
     def strange(self, table: Tensor) -> Tensor:
         """How many targets and predictions are no class."""
@@ -81,6 +154,9 @@ class Classes:
 
 class MulticlassCounts(Statistic):
     """Per class: how often it was the target, the prediction, and both."""
+
+    clean: ClassVar[Slot] = Slot((2, 2))
+    twins = True
 
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
         self.layout = Classes(classes, top_k, ignore_index)
@@ -95,9 +171,18 @@ class MulticlassCounts(Statistic):
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.layout.classes, False)
-        if not self._count_on_host(batch):
-            at = self.layout.positions(batch, self.nowhere).view(3, -1)
-            self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
+        if self._count_on_host(batch) or self._tallied(batch):
+            return
+        at = self.layout.positions(batch, self.nowhere).view(3, -1)
+        self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
+
+    def _tallied(self, batch: Batch) -> bool:
+        layout, target = self.layout, batch.derive(labels.target_classes)
+        if self.device.type != "cuda":
+            return False
+        scores = layout.are_classes(batch)
+        predicted = layout.predicted(batch)
+        return tally(self.state["table"], self.one, target, predicted, layout.ignore_index, scores)
 
     def _count_on_host(self, batch: Batch) -> bool:
         """Add `batch` to a table on the CPU; False where that is not possible or a label is no class."""
@@ -117,6 +202,17 @@ class MulticlassCounts(Statistic):
 
     def faults(self) -> Tensor:
         return self.layout.strange(self.state["table"])
+
+    def fault_cells(self) -> Tensor:
+        return self.layout.edges(self.state["table"])
+
+    def fault_pieces(self) -> list[Tensor] | None:
+        step = self.layout.classes + 1
+        rows = [self.state["table"][row, ::step] for row in (0, 1)]
+        return [*rows, self.state["clean"]] if self.checked else None
+
+    def told_by(self, pieces: Sequence[Tensor]) -> tuple[int, int]:
+        return int((pieces[0] + pieces[1]).sum().item()), int(pieces[-1].min().item())
 
     def faults_on_host(self) -> int:
         return self._host_table().strange()
@@ -191,8 +287,8 @@ class Hits(Statistic):
 
     def counts(self) -> Counts:
         """Without classes a miss is a false positive and a false negative."""
-        hits, misses = self.state["hits"].clone(), self.state["seen"] - self.state["hits"]
-        return Counts(hits, misses, -misses, misses)
+        seen = self.state["seen"]
+        return Counts(self.state["hits"], seen, seen, lambda: seen)
 
 
 class Sides:
@@ -219,7 +315,7 @@ class Sides:
     def counts(self, table: Tensor) -> Counts:
         """From a table whose last dimension is `rows`."""
         tp, fp, positive, negative = table.unbind(-1)[:4]
-        return Counts(tp.clone(), fp.clone(), negative - fp, positive - tp)
+        return Counts(tp, tp + fp, positive, lambda: positive + negative)
 
     def complaint(self, count: int) -> str:
         allowed = "0 and 1" if self.ignore_index is None else f"0, 1 and {self.ignore_index} in `target`"

@@ -24,8 +24,9 @@ class FBeta(Score):
 
     def ratio(self, counts: Counts) -> Ratio:
         square = self.beta**2
-        right = (1 + square) * counts.tp
-        return right, right + square * counts.fn + counts.fp
+        if square == 1:
+            return 2 * counts.tp, counts.either
+        return (1 + square) * counts.tp, square * counts.actual + counts.predicted
 
     def _weigh(self, beta: Any) -> None:
         if self.validate_args and not (isinstance(beta, float) and beta > 0):

@@ -22,7 +22,7 @@ class Jaccard:
     zero_division: float
 
     def score(self, counts: Counts) -> Tensor:
-        inside, union = counts.tp, counts.tp + counts.fp + counts.fn
+        inside, union = counts.tp, counts.either - counts.tp
         if self.average == "binary":
             return divide(inside, union, self.zero_division)
         if self.average == "micro":
@@ -31,7 +31,7 @@ class Jaccard:
         if self.average in ("none", None):
             return index
         if self.average == "weighted":
-            weights = (counts.tp + counts.fn).to(index.dtype)
+            weights = counts.actual.to(index.dtype)
         else:
             weights = index.new_ones(index.shape)
             left_out = self._ignored(index.shape[-1])

@@ -23,7 +23,7 @@ class PrecisionScore(Score):
     counts_top_k = True
 
     def ratio(self, counts: Counts) -> Ratio:
-        return counts.tp, counts.tp + counts.fp
+        return counts.tp, counts.predicted
 
 
 class BinaryPrecision(PrecisionScore, BinaryScore):

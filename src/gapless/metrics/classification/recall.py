@@ -23,7 +23,7 @@ class RecallScore(Score):
     counts_top_k = True
 
     def ratio(self, counts: Counts) -> Ratio:
-        return counts.tp, counts.tp + counts.fn
+        return counts.tp, counts.actual
 
 
 class BinaryRecall(RecallScore, BinaryScore):

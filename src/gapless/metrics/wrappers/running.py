@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,6 +53,21 @@ class Window(Statistic):
         if faults is not None:
             self.state["faults"].add_(faults)
             self.note()
+
+    @property
+    def saved_slots(self) -> dict[str, Slot]:
+        rows = {
+            n: replace(slot, shape=(self.window, *slot.shape)) for n, slot in self.inner.saved_slots.items()
+        }
+        return {**rows, **{name: self.slots[name] for name in OWN}}
+
+    def decoded(self, state: State) -> State:
+        rows = self.inner.decoded({name: value for name, value in state.items() if name not in OWN})
+        return {**rows, **{name: state[name] for name in OWN}}
+
+    def encoded(self, saved: State) -> State:
+        rows = self.inner.encoded({name: value for name, value in saved.items() if name not in OWN})
+        return {**rows, **{name: saved[name] for name in OWN}}
 
     def faults(self) -> Tensor:
         return self.state["faults"]

@@ -1,0 +1,202 @@
+"""How many kernels metrics ask a device for, library by library, counted on the emulated device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import _sheet
+import metrics as libraries
+import torch
+import torchmetrics
+import torchmetrics.segmentation
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gapless
+import gapless.metrics as native
+from gapless.emulate.operators import launches
+from gapless.metrics.torchmetrics import unwait
+
+Calls = tuple[Callable[..., Any], Callable[[], Any], Callable[[], Any]]
+"""An update, what computes and what resets."""
+
+
+class Counter(TorchDispatchMode):
+    """Counts operators that run on the device, views left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        held = [one for one in (*args, out) for one in (one if isinstance(one, (list, tuple)) else [one])]
+        self.seen += launches(func) and any(isinstance(one, Tensor) and one.is_cuda for one in held)
+        return out
+
+
+def counted(call: Callable[[], Any]) -> int:
+    with Counter() as counter:
+        call()
+    return counter.seen
+
+
+def in_one(classes: int) -> Calls:
+    several = {name: getattr(native, name)(classes) for name in libraries.NAMES}
+    scores = native.MetricCollection({"loss": native.MeanMetric(), **several}).to("cuda")
+    return (lambda loss, p, t: scores.update(value=loss, preds=p, target=t)), scores.compute, scores.reset
+
+
+def apart(made: list[Any]) -> Calls:
+    def update(loss: Tensor, preds: Tensor, target: Tensor) -> None:
+        made[0].update(loss)
+        for metric in made[1:]:
+            metric.update(preds, target)
+
+    return update, lambda: [one.compute() for one in made], lambda: [one.reset() for one in made]
+
+
+def ours(classes: int) -> Calls:
+    several = [getattr(native, name)(classes).to("cuda") for name in libraries.NAMES]
+    return apart([native.MeanMetric().to("cuda"), *several])
+
+
+def theirs(classes: int, **options: Any) -> Calls:
+    mean = torchmetrics.MeanMetric(**({"nan_strategy": "disable"} if options else {}))
+    return apart([mean.to("cuda"), *(one(classes, **options).to("cuda") for one in libraries.THEIRS)])
+
+
+def grouped(classes: int, changed: bool) -> Calls:
+    options = {} if changed else {"validate_args": False}
+    mean = torchmetrics.MeanMetric(**({} if changed else {"nan_strategy": "disable"})).to("cuda")
+    several = [one(classes, **options) for one in libraries.THEIRS]
+    scores = torchmetrics.MetricCollection(several, compute_groups=[list(libraries.NAMES)]).to("cuda")
+    if changed:
+        unwait([mean, scores])
+    return (
+        lambda loss, p, t: (mean.update(loss), scores.update(p, t)),
+        lambda: (mean.compute(), scores.compute()),
+        lambda: (mean.reset(), scores.reset()),
+    )
+
+
+def evaluated(classes: int) -> Calls:
+    library = libraries.torcheval
+    several = [
+        getattr(library, name)(num_classes=classes, average="macro", device=torch.device("cuda"))
+        for name in libraries.NAMES
+    ]
+    return apart([library.Mean(device=torch.device("cuda")), *several])
+
+
+def by_hand(classes: int) -> Calls:
+    """Nothing is checked, and averages are over all classes."""
+    counts = torch.zeros(3, classes, dtype=torch.int64, device="cuda")
+    mean, one = torch.zeros(2, device="cuda"), torch.ones((), dtype=torch.int64, device="cuda")
+
+    def update(loss: Tensor, preds: Tensor, target: Tensor) -> None:
+        predicted = preds.argmax(1)
+        counts[0].scatter_add_(0, target, one.expand_as(target))
+        counts[1].scatter_add_(0, predicted, one.expand_as(target))
+        counts[2].scatter_add_(0, predicted, (predicted == target).to(torch.int64))
+        mean[0].add_(loss)
+        mean[1].add_(1)
+
+    def compute() -> list[Tensor]:
+        actual, predicted, hits = counts.unbind()
+        recall, precision = (hits / actual).nan_to_num_(), (hits / predicted).nan_to_num_()
+        f1 = (2 * hits / (actual + predicted)).nan_to_num_()
+        return [mean[0] / mean[1], recall.mean(), precision.mean(), f1.mean()]
+
+    return update, compute, lambda: (counts.zero_(), mean.zero_())
+
+
+FIVE: dict[str, Callable[[int], Calls]] = {
+    "gapless, one collection": in_one,
+    "gapless, five metrics": ours,
+    "written by hand, unchecked": by_hand,
+    "TorchMetrics, five metrics": theirs,
+    "TorchMetrics, five metrics, best options": lambda classes: theirs(classes, validate_args=False),
+    "TorchMetrics, groups given, best options": lambda classes: grouped(classes, changed=False),
+    "TorchMetrics, groups given, after `unwait`": lambda classes: grouped(classes, changed=True),
+    **({"torcheval, five metrics": evaluated} if libraries.torcheval else {}),
+}
+
+
+def row(name: str, make: Callable[[], Calls], batch: Callable[[], tuple[Tensor, ...]]) -> list[object]:
+    """The third update and what follows it, and the waits of that update."""
+    with gapless.emulate() as seen:
+        update, compute, reset = make()
+        for _ in range(2):
+            update(*batch())
+        given, before = batch(), seen.waits
+        updates = counted(lambda: update(*given))
+        waits = seen.waits - before
+        return [name, updates, counted(compute), counted(reset), waits]
+
+
+def alone(library: Any, name: str, *args: Any, **options: Any) -> Callable[[], Calls]:
+    def make() -> Calls:
+        metric = getattr(library, name)(*args, **options).to("cuda")
+        return metric.update, metric.compute, metric.reset
+
+    return make
+
+
+def image(pixels: int, scores: bool) -> Callable[[], tuple[Tensor, Tensor]]:
+    def batch() -> tuple[Tensor, Tensor]:
+        target = torch.randint(0, 10, (4, pixels, pixels), device="cuda")
+        preds = torch.randn(4, 10, pixels, pixels, device="cuda") if scores else target.roll(1)
+        return preds, target
+
+    return batch
+
+
+def binary() -> tuple[Tensor, Tensor]:
+    return torch.rand(4096, device="cuda"), torch.randint(0, 2, (4096,), device="cuda")
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    columns = ["", "update", "compute", "reset", "waits per update"]
+    text = _sheet.header(
+        "Kernels that metrics launch",
+        "python benchmarks/metric_launches.py",
+        "operators that run on the emulated device, views left out, in the third update and in "
+        f"what follows; torchmetrics {metadata.version('torchmetrics')}; some launch several kernels on a GPU",
+    )
+    for classes in (10, 1000):
+        data = lambda classes=classes: libraries.batch(classes, 128, "cuda")  # noqa: E731
+        text += f"\n## A mean loss and four macro averages, {classes} classes, batches of 128\n\n"
+        rows = [row(name, lambda make=make, c=classes: make(c), data) for name, make in FIVE.items()]
+        text += _sheet.table(columns, rows)
+    both = {"gapless": native, "TorchMetrics": torchmetrics.classification}
+    masks = {"gapless": native, "TorchMetrics": torchmetrics.segmentation}
+    for pixels in (256, 1024):
+        text += f"\n## Segmentation, 10 classes, 4 × {pixels}²\n\n"
+        rows = []
+        for name in both:
+            options = {"num_classes": 10, "input_format": "index"}
+            for kind in ("MeanIoU", "DiceScore"):
+                rows.append(
+                    row(f"{name}, `{kind}`", alone(masks[name], kind, **options), image(pixels, False))
+                )
+            jaccard = alone(both[name], "MulticlassJaccardIndex", 10)
+            rows.append(row(f"{name}, `MulticlassJaccardIndex` of scores", jaccard, image(pixels, True)))
+        text += _sheet.table(columns, rows)
+    text += "\n## AUROC, 4096 scores\n\n"
+    rows = []
+    for name, library in both.items():
+        for thresholds in (None, 200):
+            make = alone(library, "BinaryAUROC", thresholds=thresholds)
+            rows.append(row(f"{name}, `BinaryAUROC(thresholds={thresholds})`", make, binary))
+    text += _sheet.table(columns, rows)
+    print(_sheet.write("metric_launches", text).read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""How a device counts labels into a table of classes: in few kernels, without many threads at one address."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MANY = 1 << 15
+"""Labels from which on adding each to its place makes threads queue: they are counted block by block."""
+BINS = 4096
+"""What a block of threads can count in memory of its own."""
+
+
+def tally(
+    table: Tensor, one: Tensor, target: Tensor, predicted: Tensor, ignored: int | None, scores: bool
+) -> bool:
+    """Add labels, int64 of the same shape, to `table` ``(3, classes + 3)`` of a CUDA device.
+
+    `one` is 1 there. `scores` says that the predicted are positions of largest scores, which are classes.
+    Returns False, and adds nothing, where the operators would be refused: under deterministic algorithms and
+    in compiled code.
+    """
+    if (
+        table.device.type != "cuda"
+        or torch.compiler.is_compiling()
+        or torch.are_deterministic_algorithms_enabled()
+    ):
+        return False
+    classes = table.shape[1] - 3
+    width = classes + 2
+    if target.numel() >= MANY and width <= BINS:
+        if width * width <= BINS:
+            by_pairs(table, classes, target, predicted, ignored, scores)
+        else:
+            by_class(table, classes, target, predicted, ignored, scores)
+        return True
+    if ignored is not None or not scores:
+        return False
+    actual = target.clamp(-1, classes).reshape(-1)
+    predicted = predicted.reshape(-1)
+    hit = torch.empty_like(actual)
+    torch.eq(predicted, target.reshape(-1), out=hit)
+    # What is below the classes counts from the end, and so falls into the last place, with what is above.
+    table[0, 1 : classes + 2].put_(actual, one.expand_as(actual), accumulate=True)
+    table[1, 1 : classes + 1].put_(predicted, one.expand_as(predicted), accumulate=True)
+    table[2, 1 : classes + 1].put_(predicted, hit, accumulate=True)
+    return True
+
+
+def by_pairs(
+    table: Tensor, classes: int, target: Tensor, predicted: Tensor, ignored: int | None, scores: bool
+) -> None:
+    """Count pairs of classes, of which there are few."""
+    width = classes + 2
+    pairs = target.clamp(-1, classes).mul_(width)
+    pairs.add_(predicted if scores else predicted.clamp(-1, classes))
+    if ignored is not None:
+        pairs.masked_fill_(target == ignored, -2 * width)  # outside of what is counted
+    found = torch.histc(pairs, width * width, -width - 1, width * width - width - 1).view(width, width)
+    table[0, :width].add_(found.sum(1))
+    table[1, :width].add_(found.sum(0))
+    table[2, :width].add_(found.diagonal())
+
+
+def by_class(
+    table: Tensor, classes: int, target: Tensor, predicted: Tensor, ignored: int | None, scores: bool
+) -> None:
+    """Count targets, predictions and hits one after the other."""
+    width, outside = classes + 2, -2
+    actual = target.clamp(-1, classes)
+    predicted = predicted if scores else predicted.clamp(-1, classes)
+    if ignored is not None:
+        left_out = target == ignored
+        actual.masked_fill_(left_out, outside)
+        predicted = predicted.masked_fill(left_out, outside)
+    table[0, :width].add_(torch.histc(actual, width, -1, classes + 1))
+    table[1, :width].add_(torch.histc(predicted, width, -1, classes + 1))
+    actual.masked_fill_(actual != predicted, outside)
+    table[2, :width].add_(torch.histc(actual, width, -1, classes + 1))

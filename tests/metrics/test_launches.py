@@ -1,0 +1,203 @@
+"""What metrics ask of a device: few kernels, however many metrics, and the same states whichever they are."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gapless
+import gapless.metrics as metrics
+from gapless.emulate.operators import launches
+from gapless.metrics import tally
+from gapless.torch_internals import TorchDispatchMode
+
+NAMES = ("MulticlassAccuracy", "MulticlassPrecision", "MulticlassRecall", "MulticlassF1Score")
+
+
+class Launches(TorchDispatchMode):
+    """Counts what runs on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        held = [one for one in (*args, out) for one in (one if isinstance(one, (list, tuple)) else [one])]
+        if launches(func) and any(isinstance(one, Tensor) and one.is_cuda for one in held):
+            self.seen[func._schema.name] += 1
+        return out
+
+
+def launched(call: Callable[[], Any]) -> int:
+    with Launches() as counted:
+        call()
+    return counted.seen.total()
+
+
+def batch(classes: int, seed: int, rows: int = 128) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    preds = torch.randn(rows, classes, generator=random)
+    target = torch.randint(0, classes, (rows,), generator=random)
+    return tuple(one.to("cuda") for one in (torch.tensor(0.5 + seed), preds, target))  # type: ignore[return-value]
+
+
+def five(classes: int, average: str) -> dict[str, metrics.Metric]:
+    several = {name: getattr(metrics, name)(classes, average=average) for name in NAMES}
+    return {"loss": metrics.MeanMetric(), **several}
+
+
+@pytest.mark.parametrize(("classes", "average"), [(10, "macro"), (1000, "macro"), (1000, "micro")])
+def test_five_metrics_take_few_kernels(classes, average):
+    with gapless.emulate() as seen:
+        together = metrics.MetricCollection(five(classes, average)).to("cuda")
+        apart = {name: metric.to("cuda") for name, metric in five(classes, average).items()}
+
+        def update(given: tuple[Tensor, Tensor, Tensor]) -> None:
+            together.update(value=given[0], preds=given[1], target=given[2])
+
+        def update_each(given: tuple[Tensor, Tensor, Tensor]) -> None:
+            for name, metric in apart.items():
+                metric.update(*(given[:1] if name == "loss" else given[1:]))
+
+        for seed in range(3):
+            given = batch(classes, seed)
+            update(given)
+            update_each(given)
+        given, before = batch(classes, 3), seen.waits
+        assert launched(lambda: update(given)) <= 12
+        assert launched(lambda: update_each(given)) <= 16
+        assert launched(together.compute) <= 24
+        assert seen.waits == before
+        torch.testing.assert_close(together.compute(), {n: one.compute() for n, one in apart.items()})
+        assert launched(together.reset) <= 3
+
+
+def counted(classes: int, ignored: int | None, target: Tensor, preds: Tensor) -> metrics.MulticlassStatScores:
+    options: Any = {"average": None, "ignore_index": ignored}
+    metric = metrics.MulticlassStatScores(classes, **options).to(target.device)
+    for _ in range(2):
+        metric.update(preds, target)
+    return metric
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize("ignored", [None, 255, 1])
+@pytest.mark.parametrize(("classes", "bins"), [(7, 4096), (70, 4096), (70, 20)])
+def test_every_way_to_count_gives_the_same(monkeypatch, classes, bins, ignored, scores, many):
+    monkeypatch.setattr(tally, "MANY", 64 if many else 10**9)
+    monkeypatch.setattr(tally, "BINS", bins)
+    random = torch.Generator().manual_seed(classes)
+    shape = (3, 5, 9)
+    target = torch.randint(0, classes, shape, generator=random)
+    preds = torch.randn(3, classes, 5, 9, generator=random) if scores else target.roll(1, -1)
+    if ignored is not None:
+        target[:, 0] = ignored
+    expected = counted(classes, ignored, target, preds).compute()
+    with gapless.emulate() as seen:
+        found = counted(classes, ignored, target.to("cuda"), preds.to("cuda"))
+        waits = seen.waits
+        torch.testing.assert_close(found.compute().cpu(), expected)
+        assert seen.waits - waits <= 1
+        bad = target.clone()
+        bad[0, 1, :3] = torch.tensor([-2, classes, torch.iinfo(torch.int64).min])
+        found.update(preds.to("cuda"), bad.to("cuda"))
+        with pytest.raises(
+            RuntimeError, match=rf"Detected 3 values .*: 0 to {classes - 1} \(first in update 3\)"
+        ):
+            found.check()
+
+
+def test_no_temporary_is_larger_than_the_input(monkeypatch):
+    """Of an update at the sizes of segmentation."""
+    largest = 0
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, Tensor) and launches(func):
+                largest = max(largest, out.numel() * out.itemsize)
+            return out
+
+    with gapless.emulate():
+        preds = torch.randn(1, 10, 192, 192, device="cuda")
+        target = torch.randint(0, 10, (1, 192, 192), device="cuda")
+        for given in (preds, target.roll(1)):
+            metric, largest = metrics.MulticlassF1Score(10).to("cuda"), 0
+            with Sizes():
+                metric.update(given, target)
+            assert 0 < largest <= given.numel() * given.itemsize
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_metrics_apart_stay_apart(deterministic):
+    """Those that saw the same copy each other's states, and those that did not count for themselves."""
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        with gapless.emulate():
+            apart = [metrics.MulticlassRecall(10).to("cuda") for _ in range(5)]
+            expected: list[list[Any]] = [[] for _ in apart]
+
+            def update(numbers: list[int], given: tuple[Tensor, Tensor]) -> None:
+                for number in numbers:
+                    apart[number].update(*given)
+                    expected[number].append([one.cpu() for one in given])
+
+            update([0, 1, 2, 3, 4], batch(10, 0)[1:])
+            update([0, 1, 2], batch(10, 1)[1:])
+            given = batch(10, 2)[1:]
+            update([0, 1], given)
+            given[1].zero_()  # another batch, in the same tensors
+            update([2, 0, 1, 3], given)
+            apart[4].reset()
+            expected[4].clear()
+            update([4, 3], batch(10, 3)[1:])
+            apart[0].load_state_dict(apart[0].state_dict())
+            apart[1].merge_state(apart[2])
+            expected[1] += expected[2]
+            update([2, 1, 0], batch(10, 4)[1:])
+            apart[3](*batch(10, 5)[1:])
+            expected[3].append([one.cpu() for one in batch(10, 5)[1:]])
+            apart.append(copy.deepcopy(apart[2]))
+            expected.append([*expected[2]])
+            update([2, 3, 5], batch(10, 6)[1:])
+            apart[2].counted.state["table"].zero_()
+            expected[2].clear()
+            update([3, 2, 5], batch(10, 7)[1:])
+            for metric, given_ in zip(apart, expected, strict=True):
+                alone = metrics.MulticlassRecall(10)
+                for one in given_:
+                    alone.update(*one)
+                torch.testing.assert_close(metric.compute().cpu(), alone.compute())
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_means_saved_by_earlier_versions_load():
+    saved = {"weighted.sum": 6.0, "weighted.weight": 4.0, "weighted.nans": 2, "weighted.clean": 3}
+    mean = metrics.MeanMetric()
+    mean.persistent(True)
+    mean.load_state_dict({name: torch.tensor(value) for name, value in saved.items()})
+    assert mean.compute() == 1.5
+    assert {name: value.item() for name, value in mean.state_dict().items()} == saved
+
+
+@pytest.mark.parametrize("value", [1e-30, -3.0, torch.inf, 0.0, 1e30])
+def test_a_nan_leaves_no_trace_in_a_mean(value):
+    with gapless.emulate():
+        mean = metrics.MeanMetric(nan_strategy="ignore").to("cuda")
+        for one in (torch.nan, value, torch.nan):
+            mean.update(torch.full((), one, device="cuda"))
+        assert mean.compute().item() == torch.tensor(value).item()
+        assert mean.weighted.faults().item() == 2
+        mean.reset()
+        mean.update(torch.full((), torch.nan, device="cuda"))
+        assert mean.compute().isnan().item()
