@@ -43,7 +43,7 @@ stacks: $(VENV)/.demo-ready
 
 # TorchMetrics' own tests, from a checkout of it, with its metrics and with ours in their place.
 torchmetrics: $(VENV)/.test-ready
-	$(PIP_INSTALL) cachier cloudpickle lightning psutil pytest-timeout "scikit-learn<1.8" statsmodels fairlearn
+	$(PIP_INSTALL) cachier cloudpickle lightning psutil pytest-timeout scikit-learn statsmodels fairlearn
 	$(BIN)/python benchmarks/torchmetrics_suite.py $(SUITE) $(OPTIONS)
 
 format: $(VENV)/.test-ready

@@ -167,7 +167,7 @@ def main() -> None:
         "Kernels that metrics launch",
         "python benchmarks/metric_launches.py",
         "operators that run on the emulated device, views left out, in the third update and in "
-        f"what follows; torchmetrics {metadata.version('torchmetrics')}; some launch several kernels on a GPU",
+        f"what follows; torchmetrics {metadata.version('torchmetrics')}; some are several kernels on a GPU",
     )
     for classes in (10, 1000):
         data = lambda classes=classes: libraries.batch(classes, 128, "cuda")  # noqa: E731

@@ -198,6 +198,8 @@ def test_a_nan_leaves_no_trace_in_a_mean(value):
             mean.update(torch.full((), one, device="cuda"))
         assert mean.compute().item() == torch.tensor(value).item()
         assert mean.weighted.faults().item() == 2
-        mean.reset()
-        mean.update(torch.full((), torch.nan, device="cuda"))
-        assert mean.compute().isnan().item()
+        for several in (torch.full((), torch.nan), torch.full((5,), torch.nan)):
+            mean.reset()
+            mean.update(several.to("cuda"))
+            assert mean.compute().isnan().item()
+            assert mean.weighted.faults().item() == several.numel()

@@ -83,14 +83,61 @@ def test_only_finite_gradients_step(seen: Any) -> None:
             assert not torch.equal(net.weight, kept[0]["weight"])
 
 
-def test_counts_on_the_host_are_refused(seen: Any) -> None:
+AS_THEY_COME = {
+    kind.__name__: kind
+    for kind in (
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.Adamax,
+    )
+} | {kind.__name__: kind for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)}
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+@pytest.mark.parametrize("name", sorted(AS_THEY_COME))
+def test_optimizers_as_they_come(seen: Any, name: str, steps_before: int) -> None:
+    """A count of steps on the host moves to the device, and a skipped step leaves no trace in the others."""
+    ours, theirs = model(), model()
+    mine, reference = (AS_THEY_COME[name](net.parameters(), lr=0.1) for net in (ours, theirs))
+    for step, taken in enumerate("1" * steps_before + "01101"):
+        backward(ours, step, bad=taken == "0")
+        backward(theirs, step)
+        if step < steps_before:
+            mine.step()
+        else:
+            first = not any(len(value) > 0 for value in mine.state.values())
+            before = seen.waits
+            ops.step_if(mine, torch.full((), taken == "1", device="cuda"))
+            assert seen.waits - before <= first, seen.session.sites
+        if taken == "1":
+            reference.step()
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-5, atol=1e-6)
+    again = AS_THEY_COME[name](ours.parameters(), lr=0.1)
+    again.load_state_dict(mine.state_dict())
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps as a number."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["count"] = self.state[parameter].get("count", 0) + 1
+        return super().step(closure)
+
+
+def test_what_cannot_be_taken_back_is_refused(seen: Any) -> None:
     net = model()
-    optimizer = torch.optim.Adam(net.parameters(), 0.1)
     backward(net, 0)
-    with pytest.raises(
-        UsageError, match=r"Adam keeps 'step' on the host, .*: use fused=True or capturable=True"
-    ):
-        ops.step_if_finite(optimizer)
+    decaying = torch.optim.Adagrad(net.parameters(), 0.1, lr_decay=0.5)
+    with pytest.raises(UsageError, match=r"Adagrad keeps 'step' on the host, .*: use lr_decay=0$"):
+        ops.step_if_finite(decaying)
+    counting = Counting(net.parameters(), lr=0.1, momentum=0.5)
+    counting.step()
+    with pytest.raises(UsageError, match=r"Counting keeps 'count' on the host, .*`, which waits$"):
+        ops.step_if_finite(counting)
 
 
 def test_on_the_cpu_it_is_an_if() -> None:

@@ -241,9 +241,10 @@ class WeightedTotal(Aggregate):
             return
         else:
             nans = value.isnan().sum()
-            self._add_nans(nans)
             totals[0].add_(value.nansum(dtype=totals.dtype), alpha=weight)
-            totals[1].sub_(nans, alpha=weight)
+            totals[1].add_(value.numel() - nans, alpha=weight)
+            self._add_nans(nans)  # last: no sum may go down to 0 with it
+            return
         totals[1].add_(value.numel() * weight)
 
     def _add_weighted(self, value: Tensor, weight: Tensor) -> None:

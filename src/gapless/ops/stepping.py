@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -96,9 +97,13 @@ def step_if(optimizer: Optimizer, condition: Tensor) -> None:
     then **waits** once, as the state must not be made if the step is skipped. For a condition on the CPU this
     is an ``if``. The host's own counts (a scheduler's, for example) do not know of a step that was skipped.
 
+    Adam and others that count their steps on the host (AdamW, NAdam, RMSprop, …) become ``capturable=True``:
+    from then on they count on the device, where a skipped step can be left out. Adagrad's count has no effect
+    without ``lr_decay`` and goes on.
+
     Raises:
-        UsageError: the optimizer keeps numbers on the host that a step changes (Adam's count of steps,
-            unless ``capturable=True`` or ``fused=True``): they cannot be restored without a read.
+        UsageError: the optimizer keeps numbers on the host that a step changes, and has no argument that
+            puts them on the device: they cannot be restored without a read.
         ValueError: the condition is not a bool tensor of one element.
     """
     if condition.dtype != torch.bool or condition.numel() != 1:
@@ -109,7 +114,9 @@ def step_if(optimizer: Optimizer, condition: Tensor) -> None:
     if condition.device.type == "cpu":
         if condition:
             optimizer.step()
-    elif _has_state(optimizer) and getattr(optimizer, "_step_supports_amp_scaling", False):
+        return
+    _count_on_device(optimizer)
+    if _has_state(optimizer) and getattr(optimizer, "_step_supports_amp_scaling", False):
         _told(optimizer, condition)
     else:
         _restored(optimizer, condition)
@@ -138,6 +145,20 @@ def step_if_finite(optimizer: Optimizer) -> Tensor:
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     """The parameters that a step changes."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def _count_on_device(optimizer: Optimizer) -> None:
+    """Let an optimizer that can count its steps on the device do so, from the number where it is."""
+    for group in optimizer.param_groups:
+        on_device = [parameter for parameter in group["params"] if parameter.device.type != "cpu"]
+        if not on_device or group.get("fused") or group.get("capturable", True):
+            continue
+        group["capturable"] = optimizer.defaults["capturable"] = True
+        for parameter in on_device:
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() == 0:
+                    state[name] = torch.full((), value.item(), dtype=value.dtype, device=parameter.device)
 
 
 def _has_state(optimizer: Optimizer) -> bool:
@@ -173,7 +194,11 @@ def _restored(optimizer: Optimizer, condition: Tensor) -> None:
     before = [parameter.detach().clone() for parameter in parameters]
     states = {parameter: dict(optimizer.state.get(parameter, {})) for parameter in parameters}
     copies = {
-        parameter: {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
+        parameter: {
+            name: value.clone()
+            for name, value in state.items()
+            if isinstance(value, Tensor) and value.device == parameter.device
+        }
         for parameter, state in states.items()
     }
     _refuse_host_state(optimizer, parameters)
@@ -211,6 +236,10 @@ def _made_state(optimizer: Optimizer, parameters: list[Tensor], states: dict[Ten
 
 
 def _refuse_host_state(optimizer: Optimizer, parameters: list[Tensor]) -> None:
+    """Raises UsageError where a step changes what the host keeps."""
+    decays = any(group.get("lr_decay") for group in optimizer.param_groups)
+    if isinstance(optimizer, torch.optim.Adagrad) and not decays:
+        return  # its count of steps changes nothing else
     for parameter in parameters:
         for name, value in optimizer.state.get(parameter, {}).items():
             on_host = isinstance(value, Tensor) and value.device.type == "cpu"
@@ -218,5 +247,16 @@ def _refuse_host_state(optimizer: Optimizer, parameters: list[Tensor]) -> None:
             if parameter.device.type != "cpu" and (on_host or number):
                 raise UsageError(
                     f"{type(optimizer).__name__} keeps {name!r} on the host, where a skipped step cannot be "
-                    "undone without a wait: use fused=True or capturable=True"
+                    f"undone without a wait: {_instead(optimizer, number)}"
                 )
+
+
+def _instead(optimizer: Optimizer, number: bool) -> str:
+    """What to write where a step cannot be taken back; no argument moves a `number` of Python."""
+    taken = {} if number else inspect.signature(type(optimizer).__init__).parameters
+    found = [f"{name}=True" for name in ("fused", "capturable") if name in taken]
+    if "lr_decay" in taken:
+        found = ["lr_decay=0"]
+    if found:
+        return f"use {' or '.join(found)}"
+    return "no argument changes that, so write `if condition: optimizer.step()`, which waits"
