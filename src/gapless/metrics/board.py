@@ -21,19 +21,19 @@ class Board:
 
     def note(self, parts: Sequence[Statistic]) -> None:
         """What :meth:`Statistic.note` does, for all of `parts`."""
-        found = [(part, part.fault_cells() if part.checked else None) for part in parts]
-        cells = [(part, cell) for part, cell in found if cell is not None and cell.dtype == torch.int64]
-        together = len(cells) > 1 and not torch.compiler.is_compiling()
-        together = together and all(part.device.type == "cuda" and not part.in_batch for part, _ in cells)
-        board = self._bound([part for part, _ in cells]) if together else None
-        if board is None:
-            for part in parts:
+        able = [part for part in parts if part.checked and part.device.type == "cuda" and not part.in_batch]
+        found = [(part, part.fault_cells()) for part in able] if self._together(able) else []
+        cells = {id(part): cell for part, cell in found if cell is not None and cell.dtype == torch.int64}
+        board = self._bound([part for part in able if id(part) in cells]) if len(cells) > 1 else None
+        if board is not None:
+            board.add_(torch.cat([one if one.dim() else one.expand(1, 2) for one in cells.values()]) == 0)
+        for part in parts:
+            if board is None or id(part) not in cells:
                 part.note()
-            return
-        board.add_(torch.cat([cell if cell.dim() else cell.expand(1, 2) for _, cell in cells]) == 0)
-        for part, cell in found:
-            if cell is not None and cell.dtype != torch.int64:
-                part.note()
+
+    @staticmethod
+    def _together(parts: Sequence[Statistic]) -> bool:
+        return len(parts) > 1 and not torch.compiler.is_compiling()
 
     def _bound(self, parts: Sequence[Statistic]) -> Tensor | None:
         """The tensor, in which all of `parts` have their numbers; None where they may not be moved there."""
