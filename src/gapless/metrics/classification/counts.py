@@ -14,7 +14,7 @@ from gapless.metrics.classification import labels, words
 from gapless.metrics.divide import share
 from gapless.metrics.host import ClassTable, within_reach
 from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.statistic import Slot, State, Statistic
 from gapless.metrics.tally import tally
 
 
@@ -202,6 +202,13 @@ class MulticlassCounts(Statistic):
 
     def faults(self) -> Tensor:
         return self.layout.strange(self.state["table"])
+
+    @property
+    def saved_slots(self) -> dict[str, Slot]:
+        return {**self.slots, "clean": Slot()}
+
+    def decoded(self, state: State) -> State:
+        return {**state, "clean": state["clean"].amin()} if "clean" in state else state
 
     def fault_cells(self) -> Tensor:
         return self.layout.edges(self.state["table"])
