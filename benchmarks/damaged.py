@@ -96,7 +96,9 @@ def look(data: bytes, of_whole: dict[str, float]) -> tuple[str, float, str]:
             return str(error).replace(file.name, "FILE"), 0.0, ""
         except Exception:
             return "", 0.0, traceback.format_exc().strip().splitlines()[-1]
-    said = "" if found.coverage.complete else told.verdict.sentence
+    held, verdict = found.coverage, told.verdict
+    whole = held.complete and not held.excerpt and not held.bare
+    said = "" if whole else f"{verdict.sentence} ({verdict.confidence})"
     return said, apart(shares(found), of_whole), ""
 
 

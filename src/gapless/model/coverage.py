@@ -54,8 +54,9 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `launches` put work on the GPU, `records` is the work that is there. `missing` has the kinds of which not
     all is there, the gravest first. The file was `cut` off, `broken` events of it could not be read,
     `corrupted` bytes were given up; it holds `profiles` one after the other, of `processes` that launch.
-    `contradictory` records cannot be where their times say. `hidden` nanoseconds in the steps, of `steps`,
-    are idle as recorded, and missing work may have run in them.
+    `contradictory` records cannot be where their times say. In an `excerpt` so many CPU events of a longer
+    recording come before the first; a `bare` profile has no operators at all. `hidden` nanoseconds in the
+    steps, of `steps`, are idle as recorded, and missing work may have run in them.
 
     >>> Coverage(missing=(Missing(kind="graph", seen=2, of=10),)).complete
     False
@@ -70,6 +71,8 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     profiles: int = 1
     processes: int = 1
     contradictory: int = 0
+    excerpt: int = 0
+    bare: bool = False
     hidden: int = 0
     steps: int = 0
 

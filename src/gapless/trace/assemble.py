@@ -83,8 +83,8 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         groups=_renumbered(builder.groups, work.group),
     )
     origin = (builder.zero or 0) * 1000 + earliest + head.base
-    seen, of = numbered(builder, made)
-    losses = replace(facts.losses, numbered=seen, numbers=of, arrows=arrows(builder, made))
+    seen, of, before = numbered(builder, made)
+    losses = replace(facts.losses, numbered=seen, numbers=of, before=before, arrows=arrows(builder, made))
     facts = replace(facts, events=builder.events, origin=origin, losses=losses)
     return replace(made, facts=_facts(facts, head, made))
 

@@ -13,8 +13,8 @@ _FEW = 50
 """Fewer operators without numbers of their own do not tell."""
 
 
-def numbered(builder: Builder, made: Timeline) -> tuple[int, int]:
-    """How many of the profiler's numbers for operators and annotations are there, and of how many.
+def numbered(builder: Builder, made: Timeline) -> tuple[int, int, int]:
+    """How many of the profiler's numbers for operators and annotations are there, of how many, after which.
 
     ``Ev Idx`` counts them without gaps, in some versions with records of memory among them. Files up to torch
     1.11 have only the operators' ``External id``, of which some are skipped where nothing was recorded for a
@@ -27,19 +27,19 @@ def numbered(builder: Builder, made: Timeline) -> tuple[int, int]:
     rows = np.isin(host.kind, (HostKind.OPERATOR, HostKind.ANNOTATION)) & (host.external > 0)
     found = np.unique(host.external[rows])
     if len(found) < _FEW:
-        return 0, 0
+        return 0, 0, 0
     gaps = np.diff(found) - 1
-    return len(found), len(found) + int(gaps.sum() - gaps.max())
+    return len(found), len(found) + int(gaps.sum() - gaps.max()), 0
 
 
-def _dense(numbers: Sequence[Ints]) -> tuple[int, int]:
-    """How many different numbers these are, and how many there are up to the greatest."""
+def _dense(numbers: Sequence[Ints]) -> tuple[int, int, int]:
+    """How many different numbers these are, how many there are up to the greatest, and from which one on."""
     found = np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
     if not len(found):
-        return 0, 0
+        return 0, 0, 0
     # They begin at 0, except in parts that were taken out of larger profiles.
     begin = int(found[0]) if found[0] > len(found) else 0
-    return len(found), int(found[-1]) - begin + 1
+    return len(found), int(found[-1]) - begin + 1, begin
 
 
 def arrows(builder: Builder, made: Timeline) -> int:

@@ -153,7 +153,8 @@ class Losses:
 
     `broken` events could not be understood (or have no time), `corrupted` bytes belong to them or to none.
     The file holds `lists` profiles one after the other. The profiler numbers operators and annotations:
-    `numbered` of them are there, of `numbers`. `arrows` lead to work of a device that is not there.
+    `numbered` of them are there, of `numbers`; `before` those are others, in an excerpt. `arrows` lead to
+    work of a device that is not there.
     """
 
     broken: int = 0
@@ -161,6 +162,7 @@ class Losses:
     lists: int = 1
     numbered: int = 0
     numbers: int = 0
+    before: int = 0
     arrows: int = 0
 
 

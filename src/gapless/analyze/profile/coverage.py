@@ -43,6 +43,8 @@ def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
         profiles=losses.lists,
         processes=_processes(timeline, calls),
         contradictory=contradictory(timeline),
+        excerpt=losses.before,
+        bare=not (timeline.host.kind == HostKind.OPERATOR).any(),
         hidden=_hidden(timeline, device, steps, calls, gone),
         steps=steps.total,
     )

@@ -153,11 +153,14 @@ def _confidence(profile: Profile) -> str:
 def _missing(profile: Profile) -> str:
     """What is missing where enough is there for a verdict."""
     held = profile.coverage
-    if not held.complete or not (held.missing or held.broken):
-        return ""
-    if not held.missing:
-        return f"without {count(held.broken, 'damaged event')}"
-    return f"{100 * held.share:.1f} % of the records"
+    parts = [f"an excerpt: {held.excerpt:,} CPU events came before it"] if held.excerpt else []
+    if held.bare:
+        parts.append("no CPU operators recorded")
+    if held.complete and held.missing:
+        parts.append(f"{100 * held.share:.1f} % of the records")
+    elif held.complete and held.broken:
+        parts.append(f"without {count(held.broken, 'damaged event')}")
+    return ", ".join(parts)
 
 
 def _changes(found: Report, profile: Profile) -> tuple[Change, ...]:
