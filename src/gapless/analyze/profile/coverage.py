@@ -58,8 +58,8 @@ def why_nothing(timeline: Timeline) -> str:
         return "is cut off before the work of the GPU: let the process live until the trace is written"
     if launches:
         return (
-            f"has {launches:,} launches and no work of the GPU, which was lost: let the GPU finish before "
-            "the profiler stops, and let no other profiler run (Nsight, DCGM)"
+            f"has no GPU work and {launches:,} launches, so that it was lost: let the GPU finish before the "
+            "profiler stops, and let no other profiler run (Nsight, DCGM)"
         )
     return (
         "has no GPU work: record it on the GPU, with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
