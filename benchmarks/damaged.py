@@ -97,7 +97,7 @@ def look(data: bytes, of_whole: dict[str, float]) -> tuple[str, float, str]:
         except Exception:
             return "", 0.0, traceback.format_exc().strip().splitlines()[-1]
     held, verdict = found.coverage, told.verdict
-    whole = held.complete and not held.excerpt and not held.bare
+    whole = held.complete and not (held.excerpt or held.bare or held.endless or held.silent)
     said = "" if whole else f"{verdict.sentence} ({verdict.confidence})"
     return said, apart(shares(found), of_whole), ""
 

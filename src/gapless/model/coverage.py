@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gapless.model.wording import count, percent
+from gapless.model.wording import count, duration, percent
 
 WHOLE = 0.95
 """From this share of the records on a profile is explained; below it no verdict is given."""
@@ -55,8 +55,9 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     all is there, the gravest first. The file was `cut` off, `broken` events of it could not be read,
     `corrupted` bytes were given up; it holds `profiles` one after the other, of `processes` that launch.
     `contradictory` records cannot be where their times say. In an `excerpt` so many CPU events of a longer
-    recording come before the first; a `bare` profile has no operators at all. `hidden` nanoseconds in the
-    steps, of `steps`, are idle as recorded, and missing work may have run in them.
+    recording come before the first; a `bare` profile has no operators at all, an `endless` one not the mark
+    with which the profiler ends a recording. Its last `unrecorded` nanoseconds have no events, and its first `silent` ones. `hidden`
+    nanoseconds in the steps, of `steps`, are idle as recorded, and missing work may have run in them.
 
     >>> Coverage(missing=(Missing(kind="graph", seen=2, of=10),)).complete
     False
@@ -73,6 +74,9 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     contradictory: int = 0
     excerpt: int = 0
     bare: bool = False
+    endless: bool = False
+    silent: int = 0
+    unrecorded: int = 0
     hidden: int = 0
     steps: int = 0
 
@@ -85,14 +89,21 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def complete(self) -> bool:
         """Whether enough is there for a verdict."""
         several = self.profiles > 1 or self.processes > 1
-        return not (self.cut or several or self.contradictory or self.share < WHOLE or self._hides)
+        ends = self.cut or self.unrecorded > 0
+        return not (ends or several or self.contradictory or self.share < WHOLE or self._hides)
 
     @property
     def idle_known(self) -> bool:
         """Whether the GPU's idleness is known, even if its reasons are not."""
         gone = any(one.share < WHOLE and one.kind in ("graph", "launch", "record") for one in self.missing)
         return self.complete or not (
-            self.cut or self.profiles > 1 or self.processes > 1 or self.contradictory or gone or self._hides
+            self.cut
+            or self.unrecorded > 0
+            or self.profiles > 1
+            or self.processes > 1
+            or self.contradictory
+            or gone
+            or self._hides
         )
 
     @property
@@ -106,6 +117,10 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             ),
             *((one.share < WHOLE, one.told) for one in self.missing),
             (self.cut, "the file is cut off"),
+            (
+                self.unrecorded > 0,
+                f"nothing is there of the last {duration(self.unrecorded)} of the recording",
+            ),
             (self.contradictory > 0, f"the times of {count(self.contradictory, 'event')} cannot be right"),
             (
                 self._hides and self.share >= WHOLE,

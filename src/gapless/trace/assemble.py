@@ -84,7 +84,17 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
     )
     origin = (builder.zero or 0) * 1000 + earliest + head.base
     seen, of, before = numbered(builder, made)
-    losses = replace(facts.losses, numbered=seen, numbers=of, before=before, arrows=arrows(builder, made))
+    unrecorded = _unrecorded(builder, made, earliest)
+    losses = replace(
+        facts.losses,
+        numbered=seen,
+        numbers=of,
+        before=before,
+        arrows=arrows(builder, made),
+        unrecorded=unrecorded[1],
+        silent=unrecorded[0],
+        endless=not builder.window_ends and not builder.ended,
+    )
     facts = replace(facts, events=builder.events, origin=origin, losses=losses)
     return replace(made, facts=_facts(facts, head, made))
 
@@ -104,6 +114,15 @@ def _once(builder: Builder, table: T, ids: Sequence[str]) -> T:
         same[1:] &= values[1:] == values[:-1]
     builder.dropped[TWICE] += int(same.sum())
     return table.take(~same) if same.any() else table
+
+
+def _unrecorded(builder: Builder, made: Timeline, earliest: int) -> tuple[int, int]:
+    """Nanoseconds of the recording before the first event and after the last one."""
+    window, (low, high) = builder.window(), made.span
+    if window is None or high <= low or window[1] - window[0] > _FAR:
+        return 0, 0
+    begin, end = (time - earliest for time in window)
+    return (max(low - begin, 0), max(end - high, 0)) if -_FAR < begin and end < _FAR else (0, 0)
 
 
 def order(host: Host) -> Ints:

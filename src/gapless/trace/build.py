@@ -46,6 +46,8 @@ _WORK = {
     "gpu_memset": WorkKind.MEMSET,
     "memset": WorkKind.MEMSET,
 }
+_WINDOW = "PyTorch Profiler"
+"""A span of the whole recording, which the profiler writes behind all others."""
 _ARROWS = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu"}
 """Arrows from a call to what it launched."""
 TWICE = "there twice"
@@ -132,6 +134,8 @@ class Builder:
         self.memory: list[Memory] = []
         self.flows: dict[str, list[tuple[int | str, int, int]]] = {"s": [], "f": []}
         self.arrows = Arrows()
+        self.window_ends: list[Event] = []
+        self.ended = False
         self.numbers: list[Ints] = []
         self.memory_numbers: list[Ints] = []
         self.zero: int | None = None
@@ -263,6 +267,11 @@ class Builder:
                 found.append(type(begin)("X", *fields, begin.id, args))  # type: ignore[arg-type]
         return found
 
+    def window(self) -> tuple[int, int] | None:
+        """When the recording began and ended, as the profiler says, nanoseconds since `zero`; or None."""
+        _, start, end = self._spans("trace", self.window_ends)
+        return (int(start.min()), int(end.max())) if len(end) else None
+
     def finish(self) -> None:
         """Count what never ended."""
         never = sum(map(len, self._open.values()))
@@ -277,6 +286,10 @@ class Builder:
                     self._thread_names[str(event.pid), str(event.tid)] = event.args.name
             elif event.name == "[memory]":
                 memory.append(event)
+            elif event.name == "Record Window End":
+                self.ended = True
+            elif event.ph == "X" and event.name.startswith(_WINDOW):
+                self.window_ends.append(event)
             elif event.ph in ("B", "E"):
                 self._halves = True
         if memory:

@@ -154,7 +154,8 @@ class Losses:
     `broken` events could not be understood (or have no time), `corrupted` bytes belong to them or to none.
     The file holds `lists` profiles one after the other. The profiler numbers operators and annotations:
     `numbered` of them are there, of `numbers`; `before` those are others, in an excerpt. `arrows` lead to
-    work of a device that is not there.
+    work of a device that is not there. The recording went on for `unrecorded` nanoseconds after the last
+    event, and for `silent` ones before the first; an `endless` file does not say when it ended.
     """
 
     broken: int = 0
@@ -164,6 +165,9 @@ class Losses:
     numbers: int = 0
     before: int = 0
     arrows: int = 0
+    unrecorded: int = 0
+    silent: int = 0
+    endless: bool = False
 
 
 @dataclass(frozen=True)

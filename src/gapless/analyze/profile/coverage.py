@@ -20,6 +20,10 @@ from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, union
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:(?:Ext)?(?:Module)?(?:Graph)?Launch(?!HostFunc)|Memcpy)")
 _GRAPH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
 _CAPTURE = re.compile(r"^(?:cuda|hip|cu)Stream(Begin|End)Capture")
+_SILENT = 0.2
+"""Part of the span for which a recording may go on before the first event without a word."""
+_TAIL = 0.05
+"""Part of the span that may lie between the last event and the end of the recording."""
 _PAUSE = 1_000_000
 """Nanoseconds in which a queue may be idle between two operations."""
 _SECOND = 0.02
@@ -29,6 +33,7 @@ _SECOND = 0.02
 def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
     """What `timeline` holds of what happened on `device`, as far as the file itself lets one tell."""
     facts, losses, work = timeline.facts, timeline.facts.losses, timeline.work
+    low, high = timeline.span
     calls = _launch_calls(timeline, steps)
     recorded = np.isin(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
     numberless = int(np.count_nonzero(work.correlation <= 0))
@@ -44,6 +49,9 @@ def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
         processes=_processes(timeline, calls),
         contradictory=contradictory(timeline),
         excerpt=losses.before,
+        unrecorded=losses.unrecorded if losses.unrecorded > max(_TAIL * (high - low), _PAUSE) else 0,
+        endless=losses.endless,
+        silent=losses.silent if losses.silent > max(_SILENT * (high - low), _PAUSE) else 0,
         bare=not (timeline.host.kind == HostKind.OPERATOR).any(),
         hidden=_hidden(timeline, device, steps, calls, gone),
         steps=steps.total,

@@ -71,7 +71,7 @@ def _of_what_was_recorded(profile: Profile) -> Iterator[str]:
         yield f"The GPU idles {percent(idle)} of {what}; what for cannot be told"
     elif held.profiles > 1 or held.processes > 1 or held.contradictory:
         return
-    elif held.cut:
+    elif held.cut or held.unrecorded:
         yield f"Of what was recorded, the GPU idles {percent(idle)}: this says little of {what}"
     else:
         least = max(idle - held.hidden / total, 0.0)
@@ -154,6 +154,10 @@ def _missing(profile: Profile) -> str:
     """What is missing where enough is there for a verdict."""
     held = profile.coverage
     parts = [f"an excerpt: {held.excerpt:,} CPU events came before it"] if held.excerpt else []
+    if held.endless and held.complete and not held.excerpt:
+        parts.append("the profiler's mark of its end is missing")
+    if held.silent and held.complete:
+        parts.append(f"nothing recorded in its first {duration(held.silent)}")
     if held.bare:
         parts.append("no CPU operators recorded")
     if held.complete and held.missing:
