@@ -56,8 +56,9 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `corrupted` bytes were given up; it holds `profiles` one after the other, of `processes` that launch.
     `contradictory` records cannot be where their times say. In an `excerpt` so many CPU events of a longer
     recording come before the first; a `bare` profile has no operators at all, an `endless` one not the mark
-    with which the profiler ends a recording. Its last `unrecorded` nanoseconds have no events, and its first `silent` ones. `hidden`
-    nanoseconds in the steps, of `steps`, are idle as recorded, and missing work may have run in them.
+    with which the profiler ends a recording. Its last `unrecorded` nanoseconds have no events, and its first
+    `silent` ones. `hidden` nanoseconds in the steps, of `steps`, are idle as recorded, and missing work may
+    have run in them.
 
     >>> Coverage(missing=(Missing(kind="graph", seen=2, of=10),)).complete
     False

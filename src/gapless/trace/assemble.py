@@ -122,7 +122,7 @@ def _unrecorded(builder: Builder, made: Timeline, earliest: int) -> tuple[int, i
     if window is None or high <= low or window[1] - window[0] > _FAR:
         return 0, 0
     begin, end = (time - earliest for time in window)
-    return (max(low - begin, 0), max(end - high, 0)) if -_FAR < begin and end < _FAR else (0, 0)
+    return (max(low - begin, 0), max(end - high, 0)) if begin > -_FAR and end < _FAR else (0, 0)
 
 
 def order(host: Host) -> Ints:
