@@ -129,6 +129,18 @@ class TestExposedCommunication:
             "seen from one rank, waiting for one that comes late looks the same"
         )
 
+    def test_beside_other_ranks_waiting_is_told_from_transfer(self) -> None:
+        sizes = in_each_step("all_reduce", [2, 20, 5], [10, 1000, 77], count=2)
+        hit = self.one(
+            profile(cost("communication", 54, site("x")), marked=steps(100, 100), collectives=(sizes,))
+        )
+        ranks = side_by_side(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
+        beside = rule("GAP601").beside(hit, ranks)
+        assert not any("all profiles together tell" in one for one in beside.evidence)
+        assert (
+            "a rank waits 8.55 ms per step for the last one, and transfers for 3.8 ms" in beside.evidence[-1]
+        )
+
     def test_without_costs_the_split_tells(self) -> None:
         some = Profile(steps=steps(100, 100), idle=60 * MS, split=Split(communication=50 * MS))
         assert self.one(some).idle == 50 * MS
@@ -152,6 +164,28 @@ class TestStragglerRank:
         )
         assert hit.idle == 57 * MS
         assert hit.steps == 5
+
+    def test_several_late_ranks_are_named_with_their_share(self) -> None:
+        slow = {
+            2: lambda step, number: 6 * MS * (number % 2 == 0),
+            5: lambda step, number: 6 * MS * (number % 2),
+        }
+        (hit,) = across(simulated(8, slow=slow, noise=0))
+        # In turn; the first collective, for which rank 2 is late, does not count.
+        assert hit.evidence[0] == (
+            "ranks 5 and 2 come last: 53 % and 47 % of the time that ranks wait in 19 collectives is for them"
+        )
+        assert "compare what ranks 5 and 2 do with the others" in hit.remedy
+
+    def test_a_collective_is_waiting_and_transfer(self) -> None:
+        ranks = side_by_side(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
+        (shared,) = ranks.shared
+        # 19 collectives in 5 steps: three of four ranks wait 3 ms in each, and the data takes 1 ms.
+        assert shared.count == pytest.approx(3.8)
+        assert shared.waiting == pytest.approx(3.8 * 2.25 * MS)
+        assert shared.transfer == pytest.approx(3.8 * MS)
+        assert ranks.latecomers is not None
+        assert [(one.rank, one.share) for one in ranks.latecomers.late] == [(2, 1.0)]
 
     def test_two_ranks(self) -> None:
         (hit,) = across(simulated(2, slow={0: lambda step, number: 3 * MS}))

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from gapless.analyze.collectives.meetings import by_group, meetings, numbers, rank_in_name
 from gapless.analyze.collectives.pairing import Pairs, Sequences, match
 from gapless.analyze.collectives.straggler import late, straggler
+from gapless.analyze.collectives.waiting import latecomers, split
 from gapless.model import Profile, Ranks, RankSummary
 from gapless.model.wording import count
 
@@ -220,8 +221,9 @@ def slow_rank(profiles: Sequence[Profile]) -> int:
 
 
 def side_by_side(profiles: Sequence[Profile]) -> Ranks:
-    """The profiles of one run with the rank that the others wait for."""
-    return Ranks(tuple(profiles), straggler(profiles, meetings(profiles)))
+    """The profiles of one run with the ranks that the others wait for."""
+    found = meetings(profiles)
+    return Ranks(tuple(profiles), straggler(profiles, found), latecomers(profiles, found), split(found))
 
 
 def remarks(profiles: Sequence[Profile]) -> tuple[str, ...]:

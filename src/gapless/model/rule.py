@@ -149,6 +149,10 @@ class ProfileRule(Rule):
         """Where the pattern is in `profile`."""
         raise NotImplementedError
 
+    def beside(self, hit: Hit, ranks: Ranks) -> Hit:
+        """`hit` with what the profiles of other ranks tell of it, where those are there."""
+        return hit
+
 
 class RanksRule(Rule):
     """A pattern that shows only where the profiles of several ranks stand side by side."""

@@ -70,7 +70,9 @@ def _details(
     if advised is one:
         yield "instead", [Text(one.remedy, style="green")]
     else:
-        yield "instead", [Text(f"as for {advised.code} at {_where(canvas, advised)} above", style="dim")]
+        where = _where(canvas, advised)
+        told = f"as for {advised.code} at {where} above" if where else f"as for {advised.code} above"
+        yield "instead", [Text(told, style="dim")]
 
 
 def _where(canvas: Canvas, one: Finding) -> str:

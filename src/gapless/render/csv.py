@@ -85,6 +85,8 @@ def _times(one: Finding, report: Report) -> Iterator[str | int | float]:
         yield from ("", "")
     elif price.estimated:
         yield from (price.alone, price.most_last)
+    elif report.profile is not None and report.profile.prices and report.profile.prices.reasons:
+        yield from ("", round(max(price.alone, price.last) / steps))  # an upper limit
     else:
         yield from (round(price.alone / steps), round(price.last / steps))
 

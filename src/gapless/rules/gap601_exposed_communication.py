@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model import Hit, Profile, ProfileRule, Site
+import msgspec
+
+from gapless.model import Hit, Profile, ProfileRule, Ranks, Site
 from gapless.model.profile import SYNCHRONIZING, Cost
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules._profile import a_step, of_steps, part
@@ -13,6 +15,11 @@ from gapless.rules._traffic import Traffic, traffic
 MATTERS = 0.1
 """The share of the steps from which the TensorBoard plugin warned of communication."""
 
+_ONE_RANK = "seen from one rank, waiting for one that comes late looks the same: all profiles together tell"
+_FIND_RANK = (
+    "find the rank that comes late, with the profiles of all ranks given to `gapless trace` together, before "
+    "anything else"
+)
 _LISTED = 3
 _MOSTLY = 0.5
 
@@ -122,6 +129,27 @@ class ExposedCommunication(ProfileRule):
             end=longest.end if longest else 0,
         )
 
+    def beside(self, hit: Hit, ranks: Ranks) -> Hit:
+        if not ranks.shared:
+            return hit
+        waiting, transfer = (
+            sum(getattr(one, name) for one in ranks.shared) for name in ("waiting", "transfer")
+        )
+        evidence = [one for one in hit.evidence if one != _ONE_RANK]
+        evidence.append(
+            f"in the collectives that several of these ranks recorded, a rank waits {duration(waiting)} per "
+            f"step for the last one, and transfers for {duration(transfer)}"
+        )
+        remedy = hit.remedy
+        if _FIND_RANK in remedy:
+            late = ranks.latecomers.late if ranks.latecomers is not None else ()
+            names = ", ".join(str(one.rank) for one in late)
+            who = f"find out why {'rank' if len(late) == 1 else 'ranks'} {names} come late (GAP602)"
+            remedy = remedy.replace(
+                _FIND_RANK, who if late else "each rank is late in turn: even out the work"
+            )
+        return msgspec.structs.replace(hit, evidence=tuple(evidence), remedy=remedy)
+
 
 def _site(costs: list[Cost]) -> Site | None:
     """The place at which most of it stands, if one does."""
@@ -146,7 +174,7 @@ def _evidence(profile: Profile, idle: int, found: list[Traffic]) -> Iterator[str
             "their fastest: waiting for other ranks, or sharing the links with others"
         )
     elif any(one.name in SYNCHRONIZING for one in found):
-        yield "seen from one rank, waiting for one that comes late looks the same: all profiles together tell"
+        yield _ONE_RANK
 
 
 def _listed(one: Traffic) -> str:
@@ -170,10 +198,7 @@ def _remedy(found: list[Traffic], advice: str) -> str:
     waiting = sum(one.excess for one in found)
     if 0 < waiting >= _MOSTLY * total:
         share = percent(waiting / total)
-        return (
-            f"{share} of it is no transfer: find the rank that comes late, with the profiles of all ranks "
-            "given to `gapless trace` together, before anything else"
-        )
+        return f"{share} of it is no transfer: {_FIND_RANK}"
     main = found[0]
     if main.name == "all_reduce" and main.count < 1.5:
         return _ONE_ALL_REDUCE

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gapless.model import Hit, Profile, Ranks, RanksRule, Straggler
+from gapless.model.ranks import Latecomers
 from gapless.model.wording import count, duration, percent
+
+_MATTERS = 0.03
+"""The part of a step that ranks have to lose before several are called slow."""
+_ONE_STEP = 0.1
+"""The same where a single step was recorded."""
+_TOGETHER = 0.5
+"""The part of all waiting that those who are named have together."""
 
 
 class StragglerRank(RanksRule):
@@ -42,7 +50,8 @@ class StragglerRank(RanksRule):
     what else runs there; a slow loader shows as idleness until the next batch.
 
     ## When it is fine
-    Where another rank is the last in each step: then the work is uneven, and no rank is slow.
+    Where another rank is the last in each step: then the work is uneven, and no rank is slow. Where a few
+    ranks are the last in turn, they are named together, each with its part of the waiting.
     """
 
     code = "GAP602"
@@ -54,14 +63,16 @@ class StragglerRank(RanksRule):
     change = "make the slow rank as fast as its peers"
 
     def of_ranks(self, ranks: Ranks) -> Iterator[Hit]:
-        slow = ranks.straggler
+        slow, many = ranks.straggler, ranks.latecomers
         if slow is None:
+            if many is not None and _several(many, len(ranks.profiles)):
+                yield _of_several(many, self.advice)
             return
         profile = ranks.profiles[slow.position]
         sites = (reason.site for reason in slow.reasons if reason.site is not None)
         site = next((one for one in sites if one.line is not None or one.operator), None)
         yield Hit(
-            evidence=tuple(_evidence(slow, profile)),
+            evidence=(*_evidence(slow, profile), *_others(slow, many)),
             remedy=_remedy(slow, self.advice),
             site=site,
             idle=round(slow.lost * max(profile.steps.count, 1)),
@@ -69,6 +80,47 @@ class StragglerRank(RanksRule):
             steps=slow.slowest,
             rank=slow.rank,
         )
+
+
+def _several(many: Latecomers, ranks: int) -> bool:
+    """Whether a few ranks are waited for, and not everybody in turn, for long enough to speak of."""
+    share = sum(one.share for one in many.late)
+    few = 1 < len(many.late) <= ranks / 2
+    return few and share >= _TOGETHER and many.share >= (_MATTERS if many.steps > 1 else _ONE_STEP)
+
+
+def _of_several(many: Latecomers, advice: str) -> Hit:
+    names = _listed([str(one.rank) for one in many.late])
+    shares = _listed([percent(one.share) for one in many.late])
+    step = "of a step" if many.steps > 1 else "of the one step"
+    return Hit(
+        evidence=(
+            f"ranks {names} come last: {shares} of the time that ranks wait in "
+            f"{count(many.shared, 'collective')} is for them",
+            f"a rank waits {duration(many.lost)} {step} with nothing else to do, {percent(many.share)}",
+        ),
+        remedy=f"compare what ranks {names} do with the others; {advice}",
+        change="make the slow ranks as fast as their peers",
+        idle=round(many.lost * many.steps),
+        calls=sum(one.last for one in many.late),
+        steps=many.steps,
+        rank=many.late[0].rank,
+    )
+
+
+def _others(slow: Straggler, many: Latecomers | None) -> Iterator[str]:
+    """Who is waited for besides."""
+    others = [one for one in many.late if one.rank != slow.rank] if many is not None else []
+    if others:
+        who = "rank" if len(others) == 1 else "ranks"
+        names = _listed([str(one.rank) for one in others])
+        shares = _listed([percent(one.share) for one in others])
+        yield f"{who} {names} {'is' if len(others) == 1 else 'are'} waited for, too: {shares} of all waiting"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """``3, 7 and 12``."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def _evidence(slow: Straggler, profile: Profile) -> Iterator[str]:

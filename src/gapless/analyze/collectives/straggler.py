@@ -103,11 +103,11 @@ def straggler(profiles: Sequence[Profile], found: Meetings) -> Straggler | None:
 def _blame(slow: int, mine: Sequence[Meeting]) -> float:
     """The part of the waiting in these collectives in which `slow` is the last."""
     waited = sum(max(one.lengths.values()) - min(one.lengths.values()) for one in mine)
-    for_it = sum(max(one.lengths.values()) - one.lengths[slow] for one in mine if _is_last(slow, one))
+    for_it = sum(max(one.lengths.values()) - one.lengths[slow] for one in mine if is_last(slow, one))
     return for_it / waited if waited else 0.0
 
 
-def _is_last(slow: int, meeting: Meeting) -> bool:
+def is_last(slow: int, meeting: Meeting) -> bool:
     """Whether nobody came later by much: two that come from a collective of their own come together."""
     low, high = min(meeting.lengths.values()), max(meeting.lengths.values())
     return high > low and meeting.lengths[slow] - low <= TOGETHER * (high - low)
@@ -124,7 +124,7 @@ def _weighed(
     )
     delay = sum(margins) / steps
     # A kernel that waits behind computing ones costs nothing: what counts is that nothing else runs.
-    alone = median([_exposed(profiles[at]) for at in peers]) - _exposed(profiles[slow])
+    alone = median([exposed(profiles[at]) for at in peers]) - exposed(profiles[slow])
     lost = min(delay, alone)
     step = median([profiles[at].steps.mean for at in (slow, *peers)])
     share = min(1.0, lost / step) if step > 0 else 0.0
@@ -137,7 +137,7 @@ def _weighed(
         lost=lost,
         share=share,
         blame=_blame(slow, mine),
-        last=sum(_is_last(slow, one) for one in mine),
+        last=sum(is_last(slow, one) for one in mine),
         shared=len(mine),
         slowest=slowest,
         steps=steps,
@@ -146,7 +146,8 @@ def _weighed(
     )
 
 
-def _exposed(profile: Profile) -> float:
+def exposed(profile: Profile) -> float:
+    """How long a step only communicates, nanoseconds."""
     return profile.split.communication / max(profile.steps.count, 1)
 
 

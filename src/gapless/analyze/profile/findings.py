@@ -26,9 +26,13 @@ def findings(profiles: Sequence[Profile]) -> tuple[Finding, ...]:
     rules = [
         rule for rule in of_kind(ProfileRule) if one.coverage.complete or rule.code.startswith(_RECORDING)
     ]
-    found += [_of_hit(rule, hit, one) for rule in rules for hit in rule.of_profile(one)]
+    hits = [(rule, hit) for rule in rules for hit in rule.of_profile(one)]
+    ranks = None
     if len(profiles) > 1 and all(each.coverage.complete for each in profiles):
         ranks = side_by_side(profiles)
+        hits = [(rule, rule.beside(hit, ranks)) for rule, hit in hits]
+    found += [_of_hit(rule, hit, one) for rule, hit in hits]
+    if ranks is not None:
         found += [_of_hit(rule, hit, one) for rule in of_kind(RanksRule) for hit in rule.of_ranks(ranks)]
     return order(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -10,12 +11,14 @@ from msgspec.structs import replace
 
 from gapless.analyze.profile.copies import pinned_factors
 from gapless.analyze.profile.grouping import WaitGroup, unseen, wait_groups
+from gapless.analyze.profile.marks import find_marks
 from gapless.errors import UsageError
 from gapless.model import Cost, Site
 from gapless.model.profile import Asked, Price, Prices
 from gapless.replay.change import Change, halved, without
 from gapless.replay.model import Model, Refusal, build
 from gapless.replay.price import Removal, prices
+from gapless.replay.steps import Steps
 from gapless.trace.timeline import Ints, Timeline
 
 ASSUMED = "@"
@@ -161,6 +164,8 @@ def _asked(
 ) -> Asked:
     chosen: set[int] = set()
     assumed = Change()
+    if f"{ASSUMED}graphs" in asked:
+        model = _with_steps(model)
     for what in asked:
         if what.startswith(ASSUMED):
             assumed = assumed | _assumption(model, what.removeprefix(ASSUMED))
@@ -185,6 +190,23 @@ def _asked(
     )
 
 
+def _with_steps(model: Model) -> Model:
+    """`model` with the steps that the profile marks, however it does.
+
+    Raises:
+        UsageError: it marks none.
+    """
+    timeline = model.timeline
+    launched = np.sort(timeline.host.start[timeline.launchers[timeline.launchers >= 0]])
+    marks = find_marks(timeline, launched)
+    if marks is None:
+        raise UsageError(
+            "--what-if graphs cannot be answered: no steps are marked, and one launch for all of the profile "
+            "is none that could be (call `prof.step()` after each step)"
+        )
+    return dataclasses.replace(model, steps=Steps(model.steps.thread, marks.start, marks.end))
+
+
 def _assumption(model: Model, what: str) -> Change:
     """What else is to be different: ``pinned``, ``input``, ``graphs`` or ``half:KERNEL``.
 
@@ -196,7 +218,7 @@ def _assumption(model: Model, what: str) -> Change:
     if what == "input":
         return Change(input_free=True)
     if what == "graphs":
-        return Change(graphed=True)
+        return Change(graphed=True)  # of the steps that `_with_steps` has found
     if what.startswith("half:") and len(what) > len("half:"):
         timeline = model.timeline
         named = timeline.names_where(lambda name: what.removeprefix("half:") in name)

@@ -8,7 +8,7 @@ import msgspec
 
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.source_lines import Read, with_source_lines
-from gapless.analyze.ranks import group, remarks, slow_rank, summaries
+from gapless.analyze.ranks import group, remarks, side_by_side, slow_rank, summaries
 from gapless.analyze.tables.profile import tables
 from gapless.analyze.verdicts.profile import verdict
 from gapless.model import Environment, Profile, RankSummary, Report, StepSummary, Verdict
@@ -46,7 +46,8 @@ def report(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | 
         ranks=rows,
         path=one.path,
     )
-    return msgspec.structs.replace(found, verdict=verdict(found, one), tables=tables(found, one))
+    shared = side_by_side(profiles).shared if rows else ()
+    return msgspec.structs.replace(found, verdict=verdict(found, one), tables=tables(found, one, shared))
 
 
 def reports(profiles: Sequence[Profile], notes: Sequence[str] = (), read: Read | None = None) -> list[Report]:

@@ -8,6 +8,7 @@ from typing import Any
 from gapless.analyze.verdicts.copies import dominate
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
+from gapless.model.ranks import Shared
 from gapless.model.table import row, table
 from gapless.model.wording import CAUSES, LIMITS, PARTS, duration, percent, size, three_digits
 
@@ -15,12 +16,15 @@ _LEAST = 0.0005
 """Shares below this are left out."""
 _MATTERS = 0.005
 _MANY_RANKS = 16
+_COLLECTIVES = 5
+"""Kinds of collectives that stand unfolded."""
 
 
-def tables(report: Report, profile: Profile) -> tuple[Table, ...]:
-    """Every table of `profile`, that of `report`."""
+def tables(report: Report, profile: Profile, shared: Sequence[Shared] = ()) -> tuple[Table, ...]:
+    """Every table of `profile`, that of `report`; `shared` are the collectives that ranks have in common."""
     per = max(profile.steps.count, 1)
-    made = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks), _phases(profile, per)]
+    made = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks)]
+    made += [collectives(shared) if shared else None, _phases(profile, per)]
     made += [_copies(profile, per), _kernels(profile, per), _lines(profile, per), _prices(profile.prices)]
     return tuple(one for one in made if one is not None and (one.rows or one.notes))
 
@@ -97,6 +101,21 @@ def _ranks(ranks: Sequence[RankSummary]) -> Table | None:
     shown = _MANY_RANKS // 2 if many else -1
     columns, rest = "step | idle | communicates | arrives late", "ranks that arrive earlier"
     return table("Rank", columns, rows, shown=shown, rest=rest, where="before")
+
+
+def collectives(shared: Sequence[Shared]) -> Table | None:
+    """Each kind of collective, divided into waiting for the last rank and transfer."""
+    rows = [
+        row(
+            f"{one.name} in {one.group}" if one.group and not one.group.startswith("stream") else one.name,
+            three_digits(one.count),
+            duration(one.waiting),
+            duration(one.transfer),
+        )
+        for one in shared
+    ]
+    columns = "per step | waiting for the last rank | transfer"
+    return table("Collective", columns, rows[:_ROWS], shown=_COLLECTIVES, where="before")
 
 
 def _phases(profile: Profile, per: int) -> Table | None:
