@@ -12,7 +12,7 @@ from programmes import A100, MS, add, prefetch, read, send, session, synchronize
 
 from gapless.analyze import report
 from gapless.analyze.estimate import machine, timing
-from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, interval, paces
+from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, Doubt, interval, paces
 from gapless.analyze.estimate.machine import Timed, run
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
@@ -37,11 +37,12 @@ PLAIN = {
 }
 
 
-def estimated(*step, host: float = 0.0, device: float = 0.0, monkeypatch):
+def estimated(*step, host: float = 0.0, device: float = 0.0, unproven: float = 0.0, monkeypatch):
     """The report where the host and the operators are so uncertain, and nothing else."""
     monkeypatch.setattr(timing, "UNMEASURED", host)
     monkeypatch.setattr(timing, "COPIED", device)
     monkeypatch.setattr(timing, "spread", lambda work, gpu: device)
+    monkeypatch.setattr(timing, "unproven", lambda work, dtype, gpu: unproven)
     return report(session(*8 * [list(step)]))
 
 
@@ -131,7 +132,22 @@ def test_what_operators_do_not_share_averages_out(monkeypatch):
     sigma = 0.4 * (COMMON + FAMILY + own) ** 0.5
     assert step.most / step.least == pytest.approx(exp(2 * sigma * NORMAL), rel=0.15)
     alike = estimated(*GPU, device=0.4, monkeypatch=monkeypatch).estimate.step
-    assert alike.most / alike.least > 1.3 * step.most / step.least
+    assert alike.most / alike.least > 1.15 * step.most / step.least
+
+
+def test_what_no_model_has_proved_does_not_average_out(monkeypatch):
+    different = [add(1.0 + number / 1000) for number in range(40)]
+    step = estimated(*different, unproven=0.4, monkeypatch=monkeypatch).estimate.step
+    assert step.most / step.least == pytest.approx(exp(2 * 0.4 * NORMAL), rel=0.05)
+
+
+def test_what_whole_models_have_proved():
+    """Long kernels in fp32 that the measured models consist of, and nothing else."""
+    times = Times(A100)
+    assert times.doubt(add(1.0)).unproven == 0
+    assert times.doubt(add()).unproven > 0.2  # a short one
+    assert times.doubt(replace_(add(1.0), dtype="bfloat16")).unproven > 0.2
+    assert times.doubt(replace_(add(1.0), name="aten::sort")).unproven > 0.2
 
 
 def test_more_draws_tell_the_same(monkeypatch):
@@ -174,7 +190,7 @@ def test_an_interval_is_between_quantiles_and_holds_the_likely_value():
 
 def test_the_drawn_machines_are_balanced():
     entries = [add(1.0 + number / 1000) for number in range(30)]
-    drawn = paces(entries, lambda entry: ("pointwise", 0.3), 0.5)
+    drawn = paces(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
     hosts = np.log([one.host for one in drawn])
     device = np.log([one.device for one in drawn])
     assert hosts.mean() == pytest.approx(0.0, abs=1e-9)
@@ -183,5 +199,5 @@ def test_the_drawn_machines_are_balanced():
     assert np.quantile(device, HIGH) == pytest.approx(0.3 * NORMAL, rel=0.1)
     assert abs(np.corrcoef(hosts, device.mean(axis=1))[0, 1]) < 0.2
     assert [one.host for one in drawn] == [
-        one.host for one in paces(entries, lambda entry: ("pointwise", 0.3), 0.5)
+        one.host for one in paces(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
     ]

@@ -4,7 +4,8 @@ Every time is uncertain: by how much, `Times.doubt` says for an operator and `Ti
 as the standard deviation of ``ln(true / estimated)``. One draw is one such machine. What a draw says of the
 host holds for all of it. Of an operator's deviation a part is common to all operators (the clock that this
 GPU sustains), a part to those of its family (how good such kernels are there), and the rest is its own: over
-many operators that rest averages out, and the other two do not.
+many operators that rest averages out, and the other two do not. What no measured model has had to prove
+(`Doubt.unproven`) is wrong for all such operators alike.
 
 The draws are quantiles, not chances: the same programme has the same interval each time.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +26,21 @@ from gapless.replay.change import Pace
 
 COUNT = 32
 """Machines that are drawn."""
-COMMON, FAMILY = 0.15, 0.15
+COMMON, FAMILY = 0.2, 0.2
 """Shares of the variance of an operator's time that all operators share, and those of its family. With them
-whole steps are about as much better known than operators as `benchmarks/sheets/estimate.md` shows."""
+about four in five whole models lie in their interval: `benchmarks/sheets/intervals.md`."""
 LOW, HIGH = 0.1, 0.9
 """An interval is between these quantiles: four in five lie in it."""
+
+
+class Doubt(NamedTuple):
+    """How uncertain an operator's time is: its family, and standard deviations of ``ln(true / estimated)``:
+    its kernel's, and what comes to that for all operators alike that no measured model has proved."""
+
+    family: str
+    own: float
+    unproven: float = 0.0
+
 
 Floats = NDArray[np.float64]
 Ranks = NDArray[np.int64]
@@ -39,7 +51,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 def paces(
     asked: Sequence[Entry | None],
-    doubt: Callable[[Entry], tuple[str, float]],
+    doubt: Callable[[Entry], Doubt],
     host: float,
     count: int = COUNT,
 ) -> list[Pace]:
@@ -72,13 +84,14 @@ def interval(likely: float, drawn: Sequence[float] | Floats) -> Range:
     return Range(round(min(least, likely)), round(likely), round(max(most, likely)))
 
 
-def _factors(told: Sequence[tuple[str, float]], count: int) -> Floats:
+def _factors(told: Sequence[Doubt], count: int) -> Floats:
     """What the times of each of these are multiplied by in each draw: draws by operators."""
     if not told:
         return np.ones((count, 0))
-    families = sorted({family for family, _ in told})
-    of = [families.index(family) for family, _ in told]
-    spread = np.array([one for _, one in told])
+    families = sorted({one.family for one in told})
+    of = [families.index(one.family) for one in told]
+    spread = np.array([one.own for one in told])
+    unproven = np.array([one.unproven for one in told])
     ranks = [_host(count), _common(count)]
     for family in families:
         ranks.append(_apart(family, ranks))
@@ -87,7 +100,8 @@ def _factors(told: Sequence[tuple[str, float]], count: int) -> Floats:
     common = _normal(_common(count))[:, None]
     rest = (1 - COMMON - FAMILY) ** 0.5
     deviates: Floats = COMMON**0.5 * common + FAMILY**0.5 * shared + rest * own
-    factors: Floats = np.exp(spread * deviates)
+    alike = _normal(_apart("unproven", ranks))[:, None]
+    factors: Floats = np.exp(spread * deviates + unproven * alike)
     return factors
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gapless.analyze.estimate.draws import Doubt
 from gapless.analyze.estimate.families import UNKNOWN
 from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.machine import Timed
 from gapless.analyze.estimate.measure import Lookup, lookup
-from gapless.analyze.estimate.spread import spread
+from gapless.analyze.estimate.spread import spread, unproven
 from gapless.analyze.estimate.steps import Step
 from gapless.analyze.estimate.times import USUAL, Host
 from gapless.analyze.estimate.work import work
@@ -49,19 +50,18 @@ class Times:
             return PROFILED
         return UNMEASURED if self.speed is None else MEASURED
 
-    def doubt(self, entry: Entry) -> tuple[str, float]:
-        """The family that `entry` shares its errors with, and the standard deviation of
-        ``ln(true / estimated)`` of its time on the device."""
+    def doubt(self, entry: Entry) -> Doubt:
+        """How uncertain the time of `entry` on the device is."""
         if entry.kind != "operator":
-            return "copy between host and device", COPIED
+            return Doubt("copy between host and device", COPIED)
         asked = work(entry)
         if self.measured is not None:
             if self.measured.shaped(entry) is not None:
-                return asked.family, SHAPED
+                return Doubt(asked.family, SHAPED)
             if self.measured.named(entry) is not None:
-                return asked.family, NAMED
-            return asked.family, LIKENED * spread(asked, self.gpu)
-        return asked.family, spread(asked, self.gpu)
+                return Doubt(asked.family, NAMED)
+            return Doubt(asked.family, LIKENED * spread(asked, self.gpu))
+        return Doubt(asked.family, spread(asked, self.gpu), unproven(asked, entry.dtype, self.gpu))
 
     def timed(self, entry: Entry) -> Timed:
         """`entry` with its times."""
