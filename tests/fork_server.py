@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import runpy
 import select
 import selectors
@@ -31,6 +32,8 @@ Finished = subprocess.CompletedProcess[str]
 IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click", "gapless.emulate.emulator")
 ROOMS = ("analyze", "capture", "commands", "emulate.world", "memory", "model", "render", "replay", "rules")
 """Parts of Gapless that are imported whole."""
+SLOW = "torchmetrics"
+"""What takes seconds to import; for scripts that import it."""
 READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "MALLOC_", "LC_", "LANG")
 """Variables with these beginnings are read before a copy could see another value."""
 _KEPT = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -111,7 +114,7 @@ def become(asked: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[2:]):
         with suppress(ImportError):
             importlib.import_module(name)
     for room in ROOMS:
@@ -157,8 +160,9 @@ def _copied(
     """The exit status of a copy that writes into `streams`; None where it had to be killed."""
     asked = {"words": words, "cwd": os.fspath(cwd), "environment": environment}
     data = json.dumps(asked).encode() + b"\n"
+    slow = [SLOW] if any(_imports_slow(cwd / word) for word in words if word.endswith(".py")) else []
     with socket.socket(socket.AF_UNIX) as connection, open(os.devnull) as nothing:
-        connection.connect(_address(os.getpid()))
+        connection.connect(_address(os.getpid(), *slow))
         socket.send_fds(connection, [data[:1]], [nothing.fileno(), *streams])
         connection.sendall(data[1:])
         with connection.makefile("r") as said:
@@ -173,8 +177,15 @@ def _read_at_start(variable: str) -> bool:
     return variable.startswith(READ_AT_START)
 
 
+def _imports_slow(script: Path, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether `script`, or a module beside it that it imports, says that it imports what is slow."""
+    text = script.read_text(errors="replace") if script.is_file() else ""
+    names = frozenset(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)) - seen
+    return SLOW in names or any(_imports_slow(script.with_name(f"{one}.py"), seen | names) for one in names)
+
+
 @cache
-def _address(pid: int) -> str:
+def _address(pid: int, *imported: str) -> str:
     """Where the process listens that is copied for the process `pid`, which starts it."""
     folder = tempfile.mkdtemp()
     path = os.path.join(folder, "socket")
@@ -182,7 +193,7 @@ def _address(pid: int) -> str:
         listener.bind(path)
         listener.listen()
         process = subprocess.Popen(
-            [sys.executable, __file__, str(listener.fileno())],
+            [sys.executable, __file__, str(listener.fileno()), *imported],
             env=_KEPT,
             stdin=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],

@@ -61,5 +61,5 @@ def test_the_same_waits_memory_and_collectives(tmp_path: Path) -> None:
     (requests, most), (their_requests, their_most) = _asked(mine), _asked(theirs)
     assert requests == their_requests
     # A thread of gloo's may hold what it has sent for a little longer.
-    assert 0 <= their_most - most <= 4096  # the largest gradient of a block
+    assert 0 <= their_most - most <= most // 100
     assert alone.environment == real.environment

@@ -47,7 +47,7 @@ def render(report: Report, style: Style) -> str:
 def text(value: str) -> str:
     """`value` as Markdown that shows just that; nobody is mentioned and nothing is linked."""
     # Every other piece stood between backticks: the remedies name code so.
-    pieces = re.split(r"`([^`]+)`", brief.cut(value, _LONG))
+    pieces = re.split(r"`([^`]+)`", brief.cut(value, _LONG).strip())
     told = [code(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)]
     between = [piece or " " for piece in told[1:-1]]  # two spans side by side would make one
     return "".join([told[0], *between, *told[1:][-1:]])
