@@ -59,7 +59,7 @@ def known_from(sites: Sequence[Site]) -> tuple[str, ...]:
         return ()
     first, *others = basis
     whose = "PyTorch's" if first.startswith(_OF_TORCH) else "the library's"
-    file = first.split(":")[0].rsplit("/", 1)[-1]
+    file = first.split(":")[0].split(",")[0].rsplit("/", 1)[-1]
     more = f" and {count(len(others), 'more place')}" if others else ""
     some = "" if all(site.basis for site in sites) else "some of it "
-    return (f"{some}known from {whose} source ({file}{more}), not yet seen on a GPU",)
+    return (f"{some}from {whose} source ({file}{more}), not seen on a GPU",)
