@@ -54,11 +54,8 @@ def _install_moves(core: Core, patches: Patches) -> None:
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         wanted = None if device is None else as_device(device)
         if wanted is None or wanted.type != "cuda":
-            return (
-                real_new(cls, *args, **kwargs)
-                if device is None
-                else real_new(cls, *args, device=device, **kwargs)
-            )
+            given = {} if device is None else {"device": device}
+            return real_new(cls, *args, **given, **kwargs)
         out = real_new(cls, *args, **kwargs)
         placement.put_storage(out, core.index_of(wanted))
         return out

@@ -37,7 +37,9 @@ class Synchronize(WaitRule):
     times = [a.elapsed_time(b) for a, b in zip(events, events[1:])]
     ```
     Kernels on one stream run in order without it. Between streams, `stream.wait_stream(other)` or
-    `stream.wait_event(event)` order the work on the GPU, and the CPU does not wait.
+    `stream.wait_event(event)` order the work on the GPU, and the CPU does not wait. What the CPU reads after
+    a copy with `non_blocking=True` has to arrive first: `event.record()` behind the copy, and
+    `event.synchronize()` before the read, wait for that alone.
 
     ## When it is fine
     Before the first and after the last measurement of a benchmark, at the end of the program, and while
@@ -48,7 +50,8 @@ class Synchronize(WaitRule):
     name = "synchronize"
     advice = (
         "remove it: work on one stream is in order already; `wait_stream` and `wait_event` order "
-        "streams without the CPU, and `torch.cuda.Event(enable_timing=True)` measures time without it"
+        "streams without the CPU, and `torch.cuda.Event(enable_timing=True)` measures time without it; "
+        "where the CPU reads what `non_blocking=True` copied, wait for that copy alone: `event.synchronize()`"
     )
     change = "remove the `synchronize()`"
 
