@@ -158,8 +158,8 @@ def test_more_draws_tell_the_same(monkeypatch):
     )
     many = estimated(*GPU, read(), *HOST, host=0.4, device=0.3, monkeypatch=monkeypatch).estimate
     for one, other in ((few.step, many.step), (few.saved, many.saved)):
-        assert one.least == pytest.approx(other.least, rel=0.15)
-        assert one.most == pytest.approx(other.most, rel=0.15)
+        assert one.least == pytest.approx(other.least, rel=0.1)
+        assert one.most == pytest.approx(other.most, rel=0.1)
 
 
 def test_a_saving_is_a_difference_on_one_machine(monkeypatch):

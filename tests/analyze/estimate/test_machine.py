@@ -102,6 +102,5 @@ def test_nothing_slower_makes_a_run_shorter(step, host, device):
         return machine.span[1]
 
     usual = span(1, 1)
-    rounding = 3 * sum(2 * kernels + 1 for _, _, kernels in step)  # each time is cut to a nanosecond
-    assert span(host, 1) >= usual - rounding
+    assert span(host, 1) >= usual
     assert span(1, device) >= usual

@@ -24,8 +24,8 @@ from gapless.model.estimate import Range
 from gapless.model.programme import Entry
 from gapless.replay.change import Pace
 
-COUNT = 32
-"""Machines that are drawn."""
+COUNT = 64
+"""Machines that are drawn: quantiles of sixteen times as many are within a tenth of theirs."""
 COMMON, FAMILY = 0.2, 0.2
 """Shares of the variance of an operator's time that all operators share, and those of its family. With them
 about four in five whole models lie in their interval: `benchmarks/sheets/intervals.md`."""

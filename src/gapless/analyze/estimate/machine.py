@@ -54,18 +54,20 @@ class Run:
 class _Event(NamedTuple):
     """When what was recorded ends, on which stream, and the correlation of the call."""
 
-    until: int
+    until: float
     stream: int
     record: int
 
 
 @dataclass
 class _Machine:
+    """Times are exact until they are written: what is slower is never rounded to something shorter."""
+
     gpu: Gpu
     host: Host
-    now: int = 10_000
-    free: dict[int, int] = field(default_factory=dict)
-    starts: dict[int, list[int]] = field(default_factory=dict)
+    now: float = 10_000
+    free: dict[int, float] = field(default_factory=dict)
+    starts: dict[int, list[float]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     work: list[Queued] = field(default_factory=list)
     syncs: list[Held] = field(default_factory=list)
@@ -75,11 +77,11 @@ class _Machine:
     asked: list[Entry | None] = field(default_factory=lambda: [None])
     backward: bool = False
     busy: int = 0
-    working: int = 0
+    working: float = 0
 
     # -- the device ----------------------------------------------------------------------------------
 
-    def begin(self, asked: int, length: int, name: str, kind: WorkKind, nbytes: int = -1) -> int:
+    def begin(self, asked: float, length: int, name: str, kind: WorkKind, nbytes: int = -1) -> float:
         """Put work on the current stream; returns when it ends."""
         before = self.free.get(self.stream)
         start = asked + LAUNCH if before is None else max(asked + LAUNCH, before + GAP)
@@ -93,7 +95,7 @@ class _Machine:
         self.busy += length
         return end
 
-    def call(self, name: str, length: int) -> int:
+    def call(self, name: str, length: float) -> int:
         """A call of the runtime that takes so long; returns its row."""
         self.calls.append((HostKind.CALL, NUMBER[name], self.now, self.now + length, self.correlation))
         self.now += length
@@ -114,10 +116,9 @@ class _Machine:
         """An operator: the host's own work, then a launch for each kernel."""
         if timed.entry.backward != self.backward:
             self.backward = timed.entry.backward
-            self.spend(int(self.host.handover))
-        call = int(self.host.call)
-        # Rounded once, so that what is slower is never rounded to something shorter.
-        self.spend(int(max(timed.host - timed.kernels * self.host.call, 0)))
+            self.spend(self.host.handover)
+        call = self.host.call
+        self.spend(max(timed.host - timed.kernels * call, 0))
         rest = timed.device
         for number in range(timed.kernels, 0, -1):
             self.next(timed.entry)
@@ -132,7 +133,7 @@ class _Machine:
             self.call("cudaLaunchKernel", length)
             self.working += call
 
-    def spend(self, time: int) -> None:
+    def spend(self, time: float) -> None:
         self.now += time
         self.working += time
 
@@ -145,8 +146,8 @@ class _Machine:
         length = int(copies.duration(nbytes, memory, self.gpu.pcie))
         side = memory.capitalize()
         name = f"Memcpy HtoD ({side} -> Device)" if to_device else f"Memcpy DtoH (Device -> {side})"
-        call = int(self.host.call)
-        self.spend(int(max(self.host.forward - self.host.call, 0)))
+        call = self.host.call
+        self.spend(max(self.host.forward - call, 0))
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
         # What was measured on no such GPU is left to the synchronize, as the replay reads it.
         blocks = waits and copies.held(memory, to_device, nbytes) is True
@@ -158,7 +159,7 @@ class _Machine:
             else []
         )
 
-    def synchronize(self, name: str, until: int, least: int) -> int:
+    def synchronize(self, name: str, until: float, least: int) -> int:
         self.next()
         self.working += least
         return self.call(name, max(least, until + RETURN - self.now))
@@ -175,7 +176,7 @@ class _Machine:
         return rows
 
     def _explicit(self, entry: Entry) -> int:
-        self.spend(int(self.host.call))
+        self.spend(self.host.call)
         if entry.mechanism == "free":
             self.spend(FREEING)
         whole = max(self.free.values(), default=0)
@@ -223,4 +224,4 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run:
     machine.synchronize("cudaDeviceSynchronize", max(machine.free.values(), default=0), UNBLOCKED_DEVICE)
     timeline, place = written(machine.calls, machine.work, machine.syncs, marks, gpu.name)
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
-    return Run(timeline, moved, machine.busy, machine.working, machine.asked)
+    return Run(timeline, moved, machine.busy, int(machine.working), machine.asked)

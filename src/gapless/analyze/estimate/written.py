@@ -24,12 +24,12 @@ from gapless.trace.timeline import (
 
 T = TypeVar("T", bound=Table)
 
-Span = tuple[int, int]
-Call = tuple[int, int, int, int, int]
+Span = tuple[float, float]
+Call = tuple[int, int, float, float, int]
 """Kind, name, start, end and correlation of a span of the host."""
-Queued = tuple[int, int, int, int, int, int, int]
+Queued = tuple[int, int, int, float, float, int, int]
 """Kind, name, stream, start, end, correlation and bytes of work on the device."""
-Held = tuple[int, int, int, int, int]
+Held = tuple[float, int, int, int, int]
 """When a stream was told to wait, which, in what call, for which other one, and the call that recorded."""
 
 NAMES = (
