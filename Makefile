@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q --no-compile -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes, which would compile all they import once more each.
 unexport PYTHONDONTWRITEBYTECODE
@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: browser clean demo docs format stacks test torchmetrics versions
 
 demo: $(VENV)/.demo-ready
-	$(BIN)/gapless check examples/metrics/naive.py --average macro
+	$(BIN)/gapless check --no-loader --gpu A40 examples/metrics/naive.py --size 224 --batch 128 --classes 1000 --log-every 100
 
 # The pages are looked at in a browser, where there is one. A fresh machine's root gets it; nobody else is asked.
 BROWSERS := chromium chromium-browser google-chrome
@@ -43,7 +43,8 @@ stacks: $(VENV)/.demo-ready
 
 # TorchMetrics' own tests, from a checkout of it, with its metrics and with ours in their place.
 torchmetrics: $(VENV)/.test-ready
-	$(PIP_INSTALL) cachier cloudpickle lightning psutil pytest-timeout scikit-learn statsmodels fairlearn
+	$(PIP_INSTALL) cachier cloudpickle fairlearn jiwer lightning monai netcal nltk permetrics psutil \
+	  pytorch-msssim rouge-score scikit-image scikit-learn statsmodels
 	$(BIN)/python benchmarks/torchmetrics_suite.py $(SUITE) $(OPTIONS)
 
 format: $(VENV)/.test-ready

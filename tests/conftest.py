@@ -30,6 +30,8 @@ def pytest_collection_finish() -> None:
 
 HERE = Path(__file__).parent
 Process = subprocess.CompletedProcess[str]
+OURS = ("PYTEST", "NO_COLOR", "FORCE_COLOR", "TORCHINDUCTOR")
+"""Beginnings of variables of this process alone; torch's compiler sets one where somebody has imported it."""
 LIMIT = 120.0
 """Seconds after which a process has failed."""
 
@@ -51,7 +53,7 @@ def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def _environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "NO_COLOR", "FORCE_COLOR"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
     return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -70,6 +72,12 @@ def finish(process: subprocess.Popen[str], timeout: float = LIMIT) -> Process:
 def python(tmp_path: Path) -> Callable[..., Process]:
     """``python(*words)`` runs Python in an empty folder."""
     return lambda *words, **changes: fork_server.run(words, tmp_path, {**_environment(), **changes}, LIMIT)
+
+
+@pytest.fixture
+def plain_python(tmp_path: Path) -> Callable[..., Process]:
+    """``plain_python(*words)``: the same without a copy of a process, of which a traceback tells."""
+    return lambda *words: finish(start(*words, cwd=tmp_path))
 
 
 @pytest.fixture

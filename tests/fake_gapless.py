@@ -23,6 +23,7 @@ class FakeCapture:
     """Records what scripts tell it, with their own frames as stacks."""
 
     gpu = SimpleNamespace(name=DEVICE)
+    compiled = SimpleNamespace(targets=())
 
     def __init__(self, on_mark) -> None:
         self.on_mark = on_mark
@@ -85,7 +86,7 @@ def _stack() -> tuple[SourceLine, ...]:
     return tuple(lines)
 
 
-def install(wishes: object, stopper: object) -> FakeCapture:
+def install(wishes: object, stopper: object, watch: object) -> FakeCapture:
     """Stands in for the making of an emulator."""
     capture = FakeCapture(stopper)
     module = ModuleType("gpu")

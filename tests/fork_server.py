@@ -29,8 +29,11 @@ from pathlib import Path
 from typing import Any
 
 Finished = subprocess.CompletedProcess[str]
-IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click", "gapless.emulate.emulator")
-ROOMS = ("analyze", "capture", "commands", "emulate.world", "memory", "model", "render", "replay", "rules")
+IMPORTED = ("numpy", "torch", "torch.utils.data", "msgspec", "click", "gapless.emulate.distributed_nccl")
+ROOMS = (
+    *("analyze", "capture", "commands", "emulate.dry", "emulate.races", "emulate.world", "loading", "memory"),
+    *("model", "render", "replay", "rules"),
+)
 """Parts of Gapless that are imported whole."""
 SLOW = "torchmetrics"
 """What takes seconds to import; for scripts that import it."""

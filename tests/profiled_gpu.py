@@ -6,9 +6,10 @@ beside it: a kernel for each operator that computes, a copy and a wait for each 
 
 from __future__ import annotations
 
+import bisect
 import gzip
+import itertools
 import json
-import os
 import pickle
 import sys
 from pathlib import Path
@@ -22,55 +23,93 @@ from gapless.commands import main
 DEVICE = "NVIDIA Paper Tiger"
 COMPUTES = ("aten::addmm", "aten::mm", "aten::sum", "aten::add_")
 READS = "aten::_local_scalar_dense"
-BUSY = float(os.environ.get("KERNEL_MICROSECONDS", "40"))
+BUSY = 40.0
+"""Microseconds of a kernel."""
 
 
 class PaperProfiler(torch.profiler.profile):
-    """Adds the device work when the file is written."""
+    """Adds the device work when the file is written, and the time for which the CPU would have waited."""
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
         super().export_chrome_trace(path, *args, **kwargs)
         with gzip.open(path, "rt") as file:
             document = json.load(file)
         document["deviceProperties"] = [{"id": 0, "name": DEVICE, "numSms": 108, "totalGlobalMem": 1 << 34}]
-        document["traceEvents"] += _device(document["traceEvents"])
+        gpu = PaperGpu()
+        made = gpu.work(document["traceEvents"])
+        for one in document["traceEvents"]:
+            if "ts" in one:
+                one["ts"], end = gpu.later(one["ts"]), gpu.later(one["ts"] + one.get("dur", 0))
+                if one.get("cat") == "Trace":  # the profiler's own mark: it stops when the GPU is done
+                    end = max(end, gpu.done)
+                if "dur" in one:
+                    one["dur"] = end - one["ts"]
+        document["traceEvents"] += made
         with gzip.open(path, "wt") as file:
             json.dump(document, file)
 
 
-def _device(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    operators = [one for one in events if one.get("cat") == "cpu_op" and one["name"] in (*COMPUTES, READS)]
-    made: list[dict[str, Any]] = []
-    free = 0.0
-    for number, one in enumerate(sorted(operators, key=lambda one: one["ts"]), 1):
-        begin, length = one["ts"], one["dur"]
-        host = {"ph": "X", "pid": one["pid"], "tid": one["tid"], "ts": begin + length * 0.2}
-        start = max(free, host["ts"] + 1)
-        reads = one["name"] == READS
-        free = start + (1 if reads else BUSY)
-        name = "cudaMemcpyAsync" if reads else "cudaLaunchKernel"
-        told = {"correlation": number, "External id": one["args"]["External id"]}
-        made.append(host | {"cat": "cuda_runtime", "name": name, "dur": length * 0.2, "args": told})
-        work = {"device": 0, "stream": 7, "context": 1, **told}
-        if reads:
-            work["bytes"] = 4
-            wait = {"ts": begin + length * 0.5, "dur": length * 0.4, "cat": "cuda_runtime"}
-            made.append(
-                host | wait | {"name": "cudaStreamSynchronize", "args": {"correlation": 10**6 + number}}
+class PaperGpu:
+    """One stream of kernels of one length; a read returns after its copy, however fast the CPU was."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        """When the CPU began to wait, as it was recorded."""
+        self.delays = [0.0]
+        """By how much what came after so many waits is later than it was recorded."""
+        self.done = 0.0
+
+    def later(self, ts: float) -> float:
+        """When that which was recorded at `ts` took place, all waits counted."""
+        return ts + self.delays[bisect.bisect_left(self.waits, ts)]
+
+    def work(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Calls, kernels and copies of the operators among `events`, in the time of `later`."""
+        operators = [
+            one for one in events if one.get("cat") == "cpu_op" and one["name"] in (*COMPUTES, READS)
+        ]
+        made: list[dict[str, Any]] = []
+        calls = itertools.count(1)
+        for one in sorted(operators, key=lambda one: one["ts"]):
+            begin, length = one["ts"], one["dur"]
+            call = {"ph": "X", "pid": one["pid"], "tid": one["tid"], "cat": "cuda_runtime"}
+            launch = {"ts": self.later(begin + length * 0.2), "dur": length * 0.2}
+            reads = one["name"] == READS
+            start = max(self.done, launch["ts"] + 1)
+            self.done = start + (1 if reads else BUSY)
+            told = {"correlation": next(calls), "External id": one["args"]["External id"]}
+            name = "cudaMemcpyAsync" if reads else "cudaLaunchKernel"
+            made.append(call | launch | {"name": name, "args": told})
+            if reads:
+                wait = {"name": "cudaStreamSynchronize", "args": {"correlation": next(calls)}}
+                made.append(call | self.until(begin + length * 0.5, length * 0.4) | wait)
+            work = {"device": 0, "stream": 7, "context": 1, **told, **({"bytes": 4} if reads else {})}
+            cat, name = (
+                ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)")
+                if reads
+                else ("kernel", f"kernel of {one['name']}")
             )
-        made.append(
-            {
-                "ph": "X",
-                "cat": "gpu_memcpy" if reads else "kernel",
-                "name": "Memcpy DtoH (Device -> Pageable)" if reads else f"kernel of {one['name']}",
-                "pid": 0,
-                "tid": 7,
-                "ts": start,
-                "dur": free - start,
-                "args": work,
-            }
-        )
-    return made
+            made.append(
+                {
+                    "ph": "X",
+                    "cat": cat,
+                    "name": name,
+                    "pid": 0,
+                    "tid": 7,
+                    "ts": start,
+                    "dur": self.done - start,
+                }
+                | {"dur": self.done - start, "args": work}
+            )
+        return made
+
+    def until(self, begin: float, length: float) -> dict[str, float]:
+        """A wait that was recorded at `begin`, and that ends no sooner than the GPU is done."""
+        start = self.later(begin)
+        end = max(start + length, self.done + 1)
+        self.waits.append(begin)
+        self.delays.append(self.delays[-1] + end - start - length)
+        return {"ts": start, "dur": end - start}
 
 
 class PaperHistory:

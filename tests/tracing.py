@@ -116,7 +116,7 @@ class Trace:
         number = len(self.frames) + 1
         self.frames.append(number)
         if self.dialect != "old":
-            args = {"Python parent id": parent, "Python id": number, self._index: len(self.events)}
+            args = {"Python parent id": parent, "Python id": number}
             self._span("python_function", name, start, dur, self.pid, self._thread(thread), args)
         return number
 
@@ -335,7 +335,7 @@ class Trace:
         if self.dialect != "old":
             found |= {"record_shapes": 0, "with_stack": int(self.with_stack), "profile_memory": 1}
         found |= self.head
-        found["traceEvents"] = [*self.events, *self._ending()]
+        found["traceEvents"] = [*self._numbered(), *self._ending()]
         found["traceName"] = "/tmp/trace.json"
         if self.dialect == "new":
             found |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE}
@@ -368,6 +368,21 @@ class Trace:
         from gapless.trace.read import read_bytes
 
         return read_bytes(self.text())
+
+    def in_order(self) -> Trace:
+        """The same with numbers of the driver's in the order of calls, where calls were added out of it."""
+        calls = [event for event in self.events if str(event.get("cat")).endswith(("runtime", "Runtime"))]
+        numbers = sorted(event["args"]["correlation"] for event in calls)
+        calls.sort(key=lambda event: event["ts"])
+        old = [event["args"]["correlation"] for event in calls]
+        new = dict(zip(old, numbers, strict=True))
+        for event in self.events:
+            args = event.get("args", {})
+            if "correlation" in args:
+                args["correlation"] = new.get(args["correlation"], args["correlation"])
+            if event.get("cat") in ("ac2g", "async"):
+                event["id"] = new.get(event["id"], event["id"])
+        return self
 
     # Inside ---------------------------------------------------------------------------------------------
 
@@ -424,10 +439,25 @@ class Trace:
             event |= {"cat": name, "name": name}
             self.events.append(event | ({"bp": "e"} if ph == "f" else {}))
 
+    def _numbered(self) -> Iterator[Json]:
+        """The events, with the profiler's own numbers of Python functions, which follow all others."""
+        number = self.external
+        for event in self.events:
+            if event.get("cat") != "python_function" or "Python id" not in event.get("args", {}):
+                yield event
+                continue
+            yield event | {"args": event["args"] | {self._index: number}}
+            number += 1
+
     def _ending(self) -> list[Json]:
         """What the profiler writes after everything else."""
         times = [float(e["ts"]) for e in self.events if isinstance(e.get("ts"), (int, float))]
-        whole: Json = {"ph": "X", "cat": "Trace", "ts": self.time(0), "dur": 1, "pid": "Spans"}
+        ends = [
+            float(e["ts"]) + float(e.get("dur") or 0) for e in self.events if "ts" in e and e.get("ph") == "X"
+        ]
+        begin = min([*times, self.time(0)])
+        dur = max(ends, default=begin) - begin
+        whole: Json = {"ph": "X", "cat": "Trace", "ts": begin, "dur": dur, "pid": "Spans"}
         whole |= {"tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)", "args": {"Op count": 0}}
         label: Json = {"name": "process_name", "ph": "M", "ts": self.time(0), "pid": self.pid, "tid": 0}
         end: Json = {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": ""}

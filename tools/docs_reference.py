@@ -16,7 +16,7 @@ GROUPS = {
     "GAP2": "Metrics and collectives",
     "GAP3": "Input",
     "GAP4": "Memory",
-    "GAP5": "Launch-bound, or the GPU is under-used",
+    "GAP5": "Launch-bound, compiled code, or the GPU is under-used",
     "GAP6": "Communication and ranks",
     "GAP7": "The measurement itself",
     "GAP8": "Races",

@@ -41,6 +41,8 @@ SECTIONS = {
         "journeys/segmentation.md",
         "dry.md",
         "races.md",
+        "graphs.md",
+        "compiled.md",
         "trace.md",
         "profile.md",
         "ranks.md",

@@ -30,7 +30,7 @@ class Name(NamedTuple):
     until: tuple[int, int] = (99, 0)
     without: str = ""
     late: bool = False  # it changes while a process runs, so it is looked up each time
-    built_with: str = ""  # what a torch may be built without: "distributed", "gloo", "cuda"
+    built_with: str = ""  # what a torch may be built without: "distributed", "gloo", "cuda", "mkldnn"
 
 
 _DISTRIBUTED = "distributed"
@@ -52,6 +52,7 @@ NAMES: dict[str, Name] = {
     "OperatorOverload": Name("torch._ops.OpOverload"),
     "HigherOrderOperator": Name("torch._ops.HigherOrderOperator"),
     "Operator": Name("torch._ops.OpOverload"),
+    "bf16_supported": Name("torch.ops.mkldnn._is_mkldnn_bf16_supported", built_with="mkldnn"),
     "has_any_kernel": Name("torch._C._dispatch_has_kernel"),
     "no_torch_function": Name("torch._C._disabled_torch_function_impl"),
     "current_dispatch_mode": Name("torch.utils._python_dispatch._get_current_dispatch_mode"),
@@ -82,11 +83,13 @@ NAMES: dict[str, Name] = {
     # -- tensors and storages
     "TensorBase": Name("torch._C.TensorBase"),
     "neg_view": Name("torch._neg_view"),
+    "conj_view": Name("torch._conj"),
     "has_storage": Name("torch._C._has_storage"),
     "weak_ref_expired": Name("torch.UntypedStorage._expired"),
     "storage_of_weak_ref": Name("torch.UntypedStorage._new_with_weak_ptr"),
     "free_weak_ref": Name("torch.UntypedStorage._free_weak_ref"),
     "functorch": Name("torch._C._functorch"),
+    "storage_use_count": Name("torch._C._storage_Use_Count"),
     "default_device": Name("torch._GLOBAL_DEVICE_CONTEXT"),
     "device_constructors": Name("torch.utils._device._device_constructors"),
     "foreach_copy": Name("torch._foreach_copy_"),
@@ -102,6 +105,12 @@ NAMES: dict[str, Name] = {
     # -- autograd and modules
     "sequence_number": Name("torch._C._autograd._get_sequence_nr"),
     "current_node": Name("torch._C._current_autograd_node"),
+    "override_stale_stream": Name(
+        "torch._C._override_stale_capture_stream",
+        since=(2, 13),
+        without="a backward pass that reaches behind a CUDA graph's capture is refused in CUDA's words",
+    ),
+    "below_autograd": Name("torch._C._AutoDispatchBelowAutograd"),
     "run_backward": Name("torch.autograd.graph._engine_run_backward", late=True),
     "module_apply": Name("torch.nn.Module._apply", late=True),
     "module_call": Name("torch.nn.Module._wrapped_call_impl"),
@@ -140,12 +149,19 @@ NAMES: dict[str, Name] = {
     # -- compilers, changed when a script imports them
     "dynamo": Name("torch._dynamo"),
     "dynamo_frames": Name("torch._dynamo.eval_frame"),
+    "supports_compile_pass": Name(
+        "torch._dynamo.convert_frame.CatchErrorsWrapper",
+        since=(2, 13),
+        without="graph breaks and recompilations of compiled code are not told",
+    ),
     "inductor": Name("torch._inductor"),
     "flex_attention_operator": Name("torch._higher_order_ops.flex_attention"),
     "fake_tensors": Name("torch._subclasses.fake_tensor"),
+    "FakeTensorMode": Name("torch._subclasses.fake_tensor.FakeTensorMode"),
     "decompositions": Name("torch._decomp"),
     "fake_process_group": Name("torch.testing._internal.distributed.fake_pg"),
     # -- torch.distributed: a torch can be built without it
+    "world": Name(f"{_C10D_PYTHON}._world", built_with=_DISTRIBUTED),
     "Work": Name(f"{_C10D}.Work", built_with=_DISTRIBUTED),
     "FakeWork": Name(f"{_C10D}.FakeWork", since=(2, 7), built_with=_DISTRIBUTED),
     "work_from_future": Name(f"{_C10D}._create_work_from_future", built_with=_DISTRIBUTED),

@@ -42,6 +42,10 @@ class Reading:
             self._form, lambda value: value, lambda one: next(arrived) if one is _HERE else one
         )
 
+    def settle(self) -> None:
+        """**Wait** until the values have arrived."""
+        self._arrival.settle()
+
     def __await__(self) -> Generator[Any, None, Any]:
         """``await reading`` gives way to other tasks until the values have arrived."""
         while not self.ready():
@@ -82,11 +86,15 @@ class Arrival:
         """Whether all of them are there."""
         return all(event.query() for event in self._events)
 
+    def settle(self) -> None:
+        """Wait until all of them are there."""
+        for event in self._events:
+            event.synchronize()
+
     def wait(self) -> list[Tensor]:
         """All of them, once they are there."""
         if not self.ready():
-            for event in self._events:
-                event.synchronize()
+            self.settle()
         offsets = dict.fromkeys(self._landed, 0)
         found = []
         for shape, dtype, device in self._like:

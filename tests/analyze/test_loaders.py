@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gapless.analyze.loaders import findings, joined, own_step
+from gapless.analyze.loaders import findings, joined, limiting, own_step
 from gapless.analyze.session import fed
 from gapless.model import Finding, Frequency, Report, SourceLine, Verdict
-from gapless.model.estimate import Range
+from gapless.model.estimate import Estimate, Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting
 from gapless.model.loading_mistakes import Mistake
@@ -46,6 +46,36 @@ def use(late=(60, 60, 60), left=(0, 0, 0), step=(30, 40, 50), **other) -> Loader
 def only(*uses: LoaderUse) -> Finding:
     (one,) = findings(uses)
     return one
+
+
+class TestLimiter:
+    """A step of 40 ms (30–50) that the GPU limits in nine machines of ten."""
+
+    MADE = Estimate(step=ranged(30, 40, 50), limiter="device", sure=0.9)
+
+    @pytest.mark.parametrize(
+        ("late", "workers", "limiter", "sure"),
+        [
+            # In its turn with the rest of the step: it limits where it takes more.
+            ((60, 60, 60), 0, "input", 1.0),
+            ((5, 5, 5), 0, "device", 0.9),
+            ((40, 40, 40), 0, "input", 0.5),
+            # Made beside the step: nothing else is the limit, unless it may be in time.
+            ((50, 60, 70), 1, "input", 1.0),
+            ((3, 4, 14), 1, "input", 1.0),
+            ((0, 0, 10), 1, "device", 0.9),
+        ],
+    )
+    def test_the_input_limits_where_it_takes_longest(self, late, workers, limiter, sure):
+        setting = Setting(workers=workers, prefetch=2 * workers)
+        made = msgspec.structs.replace(diagnosis(late[1]), setting=setting)
+        found = limiting(self.MADE, [use(late=late, setting=setting, diagnosis=made)])
+        assert found.limiter == limiter
+        assert found.sure == pytest.approx(sure, abs=0.06)
+
+    def test_a_loader_in_time_or_not_measured_changes_nothing(self):
+        assert limiting(self.MADE, [use(late=(0, 0, 0)), use(diagnosis=None)]) == self.MADE
+        assert limiting(self.MADE, []) == self.MADE
 
 
 class TestRun:

@@ -65,11 +65,30 @@ def test_a_rollout_is_no_set_up():
 
 
 @pytest.mark.parametrize(
+    ("experiments", "when", "phase"), [(1, "set-up", ""), (3, "phase", "iteration start")]
+)
+def test_a_model_that_each_experiment_moves_is_no_rollout(experiments: int, when: str, phase: str):
+    """Its parameters are copied one by one: the same several times, before the steps of one pass."""
+    apply = library_line(960, "torch/nn/modules/module.py", "Module._apply")
+    run = Simulation()
+    for _ in range(experiments):
+        run.wait(ROLLOUT, 64, (apply,), mechanism="h2d", operator="aten::_to_copy")
+        run.events[-1] = msgspec.structs.replace(run.events[-1], calls=64)
+        for _ in range(16):
+            run.mark("backward", 40)
+            run.wait(STEP)
+            run.step(45)
+    found = {one[0]: one for one in told(run)}
+    assert found[ROLLOUT][1:3] == (when, phase)
+
+
+@pytest.mark.parametrize(
     ("function", "phase"),
     [("collect_rollouts", "rollout"), ("evaluate_policy", "evaluation"), ("f", "evaluation")],
 )
 def test_a_library_s_rollout_in_evaluation_mode_is_no_evaluation(function: str, phase: str):
-    below = (library_line(7, "policies.py", "forward"), library_line(9, "on_policy.py", function))
+    checks = SourceLine("/env/torch/distributions/distribution.py", 323, "_validate_sample", library="torch")
+    below = (checks, library_line(7, "policies.py", "forward"), library_line(9, "on_policy.py", function))
     run = Simulation()
     for _ in range(6):
         run.phase = "eval"

@@ -66,6 +66,8 @@ def test_place_and_message():
     assert place(error, "/nowhere").startswith(f"{__file__}:")
     assert message(error) == "ValueError: invalid literal for int() with base 10: 'x'"
     assert message(ValueError()) == "ValueError"
+    cuda = "CUDA error: operation not permitted when stream is capturing"
+    assert message(RuntimeError(f"{cuda}\nFor more, look there.")) == f"RuntimeError: {cuda}"
 
 
 @pytest.mark.parametrize("link", ["__cause__", "__context__"])

@@ -101,10 +101,10 @@ REPORT = "No syncs in train.py, but no training step was seen."
 
 
 @pytest.mark.parametrize("code", BEHAVIOURS.values(), ids=BEHAVIOURS)
-def test_as_python_runs_it(code, write, python, fake_gapless):
+def test_as_python_runs_it(code, write, plain_python, fake_gapless):
     write("train.py", code)
     write("neighbour.py", "VALUE = 42\n")
-    expected = python("train.py", "--lr", "3", "-m", "x")
+    expected = plain_python("train.py", "--lr", "3", "-m", "x")
     seen = fake_gapless("check", "-q", "train.py", "--lr", "3", "-m", "x")
     interrupted = expected.returncode == -signal.SIGINT
     assert seen.returncode == (128 + signal.SIGINT if interrupted else expected.returncode)
@@ -122,7 +122,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize(("file", "name"), MODULES.values(), ids=MODULES)
-def test_modules_as_python_runs_them(file, name, write, python, fake_gapless):
+def test_modules_as_python_runs_them(file, name, write, plain_python, fake_gapless):
     write("pack/__init__.py", "import sys\nprint('package', sys.argv)\n")
     write("pack/other.py", "VALUE = 7\n")
     write(
@@ -131,7 +131,7 @@ def test_modules_as_python_runs_them(file, name, write, python, fake_gapless):
         "print(VALUE, sys.argv, sys.path[0], __name__, __file__, __package__, __spec__.name)\n"
         "raise ValueError('x')\n",
     )
-    expected = python("-m", name, "--steps", "3", "-o", "x")
+    expected = plain_python("-m", name, "--steps", "3", "-o", "x")
     seen = fake_gapless("check", "-q", "-m", name, "--steps", "3", "-o", "x")
     assert seen.returncode == expected.returncode == 1
     assert seen.stdout.startswith(expected.stdout)
@@ -140,10 +140,10 @@ def test_modules_as_python_runs_them(file, name, write, python, fake_gapless):
     assert f"{os.sep}gapless{os.sep}" not in seen.stderr
 
 
-def test_a_folder_with_a_main(write, python, fake_gapless):
+def test_a_folder_with_a_main(write, plain_python, fake_gapless):
     write("app/__main__.py", "import sys, helper\nprint(sys.argv, sys.path[0], __package__, helper.X)\n")
     write("app/helper.py", "X = 1\n")
-    expected = python("app", "1")
+    expected = plain_python("app", "1")
     assert fake_gapless("check", "-q", "app", "1").stdout.startswith(expected.stdout)
 
 

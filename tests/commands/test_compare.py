@@ -307,6 +307,12 @@ def fixed(x, mask):
 def wrong(x, mask):
     return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
 
+def early(x, mask):
+    return x[mask].detach().mean().to("cpu", non_blocking=True).item()
+
+def read(x, mask):
+    return x[mask].detach().mean().item()
+
 def broken(x, mask):
     raise RuntimeError("out of luck")
 
@@ -354,6 +360,13 @@ class TestCallables:
         status, out, _ = run(capsys, *words)
         assert status == 1
         assert "cases   1 not the same, on " in out
+
+    @pytest.mark.parametrize("form", ["text", "html", "json", "markdown", "github", "sarif", "junit", "csv"])
+    def test_a_race_is_in_no_case(self, form, losses, capsys):
+        status, out, err = run(capsys, "-f", form, "losses.py:read", "losses.py:early", *self.quick)
+        assert (status, err) == (1, "")
+        assert "GAP801" in out
+        assert "--case" not in out
 
     def test_json(self, losses, capsys):
         status, out, _ = run(capsys, "-f", "json", "losses.py:original", "losses.py:wrong", *self.quick)

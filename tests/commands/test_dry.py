@@ -62,10 +62,34 @@ def test_the_user_says_what_is_read(python: Callable[..., Any], write: Callable[
     assert "train.py:7: nothing without values was read" in " ".join(done.stdout.split())
 
 
+def test_a_script_that_takes_long_goes_on_without_values_and_one_that_does_not_keeps_them(
+    python: Callable[..., Any], write: Callable[[str, str], Path]
+) -> None:
+    write("train.py", textwrap.dedent(SCRIPT))
+    words = ("--steps", "all", "--no-loader", "--no-prices", "-f", "json", "train.py")
+    done = python("-m", "gapless", "check", *words)
+    assert done.returncode == 0, done.stderr
+    assert "no values from train.py:4 on" in done.stderr
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["environment"]["dry"]
+    assert found["switch"]["line"]["line"] == 4
+    assert found["steps"]["waits_per_step"] == 1
+    assert "from train.py:4 on are assumed: --values computes them" in found["confidence"]
+
+    write("train.py", textwrap.dedent(SCRIPT).replace("0_000", "").replace("1_000", "10").replace("16", "4"))
+    small, valued = (python("-m", "gapless", "check", "-q", *more, *words) for more in ((), ("--values",)))
+    assert small.stdout.splitlines()[0] == valued.stdout.splitlines()[0] == "0 False"
+    one, other = (json.loads(done.stdout.strip().splitlines()[-1]) for done in (small, valued))
+    for report in (one, other):
+        assert not report["environment"]["dry"]
+        assert report["switch"] is None
+    assert one["findings"] == other["findings"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--assume", "train.py:3=1"), "give --dry as well"),
+        (("--values", "--assume", "train.py:3=1"), "leave out --values"),
         (("--dry", "--assume", "train.py=1"), "FILE:LINE=VALUE"),
         (("--dry", "--assume", "train.py:3=maybe"), "FILE:LINE=VALUE"),
         (("--dry", "--assume", "train.py:3"), "FILE:LINE=VALUE"),

@@ -77,7 +77,7 @@ def test_what_fits_needs_no_remedy() -> None:
     session = lacking(400)
     made = report(session)
     assert list(candidates(session, made.memory)) == list(reckoned(session, made.memory)) == []
-    assert "fits" in made.verdict.why[0]
+    assert "fits" in made.verdict.facts[0]
 
 
 def test_states_are_reckoned_by_their_bytes() -> None:

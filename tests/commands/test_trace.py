@@ -110,7 +110,7 @@ def test_ranks_are_explained_together(capsys, tmp_path):
                 5,
                 kernel=(now + 10 + 90 * rank, 110 - 90 * rank),
             )
-        made.write(tmp_path / f"rank{rank}.json.gz")
+        made.in_order().write(tmp_path / f"rank{rank}.json.gz")
     status, out, _ = run(capsys, tmp_path)
     assert status == 0
     assert out.startswith("The GPU of rank 1 (of 2 in these files) idles ")

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 import torch
 
 from gapless.emulate import cuda_api
+from gapless.emulate.graphs.state import Graphs
 from gapless.emulate.patches import Patches
 from gapless.emulate.races.checker import Checker
+from gapless.emulate.recorder import Recorder
 from gapless.model import gpus
 
 MIB = 1024 * 1024
@@ -28,6 +30,8 @@ class FakeDevice:
         self.notes: list[str] = []
         self.now = 0.0
         self.races = Checker({})
+        self.recorder = Recorder()
+        self.graphs = Graphs(self)
         self._placed: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._current = threading.local()
 

@@ -218,7 +218,8 @@ def test_scripted_code_is_the_python_it_was_made_from(notes: list[str]) -> None:
     assert torch.jit.freeze(net) is net
     assert torch.equal(double(x), x * 2)
     assert sorted(set(notes)) == [
-        f"torch.jit.{name} ran eagerly: the Python it was given runs in place of TorchScript"
+        f"torch.jit.{name} ran eagerly: the Python it was given runs in place of TorchScript, and what "
+        "TorchScript would fuse is counted apart"
         for name in ("script", "trace")
     ]
 
@@ -236,6 +237,17 @@ def test_scripted_modules_are_saved_as_torchscript(
         loaded = torch.jit.load(str(tmp_path / f"{name}.pt"))
         assert isinstance(loaded, torch.jit.ScriptModule)
         torch.testing.assert_close(loaded(x), expected)
+
+
+def test_a_model_that_tensorboard_draws_is_an_empty_graph(
+    patches: Patches, notes: list[str], tmp_path: Path
+) -> None:
+    """It traces the model, and takes the graph from what that gives."""
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter(str(tmp_path))
+    writer.add_graph(Net(), torch.ones(1, 3))
+    writer.close()
+    assert any(tmp_path.iterdir())
+    assert [note for note in notes if "add_graph" in note]
 
 
 def test_torchscript_of_before_runs_as_it_is(patches: Patches) -> None:
@@ -365,3 +377,65 @@ def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_
         "module ['torch.compile ran eagerly']",
     ]
     assert done.stdout.splitlines() == expected, done.stderr
+
+
+# -- what is kept of calls -----------------------------------------------------------------------------
+
+
+def recorded(patches: Patches) -> Any:
+    from gapless.emulate.compiled.calls import Calls
+
+    calls = Calls(lambda tensor: -1)
+    compilers.install(lambda _: None, patches, calls=calls)
+    return calls
+
+
+def test_a_call_is_kept_where_it_differs_and_a_few_times_where_it_does_not(patches: Patches) -> None:
+    from gapless.emulate.compiled.calls import REPEATS
+
+    calls = recorded(patches)
+    double = torch.compile(lambda x, scale=2: x * scale)
+    for _ in range(REPEATS + 5):
+        double(torch.ones(2))
+    assert len(calls.kept) == REPEATS
+    double(torch.ones(3))
+    double(torch.ones(2), 3)
+    double(torch.ones(2, requires_grad=True))
+    with torch.no_grad():
+        double(torch.ones(2))
+    assert [call.number for call in calls.kept[REPEATS:]] == [
+        REPEATS + 6,
+        REPEATS + 7,
+        REPEATS + 8,
+        REPEATS + 9,
+    ]
+    assert not calls.failed
+
+
+def test_what_is_kept_has_its_values_and_changes_with_nothing(patches: Patches) -> None:
+    from gapless.emulate.compiled.signatures import Rebuilder
+
+    calls = recorded(patches)
+    x = torch.arange(4)
+    torch.compile(lambda batch: batch["x"][0] + 1)({"x": [x, x]})
+    x.zero_()
+    (made,) = map(Rebuilder(lambda tensor, index: None, values=True), calls.kept[0].args)
+    assert made["x"][0].tolist() == [0, 1, 2, 3]
+    assert made["x"][0] is made["x"][1]
+
+
+def test_attributes_that_the_script_sets_come_with_the_next_call(patches: Patches) -> None:
+    calls = recorded(patches)
+    net = Net()
+    compiled = torch.compile(net)
+    compiled(torch.rand(1, 3))
+    net.extra = 7
+    compiled(torch.rand(1, 3))
+    assert [(name, value) for _, name, value in calls.kept[1].changes] == [("extra", 7)]
+
+
+def test_what_a_compiled_function_calls_is_its_own_affair(patches: Patches) -> None:
+    calls = recorded(patches)
+    inner = torch.compile(lambda x: x + 1)
+    torch.compile(lambda x: inner(x) * 2)(torch.ones(2))
+    assert len(calls.targets) == 1

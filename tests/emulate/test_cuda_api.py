@@ -315,6 +315,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "get_stream_from_external": (16,),
     "manual_seed": (0,),
     "manual_seed_all": (0,),
+    "CUDAGraph": (),
+    "graph": (None,),
+    "make_graphed_callables": ((), ()),
     "set_device": (0,),
     "set_device_index": (0,),
     "set_per_process_memory_fraction": (0.5,),
@@ -331,11 +334,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "change_current_allocator": (torch.cuda.memory._CUDAAllocator(None),),
     "current_blas_handle": (),
     "current_solver_handle": (),
-    "CUDAGraph": (),
-    "graph": (None,),
     "Graph": (),
     "GreenContext": (),
-    "make_graphed_callables": (None, None),
     "MemPool": (),
 }
 DEPRECATED = ("max_memory_cached", "memory_cached", "reset_max_memory_allocated", "reset_max_memory_cached")

@@ -57,6 +57,34 @@ def test_idioms_are_where_the_table_says_and_wait_as_often(classes: ModuleType) 
     assert not classes.idioms().unexplained
 
 
+def test_operators_asked_for_by_name_do_as_the_calls_that_are_made_of_them(classes: ModuleType) -> None:
+    """``torch.ops.aten.to(c, 'cuda')`` as ``c.to('cuda')``: wherever ATen alone would decide in C++."""
+    spelled = {}
+    for idiom, expected in classes.IDIOMS.items():
+        asked = re.fullmatch(r"(\w)\.(\w+)\((.*)\)", idiom) or re.fullmatch(r"torch\.()(\w+)\((.*)\)", idiom)
+        if asked and asked[2] in ("to", "cuda", "cpu", "type_as", "tensor", "as_tensor", "tensor_split"):
+            given = ", ".join(filter(None, (asked[1], asked[3])))
+            spelled[f"torch.ops.aten.{asked[2]}({given})"] = expected
+    overloads = {
+        "torch.ops.aten.to.device(c, torch.device('cuda'), torch.half)": ("cuda:0", 1),
+        "torch.ops.aten.to.device(p, torch.device('cuda'), torch.float, True, False, None)": ("cuda:0", 0),
+        "torch.ops.aten.to.device(g, torch.device('cpu'), torch.float)": ("cpu", 1),
+        "torch.ops.aten.to.dtype_layout(c, dtype=None, layout=None, device=torch.device('cuda'))": (
+            "cuda:0",
+            1,
+        ),
+        "torch.ops.aten.to.other(c, g)": ("cuda:0", 1),
+        "torch.ops.aten.to.dtype(g, torch.half)": ("cuda:0", 0),
+        "torch.ops.aten.type_as.default(c, g)": ("cuda:0", 1),
+        "torch.ops.aten.one_hot.default(g.long())": ("cuda:0", 1),
+        "torch.ops.aten.cov.default(g)": ("cuda:0", 1),
+    }
+    assert len(spelled) > 20
+    with Emulator() as emulator:
+        told = {call: classes.tell(call, emulator) for call in (*spelled, *overloads)}
+    assert told == spelled | overloads
+
+
 def test_arguments_on_several_devices(classes: ModuleType) -> None:
     if sys.platform != "linux":
         pytest.skip("the reference's device guard is put into libc10.so")

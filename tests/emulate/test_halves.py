@@ -99,3 +99,12 @@ def test_tensors_on_the_host_are_left_alone() -> None:
     with gapless.emulate():
         torch.ones(1, device="cuda")
         assert torch.equal(a @ a, expected)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", ["mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "einsum"])
+def test_factors_of_different_precision_are_refused_as_ever(name: str, dtype: torch.dtype) -> None:
+    with gapless.emulate():
+        half, single = torch.ones(8, 8, 8, device="cuda", dtype=dtype), torch.ones(8, 8, 8, device="cuda")
+        with pytest.raises(RuntimeError, match=r"dtype|scalar type"):
+            CALLS[name](half, single)

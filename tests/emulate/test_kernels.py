@@ -41,7 +41,9 @@ def plainly(query, key, value, bias=None, causal=False, scale=None):
     return scores.softmax(-1) @ value
 
 
-def agree(made: torch.Tensor, expected: torch.Tensor, inputs: list[torch.Tensor], atol: float = 1e-4) -> None:
+def assert_agree(
+    made: torch.Tensor, expected: torch.Tensor, inputs: list[torch.Tensor], atol: float = 1e-4
+) -> None:
     weights = torch.linspace(-1, 1, made.numel(), device="cuda").view_as(made)
     found = torch.autograd.grad((made.float() * weights).sum(), inputs)
     wanted = torch.autograd.grad((expected.float() * weights).sum(), inputs)
@@ -55,7 +57,7 @@ def test_fused_attention_of_halves(emulator, backend: SDPBackend, causal: bool) 
     inputs = parts(*[(2, 4, 6, 16)] * 3, dtype=torch.bfloat16)
     with sdpa_kernel(backend):
         made = sdpa(*inputs, is_causal=causal)
-    agree(made, plainly(*inputs, causal=causal), inputs, atol=3e-2)
+    assert_agree(made, plainly(*inputs, causal=causal), inputs, atol=3e-2)
     assert made.stride() == inputs[0].stride()
 
 
@@ -64,14 +66,14 @@ def test_fused_attention_pads_heads_and_shares_keys(emulator) -> None:
     made = sdpa(*inputs, enable_gqa=True)
     query, key, value = inputs
     wide = [query, key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)]
-    agree(made, plainly(*wide), inputs, atol=1e-2)
+    assert_agree(made, plainly(*wide), inputs, atol=1e-2)
 
 
 def test_efficient_attention_with_a_mask_and_a_bias_that_learns(emulator) -> None:
     *inputs, bias = parts(*[(2, 3, 6, 8)] * 3, (3, 6, 6))
-    agree(sdpa(*inputs, attn_mask=bias), plainly(*inputs, bias=bias), [*inputs, bias])
+    assert_agree(sdpa(*inputs, attn_mask=bias), plainly(*inputs, bias=bias), [*inputs, bias])
     mask = torch.ones(6, 6, dtype=torch.bool, device="cuda").tril()
-    agree(sdpa(*inputs, attn_mask=mask), plainly(*inputs, causal=True), inputs)
+    assert_agree(sdpa(*inputs, attn_mask=mask), plainly(*inputs, causal=True), inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -177,13 +179,13 @@ def test_recurrent_cells_and_their_gradients(emulator, kind: str) -> None:
     else:
         made = aten._thnn_fused_gru_cell(*gates, h, *biases)[0]
         expected = cell(x, h)
-    agree(made, expected, [x, h, cell.weight_ih, cell.bias_hh])
+    assert_agree(made, expected, [x, h, cell.weight_ih, cell.bias_hh])
 
 
 def test_normalization_and_convolution_of_cudnn(emulator) -> None:
     x, weight, bias, kernel = parts((2, 3, 5, 5), (3,), (3,), (4, 3, 3, 3))
     made = aten.cudnn_batch_norm(x, weight, bias, None, None, True, 0.1, 1e-5)[0]
-    agree(made, nn.functional.batch_norm(x, None, None, weight, bias, True), [x, weight, bias])
+    assert_agree(made, nn.functional.batch_norm(x, None, None, weight, bias, True), [x, weight, bias])
     made = aten.cudnn_convolution(x, kernel, [1, 1], [1, 1], [1, 1], 1, False, False, True)
     torch.testing.assert_close(made, nn.functional.conv2d(x, kernel, padding=1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,113 @@ def test_sparse_tensors() -> None:
     assert table.weight.grad is not None
     assert table.weight.grad.is_sparse
     assert table.weight.grad.device == FIRST
+
+
+def bags(mode: str) -> Callable[[torch.device], list[torch.Tensor]]:
+    """Forward and backward of an `EmbeddingBag` whose gradient is sparse."""
+
+    def run(device: torch.device) -> list[torch.Tensor]:
+        table = torch.nn.EmbeddingBag(5, 2, mode=mode, sparse=True, device=device)
+        tokens, offsets = torch.tensor([1, 4, 1], device=device), torch.tensor([0, 2], device=device)
+        out = table(tokens, offsets)
+        out.sum().backward()
+        assert table.weight.grad is not None
+        return [out, table.weight.grad]
+
+    return run
+
+
+def gathers(device: torch.device) -> list[torch.Tensor]:
+    x = torch.ones(2, 3, device=device, requires_grad=True)
+    x.gather(1, torch.tensor([[0], [2]], device=device), sparse_grad=True).sum().backward()
+    assert x.grad is not None
+    return [x.grad]
+
+
+def masks(device: torch.device) -> list[torch.Tensor]:
+    pattern = torch.eye(3, device=device).to_sparse()
+    return [torch.ones(3, 3, device=device).sparse_mask(pattern)]
+
+
+def diagonals(device: torch.device) -> list[torch.Tensor]:
+    return [torch.sparse.spdiags(torch.ones(2, 3), torch.tensor([0, 1]), (3, 3)).to(device)]
+
+
+def multiplies(device: torch.device) -> list[torch.Tensor]:
+    x = torch.eye(3, device=device).to_sparse().requires_grad_()
+    torch.sparse.mm(x, torch.ones(3, 2, device=device)).sum().backward()
+    assert x.grad is not None
+    return [x.grad]
+
+
+SPARSE: dict[str, Callable[[torch.device], list[torch.Tensor]]] = {
+    **{f"embedding_bag, {mode}": bags(mode) for mode in ("sum", "mean")},
+    "gather": gathers,
+    "sparse_mask": masks,
+    "spdiags": diagonals,
+    "sparse.mm": multiplies,
+    **{
+        f"to_sparse, {layout}": lambda device, layout=layout: [  # type: ignore[misc]
+            torch.eye(4, device=device).to_sparse(
+                layout=layout, blocksize=(2, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+            )
+        ]
+        for layout in (
+            torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc,
+        )
+    },
+}  # fmt: skip
+"""What gives a tensor without a storage where all that went in has one."""
+
+
+@there
+@quiet_prototypes
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_tensors_from_dense_ones(name: str) -> None:
+    placed, plain = SPARSE[name](FIRST), SPARSE[name](HOST)
+    assert places(*placed) == {FIRST}
+    assert any(one.layout is not torch.strided for one in placed)
+    for one, other in zip(placed, plain, strict=True):
+        if not name.startswith("embedding_bag") or one.layout is not torch.strided:  # its table is random
+            assert torch.equal(one.cpu().to_dense(), other.to_dense())
+
+
+def takes_numbers() -> list[tuple[Any, Any, int]]:
+    """Overloads of ATen that a mode may meet with a Python number where a tensor stands first."""
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        func = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if space != "aten" or func is None or func.has_kernel_for_dispatch_key("CompositeImplicitAutograd"):
+            continue
+        needed = [one for one in func._schema.arguments if not one.has_default_value()]
+        if any(str(one.type) != "Tensor" or one.kwarg_only or one.alias_info for one in needed[1:]):
+            continue
+        if not needed or str(needed[0].type) != "Tensor":
+            continue
+        for number in (2.0, 2j):
+            with contextlib.suppress(Exception):
+                func(number, *[torch.ones(2) for _ in needed[1:]])
+                found.append((func, number, len(needed) - 1))
+    return found
+
+
+@quiet_prototypes
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_numbers_where_tensors_stand() -> None:
+    """In backward of ``1j * x`` the conjugate is asked of a Python number."""
+    overloads = takes_numbers()
+    assert {"aten::_conj", "aten::mul", "aten::_to_copy"} <= {func._schema.name for func, *_ in overloads}
+    with Emulator():
+        for func, number, others in overloads:
+            for device in (FIRST, HOST):
+                out = func(number, *[torch.ones(2, device=device) for _ in range(others)])
+                assert out.device == (device if others else HOST), func
+        x = torch.ones(3, dtype=torch.complex64, device="cuda", requires_grad=True)
+        (1j * x).abs().sum().backward()
+        assert x.grad is not None
+        assert x.grad.device == FIRST
 
 
 @there
@@ -284,4 +392,7 @@ def test_higher_order_operators(machine: Any) -> None:
     assert places(end) == {FIRST}
     assert machine.waits() > before
     query = torch.randn(1, 1, 128, 16, device="cuda")
+    before = machine.waits()
     assert places(flex_attention(query, query, query)) == {FIRST}
+    assert places(torch.compile(flex_attention)(query, query, query)) == {FIRST}
+    assert machine.waits() == before

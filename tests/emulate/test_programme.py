@@ -233,3 +233,43 @@ def test_the_gpu_is_the_one_that_is_emulated(name):
         found = emulator.session().programme.gpu
     assert found.name == gpus.find(name).name
     assert found.multiprocessors == gpus.find(name).multi_processor_count
+
+
+def test_functions_of_torch_func_are_seen_as_the_batches_they_stand_for():
+    """Launches of `vmap` and `grad` are those of the same batch written out."""
+
+    def prepare():
+        return torch.ones(8, 8, device="cuda"), torch.ones(4, 8, device="cuda", requires_grad=True)
+
+    def mapped(given):
+        weight, rows = given
+        torch.func.vmap(lambda row: (row @ weight).tanh())(rows.detach())
+        torch.func.grad(lambda one: (one @ weight).sum())(rows.detach()).sum().item()
+
+    def written(given):
+        weight, rows = given
+        (rows.detach() @ weight).tanh()
+        torch.autograd.grad((rows @ weight).sum(), rows)[0].sum().item()
+
+    def launched(run):
+        return sorted(name for name in names(recorded(run, 3, prepare)[0]) if "view" not in name)
+
+    assert launched(mapped) == launched(written)
+    assert "wait" in launched(mapped)
+
+
+@pytest.mark.parametrize(("old", "threads"), [(True, {32}), (False, {0})])
+def test_how_many_threads_sum_up_a_loss_depends_on_the_version_of_torch(old, threads, monkeypatch):
+    """Forward and backward: 32 before torch 2.8; since then as many as the rows ask for."""
+    monkeypatch.setattr(programme, "_ONE_WARP", programme.one_warp((2, 7) if old else (2, 8)))
+
+    def run():
+        logits = torch.ones(64, 10, device="cuda", requires_grad=True)
+        labels = torch.zeros(64, dtype=torch.long, device="cuda")
+        nn.functional.cross_entropy(logits, labels).backward()
+
+    asked = recorded(run)[1].entries
+    losses = [one for one in asked if "nll_loss" in one.name]
+    assert len(losses) == 2
+    assert {one.block for one in losses} == threads
+    assert {one.block for one in asked if "nll_loss" not in one.name} == {0}

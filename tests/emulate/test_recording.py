@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -229,3 +230,16 @@ def test_generated_code_is_nobodys_line(emulator, monkeypatch):
     (site,) = emulator.session().sites
     assert site.line.code == 'made["read"](torch.ones(3, device="cuda"))'
     assert [frame.file for frame in site.library_frames] == ["<string>"]
+
+
+def test_what_called_the_command_is_no_part_of_a_stack(tmp_path: Path) -> None:
+    """A console script is a file beside the interpreter, which nobody would tell from the user's own."""
+    command = Path(stacks.__file__).parents[1] / "commands" / "check.py"
+    found: list[stacks.RawStack] = []
+    names = {"capture": lambda: found.append(stacks.capture(0))}
+    exec(compile("def run():\n    capture()", str(tmp_path / "train.py"), "exec"), names)
+    exec(compile("def main():\n    run()", str(command), "exec"), names)
+    exec(compile("main()", str(tmp_path / "bin" / "gapless"), "exec"), names)
+    files = [line.file for line in stacks.resolve(found[0]) if line.is_user]
+    assert str(tmp_path / "train.py") in files
+    assert not any(file.endswith("gapless") for file in files)

@@ -172,6 +172,10 @@ WAITING = [
     case({"size": 1}, aten._sparse_addmm.default, X, SPARSE, X),
     case({"size": 1}, aten.mv.default, SPARSE, X[0]),
     case({"size": 1}, aten.hspmm.default, SPARSE, X),
+    case({"size": 1}, aten._sparse_sparse_matmul.default, COALESCED, COALESCED),
+    case({"size": 2}, aten._sparse_sparse_matmul.default, SPARSE, COALESCED),
+    case({"size": 2}, aten.mm.default, COALESCED, SPARSE),
+    case({"size": 3}, aten.mm.default, TRANSPOSED, SPARSE),
     case({"size": 1}, aten._sparse_softmax.default, SPARSE, 1, False),
     case({"size": 1}, aten._padded_dense_to_jagged_forward.default, X, [COUNTS]),
     case({"d2h": 2}, torch.sparse_coo_tensor, dev(HOST_IDS.repeat(2, 1)), COUNTS),
@@ -213,6 +217,19 @@ WAITING = [
     case({"h2d": 3}, aten._ctc_loss.Tensor, X, X, HOST_IDS, HOST_IDS),
     case({"h2d": 1, "d2h": 1}, aten._foreach_copy_.default, [X, X, HOST_X], [X, HOST_X, X]),
     case({"size": 1}, Node(X), X),
+    case({"read": 1}, aten.masked_fill.Tensor_out, X, MASK, SCALAR, out=X),
+    case({"read": 1}, aten.index_fill.int_Tensor_out, X, 0, IDS, SCALAR, out=X),
+    case({"read": 1}, aten.fill.Tensor_out, HOST_X, SCALAR, out=HOST_X),
+    case({"read": 2}, aten.linspace.Tensor_Tensor_out, SCALAR, SCALAR, 4, out=X),
+    case({"size": 1, "read": 1}, aten.repeat_interleave.Tensor_out, COUNTS, out=IDS),
+    case({"h2d": 1}, aten.bernoulli.Tensor, X, HOST_X),
+    case({"h2d": 1}, aten.bernoulli.Tensor_out, X, HOST_X, out=X),
+    case({"d2h": 1}, aten.index_put.default, HOST_X, [IDS], HOST_SCALAR),
+    case({"size": 1}, aten._index_put_impl.default, X, [MASK], X),
+    case({"h2d": 1}, aten._index_put_impl.out, X, [HOST_IDS], SCALAR, out=X),
+    case({"d2h": 1}, aten._index_put_impl.default, HOST_X, [IDS], HOST_SCALAR),
+    case({"h2d": 1}, aten._foreach_copy.default, [X, X], [X, HOST_X]),
+    case({"d2h": 1}, aten._foreach_copy.out, [HOST_X], [X], out=[HOST_X]),
 ]
 
 QUIET = [
@@ -298,6 +315,8 @@ QUIET = [
     case(NONE, aten.where.self, dev(HOST_MASK.clone()), X, SCALAR),
     case(NONE, aten.where.self, HOST_MASK, HOST_X, HOST_SCALAR),
     case(NONE, aten.bernoulli_.Tensor, X, X),
+    case(NONE, aten.bernoulli.Tensor, X, X),
+    case(NONE, aten.masked_fill.Scalar_out, X, MASK, 1.0, out=X),
     case(NONE, aten._ctc_loss.Tensor, HOST_X, HOST_X, HOST_IDS, HOST_IDS),
     case(NONE, aten._foreach_copy_.default, [X, X], [X, HOST_X], True),
     case(NONE, aten._foreach_copy_.default, [X, HOST_X], [X, HOST_X]),
@@ -370,6 +389,27 @@ def test_rows_without_an_overload_hold_for_all() -> None:
     assert len(table().for_op("aten::fill_", "Tensor")) == 1
     assert table().for_op("aten::add", "Tensor") == ()
     assert table().for_call("torch.add") == ()
+
+
+def test_variants_of_one_operator_wait_alike() -> None:
+    """In place, into a given tensor, or neither: enumerated from torch's own schemas."""
+    families: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for schema in torch._C._jit_get_all_schemas():
+        if schema.name.startswith("aten::"):
+            overload = schema.overload_name
+            kind = "" if overload == "out" else overload.removesuffix("_out")
+            family = families.setdefault((schema.name.removesuffix("_"), kind), [])
+            family.append((schema.name, overload))
+    several = [family for family in families.values() if len(family) > 1]
+    assert len(several) > 500
+    unlike = []
+    for family in several:
+        conditions = {
+            name: {(row.when, row.mechanism) for row in table().for_op(*name)} for name in sorted(family)
+        }
+        if len(set(map(frozenset, conditions.values()))) > 1:
+            unlike.append(conditions)
+    assert unlike == []
 
 
 def test_nodes_of_the_table_are_what_autograd_makes() -> None:

@@ -143,6 +143,13 @@ def by_line(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def races(report: dict[str, Any]) -> list[str]:
+    """The races in a report, which the scripts have none of."""
+    return [
+        f"{one['code']}: {one['evidence']}" for one in report["findings"] if one["code"].startswith("GAP8")
+    ]
+
+
 def differences(report: dict[str, Any], path: str, source: str, variant: str = "") -> list[str]:
     """Where `report` and the comments in `source`, the script at `path`, disagree; empty where they agree."""
     wanted = expectations(source, variant)

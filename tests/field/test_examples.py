@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from field.expectations import by_line
+from field.expectations import by_line, races
 from field.running import Outcome, check
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -36,7 +36,7 @@ def run(folder: str, stage: str, *arguments: str, steps: str = "7") -> Outcome:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    return check(
+    outcome = check(
         EXAMPLES / folder / f"{stage}.py",
         *size,
         *("--batch", "4", "--workers", "0"),
@@ -44,6 +44,8 @@ def run(folder: str, stage: str, *arguments: str, steps: str = "7") -> Outcome:
         options=("--steps", steps),
         MASTER_PORT=port,
     )
+    assert not races(outcome.report)
+    return outcome
 
 
 @pytest.mark.parametrize(

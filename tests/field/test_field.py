@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from field.expectations import differences
+from field.expectations import differences, races
 from field.running import check
 
 from gapless.torch_internals import VERSION
@@ -102,6 +102,7 @@ def test_script_runs_to_its_end_and_its_waits_are_found(name: str, run: Run, tmp
     assert outcome.status == 0, outcome.errors[-4000:]
     assert outcome.report["ending"]["how"] == "finished"
     assert run.says in outcome.printed
+    assert not races(outcome.report)
     wrong = differences(outcome.report, str(script), script.read_text(), run.variant)
     assert not wrong, "\n" + "\n".join(wrong)
 

@@ -18,6 +18,8 @@ from gapless.model.loading import Diagnosis, Doubt, Fetch, Machine, Prediction, 
 
 pytestmark = pytest.mark.skipif(not available(), reason="processes cannot be copied here")
 MS = 1_000_000
+PLENTY = 120.0
+"""Seconds for what takes a moment, on a machine that others use as well."""
 
 
 def run(loader, steps: int = 6, each: int = 1) -> Uses:
@@ -80,7 +82,7 @@ def test_one_that_feeds_no_steps_is_left_alone():
 
 
 def test_without_an_estimate_only_mistakes_are_looked_for():
-    (seen,), measured = examined(run(DataLoader(d.Numbers(), num_workers=2)), Step(None, 6))
+    (seen,), measured = examined(run(DataLoader(d.Numbers(), num_workers=2)), Step(None, 6), PLENTY)
     assert [one.code for one in seen.mistakes] == ["GAP311"]
     assert (seen.diagnosis, measured) == (None, [])
 
@@ -107,11 +109,12 @@ def test_the_wait_over_all_that_the_estimate_allows(monkeypatch):
         machines.append(saved.machine)
         now = predicted(60 * MS - demand.step, demand.step, 1)
         more = predicted(1 * MS, demand.step, 4)
-        return msgspec.structs.replace(saved, demand=demand, now=now, predictions=(now, more))
+        return msgspec.structs.replace(saved, demand=demand, now=now, advised=more)
 
     monkeypatch.setattr(room, "keeps_up", lambda seen: False)
     monkeypatch.setattr(room, "diagnose", diagnose)
     monkeypatch.setattr(room.predict, "again", again)
+    monkeypatch.setattr(room.predict, "under", again)
     (seen,), measured = examined(run(DataLoader(d.Table(40)), each=2), step(20, 40, 60, ranks=2))
     assert seen.per_step == 2.0
     assert (seen.late.least, seen.late.likely, seen.late.most) == (60 * MS, 80 * MS, 100 * MS)
@@ -135,7 +138,7 @@ def test_what_the_loop_makes_while_the_gpu_works_is_not_waited_for(workers, host
     made = Diagnosis(now=prediction, advised=prediction)
     asked = Step(Range(20 * MS, 40 * MS, 60 * MS), 6, host=host and host * MS, waits=waits)
     leads = room._leads(asked.length, asked)
-    found = [room._late(made, made, 1.0, lead)[0] for lead in leads]
+    found = [room._late(made, 1.0, lead)[0] for lead in leads]
     assert tuple(reversed(found)) == tuple(one * MS for one in late)
 
 

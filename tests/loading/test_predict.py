@@ -254,9 +254,9 @@ def test_no_prediction_beats_a_bound():
     assert all(one.step >= 0.99 * least for one in predict.predict_all(of))
 
 
-def test_a_saved_measurement_answers_for_another_step():
+def saved_measurement():
     of = measured(200, 0, 108)
-    saved = Diagnosis(
+    return Diagnosis(
         setting=Setting(workers=2, prefetch=2),
         machine=of.machine,
         fetch=of.fetch,
@@ -264,12 +264,27 @@ def test_a_saved_measurement_answers_for_another_step():
         demand=of.demand,
         length=of.length,
     )
+
+
+def test_a_saved_measurement_answers_for_another_step():
+    saved = saved_measurement()
     slower, faster = (predict.again(saved, Demand(step=step * MS, busy=0.0)) for step in (250, 51))
     assert slower.recommended["num_workers"] == 1
     assert faster.recommended["num_workers"] == 4
     assert "take num_workers=4" in faster.sentence
     assert slower.now is not None
     assert slower.now.setting.workers == 2
+
+
+@pytest.mark.parametrize("step", [250, 51])
+def test_the_two_settings_alone_are_predicted_as_among_all(step):
+    made = predict.again(saved_measurement(), Demand(step=100.0 * MS, busy=0.0))
+    two = predict.under(made, Demand(step=step * MS, busy=0.0))
+    found = predict.again(made, two.demand)
+    assert two.now == found.now
+    assert two.advised.setting == made.advised.setting
+    assert two.advised in (*found.predictions, found.advised)
+    assert (two.predictions, two.best) == (made.predictions, made.best)
 
 
 def test_a_diagnosis_comes_back_from_disk():

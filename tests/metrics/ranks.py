@@ -44,6 +44,12 @@ def others() -> dict[str, metrics.Metric]:
         "cat": metrics.CatMetric(),
         "pearson": metrics.PearsonCorrCoef(),
         "mse": metrics.MeanSquaredError(),
+        "found": metrics.RetrievalNormalizedDCG(),
+        "apart": metrics.KLDivergence(reduction="none"),
+        "psnr": metrics.PeakSignalNoiseRatio(4.0, dim=1),
+        "kendall": metrics.KendallRankCorrCoef(),
+        "segments": metrics.PanopticQuality({0, 1}, {2, 3}, return_per_class=True),
+        "boxes": metrics.MeanAveragePrecision("xywh", max_detection_thresholds=[1, 2, 100]),
     }
 
 
@@ -54,13 +60,40 @@ def feed(
     for low in range(start, stop, 5):
         rows = slice(low, min(low + 5, stop))
         collection.update(preds[rows], target[rows])
-        for metric in more.values():
-            several = isinstance(metric, (metrics.PearsonCorrCoef, metrics.MeanSquaredError))
-            metric.update(preds[rows, 0], *([target[rows].float()] if several else []))
+        for name, metric in more.items():
+            metric.update(*given(name, preds[rows], target[rows]))
+
+
+def given(name: str, preds: torch.Tensor, target: torch.Tensor) -> tuple[Any, ...]:
+    """What the metric of that name is given of a batch."""
+    if name == "segments":
+        return tuple(torch.stack((one, target % 2), -1).unsqueeze(1) for one in (preds.argmax(1), target))
+    if name == "boxes":
+        return boxes(preds.abs() + 1, target)
+    if name == "found":
+        return preds[:, 0], target, target % 3
+    if name in ("apart", "psnr"):
+        return preds.exp(), preds.flip(1).exp()
+    return (preds[:, 0], target.float()) if name in ("pearson", "mse", "kendall") else (preds[:, 0],)
+
+
+def boxes(corners: torch.Tensor, labels: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    """One image for each row: two objects, and one of them found; in every third image nothing is."""
+    preds, target = [], []
+    for corner, label in zip(corners, labels, strict=True):
+        there, kinds = torch.stack((corner, corner.flip(0))), torch.stack((label, label % 2))
+        found = {"boxes": there[:1] * 1.1, "scores": corner[:1] / 9, "labels": kinds[:1]}
+        preds.append({name: value[: int(label % 3)] for name, value in found.items()})
+        target.append({"boxes": there, "labels": kinds})
+    return preds, target
 
 
 def numbers(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.tolist() for name, value in found.items()}
+    plain: dict[str, Any] = {}
+    for name, value in found.items():
+        several = value.items() if isinstance(value, dict) else [("", value)]
+        plain.update({name + key: one.tolist() for key, one in several})
+    return plain
 
 
 def results(collection: metrics.MetricCollection, more: dict[str, metrics.Metric]) -> dict[str, Any]:

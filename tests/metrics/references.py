@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import importlib.util
 from types import ModuleType
 from typing import Any
 
 import torchmetrics
 import torchmetrics.classification
+import torchmetrics.detection
 import torchmetrics.functional.classification
+import torchmetrics.functional.detection
+import torchmetrics.functional.image
 import torchmetrics.functional.regression
+import torchmetrics.functional.retrieval
 import torchmetrics.functional.segmentation
 import torchmetrics.functional.text
+import torchmetrics.image
 import torchmetrics.regression
+import torchmetrics.retrieval
 import torchmetrics.segmentation
 import torchmetrics.text
 
 import gapless.metrics as metrics
 from gapless.metrics.rooms import file_in_torchmetrics
 
-ROOMS = ("classification", "regression", "segmentation", "text")
+ROOMS = ("classification", "detection", "image", "regression", "retrieval", "segmentation", "text")
+
+
+WITH_TORCHVISION = ("MeanAveragePrecision",)
+"""What TorchMetrics has only where torchvision and pycocotools are installed, too."""
 
 
 def known(name: str) -> bool:
-    """Whether TorchMetrics has our metric of that name, as the metric says."""
-    return file_in_torchmetrics(getattr(metrics, name)) is not None
+    """Whether TorchMetrics has our metric of that name, as the metric says, and can make it here."""
+    needed = ("torchvision", "pycocotools") if name in WITH_TORCHVISION else ()
+    there = all(importlib.util.find_spec(package) is not None for package in needed)
+    return there and file_in_torchmetrics(getattr(metrics, name)) is not None
 
 
 def theirs(name: str) -> Any:

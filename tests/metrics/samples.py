@@ -16,14 +16,21 @@ CLASSES, LABELS, ROWS = 4, 3, 12
 DATA_SIZED = ("ROC", "PrecisionRecallCurve")
 TASKS = [name for name in metrics.classification.__all__ if issubclass(getattr(metrics, name), Task)]
 NEEDED: dict[str, dict[str, Any]] = {
+    "CriticalSuccessIndex": {"threshold": 0.5},
     "FBetaScore": {"beta": 0.5},
     "MinkowskiDistance": {"p": 3},
+    "PeakSignalNoiseRatio": {"data_range": 1.5},
     "PrecisionAtFixedRecall": {"min_recall": 0.4},
+    "ROUGEScore": {"rouge_keys": ("rouge1", "rouge2", "rougeL")},
     "RecallAtFixedPrecision": {"min_precision": 0.4},
     "SensitivityAtSpecificity": {"min_specificity": 0.4},
     "SpecificityAtSensitivity": {"min_sensitivity": 0.4},
 }
 """Arguments that these cannot be made without, beside the number of classes."""
+ROWWISE = ("CosineSimilarity", "JensenShannonDivergence", "KLDivergence")
+"""Those of rows."""
+ENSEMBLES = ("ContinuousRankedProbabilityScore",)
+"""Those of several predictions for each target."""
 SCORED = tuple(name for name in TASKS if "thresholds" in getattr(metrics, name).arguments)
 """Those with thresholds."""
 
@@ -96,6 +103,17 @@ def pairs(*shape: int) -> Any:
     return batch
 
 
+def log_pairs(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
+    both = torch.randn(2, ROWS, 3, generator=random).log_softmax(2)
+    return placed(both[0], device), placed(both[1], device)
+
+
+def forecasts(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
+    target = torch.rand(ROWS, generator=random)
+    preds = target.unsqueeze(1) + torch.randn(ROWS, 5, generator=random)
+    return placed(preds, device), placed(target, device)
+
+
 def values(*shape: int, nan: bool = False) -> Any:
     def batch(random: torch.Generator, device: str) -> tuple[Tensor]:
         found = torch.randn(shape, generator=random)
@@ -138,6 +156,175 @@ def masks(form: str) -> Any:
         return placed(one_hot, device), placed((other.unsqueeze(1) == classes).long(), device)
 
     return batch
+
+
+def documents(ignore: int | None = None, degrees: bool = False) -> Any:
+    """Of five queries; of each some in every batch, and one of them without a relevant one."""
+
+    def batch(random: torch.Generator, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        preds = torch.randn(4 * ROWS, generator=random)
+        target = torch.randint(0, 4 if degrees else 2, (4 * ROWS,), generator=random)
+        queries = torch.randint(3, 8, (4 * ROWS,), generator=random)
+        target = target.masked_fill(queries == 4, 0).masked_fill(queries == 6, 1)
+        if ignore is not None:
+            target = target.masked_fill(torch.rand(target.shape, generator=random) < 0.3, ignore)
+        return placed(preds, device), placed(target, device), placed(queries, device)
+
+    return batch
+
+
+def retrieval() -> list[Sample]:
+    found = []
+    for name in metrics.retrieval.__all__:
+        degrees = name == "RetrievalNormalizedDCG"
+        more: list[dict[str, Any]] = [{}, {"capacity": 32 * ROWS}]
+        more += [{"empty_target_action": how} for how in ("skip", "neg", "pos")]
+        more += [{"aggregation": how} for how in ("median", "min", "max")]
+        if "top_k" in inspect.signature(getattr(metrics, name)).parameters:
+            more += [{"top_k": 3}, {"top_k": 40}]
+        if name == "RetrievalPrecision":
+            more.append({"top_k": 40, "adaptive_k": True})
+        found += [Sample(name, options, documents(degrees=degrees)) for options in more]
+        found.append(Sample(name, {"ignore_index": -1}, documents(-1, degrees)))
+    return found
+
+
+def images() -> list[Sample]:
+    flat, deep = pairs(2, 3, 20, 24), pairs(1, 2, 12, 14, 13)
+    noise: list[dict[str, Any]] = [{"data_range": 1.5}, {"data_range": (0.2, 1.1)}]
+    for dim, how in ((1, "none"), ((1, 2), "sum"), (0, "elementwise_mean")):
+        noise.append({"data_range": 2.0, "dim": dim, "reduction": how})
+    single: list[dict[str, Any]] = [
+        {},
+        {"data_range": 1.4, "reduction": "none"},
+        {"data_range": (0.3, 1.0), "reduction": "sum"},
+        {"return_full_image": True},
+        {"return_contrast_sensitivity": True, "reduction": "sum"},
+        {"gaussian_kernel": False, "kernel_size": (3, 5), "data_range": 1.0},
+        {"sigma": (0.5, 1.2), "data_range": 1.0},
+    ]
+    several: list[dict[str, Any]] = [
+        {"normalize": "simple"},
+        {"normalize": None, "reduction": "sum"},
+        {"reduction": "none", "data_range": 1.2},
+    ]
+    found = [Sample("PeakSignalNoiseRatio", one, pairs(4, 3, 5)) for one in noise]
+    ssim = "StructuralSimilarityIndexMeasure"
+    found += [Sample(ssim, options, flat) for options in single]
+    found.append(Sample(ssim, {"sigma": (0.5, 1.0, 1.5)}, deep))
+    fixed = {"gaussian_kernel": False, "kernel_size": 3, "reduction": None, "capacity": 16}
+    found.append(Sample(ssim, fixed, deep, True))
+    at_scales: dict[str, Any] = {"betas": (0.3, 0.4, 0.3), "kernel_size": 3, "sigma": 0.5}
+    found += [Sample(f"MultiScale{ssim}", {**at_scales, **one}, flat) for one in several]
+    found.append(Sample(f"MultiScale{ssim}", {**at_scales, "gaussian_kernel": False}, deep))
+    return found
+
+
+def points(kinds: int = 5) -> Any:
+    """Two images of segments that overlap much; some points are of no category that counts."""
+
+    def batch(random: torch.Generator, device: str) -> tuple[Tensor, Tensor]:
+        category = torch.randint(0, kinds, (2, 3, 4), generator=random)
+        instance = torch.randint(-1, 2, (2, 3, 4), generator=random)
+        blocks = torch.stack((category, instance), -1).repeat_interleave(3, 1).repeat_interleave(2, 2)
+        other = blocks.roll(1, 1)
+        moved = torch.rand(other.shape[:-1], generator=random) < 0.6
+        return placed(torch.where(moved.unsqueeze(-1), blocks, other), device), placed(blocks, device)
+
+    return batch
+
+
+def drawn(corners: Tensor, height: int, width: int) -> Tensor:
+    """``[n, height, width]`` of bool: boxes of whole numbers, two corners each, as masks."""
+    left, top, right, bottom = corners.reshape(-1, 4, 1, 1).unbind(1)
+    x, y = torch.arange(width), torch.arange(height).unsqueeze(1)
+    return (x >= left) & (x < right) & (y >= top) & (y < bottom)
+
+
+def boxes(extra: bool = False, images: int = 3, masks: bool = False) -> Any:
+    """Images with boxes, or masks, too, some of them found; some of each without any."""
+
+    def batch(random: torch.Generator, device: str) -> tuple[list[Any], list[Any]]:
+        preds, target = [], []
+        for image in range(images):
+            n, m = (int(torch.randint(0, 6, (), generator=random)) for _ in range(2))
+            n, m = (0 if image == 1 else n), max(m, 1)
+            corner, size = (torch.rand(m, 2, generator=random) * 60 for _ in range(2))
+            there = torch.cat((corner, corner + size), 1).round()
+            labels = torch.randint(0, 3, (m,), generator=random)
+            chosen = torch.randint(0, m, (n,), generator=random)
+            near = there[chosen] + torch.randint(-2, 3, (n, 4), generator=random)
+            found = {"boxes": near, "scores": torch.rand(n, generator=random), "labels": labels[chosen]}
+            truth = {"boxes": there, "labels": labels}
+            if extra:
+                truth["iscrowd"] = (torch.rand(m, generator=random) < 0.3).int()
+                truth["area"] = torch.rand(m, generator=random) * 4000
+            if masks:
+                found["masks"], truth["masks"] = drawn(near, 40, 50), drawn(there, 40, 50)
+            preds.append({name: placed(one, device) for name, one in found.items()})
+            target.append({name: placed(one, device) for name, one in truth.items()})
+        return preds, target
+
+    return batch
+
+
+def detection() -> list[Sample]:
+    both: dict[str, Any] = {"things": {0, 3}, "stuffs": {1, 2}}
+    lenient = {**both, "allow_unknown_preds_category": True}
+    found = [Sample("PanopticQuality", both, points(4)), Sample("PanopticQuality", lenient, points())]
+    for options in ({"return_sq_and_rq": True}, {"return_per_class": True}):
+        found.append(Sample("PanopticQuality", {**lenient, **options}, points()))
+    found.append(Sample("ModifiedPanopticQuality", both, points(4)))
+    found.append(Sample("ModifiedPanopticQuality", lenient, points()))
+    several: list[dict[str, Any]] = [
+        {},
+        {"class_metrics": True, "average": "micro"},
+        {"box_format": "xywh", "class_metrics": True, "extended_summary": True},
+        {"box_format": "cxcywh", "max_detection_thresholds": [1, 2, 100], "iou_thresholds": [0.3, 0.75]},
+    ]
+    for options in several:
+        found.append(Sample("MeanAveragePrecision", options, boxes(len(options) > 1), True))
+    for kinds in ("segm", ("bbox", "segm")):
+        found.append(Sample("MeanAveragePrecision", {"iou_type": kinds}, boxes(True, masks=True), True))
+    return found
+
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "Mat,", "and", "no", "dog", "ran", "off", "with", "it"]
+
+
+def texts(references: int = 0) -> Any:
+    """Pairs of texts, or texts with some references each."""
+
+    def batch(random: torch.Generator, device: str) -> tuple[list[str], list[Any]]:
+        def text() -> str:
+            length = int(torch.randint(4, 15, (), generator=random))
+            places = torch.randint(0, len(WORDS), (length,), generator=random).tolist()
+            return " ".join(WORDS[i] for i in places)
+
+        preds = [text() for _ in range(3)]
+        several = [[text() for _ in range(references)] + [f"{pred} {text()}"] for pred in preds]
+        return preds, several if references else [f"{pred[3:]} {text()}" for pred in preds]
+
+    return batch
+
+
+def words(random: torch.Generator, device: str) -> tuple[list[str], list[str]]:
+    """Pairs of words: of texts of different lengths TorchMetrics does not look at every alignment."""
+    several = torch.randint(0, len(WORDS), (2, 6), generator=random).tolist()
+    return tuple([WORDS[i] for i in row] for row in several)  # type: ignore[return-value]
+
+
+def text() -> list[Sample]:
+    names = ("CharErrorRate", "MatchErrorRate", "WordErrorRate", "WordInfoLost", "WordInfoPreserved")
+    found = [Sample(name, {}, texts()) for name in names]
+    options: list[dict[str, Any]] = [{}, {"n_gram": 2, "smooth": True}, {"n_gram": 2, "weights": [0.3, 0.7]}]
+    found += [Sample("BLEUScore", one, texts(2)) for one in options]
+    for more in ({}, {"substitution_cost": 2, "reduction": "sum"}, {"reduction": "none"}):
+        found.append(Sample("EditDistance", more, words))
+    for how in ("best", "avg"):
+        for count in (0, 2):
+            found.append(Sample("ROUGEScore", {**required("ROUGEScore"), "accumulate": how}, texts(count)))
+    return found
 
 
 def classification() -> list[Sample]:
@@ -210,8 +397,17 @@ def others() -> list[Sample]:
     found.append(Sample("CatMetric", {"nan_strategy": "error", "capacity": 64}, values(3), True))
     found += [Sample(name, {"window": 3}, values(2)) for name in ("RunningMean", "RunningSum")]
     for name in metrics.regression.__all__:
-        shape = (ROWS, 3) if name == "CosineSimilarity" else (ROWS,)
-        found.append(Sample(name, required(name), pairs(*shape)))
+        shape = (ROWS, 3) if name in ROWWISE else (ROWS,)
+        found.append(Sample(name, required(name), forecasts if name in ENSEMBLES else pairs(*shape)))
+    for options in ({"variant": "a"}, {"variant": "c", "num_outputs": 3, "t_test": True}):
+        shape = (ROWS, 3) if "num_outputs" in options else (ROWS,)
+        found.append(Sample("KendallRankCorrCoef", options, pairs(*shape)))
+    for name in ("KLDivergence", "JensenShannonDivergence"):
+        for how in ("mean", "sum", "none"):
+            found.append(Sample(name, {"reduction": how}, pairs(ROWS, 3)))
+        found.append(Sample(name, {"log_prob": True}, log_pairs))
+    found.append(Sample("CriticalSuccessIndex", {"threshold": 0.6, "keep_sequence_dim": 1}, pairs(ROWS, 3)))
+    found += [Sample("TweedieDevianceScore", {"power": p}, pairs(ROWS, 2)) for p in (-1, 1, 1.5, 2, 3)]
     for name in ("MeanSquaredError", "MeanAbsoluteError", "PearsonCorrCoef", "ConcordanceCorrCoef"):
         found.append(Sample(name, {"num_outputs": 3}, pairs(ROWS, 3)))
     for name in ("R2Score", "ExplainedVariance"):
@@ -228,7 +424,10 @@ def others() -> list[Sample]:
         if form != "index":
             found.append(Sample("MeanIoU", {"input_format": form}, masks(form)))
         found.append(Sample("DiceScore", {**options, "include_background": False}, masks(form)))
+        for weight in ("square", "simple", "linear"):
+            more = {"weight_type": weight, "per_class": weight == "simple"}
+            found.append(Sample("GeneralizedDiceScore", {**options, **more}, masks(form)))
     return found
 
 
-SAMPLES = classification() + others()
+SAMPLES = classification() + detection() + images() + others() + retrieval() + text()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import subprocess
+import sys
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ import torch
 
 import gapless
 import gapless.metrics as metrics
+from gapless.metrics import functional, reading, statistic
 
 NAN = float("nan")
 
@@ -208,3 +214,161 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
 def test_constructors_refuse(name: str, options: dict[str, Any], words: str):
     with pytest.raises(ValueError, match=words):
         getattr(metrics, name)(**options)
+
+
+def wrong(device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores, and targets of which one is no class."""
+    return torch.eye(3, device=device), torch.arange(3, device=device) * 2
+
+
+def test_a_reset_loses_nothing():
+    with gapless.emulate():
+        mean = metrics.MeanMetric(nan_strategy="error").to("cuda")
+        mean.update(torch.full((1,), NAN, device="cuda"))
+        mean.reset()
+        for count in (2, 3):
+            mean.update(torch.full((count,), NAN, device="cuda"))
+            with pytest.raises(RuntimeError, match=rf"{count - 1} of them \(first in update 1\)"):
+                mean.reset()
+        mean.update(2.5)
+        with pytest.raises(RuntimeError, match=r"3 of them \(first in update 1\)"):
+            mean.compute()
+        assert mean.compute().item() == 2.5
+
+
+@pytest.mark.parametrize("how", ["collection", "update", "graph", "compiled"])
+def test_a_reset_after_a_reading_sends_for_what_came_in_between(how: str):
+    """And for nothing where nothing came: what was counted is on its way already."""
+    with gapless.emulate() as seen:
+        mean = metrics.MeanMetric(nan_strategy="error").to("cuda")
+        made = metrics.MetricCollection([mean, metrics.SumMetric("disable")]) if how == "collection" else mean
+        value = torch.ones((), device="cuda")
+        made.update(value)
+        step: Any = partial(made.update, value)
+        if how == "graph":
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                made.update(value)
+            step = graph.replay
+        elif how == "compiled":
+            step = partial(torch.compile(made.update, backend="eager"), value)
+        step()
+        made.compute()
+        before = len(reading.PENDING)
+        made.reset()
+        assert how == "graph" or len(reading.PENDING) <= before  # of a replay nobody hears
+        made.update(value)
+        made.compute()
+        value.fill_(NAN)
+        step()
+        made.reset()
+        made.update(torch.ones((), device="cuda"))
+        with pytest.raises(RuntimeError, match="1 of them"):
+            made.compute()
+        assert seen.waits == 0
+    del mean, made, step
+    torch.compiler.reset()  # lets the metric go, of which the next test would hear
+    gc.collect()
+
+
+def test_metrics_that_are_gone_are_told_of_by_others():
+    with gapless.emulate() as seen:
+        metrics.MulticlassRecall(3).to("cuda").update(*wrong())
+        mean = metrics.MeanMetric().to("cuda")
+        mean.update(torch.ones(2, device="cuda"))
+        mean.compute()
+        with pytest.warns(UserWarning, match=r"^MulticlassRecall: Detected 1 value"):
+            mean.compute()
+        mean.compute()
+        assert seen.waits == 0
+        metrics.merge_states(mean, [mean.state_dict()])
+        copy.deepcopy(metrics.MulticlassRecall(3, validate_args=False).to("cuda")).update(*wrong())
+        assert not statistic.GONE or all(part.key == mean.weighted.key for part in statistic.GONE)
+
+
+FUNCTIONS = [
+    lambda device: functional.multiclass_accuracy(*wrong(device), 3),
+    lambda device: functional.binary_auroc(torch.rand(3, device=device), wrong(device)[1]),
+    lambda device: functional.perplexity(wrong(device)[0].unsqueeze(0), wrong(device)[1].unsqueeze(0)),
+    lambda device: functional.mean_iou(*[wrong(device)[1].expand(2, 1, 3)] * 2, 3, input_format="index"),
+    lambda device: functional.dice_score(*[wrong(device)[1].expand(2, 1, 3)] * 2, 3, input_format="index"),
+]
+FUNCTION_NAMES = ("multiclass_accuracy", "binary_auroc", "perplexity", "mean_iou", "dice_score")
+
+
+@pytest.mark.parametrize(("call", "name"), list(zip(FUNCTIONS, FUNCTION_NAMES, strict=True)))
+def test_functions_tell_at_a_later_call(call: Any, name: str):
+    with pytest.raises(RuntimeError, match=rf"^{name}: Detected"):
+        call("cpu")
+    with gapless.emulate() as seen:
+        call("cuda")
+        call("cuda")
+        with pytest.raises(RuntimeError, match=rf"^{name}: Detected \d"):
+            call("cuda")
+        assert seen.waits == 0
+        statistic.GONE.clear()
+        reading.PENDING.clear()
+        with metrics.strict(), pytest.raises(RuntimeError, match=rf"{name}: Detected \d"):
+            call("cuda")
+        assert seen.waits > 0
+
+
+@pytest.mark.parametrize("forward", [False, True])
+def test_strict_updates_tell_at_once_and_wait(forward: bool):
+    with gapless.emulate() as seen:
+        several = {"top1": metrics.MulticlassAccuracy(3), "mean": metrics.MulticlassRecall(3)}
+        for metric in (metrics.MulticlassAccuracy(3), metrics.MetricCollection(several)):
+            metric.to("cuda")
+            step = metric if forward else metric.update
+            with metrics.strict():
+                step(torch.eye(3, device="cuda"), torch.arange(3, device="cuda"))
+                with pytest.raises(RuntimeError, match=r"Detected 1 value"):
+                    step(*wrong())
+            before = seen.waits
+            step(*wrong())
+            assert seen.waits == before
+            with pytest.raises(RuntimeError, match=r"Detected 1 value"):
+                metric.check()
+        assert before > 0
+
+
+SCRIPT = """
+import torch, torchmetrics, gapless
+import gapless.metrics as metrics
+from gapless.metrics import functional
+from gapless.metrics.torchmetrics import unwait
+
+def main():
+    with gapless.emulate():
+        scores, target = torch.eye(3, device="cuda"), torch.arange(3, device="cuda") * 2
+        kept, lost = metrics.MulticlassAccuracy(3).to("cuda"), metrics.MulticlassRecall(3).to("cuda")
+        kept.update(scores, target)
+        kept.reset()
+        lost.update(scores, target)
+        lost.compute()
+        for _ in range(2):
+            functional.multiclass_f1_score(scores, target, 3)
+        read = metrics.MulticlassPrecision(3).to("cuda")
+        read.update(scores, target)
+        try:
+            read.check()
+        except RuntimeError:
+            pass
+        theirs = torchmetrics.MeanMetric().to("cuda")
+        unwait(theirs, checks="later")
+        theirs.update(torch.full((2,), float("nan"), device="cuda"))
+        return kept, read
+
+alive = main()
+"""
+
+
+def test_at_the_end_of_the_process_the_rest_is_told():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    told = sorted(line.partition(": Detected 1 value in ")[0] for line in done.stderr.splitlines())
+    assert told == [
+        "gapless.metrics.torchmetrics: MeanMetric: 2 values were `nan`",
+        "gapless.metrics: MulticlassAccuracy",
+        "gapless.metrics: MulticlassRecall",
+        "gapless.metrics: multiclass_f1_score",
+    ]

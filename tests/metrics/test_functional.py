@@ -30,10 +30,10 @@ def test_values_are_torchmetrics(name):
         options = {k: v for k, v in sample.options.items() if k != "capacity"}
         known = inspect.signature(their_function(name)).parameters
         if functional.function_name(sample.name) == name and set(options) <= set(known):
+            given = sample.data(4)[:2]  # all documents are one query's
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected = their_function(name)(*sample.data(4), **options)
-                assert same(ours(*sample.data(4), **options), expected), sample.label
+                assert same(ours(*given, **options), their_function(name)(*given, **options)), sample.label
 
 
 def test_functions_do_not_wait():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from metrics.samples import SAMPLES
+from metrics.test_waits import family
 from torch import Tensor
 
 import gapless
@@ -130,11 +133,21 @@ def test_no_temporary_is_larger_than_the_input(monkeypatch):
     with gapless.emulate():
         preds = torch.randn(1, 10, 192, 192, device="cuda")
         target = torch.randint(0, 10, (1, 192, 192), device="cuda")
-        for given in (preds, target.roll(1)):
-            metric, largest = metrics.MulticlassF1Score(10).to("cuda"), 0
+        of_masks: dict[str, Any] = {"num_classes": 10, "input_format": "index"}
+        cases: list[tuple[metrics.Metric, Tensor]] = [
+            (metrics.MulticlassF1Score(10), preds),
+            (metrics.MulticlassF1Score(10), target.roll(1)),
+            (metrics.MeanIoU(**of_masks), target.roll(1)),
+            (metrics.DiceScore(**of_masks), target.roll(1)),
+            (metrics.GeneralizedDiceScore(**of_masks), target.roll(1)),
+            (metrics.DiceScore(10, input_format="mixed"), preds),
+        ]
+        for metric, given in cases:
+            metric.to("cuda")
+            largest = 0
             with Sizes():
                 metric.update(given, target)
-            assert 0 < largest <= given.numel() * given.itemsize
+            assert 0 < largest <= given.numel() * given.itemsize, metric
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -203,3 +216,50 @@ def test_a_nan_leaves_no_trace_in_a_mean(value):
             mean.update(several.to("cuda"))
             assert mean.compute().isnan().item()
             assert mean.weighted.faults().item() == several.numel()
+
+
+def refused(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether CUDA's operator adds in no order, so that ``torch.use_deterministic_algorithms`` refuses it:
+    https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html
+    """
+    name = func._schema.name.removeprefix("aten::")
+    floats = isinstance(args[0], Tensor) and args[0].is_floating_point()
+    return (
+        name in ("histc", "_histc", "put_", "put", "kthvalue", "median", "max_unpool2d", "_ctc_loss")
+        or (name == "bincount" and len(args) > 1 and args[1] is not None)
+        or (name in ("cumsum", "cumsum_", "cumprod") and floats)
+        or (name.startswith("scatter_reduce") and args[4] in ("sum", "mean"))
+    )
+
+
+@pytest.mark.parametrize("letter", sorted({family(sample) for sample in SAMPLES}))
+def test_sums_have_an_order_where_that_is_asked_for(letter: str):
+    """And no update takes pinned memory."""
+    found, pinned = set(), []
+
+    class Refused(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if refused(func, args) and any(isinstance(one, Tensor) and one.is_cuda for one in (*args, out)):
+                found.add((sample.label, func._schema.name))
+            if func._schema.name.endswith("pin_memory") or (kwargs or {}).get("pin_memory"):
+                pinned.append(sample.label)
+            return out
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        with gapless.emulate(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for sample in SAMPLES:
+                if family(sample) == letter:
+                    metric, data = sample.make().to("cuda"), sample.data(0, "cuda")
+                    metric.update(*data)
+                    with Refused():
+                        metric.update(*data)
+                        metric(*data)
+                        assert not pinned
+                        metric.compute()
+                    pinned.clear()  # a result, or what was bad, on its way to the host
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not found

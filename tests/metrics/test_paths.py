@@ -22,6 +22,8 @@ def theirs() -> list[tuple[str, list[str]]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for info in pkgutil.walk_packages(torchmetrics.__path__, "torchmetrics."):
+            if "._" in info.name:
+                continue
             try:
                 module = importlib.import_module(info.name)
             except Exception:  # needs a library that is not there

@@ -22,7 +22,7 @@ import torchmetrics.text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics.references import known, theirs
-from metrics.samples import required
+from metrics.samples import ENSEMBLES, ROWWISE, required
 from metrics.test_distributed import run
 from torch import Tensor
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
@@ -50,7 +50,9 @@ def options_for(name: str, options: dict[str, Any], outputs: int) -> dict[str, A
 
 def pair(name: str, outputs: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(seed)
-    shape = (ROWS,) if outputs == 1 and name != "CosineSimilarity" else (ROWS, outputs + 1 - (outputs > 1))
+    if name in ENSEMBLES:
+        return torch.rand(ROWS, 5, generator=random), torch.rand(ROWS, generator=random)
+    shape = (ROWS,) if outputs == 1 and name not in ROWWISE else (ROWS, outputs + 1 - (outputs > 1))
     return torch.rand(shape, generator=random) + 0.1, torch.rand(shape, generator=random) + 0.1
 
 

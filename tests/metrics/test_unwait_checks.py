@@ -24,7 +24,7 @@ def test_nan_is_an_error_at_the_next_compute_and_only_there() -> None:
     metric = MeanMetric(nan_strategy="error")
     unwait(metric)
     metric.update(torch.tensor([1.0, NAN, 3.0]))
-    with pytest.raises(RuntimeError, match="MeanMetric: 1 values were `nan`"):
+    with pytest.raises(RuntimeError, match="MeanMetric: 1 value was `nan`"):
         metric.compute()
     assert metric.compute() == 2.0
     metric.update(5.0)
@@ -43,7 +43,7 @@ def test_cat_cuts_out_and_tells_once() -> None:
     metric = CatMetric()
     unwait(metric)
     metric.update(torch.tensor([1.0, NAN]))
-    with pytest.warns(UserWarning, match="CatMetric: 1 values"):
+    with pytest.warns(UserWarning, match="CatMetric: 1 value was"):
         assert_same(metric.compute(), torch.tensor(1.0))
     metric.update(2.0)
     with warnings.catch_warnings():
@@ -54,20 +54,20 @@ def test_cat_cuts_out_and_tells_once() -> None:
 @pytest.mark.parametrize(
     ("metric", "preds", "target", "words"),
     [
-        (tc.BinaryAccuracy(), [0.1, 0.9], [0, 3], "1 targets were not 0 or 1"),
-        (tc.BinaryAccuracy(ignore_index=-1), [0.1, 0.9], [-1, 3], "1 targets were not 0, 1 or -1"),
-        (tc.BinaryAccuracy(), [0, 2], [0, 1], "1 predictions were not 0 or 1"),
+        (tc.BinaryAccuracy(), [0.1, 0.9], [0, 3], "1 target was not 0 or 1"),
+        (tc.BinaryAccuracy(ignore_index=-1), [0.1, 0.9], [-1, 3], "1 target was not 0, 1 or -1"),
+        (tc.BinaryAccuracy(), [0, 2], [0, 1], "1 prediction was not 0 or 1"),
         (
             tc.MulticlassAccuracy(2, average="micro"),
             [0, 1, 0],
             [0, 1, 2],
             "1 more different values in `target`",
         ),
-        (tc.MulticlassAccuracy(3), [[0.1, 0.2, 0.7]], [5], "1 labels were outside"),
-        (tc.MulticlassConfusionMatrix(3), [[0.1, 0.2, 0.7]], [-1], "1 labels were outside"),
+        (tc.MulticlassAccuracy(3), [[0.1, 0.2, 0.7]], [5], "1 label was outside"),
+        (tc.MulticlassConfusionMatrix(3), [[0.1, 0.2, 0.7]], [-1], "1 label was outside"),
         (tc.MulticlassAUROC(3, thresholds=3), [[0.1, 0.2, 0.7]] * 4, [0, 1, 2, 3], "more different values"),
-        (tc.MultilabelConfusionMatrix(2), [[0.1, 0.2]], [[4, 1]], "1 targets were not 0 or 1"),
-        (tc.BinaryPrecisionRecallCurve(thresholds=3), [0.1, 0.9], [0, 3], "1 targets were not 0 or 1"),
+        (tc.MultilabelConfusionMatrix(2), [[0.1, 0.2]], [[4, 1]], "1 target was not 0 or 1"),
+        (tc.BinaryPrecisionRecallCurve(thresholds=3), [0.1, 0.9], [0, 3], "1 target was not 0 or 1"),
     ],
 )
 def test_bad_values_are_told_at_compute(metric: Any, preds: Any, target: Any, words: str) -> None:
@@ -110,7 +110,7 @@ def test_forward_tells_when_it_has_arrived(seen: Any) -> None:
     unwait(metric)
     value = torch.tensor([1.0, NAN]).to("cuda")
     metric(value)
-    with pytest.raises(RuntimeError, match="1 values were `nan`"):
+    with pytest.raises(RuntimeError, match="1 value was `nan`"):
         metric(torch.tensor([1.0]).to("cuda"))
 
 
@@ -119,7 +119,7 @@ def test_no_check_is_lost_in_a_collection() -> None:
     unwait(metrics)
     metrics.update(torch.tensor([1.0, NAN]))
     with (
-        pytest.warns(UserWarning, match="MaxMetric: 1 values"),
+        pytest.warns(UserWarning, match="MaxMetric: 1 value was"),
         pytest.raises(RuntimeError, match="MeanMetric: 1"),
     ):
         metrics.compute()

@@ -188,7 +188,7 @@ def test_checks_are_told_after_a_shared_update() -> None:
     metrics = MetricCollection({"a": tc.BinaryAccuracy(), "b": tc.BinaryF1Score()})
     unwait(metrics)
     assert named(metrics) == [["a", "b"]]
-    with pytest.raises(RuntimeError, match="1 targets were not 0 or 1"):
+    with pytest.raises(RuntimeError, match="1 target was not 0 or 1"):
         metrics(torch.tensor([0.1, 0.9]), torch.tensor([0, 3]))
 
 

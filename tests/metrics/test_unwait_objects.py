@@ -52,7 +52,7 @@ def test_copies_and_pickles_are_unwaited_too(make: Callable[[], Any]) -> None:
         assert type(one) is type(metric)
         assert_same(one.compute(), metric.compute())
         one.update(torch.tensor([NAN, 6.0]))
-        with pytest.warns(UserWarning, match="1 values were `nan`"):
+        with pytest.warns(UserWarning, match="1 value was `nan`"):
             one.compute()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -63,7 +63,7 @@ def test_checks_not_yet_told_go_along_with_a_copy() -> None:
     metric = MeanMetric(nan_strategy="error")
     unwait(metric)
     metric.update(torch.tensor([1.0, NAN]))
-    with pytest.raises(RuntimeError, match="1 values"):
+    with pytest.raises(RuntimeError, match="1 value was"):
         pickle.loads(pickle.dumps(metric)).compute()
 
 
@@ -154,7 +154,7 @@ def test_undo_tells_what_was_counted() -> None:
     metric = MeanMetric(nan_strategy="error")
     report = unwait(metric)
     metric.update(torch.tensor([NAN, 1.0]))
-    with pytest.warns(UserWarning, match="1 values were `nan`"):
+    with pytest.warns(UserWarning, match="1 value was `nan`"):
         report.undo()
 
 

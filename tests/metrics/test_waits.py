@@ -14,7 +14,7 @@ from metrics.samples import SAMPLES, Sample
 import gapless
 import gapless.metrics as metrics
 
-BASES = {"Metric", "MetricCollection", "Reading", "merge_states"}
+BASES = {"Metric", "MetricCollection", "Reading", "fused", "merge_states", "strict", "torchmetrics_states"}
 WRAPPERS = {"BootStrapper", "ClasswiseWrapper", "MetricTracker", "MinMaxMetric", "Running"} | {
     "MultioutputWrapper",
     "MultitaskWrapper",

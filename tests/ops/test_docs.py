@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 from rules.running import run
 
+import gapless
 from gapless import ops
 
 TEXT = (Path(__file__).parents[2] / "docs" / "ops.md").read_text(encoding="utf-8")
@@ -38,6 +42,54 @@ def test_example(number: int, tmp_path: Path) -> None:
     waited = {at - first for at in found if first <= at < first + len(lines)}
     marked = {at for at, line in enumerate(lines) if "# waits" in line}
     assert waited == marked, [lines[at] for at in waited ^ marked]
+
+
+def assigned(block: str) -> dict[str, ast.expr]:
+    """What a block says of ``before`` and ``after``: expressions of the page's own tensors."""
+    found = {}
+    for node in ast.parse(block).body:
+        name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
+        if isinstance(node, ast.Assign) and name in ("before", "after"):
+            found.setdefault(name, node.value)
+        elif name in ("target", "kept"):  # what stands in both sides was made before
+            return {}
+    return found if found.keys() == {"before", "after"} else {}
+
+
+SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)
+ADVICE = [
+    block
+    for section in SECTIONS
+    if section.startswith(("Reductions", "Losses"))
+    for block in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    if assigned(block) and "torch.zeros_like" not in block
+]
+GIVEN = ("x", "z", "mask", "rows", "labels")
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")
+@pytest.mark.parametrize("number", range(len(ADVICE)))
+def test_advice_passes_compare(number: int) -> None:
+    """With empty masks and full ones, and gradients, which the page itself does not show."""
+    sides = assigned(ADVICE[number])
+    named = {node.id for side in sides.values() for node in ast.walk(side) if isinstance(node, ast.Name)}
+    used = [name for name in GIVEN if name in named]
+    calls = [
+        eval(f"lambda {', '.join(used)}: {ast.unparse(sides[side])}", {"torch": torch, "F": F, "ops": ops})
+        for side in ("before", "after")
+    ]
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 4, generator=random, requires_grad=True)
+    given = {
+        "x": x,
+        "z": torch.rand(8, 4, generator=random),
+        "mask": x.detach() > 0,
+        "rows": torch.arange(8) % 3 == 0,
+        "labels": torch.arange(8) % 3,
+    }
+    cases = ["as given", "empty mask", "full mask"]
+    proof = gapless.compare(*calls, inputs={name: given[name] for name in used}, only=cases)
+    proof.assert_same()
 
 
 def test_every_operation_has_an_example_and_a_row() -> None:

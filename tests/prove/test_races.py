@@ -57,7 +57,41 @@ def test_one_that_waits_is() -> None:
 def test_a_result_that_is_still_on_its_way_is_none() -> None:
     proof = compared(torch.Tensor.cpu, given_back)
     assert not proof
-    assert any("whoever called" in note for note in proof.notes)
+    assert "a race at test_races.py:" in proof.verdict
+    assert any(note.startswith("whoever called may read it on the CPU") for note in proof.notes)
+
+
+class Sender:
+    """Sends rows that are on the CPU, through one buffer or one for each."""
+
+    def __init__(self, buffers: int) -> None:
+        self.buffers: list[torch.Tensor] = []
+        self.number = buffers
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        sent = []
+        for at, row in enumerate(rows):
+            if not self.number:
+                sent.append(row.to("cuda") * 2)
+                continue
+            if len(self.buffers) < self.number:
+                self.buffers.append(torch.empty_like(row, pin_memory=True))
+            own = self.buffers[at % self.number]
+            own.copy_(row)
+            sent.append(own.to("cuda", non_blocking=True) * 2)
+        torch.cuda.current_stream().synchronize()
+        return torch.stack(sent)
+
+
+def test_inputs_that_the_code_copies_itself_stay_on_the_cpu() -> None:
+    """There a buffer is refilled too early; a copy that waits for the GPU in its place would hide that."""
+    rows = torch.arange(12.0).view(3, 4)
+    before = Sender(0)
+    wrong = gapless.compare(before, Sender(1), inputs=[(rows,)], seconds=0, edge_cases=False)
+    assert "GAP802 buffer-refilled-too-early" in wrong.verdict
+    right = gapless.compare(before, Sender(3), inputs=[(rows,)], seconds=0, edge_cases=False)
+    assert right.verdict.startswith("The same")
+    assert right.costs[0].waits == 3 + 1
 
 
 def test_what_races_before_and_after_is_as_it_was() -> None:

@@ -44,7 +44,9 @@ def hostile(name: str) -> Report:
         msgspec.structs.replace(renamed(made.findings[0]), line=None, place=name),
     )
     change = Change(what=name, line=line, place=name, before=2e6, after=1e6)
-    verdict = Verdict(sentence=name, why=(name,), do_first=(change,), confidence=name, not_seen=(name,))
+    verdict = Verdict(
+        sentence=name, why=(name,), facts=(name,), do_first=(change,), confidence=name, not_seen=(name,)
+    )
     row = Row((name, 0.5, line, name))
     columns = (Column(name, "text"), Column(name, "drawn"), Column(name, "text"), Column(name))
     return msgspec.structs.replace(

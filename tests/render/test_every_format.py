@@ -104,6 +104,17 @@ def test_the_first_lines_are_the_same_in_every_format(kind):
     assert [each["after"] for each in told["do_first"]] == [each.after for each in one.do_first]
 
 
+@pytest.mark.parametrize("form", ["text", "markdown", "github", "html", "json", "junit"])
+@pytest.mark.parametrize("why", [(), ("the loader is slow",)])
+def test_what_is_a_fact_and_no_reason_is_in_every_format(form, why):
+    made = ordinary("session")
+    one = msgspec.structs.replace(made.verdict, why=why, facts=("So fast: 1,234 steps/s",))
+    told = renderer(form)(msgspec.structs.replace(made, verdict=one), STYLE)
+    assert "So fast: 1,234 steps/s" in told
+    lead = {"text": "Why: ", "html": ">Why<"}.get(form)
+    assert lead is None or (lead in told) == bool(why)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_looks_as_it_did(kind):
     """After an intended change: delete the file, run the test twice, and read the new file."""

@@ -124,7 +124,7 @@ def test_the_verdict_comes_first():
     order += [
         "launch less",
         "everywhere",
-        "1.9 → ≥ 1.7 ms",
+        "1.9 → 1.7 ms at best",
         "evaluation.",
         f"Findings {len(made.findings)}",
     ]

@@ -439,15 +439,17 @@ def test_memory_is_told_where_the_pointer_is(visit, memory):
 
 def test_lines_of_other_settings_come_and_go(visit, memory):
     page = visit(memory)
-    picture = "document.querySelector('.canvas .main').toDataURL()"
-    both = page.evaluate(picture)
+
+    def picture() -> str:
+        page.mouse.move(0, 0)  # what is under the pointer is marked
+        page.evaluate(FRAME)
+        return page.evaluate("document.querySelector('.canvas .main').toDataURL()")
+
+    both = picture()
     page.get_by_label("reserved with expandable_segments:True").uncheck()
-    page.evaluate(FRAME)
-    without = page.evaluate(picture)
-    assert without != both
+    assert picture() != both
     page.get_by_label("reserved with expandable_segments:True").check()
-    page.evaluate(FRAME)
-    assert page.evaluate(picture) == both
+    assert picture() == both
 
 
 def test_memory_in_the_dark_on_a_telephone_and_on_paper(visit, memory):

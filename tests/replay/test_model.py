@@ -217,3 +217,25 @@ def test_a_wait_that_its_work_does_not_explain_makes_prices_bounds() -> None:
     assert seen.explained < 0.1
     assert not seen.trusted
     assert "blocked time" in seen.reason
+
+
+def test_a_wait_for_work_from_before_the_window_leaves_the_rest_to_be_priced() -> None:
+    """Nothing before it could be left out: it ends when it did."""
+    trace = Trace()
+    trace.launch("gemm", 0, kernel=(6, 10))
+    trace.wait(20, 20_000, stream=False)
+    now = 20_100.0
+    for _ in range(60):
+        trace.launch("gemm", now, kernel=(now + 6, 300))
+        trace.copy("DtoH (Device -> Pageable)", now + 10, 300, copy=(now + 307, 2), bytes=4)
+        trace.wait(now + 312, 4)
+        now += 400
+    found = model(trace)
+    early = int(found.waits.blocked.argmax())
+    assert found.waits.work[early] == -1
+    assert not found.removable[early]
+    seen = fidelity(found)
+    assert seen.trusted, seen.reason
+    assert abs(seen.span_error) < 0.001
+    every = found.waits.host.tolist()
+    assert 20_000_000 < found.span(every) < found.replay().span

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from gapless.analyze import report
 from gapless.analyze.races import findings
 from gapless.commands._gate import exceeded
 from gapless.model import Race, RaceRule, Session, SourceLine
-from gapless.model.race import Access
+from gapless.model.race import Access, RaceKind
 from gapless.model.session import decode, encode
 from gapless.render import Style, renderer
 from gapless.rules import of_kind
@@ -86,8 +87,8 @@ def test_races_of_one_pair_of_lines_are_one_finding() -> None:
 
 
 def test_places_that_are_not_known_are_said_to_be() -> None:
-    for kind in ("in-flight-read", "in-flight-write", "unordered", "freed", "collective"):
-        (found,) = findings([Race(kind=kind)])  # type: ignore[arg-type]
+    for kind in get_args(RaceKind):
+        (found,) = findings([Race(kind=kind)])
         assert found.line is None
         assert found.place == "not known"
 
@@ -103,6 +104,17 @@ def test_a_race_stands_before_what_costs_time_and_fails_a_gate() -> None:
     assert "wrong numbers possible" in text
     for form in ("html", "json", "markdown", "github", "sarif", "junit", "csv"):
         assert "GAP801" in renderer(form)(found, Style())
+
+
+def test_numbers_that_differ_are_not_called_wrong() -> None:
+    drawn = Race(kind="generator", earlier=Access(stack=line(20)), later=Access(stack=line(30)))
+    found = report(Session(races=(drawn,)))
+    assert found.sentence == "Other random numbers in each run, in spite of the seed (train.py:30)"
+    both = report(Session(races=(READ, drawn)))
+    assert both.sentence.startswith("Wrong numbers possible on a GPU: 1 race (train.py:12); Other random")
+    text = renderer("text")(both, Style(width=100)).lower()
+    assert "other numbers in each run" in text
+    assert "wrong numbers possible" in text
 
 
 def test_a_session_keeps_its_races_and_an_older_one_has_none() -> None:

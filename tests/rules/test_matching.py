@@ -256,6 +256,39 @@ def test_the_loss_of_torch_keeps_the_patterns_rule() -> None:
     assert "torch/nn/modules/adaptive.py:12" in match(found).remedy(found)
 
 
+@pytest.mark.parametrize(
+    "handed_on",
+    [
+        "ret = super().__torch_function__(func, types, args, kwargs)",
+        "return func(*args, **(kwargs or {}))",
+        "out = cls.__torch_dispatch__(func, types, args)",
+    ],
+)
+def test_a_subclass_of_tensor_hands_on_what_its_user_asks(handed_on: str) -> None:
+    override = handed_on.partition("__torch_")[2].partition("__")[0] or "function"
+    tensors = lib("monai/data/meta_tensor.py", f"MetaTensor.__torch_{override}__", handed_on)
+    found = site("total += loss.item()", THIN, tensors, **ITEM)
+    assert match(found).code == "GAP101"
+    assert "`total += loss.detach()`" in match(found).remedy(found)
+
+
+def test_a_subclass_of_tensor_that_reads_by_itself_is_a_librarys_doing() -> None:
+    reads = lib("units/tensor.py", "Length.__torch_function__", "if args[0].unit.item() != 1:")
+    found = site("y = x + 1", reads, **ITEM)
+    assert match(found).code == "GAP149"
+
+
+def test_a_library_that_copies_as_it_is_told_is_told() -> None:
+    batch = lib("torch_geometric/data/data.py", "Data.to", "x.to(device, non_blocking=non_blocking)")
+    assert advice('b = b.to("cuda")', batch, **H2D).startswith('`b.to("cuda", non_blocking=True)` with `b`')
+    told = advice("trainer.run(loader)", batch, **H2D)
+    assert "torch_geometric copies with its own parameter `non_blocking`, at torch_geometric/data/" in told
+    assert "`DataLoader(..., pin_memory=True)`" in told
+    assert "look for an option" in advice(
+        "b = b.to(d, non_blocking=True)", lib("a/b.py", "f", "x.to(d)"), **H2D
+    )
+
+
 def test_what_a_distribution_draws_with_is_no_check_of_its_arguments() -> None:
     where = lib("torch/distributions/normal.py", "Normal.sample")
     found = site("a = dist.sample()", where, operator="aten::normal", mechanism="read")
@@ -410,6 +443,9 @@ LINES: list[tuple[str, dict[str, str], str]] = [
         "`x, y = x.to(d, non_blocking=True), y.to(d, non_blocking=True)`",
     ),
     ("x = x.to(d, non_blocking=True)", H2D, "`x` must be in pinned memory"),
+    ("x = x.to(device)", {**H2D, "batch": True}, "`DataLoader(..., pin_memory=True)` does that for batches"),
+    ("x = x.to(device)", {**H2D, "batch": False}, "`gapless.ops.to_device` pins what no DataLoader hands"),
+    ("x = x.to(d, non_blocking=True)", {**H2D, "batch": False}, "or make it on the GPU"),
     ("loss = F.cross_entropy(out[m], y[m])", INDEX, "`F.cross_entropy(out, torch.where(m, y, -100))`"),
     ("loss = F.mse_loss(a.b[m], y[m])", INDEX, "`gapless.ops.mse_loss(a.b, y, m)` is the same loss"),
     (
@@ -441,6 +477,32 @@ LINES: list[tuple[str, dict[str, str], str]] = [
         "y = torch.where(m, torch.tensor(0.0), x)",
         {**H2D, "operator": "aten::where", "detail": "value"},
         "`y = torch.where(m, 0.0, x)`",
+    ),
+    (
+        "a = torch.normal(0, std)",
+        {"operator": "aten::normal", "mechanism": "read"},
+        "`std * torch.randn_like(std)`",
+    ),
+    (
+        "a = torch.normal(m + 1, std)",
+        {"operator": "aten::normal", "mechanism": "read"},
+        "`(m + 1) + std * torch.randn_like(std)`",
+    ),
+    (
+        "a += torch.normal(0, scale * 0.1)",
+        {"operator": "aten::normal", "mechanism": "read"},
+        "`mean + std * torch.randn_like(std)`",
+    ),
+    ("w = chr(max(32, t))", {**ITEM, "call": "Tensor.__index__"}, "`chr` needs a number on the CPU"),
+    (
+        "psnr = x / torch.log(torch.Tensor([10.]))",
+        {**H2D, "detail": "list", "call": "torch.cuda.FloatTensor"},
+        "make `torch.Tensor([10.])` once",
+    ),
+    (
+        "y = torch.cuda.LongTensor(rows)",
+        {**H2D, "detail": "list", "call": "torch.cuda.LongTensor"},
+        "draw or compute the values on the GPU",
     ),
     ("p = s[~m].view(s.shape[0], -1)", INDEX, "`torch.where(~m, s, other)`"),
     ("x[0, 1] = -1", {**H2D, "operator": "aten::copy_", "detail": "value"}, "`x[0, 1].fill_(-1)`"),
@@ -549,6 +611,12 @@ def test_a_factory_takes_the_device_before_it_is_converted(code: str, made: str)
     told = advice(code, **H2D)
     assert made in told
     assert made or "device=" not in told
+
+
+def test_a_batch_of_a_class_of_ones_own_is_pinned_by_its_own_method() -> None:
+    held = Site(stack=(user("self.mask.to(device)", "NestedTensor.to"),), **H2D)  # type: ignore[arg-type]
+    assert match(held).remedy(held).endswith("a class of your own has a method `pin_memory` that it can call")
+    assert "pin_memory`" not in advice("x = x.to(device)", **H2D)
 
 
 def test_items_of_a_dataset_stay_on_the_host() -> None:

@@ -13,6 +13,8 @@ import gapless.rules
 from gapless.errors import UsageError
 from gapless.model import (
     SECTIONS,
+    CompiledRule,
+    GraphRule,
     LoaderRule,
     MemoryRule,
     ProfileRule,
@@ -32,6 +34,8 @@ KINDS = {
     MemoryRule: "of_memory",
     LoaderRule: "of_loader",
     RaceRule: "of_race",
+    GraphRule: "of_graph",
+    CompiledRule: "of_compiled",
 }
 FOLDER = Path(gapless.rules.__file__).parent
 

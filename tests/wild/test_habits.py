@@ -99,6 +99,13 @@ def test_a_script_that_fails_before_it_uses_the_gpu(emulator):
     assert text.startswith("train.py ended before it put anything on the GPU.")
 
 
+def test_a_script_that_is_interrupted_before_it_uses_the_gpu(emulator):
+    """What the processes that it started had seen may be lost: that it ran on the CPU is not known."""
+    session = emulator.session(("train.py",), Ending(how="interrupted", status=143))
+    text = render(report(session), Style(width=80))
+    assert text.startswith("train.py was interrupted before a use of the GPU was recorded.")
+
+
 class _Full(io.StringIO):
     def __init__(self, descriptor: int) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ those of ``benchmarks/evidence/signatures.tsv``, to which anybody can add.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from gapless.analyze.estimate.shapes import recorded
+from gapless.trace.sources import open_source
 from gapless.trace.timeline import HostKind, Timeline
 
 COLUMNS = (
@@ -26,6 +27,7 @@ COLUMNS = (
 )  # fmt: skip
 COPIES = re.compile(r"aten::(to|_to_copy|copy_|item|_local_scalar_dense|pin_memory|cuda|cpu)")
 """Operators that copy: there the number of bytes counts, and not how it is laid out."""
+_PIECE = 1 << 22
 _WAITS = re.compile(
     r"(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|cu(Stream|Event|Ctx)Synchronize"
     r"|(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?"
@@ -77,6 +79,10 @@ class _Event(msgspec.Struct):
     args: _Args = msgspec.field(default_factory=_Args)
 
 
+class _File(msgspec.Struct, rename={"events": "traceEvents"}):
+    events: list[msgspec.Raw] = []
+
+
 def arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
     """Sizes, types and values of the arguments of each operator, by its external id, as far as recorded.
 
@@ -84,13 +90,31 @@ def arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
         UnreadableInput: the file cannot be read.
     """
     found = {}
-    for event in recorded(path, _Event):
+    for event in _recorded(path):
         args = event.args
         dims = args.dims if args.dims is not None else args.older_dims
         number = args.external if args.external != -1 else args.older
         if dims is not None and str(number).isdigit():
             found[int(number)] = (dims, args.types, args.concrete)
     return found
+
+
+def _recorded(path: str | os.PathLike[str]) -> Iterator[_Event]:
+    """The events of a file whose operators have shapes; none of a damaged one."""
+    with open_source(os.fspath(path)) as source:
+        data = bytearray()
+        while piece := source.read(_PIECE):
+            data += piece
+    if b'"Input Dims"' not in data and b'"Input dims"' not in data:
+        return
+    try:
+        events = msgspec.json.decode(data, type=_File).events
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    decoder = msgspec.json.Decoder(_Event)
+    for raw in events:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield decoder.decode(raw)
 
 
 def signatures(timeline: Timeline, known: Recorded, shapes: bool = False) -> dict[Called, Counts]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from statistics import NormalDist
 
 import msgspec
+import numpy as np
 
 from gapless.analyze.findings import finding
 from gapless.analyze.order import order
 from gapless.analyze.tables.loader import tables
 from gapless.analyze.verdicts.loader import verdict
 from gapless.model import Finding, Frequency, Hit, LoaderRule, Report, Rule
-from gapless.model.estimate import Range
+from gapless.model.estimate import LITTLE, Estimate, Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.profile import Price, Profile
@@ -20,6 +22,9 @@ from gapless.rules import _loader as told
 from gapless.rules import of_kind
 
 STARVED = "GAP301"
+_END = NormalDist().inv_cdf(0.9)
+_DRAWN = [NormalDist().inv_cdf((place + 0.5) / 64) for place in range(64)]
+"""Ends of an interval, and lengths of a step that are alike likely, in standard deviations."""
 _FAR = 2.0
 """A factor by which measurement and profile may differ and still speak of the same loader."""
 
@@ -103,6 +108,27 @@ def _price(use: LoaderUse, hit: Hit) -> Price:
         estimated=True,
         of=use.step.likely + late.likely,
     )
+
+
+def limiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
+    """`estimate`, limited by its input where that is more likely than what it is limited by now.
+
+    Of a loader with workers nothing else is the limit once a step waits for it; one without takes its turn
+    with the rest of the step, and limits where it takes more. The step's own length is drawn as its interval
+    has it, and what it then waits for its batches goes by that.
+    """
+    starved = (one for one in uses if any(found.code == STARVED for found in findings([one])))
+    use = max(starved, key=lambda one: one.late.likely, default=None)
+    step = estimate.step
+    if use is None or min(use.step.least, step.least) <= 0:
+        return estimate
+    most, likely, least = use.late.most, use.late.likely, use.late.least  # longest where the step is shortest
+    lengths = np.exp(np.interp(_DRAWN, [-_END, 0, _END], np.log([step.least, step.likely, step.most])))
+    waits = np.interp(lengths, [use.step.least, use.step.likely, use.step.most], [most, likely, least])
+    share = float((waits > (LITTLE * lengths if use.setting.workers else lengths)).mean())
+    if share >= (1 - share) * estimate.sure:
+        return msgspec.structs.replace(estimate, limiter="input", sure=share)
+    return msgspec.structs.replace(estimate, sure=(1 - share) * estimate.sure)
 
 
 def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:

@@ -106,7 +106,10 @@ def _elsewhere(card: Card, session: Session, steps: Steps) -> Estimate | None:
         return None
     from gapless.analyze.estimate.estimate import estimate
 
-    moved = msgspec.structs.replace(programme, gpu=sheet(card), calibration=None)
+    gpu = sheet(card)
+    if programme.link:
+        gpu = msgspec.structs.replace(gpu, link=programme.link)
+    moved = msgspec.structs.replace(programme, gpu=gpu, calibration=None)
     return estimate(msgspec.structs.replace(session, programme=moved), steps, {})
 
 

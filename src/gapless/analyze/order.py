@@ -33,7 +33,7 @@ def _weight(one: Finding) -> tuple[object, ...]:
     price = one.price.last if one.price is not None and one.price.estimated else 0
     idle, blocked = (one.loss.idle, one.loss.blocked) if one.loss is not None else (0, 0)
     return (
-        not one.is_race,
+        not one.is_fault,
         _PHASES.get(often.when, _LAST),
         -(idle or price),
         -often.per_step if one.loss is None else 0.0,

@@ -16,6 +16,7 @@ from itertools import pairwise
 from gapless.analyze.loop import Loop
 from gapless.analyze.steps import Steps
 from gapless.model import Event, Finding, Recurrence, Session, Site, SourceLine, Stack
+from gapless.rules import match
 
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
@@ -122,14 +123,15 @@ def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int,
     """The phase of each site that waits in one.
 
     What recurs with every single step is a part of it, in whatever loop it is. What happened only before the
-    first step is no phase where just a loop of a library is around it: that may have called the script.
+    first step is no phase where just a loop of a library is around it: that may have called the script. Nor
+    is a model that is moved then: the loop is one of experiments, and each sets up its own.
     """
     calls = _most_calls(session.events)
     later = {event.site for event in session.events if steps.of(event.tick)}
     found: dict[int, str] = {}
     for number, site in enumerate(session.sites):
         name = _phase(site, loops, calls.get(number, 0))
-        if name and (number in later or not _of_a_library(site, loops)):
+        if name and (number in later or not (_of_a_library(site, loops) or _moves_a_module(site))):
             found[number] = name
     steady = set(steps.steady)
     at: dict[int, set[int]] = {}
@@ -162,7 +164,12 @@ def _phase(site: Site, loops: Sequence[Loop], calls: int) -> str:
     loop = loops[level]
     depth = next(n for n, frame in enumerate(site.stack) if loop.holds((frame,)))
     functions = (named(frame.function) for frame in reversed(site.stack[:depth]) if frame.is_user)
-    return next(filter(None, functions), "") or at_place(loop, site.stack[depth].line, calls > 1)
+    looped = calls > 1 and not _moves_a_module(site)  # which copies each of its parameters
+    return next(filter(None, functions), "") or at_place(loop, site.stack[depth].line, looped)
+
+
+def _moves_a_module(site: Site) -> bool:
+    return match(site).name == "module-moved"
 
 
 def _of_a_library(site: Site, loops: Sequence[Loop]) -> bool:
@@ -188,7 +195,7 @@ def _saving(frame: SourceLine) -> bool:
 
 def _rolls_out(stack: Stack) -> bool:
     """Whether the innermost function that is a phase by its name is a rollout."""
-    told = (named(frame.function) for frame in stack)
+    told = (named(frame.function) for frame in stack if frame.library != "torch")  # which validates arguments
     return next((name for name in told if name in (EVALUATION, ROLLOUT)), "") == ROLLOUT
 
 

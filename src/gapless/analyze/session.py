@@ -8,11 +8,15 @@ from dataclasses import replace
 import msgspec
 
 from gapless.analyze.assumed import decisions
+from gapless.analyze.compiled import findings as of_compiled
+from gapless.analyze.compiled import notes as compiled_notes
 from gapless.analyze.counted import counted_events
 from gapless.analyze.findings import finding, known_from
 from gapless.analyze.frequency import frequency
+from gapless.analyze.graphs import findings as of_graphs
 from gapless.analyze.group import Group, group_events, happens_once
 from gapless.analyze.loaders import findings as of_loaders
+from gapless.analyze.loaders import limiting
 from gapless.analyze.loaders import notes as loader_notes
 from gapless.analyze.loop import ReadSource, read_source, training_loops
 from gapless.analyze.memory import replayed
@@ -21,12 +25,14 @@ from gapless.analyze.offers import offers, with_epochs
 from gapless.analyze.order import order
 from gapless.analyze.phases import Phases, summed
 from gapless.analyze.races import findings as of_races
+from gapless.analyze.readiness import readiness
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
 from gapless.analyze.traffic import traffic
 from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session import verdict
 from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSummary, Verdict
+from gapless.model.assumption import left_out
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
 
@@ -61,14 +67,23 @@ def report(
         ending=session.ending,
         steps=summarize(groups, steps),
         phases=summed(session.phases, waits),
-        findings=(*of_races(session.races), *waits, *(one for made in memory for one in made.findings)),
+        findings=(
+            *of_races(session.races),
+            *of_graphs(session.graphs),
+            *waits,
+            *of_compiled(session.compiled),
+            *(one for made in memory for one in made.findings),
+        ),
         notes=(
             *session.notes,
+            *([left_out(session.switch)] if session.switch is not None else []),
             *_remarks(steps, session.cut),
+            *compiled_notes(session.compiled),
             *(note for run in session.memory for note in run.notes),
         ),
         unknown=session.unknown,
         assumptions=decisions(session.assumptions, read),
+        switch=session.switch,
         estimate=estimate,
         traffic=traffic(session, steps),
         memory=memory,
@@ -76,6 +91,8 @@ def report(
         asked=session.asked,
         search=session.search,
         remedies=session.remedies,
+        readiness=readiness(session, steps) if priced else None,
+        compiled=session.compiled,
     )
     return fed(found, session.loaders)
 
@@ -88,6 +105,7 @@ def fed(found: Report, uses: Sequence[LoaderUse]) -> Report:
     found = msgspec.structs.replace(
         found,
         loaders=tuple(uses),
+        estimate=limiting(found.estimate, uses) if found.estimate is not None else None,
         offers=with_epochs(found.offers, uses),
         findings=order([*found.findings, *of_loaders(uses)]),
         notes=tuple(dict.fromkeys([*found.notes, *loader_notes(uses)])),
@@ -105,7 +123,8 @@ def _estimated(
     from gapless.analyze.estimate.estimate import estimate  # the replay is loaded when it is needed
 
     inside = [n for n, one in enumerate(findings) if one.frequency.when in ("every-step", "some-steps")]
-    found = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside})
+    what_if = "compile" in session.what_if
+    found = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside}, what_if)
     if found is None or not found.prices.each:
         return found, findings
     priced = dict(zip(inside, found.prices.each, strict=True))

@@ -48,6 +48,7 @@ class Child:
             assume=plan.assume,
             standins=plan.standins,
             late_copies=plan.late_copies,
+            graphs=plan.graphs,
             lasting=True,
             world=_world(plan),
         )

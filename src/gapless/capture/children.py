@@ -49,11 +49,12 @@ class Plan(msgspec.Struct, frozen=True):
     it receives the plan. `directory` is where sessions are put. The rest is as in ``gapless check``: the name
     of the GPU, how many (None: one per rank on this machine), how many steady steps (None: all), and whether
     what the steps ask of the device, and of its memory, is recorded; `loader` is for how many seconds the
-    first rank measures its loaders (0: not at all). `dry` says that there are no values, and `assume` what
+    first rank measures its loaders (0: not at all), `compiled` whether it compiles what was compiled again.
+    `dry` says that there are no values, and `assume` what
     those at some lines are. `standins` says whether packages that are not installed have stand-ins,
-    `late_copies` whether copies to the host arrive only when they are waited for, `given` the files with the
-    user's own. With a `world_size` the process is `rank` of so many, without the others, unless its
-    environment says which one it is.
+    `late_copies` whether copies to the host arrive only when they are waited for, `graphs` whether entries
+    have their lines, `given` the files with the user's own. With a `world_size` the process is `rank` of so
+    many, without the others, unless its environment says which one it is.
     """
 
     start: str
@@ -64,10 +65,12 @@ class Plan(msgspec.Struct, frozen=True):
     programme: bool = False
     memory: bool = False
     loader: float = 0.0
+    compiled: bool = False
     dry: bool = False
     assume: dict[str, float] = {}
     standins: bool = True
     late_copies: bool = False
+    graphs: bool = False
     given: tuple[str, ...] = ()
     world_size: int | None = None
     rank: int = 0

@@ -77,4 +77,5 @@ def _within(file: str, folder: str) -> bool:
 def message(error: BaseException) -> str:
     """``ValueError: what it says``, in one line."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return text.splitlines()[-1] if text else type(error).__name__
+    lines = text.splitlines() or [type(error).__name__]
+    return lines[0] if ": CUDA error: " in lines[0] else lines[-1]  # behind CUDA's own words stands advice

@@ -18,7 +18,7 @@ from gapless.model.session import load
 
 _LAST = 400
 """Characters of what a process wrote last that may be the reason."""
-_QUIET = ("--find", "", "--no-loader", "--quiet", "--silent", "--memory")
+_QUIET = ("--find", "", "--no-loader", "--no-compile-pass", "--quiet", "--silent", "--memory")
 
 
 @dataclass(frozen=True)

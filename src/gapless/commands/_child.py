@@ -6,6 +6,7 @@ from gapless.analyze import WARM_UP, StepTally, report
 from gapless.capture.child import Child
 from gapless.capture.children import Plan
 from gapless.commands import _ranks
+from gapless.commands._compiled import with_compiled
 from gapless.commands._loaders import Loaders
 from gapless.model import Mark, Session
 
@@ -25,7 +26,11 @@ def start(plan: Plan) -> None:
 
     def completed(session: Session) -> Session:
         # One rank measures for all; the others would be in its way. Which one this is shows only now.
-        if loaders is None or (plan.world_size is None and (session.environment.rank or _ranks.rank())):
+        if plan.world_size is None and (session.environment.rank or _ranks.rank()):
+            return session
+        if plan.compiled:
+            session = with_compiled(session, child.emulator, lambda text: None)
+        if loaders is None:
             return session
         return loaders.examined(session, report(session, priced=plan.programme), tally.count)[0]
 

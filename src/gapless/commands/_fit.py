@@ -8,12 +8,15 @@ from functools import wraps
 from typing import Any
 
 import click
+import msgspec
+
+from gapless.model.programme import Programme
 
 
 @dataclass(frozen=True)
 class Fit:
     """What they say: the argument to find a value of, changes to run with, whether others are tried, prices,
-    whether the session is all that is wanted, and how fast the host is."""
+    whether the session is all that is wanted, how fast the host is, and how fast the links of the GPUs."""
 
     find: str = ""
     changes: tuple[str, ...] = ()
@@ -21,6 +24,67 @@ class Fit:
     price: str = ""
     silent: bool = False
     host: str = "usual"
+    link: float = 0.0
+    network: float = 0.0
+
+    def joined(self, programme: Programme) -> Programme:
+        """`programme`, with what the user says of how its GPUs are joined, in GB/s one way."""
+        network, link = self.network or programme.network, self.link or programme.link
+        gpu = msgspec.structs.replace(programme.gpu, link=link) if link else programme.gpu
+        return msgspec.structs.replace(programme, network=network, link=link, gpu=gpu)
+
+
+_OPTIONS = (
+    click.option(
+        "--host",
+        metavar="SPEED",
+        default="measure",
+        envvar="GAPLESS_HOST",
+        show_default=True,
+        help="How fast the CPU beside the GPU is: as this machine's, which is measured once, in half a "
+        "second; fast, usual or slow; or 0.8 for 0.8 times the usual time for an operator.",
+    ),
+    click.option(
+        "--price",
+        metavar="NAME=P,...",
+        default="",
+        help="What an hour of each GPU costs; the table then has what a million tokens or samples cost.",
+    ),
+    click.option(
+        "--link",
+        metavar="GB/S",
+        type=click.FloatRange(0, min_open=True),
+        help="What joins the GPUs of a machine, one way, in place of the data sheet's NVLink or PCIe.",
+    ),
+    click.option(
+        "--network",
+        metavar="GB/S",
+        type=click.FloatRange(0, min_open=True),
+        help="What each GPU has of the network between machines, one way; 50 (400 Gbit/s) by default.",
+    ),
+    click.option(
+        "--find",
+        metavar="ARG:A..B",
+        default="",
+        help="The largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: "
+        "batch_size:8..256 (with :8 behind it every eighth). SCRIPT runs once for each value tried.",
+    ),
+    click.option(
+        "--tries/--no-tries",
+        default=True,
+        help="With --memory, where SCRIPT does not fit, run it again with changes that may help; on by "
+        "default.",
+    ),
+    click.option(
+        "--with",
+        "changes",
+        metavar="CHANGE",
+        multiple=True,
+        help="Run SCRIPT as if it were changed: checkpoint=CLASS (the forward pass of these modules is "
+        "computed again in backward), set_to_none (zero_grad does that). Can be repeated.",
+    ),
+    click.option("--silent", is_flag=True, hidden=True, help="Save the session, and say nothing of it."),
+)
 
 
 def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,49 +92,12 @@ def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def bundled(
-        find: str, changes: tuple[str, ...], tries: bool, price: str, silent: bool, host: str, **more: Any
-    ) -> Any:
-        return command(fit=Fit(find, changes, tries, price, silent, host), **more)
+        find: str, changes: tuple[str, ...], tries: bool, price: str, silent: bool, host: str,
+        link: float | None, network: float | None, **more: Any,
+    ) -> Any:  # fmt: skip
+        fit = Fit(find, changes, tries, price, silent, host, link or 0.0, network or 0.0)
+        return command(fit=fit, **more)
 
-    options = (
-        click.option(
-            "--host",
-            metavar="SPEED",
-            default="measure",
-            envvar="GAPLESS_HOST",
-            show_default=True,
-            help="How fast the CPU beside the GPU is: as this machine's, which is measured once, in half a "
-            "second; fast, usual or slow; or 0.8 for 0.8 times the usual time for an operator.",
-        ),
-        click.option(
-            "--price",
-            metavar="NAME=P,...",
-            default="",
-            help="What an hour of each GPU costs; the table then has what a million tokens or samples cost.",
-        ),
-        click.option(
-            "--find",
-            metavar="ARG:A..B",
-            default="",
-            help="The largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: "
-            "batch_size:8..256 (with :8 behind it every eighth). SCRIPT runs once for each value tried.",
-        ),
-        click.option(
-            "--tries/--no-tries",
-            default=True,
-            help="With --memory, where SCRIPT does not fit, run it again with changes that may help; on by "
-            "default.",
-        ),
-        click.option(
-            "--with",
-            "changes",
-            metavar="CHANGE",
-            multiple=True,
-            help="Run SCRIPT as if it were changed: checkpoint=CLASS (the forward pass of these modules is "
-            "computed again in backward), set_to_none (zero_grad does that). Can be repeated.",
-        ),
-        click.option("--silent", is_flag=True, hidden=True, help="Save the session, and say nothing of it."),
-    )
-    for option in reversed(options):
+    for option in reversed(_OPTIONS):
         bundled = option(bundled)
     return bundled

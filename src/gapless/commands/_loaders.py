@@ -40,7 +40,7 @@ class Loaders:
         A request to end the process is heeded: then the report comes with what is known until then.
         """
         self._uses.stop()
-        if not self._uses.uses or not _can_measure(session):
+        if not self._uses.uses or not can_measure(session):
             return session, found
         from gapless.analyze.session import fed
         from gapless.capture.signals import Terminated, terminable
@@ -70,7 +70,7 @@ class Loaders:
             step = Step(length, steps, _ranks.here(), host, waits, device)
         else:
             step = Step(None, steps, _ranks.here(), None, waits)
-        with _undisturbed():
+        with undisturbed():
             return examine(self._uses, step, self._budget, self._said)
 
     def _said(self, use: LoaderUse) -> None:
@@ -83,7 +83,7 @@ def _noted(found: Report, note: str) -> Report:
     return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
-def _can_measure(session: Session) -> bool:
+def can_measure(session: Session) -> bool:
     """Whether the process is as the script left it, and not about to end."""
     if session.ending.how not in _ENDED_WELL or session.ending.status:
         return False
@@ -91,7 +91,7 @@ def _can_measure(session: Session) -> bool:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Copies of this process, and what they start, are the host's alone: nobody records them."""
     from gapless.capture.children import VARIABLE
     from gapless.capture.forks import plain_forks

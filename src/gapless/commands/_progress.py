@@ -11,6 +11,7 @@ from typing import TextIO
 import click
 
 from gapless.model import Session
+from gapless.model.assumption import Switch, left_out
 from gapless.model.wording import count, number
 from gapless.render._brief import plain
 
@@ -60,6 +61,10 @@ class Progress:
         if told:
             steps = count(self._wanted or 0, "step")
             self._say(f"{steps} made; running on to {told}, for at most {number(seconds)} s")
+
+    def without_values(self, switch: Switch) -> None:
+        """From `switch` on the script's numbers are assumed."""
+        self._say(f"{left_out(switch)}; numbers that the script prints are assumed (--values: computed)")
 
     def end(self, session: Session, seen: int) -> None:
         how = {"enough-steps": "stopped", "finished": "finished", "exit": "finished"}

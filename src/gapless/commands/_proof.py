@@ -29,6 +29,16 @@ _OPTIONS: tuple[Any, ...] = (
     ),
     click.option("--backward/--no-backward", default=True, help="Take gradients, where there are any."),
     click.option(
+        "--bounded",
+        is_flag=True,
+        help="AFTER's tensors may have more rows: compare as many as BEFORE's have.",
+    ),
+    click.option(
+        "--contract",
+        metavar="TARGET",
+        help="Whether AFTER has to do the same, given a call's arguments; elsewhere it may differ.",
+    ),
+    click.option(
         "--rtol", metavar="X", type=click.FloatRange(0), help="Relative tolerance, instead of one by type."
     ),
     click.option(
@@ -100,7 +110,7 @@ def proof(before: str, after: str, asked: dict[str, Any]) -> Proof:
         raise UsageError("comparing callables runs them and so needs PyTorch: pip install torch") from None
     sweep = parse(asked["sweep"]) if asked.get("sweep") else None
     made = prove(Wishes(original=before, fixed=after, **{**asked, "sweep": sweep}))
-    if made.same:
+    if not made.failed:  # a race is in no case of its own
         return made
     return msgspec.structs.replace(made, again=_again(before, after, asked, made))
 
@@ -110,5 +120,7 @@ def _again(before: str, after: str, asked: dict[str, Any], made: Proof) -> str:
     words = ["gapless", "compare", before, after, "--inputs", asked["inputs"] or ""]
     words += ["--cases", asked["cases"]] if asked.get("cases") else []
     words += [word for name in asked.get("gradients_of", ()) for word in ("--grad", name)]
+    words += ["--bounded"] if asked.get("bounded") else []
+    words += ["--contract", asked["contract"]] if asked.get("contract") else []
     words += ["--seed", str(asked["seed"])] if asked.get("seed") else []
     return shlex.join([*words, "--case", made.failed[0].name])

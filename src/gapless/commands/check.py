@@ -20,14 +20,17 @@ from gapless.capture.stopping import Stopper, variables
 from gapless.capture.target import Target
 from gapless.commands import _gate, _gpus, _host, _output, _ranks
 from gapless.commands._again import Again
+from gapless.commands._compiled import compile_options, with_compiled
 from gapless.commands._fit import Fit, fit_options
 from gapless.commands._leaving import leave_behind
 from gapless.commands._loaders import BUDGET, Loaders
 from gapless.commands._progress import Progress
 from gapless.commands._saved import kind_of
 from gapless.commands._script import WORDS, ScriptCommand
+from gapless.commands._steps import Steps
 from gapless.errors import EXIT_FINDINGS, UsageError
 from gapless.model import Mark, Report, Session
+from gapless.model.assumption import Switch
 from gapless.model.offer import Wanted
 from gapless.model.session import save
 from gapless.render import renderer
@@ -38,23 +41,6 @@ if TYPE_CHECKING:
 
 _CHILD = "gapless.commands._child:start"
 """What processes run that the script starts."""
-
-
-class Steps(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
-    """A positive number, or ``all``."""
-
-    name = "N|all"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        if value == "all":
-            return None
-        try:
-            steps = int(str(value))
-        except ValueError:
-            steps = 0
-        if steps < 1:
-            self.fail(f"{value!r} is neither a positive number nor 'all'", param, ctx)
-        return steps
 
 
 @dataclass(frozen=True)
@@ -74,10 +60,13 @@ class Wishes:
     memory: bool
     loader: bool
     loader_budget: float
-    dry: bool
+    compile_pass: bool
+    what_if: tuple[str, ...]
+    dry: bool | None
     assume: tuple[str, ...]
     standins: bool
     late_copies: bool
+    graphs: bool
     given: tuple[str, ...]
     fit: Fit
     world_size: int | None = None
@@ -161,17 +150,19 @@ class Wishes:
     show_default=True,
     help="How long that may take.",
 )
+@compile_options
 @click.option(
-    "--dry",
-    is_flag=True,
-    help="Run without values: at its real size, in no memory. What is read on the CPU is assumed, and told.",
+    "--dry/--values",
+    default=None,
+    help="Run without values: at its real size, in no memory; what is read on the CPU is assumed, and told. "
+    "Or compute all of them. Neither: values, unless they take too long to compute.",
 )
 @click.option(
     "--assume",
     metavar="FILE:LINE=VALUE",
     multiple=True,
-    help="With --dry: what a value that is read at that line is: train.py:120=0.3, =true, =17. For a size, "
-    "how many elements there are, or which share.",
+    help="In a run without values: what a value that is read at that line is: train.py:120=0.3, =true, =17. "
+    "For a size, how many elements there are, or which share.",
 )
 @click.option(
     "--standins/--no-standins",
@@ -181,9 +172,9 @@ class Wishes:
 @click.option(
     "--late-copies",
     is_flag=True,
-    help="Let copies to the CPU with non_blocking=True arrive only when something waits for them: numbers "
-    "that are read too early change.",
+    help="Let copies to the CPU with non_blocking=True arrive only when something waits for them.",
 )
+@click.option("--graphs", is_flag=True, help="Say what of a step a CUDA graph could hold, and what stops it.")
 @click.option(
     "--standin",
     "given",
@@ -211,7 +202,7 @@ def command(
       gapless check -f html train.py > report.html  a page to look at
       gapless check --max-waits 0 train.py          a gate for CI
       gapless check --calibrate trace.json train.py prices from a real profile
-      gapless check --dry train.py                  real size, without values
+      gapless check --values train.py               compute all, however long
       gapless check --memory --gpu l4 train.py      will it fit?
       gapless check --find batch_size:8..256 train.py    the largest that fits
       gapless check --gpu l4,a100,h100 --price l4=0.8,a100=1.8,h100=3 train.py
@@ -270,7 +261,8 @@ def check(module: str | None, words: tuple[str, ...], wishes: Wishes, again: Aga
         _output.give_way()
     children.stand_down()
     stopper = Stopper(watch, watch.enough.overdue, watch.enough.phases)
-    emulator = _emulator(wishes, stopper)
+    emulator = _emulator(wishes, stopper, watch)
+    conclusion.emulator = emulator
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     watch.begin(os.path.basename(target.name), emulator.gpu.name)
@@ -331,6 +323,10 @@ class Watch:
             self.progress.longer(self.enough.waiting_for(), self.enough.longer)
         return False
 
+    def switched(self, switch: Switch) -> None:
+        """What the script prints from now on is assumed: it is told before it does."""
+        self.progress.without_values(switch)
+
     def end(self, session: Session) -> None:
         """The script has ended; its steps may have been made in a child."""
         if not self.tally.count:
@@ -350,10 +346,12 @@ def _plan(wishes: Wishes) -> children.Plan:
         programme=wishes.prices,
         memory=wishes.memory,
         loader=wishes.loader_budget if wishes.loader else 0.0,
-        dry=wishes.dry,
+        compiled=wishes.compile_pass,
+        dry=bool(wishes.dry),  # what several processes send each other has values, or has none
         assume=_assumed(wishes),
         standins=wishes.standins,
         late_copies=wishes.late_copies,
+        graphs=wishes.graphs,
         given=wishes.given,
         world_size=wishes.world_size,
         rank=wishes.rank or 0,
@@ -366,8 +364,8 @@ def _assumed(wishes: Wishes) -> dict[str, float]:
     Raises:
         UsageError: it is not written as ``train.py:120=0.3``, or the run has its values.
     """
-    if wishes.assume and not wishes.dry:
-        raise UsageError("--assume is for runs without values: give --dry as well")
+    if wishes.assume and wishes.dry is False:
+        raise UsageError("--assume is for runs without values: leave out --values")
     found = {}
     for text in wishes.assume:
         place, _, value = text.rpartition("=")
@@ -394,7 +392,7 @@ def _check_trace(wishes: Wishes) -> None:
         raise UsageError(f"{path} is no profile to calibrate with: give the JSON that torch.profiler wrote")
 
 
-def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
+def _emulator(wishes: Wishes, stopper: Stopper, watch: Watch) -> Emulator:
     try:
         from gapless.emulate.emulator import Emulator
         from gapless.emulate.given import read
@@ -414,10 +412,12 @@ def _emulator(wishes: Wishes, stopper: Stopper) -> Emulator:
         between_marks=stopper.between if wishes.longer else None,
         programme=wishes.prices,
         memory=wishes.memory,
-        dry=wishes.dry,
+        dry=bool(wishes.dry) if _ranks.several() else wishes.dry,
+        on_switch=watch.switched,
         assume=_assumed(wishes),
         standins=wishes.standins,
         late_copies=wishes.late_copies,
+        graphs=wishes.graphs,
         lasting=True,
         world=wishes.world(),
     )
@@ -430,6 +430,7 @@ class Conclusion:
         self.wishes = wishes
         self.watch = watch
         self.status = 0
+        self.emulator: Emulator | None = None
         self._again = again
         self._stream = _output.own_copy(sys.stdout)
         hints = () if wishes.output else ("-o FILE saves it",)
@@ -442,7 +443,10 @@ class Conclusion:
     def __call__(self, session: Session) -> None:
         self.status = session.ending.status
         self.watch.end(session)
-        session = msgspec.structs.replace(self._calibrated(session), wanted=self.wishes.wanted)
+        asked = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
+        session = msgspec.structs.replace(self._calibrated(session), **asked)
+        if self.emulator is not None and self.wishes.compile_pass and self.watch.speaks:
+            session = with_compiled(session, self.emulator, self.watch.progress.tried)
         self._save(session)
         told = self.watch.speaks and not self.wishes.fit.silent
         found = report(session, priced=self.wishes.prices) if told else None
@@ -472,6 +476,7 @@ class Conclusion:
         programme = session.programme
         if programme is None:
             return session
+        programme = self.wishes.fit.joined(programme)
         if not self._calibration:
             paced = msgspec.structs.replace(programme, host=self._host)
             return msgspec.structs.replace(session, programme=paced)

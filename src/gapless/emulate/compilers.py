@@ -13,14 +13,17 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from gapless.emulate import foreign, torchscript
+from gapless.emulate.compiled.calls import Calls, Settings
+from gapless.emulate.compiled.disabled import disable
 from gapless.emulate.deferred import Part, defer
 from gapless.emulate.imports import when_imported
+from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import on_device, refuse
 from gapless.torch_internals import path
@@ -29,6 +32,12 @@ Note = Callable[[str], None]
 
 _EAGERLY = "torch.compile ran eagerly: what would be compiled runs as it stands, and waits at the same places"
 _FAKES = 'fake tensors asked for on "cuda" were made on the CPU: there is no CUDA device to stand behind them'
+_MAKERS_OF_FAKES = (
+    "gapless.", "torch._compile", "torch._decomp", "torch._dynamo.eval_frame", "torch._library",
+    "torch._meta", "torch._ops", "torch._prims", "torch._refs", "torch._subclasses", "torch._tensor",
+    "torch.overrides", "torch.utils",
+)  # fmt: skip
+"""Modules between who asks for a fake tensor and what makes it."""
 _EXPORTERS = (
     ("torch.export", "export"),
     ("torch.export", "export_for_training"),
@@ -40,13 +49,9 @@ _EXPORTERS = (
 )
 
 
-def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
-    return _as_it_is if function is None else function
-
-
 _UNCOMPILED = {
     "graph_break": lambda *_, **__: None,
-    "disable": _as_it_is,
+    "disable": disable,
     "is_compiling": lambda: False,
     # Asked for at each checkpoint, and passed on to what is compiled.
     "config": Part(f"{path('dynamo')}.config", {"error_on_nested_fx_trace": True}),
@@ -54,17 +59,20 @@ _UNCOMPILED = {
 """What eager code asks of the compiler, and is told where nothing is compiled."""
 
 
-def install(note: Note, patches: Patches, lasting: bool = False) -> None:
+def install(note: Note, patches: Patches, lasting: bool = False, calls: Calls | None = None) -> None:
     """Make every way of compiling, exporting or launching foreign kernels run eagerly or refuse clearly.
 
-    `note` takes remarks for the report (the same one any number of times), `patches` what is replaced. Where
-    that is `lasting`, to the end of the process, torch's compilers are changed when the script imports them.
-    Else they are imported before anything is replaced, since they keep functions that they find then.
+    `calls` takes down what is compiled and how it is called. `note` takes remarks for the report (the same
+    one any number of times), `patches` what is replaced. Where that is `lasting`, to the end of the process,
+    torch's compilers are changed when the script imports them. Else they are imported before anything is
+    replaced, since they keep functions that they find then.
     """
+    calls = calls or Calls(lambda tensor: -1)
+    calls.install(patches)
     changes: list[tuple[str, Callable[[ModuleType], None]]] = [
-        (path("dynamo"), partial(_run_eagerly, note, patches)),
+        (path("dynamo"), partial(_run_eagerly, note, calls, patches)),
         ("torch.nn.attention.flex_attention", partial(_flex_attention, patches)),
-        (path("fake_tensors"), partial(_fakes_on_the_cpu, note, patches)),
+        (path("fake_tensors"), partial(fakes_on_the_cpu, note, patches)),
         *((module, partial(_refuse_export, name, patches)) for module, name in _EXPORTERS),
     ]
     for name, change in changes:
@@ -83,31 +91,37 @@ def install(note: Note, patches: Patches, lasting: bool = False) -> None:
 # -- torch.compile -------------------------------------------------------------------------------------
 
 
-def _run_eagerly(note: Note, patches: Patches, dynamo: Any) -> None:
+def _run_eagerly(note: Note, calls: Calls, patches: Patches, dynamo: Any) -> None:
     """Replace what `torch.compile` calls, so that its own checks of options, and wrappers of it, stay.
 
     What was compiled before the emulation began is told to run eagerly, too.
     """
     frames = sys.modules[path("dynamo_frames")]
 
-    def optimize(*_: Any, disable: bool = False, **__: Any) -> Callable[[Any], Any]:
-        if disable or _switched_off(dynamo):
-            return lambda target: target
-        # Compiling anything switches the default checks of all distributions off, and their waits with them.
-        patches.set(torch.distributions.Distribution, "_validate_args", False)
-        return lambda target: _eager(target, note, frames)
+    def compiling(name: str) -> Callable[..., Callable[[Any], Any]]:
+        def optimize(*args: Any, disable: bool = False, **kwargs: Any) -> Callable[[Any], Any]:
+            if disable or _switched_off(dynamo):
+                return lambda target: target
+            # Compiling anything switches the default checks of all distributions off, and their waits too.
+            patches.set(torch.distributions.Distribution, "_validate_args", False)
+            settings = name, args, kwargs
+            return lambda target: _eager(target, calls, settings, note, frames)
 
-    patches.set_everywhere(dynamo, "optimize", optimize)
-    patches.set_everywhere(dynamo, "optimize_assert", optimize)
+        return optimize
+
+    for name in ("optimize", "optimize_assert"):
+        patches.set_everywhere(dynamo, name, compiling(name))
     if hasattr(frames, "DynamoStance"):
-        patches.set(frames, "_stance", frames.DynamoStance(stance="force_eager"))
+        eagerly = frames.DynamoStance(stance="force_eager")
+        patches.set(frames, "_stance", eagerly)
+        calls.stance = lambda: "" if frames._stance is eagerly else frames._stance.stance
 
 
 def _switched_off(dynamo: Any) -> bool:
     return bool(dynamo.config.disable) or os.environ.get("TORCHDYNAMO_DISABLE") == "1"
 
 
-def _eager(target: Any, note: Note, frames: Any) -> Any:
+def _eager(target: Any, calls: Calls, settings: Settings, note: Note, frames: Any) -> Any:
     """What `torch.compile` returns for `target`: the same kind of object, running eagerly.
 
     Modules become an `OptimizedModule` as ever, with ``_orig_mod`` and its prefix in the state dict.
@@ -115,12 +129,13 @@ def _eager(target: Any, note: Note, frames: Any) -> Any:
     inner = frames.innermost_fn(target)
     if isinstance(inner, torch.nn.Module):
         note(_EAGERLY)
-        return frames.DisableContext()(inner)
+        return _modules(calls, settings, frames)(inner)
     if isinstance(inner, type):
         note(_EAGERLY)
         return inner
     if not callable(inner):
         raise AssertionError(f"A callable function is expected, but {type(inner)} is provided.")
+    called = calls.compiled(inner, settings)
     said = False
 
     @functools.wraps(inner)
@@ -129,25 +144,49 @@ def _eager(target: Any, note: Note, frames: Any) -> Any:
         if not said:  # libraries decorate much that no script calls
             said = True
             note(_EAGERLY)
-        return inner(*args, **kwargs)
+        return called(*args, **kwargs)
 
-    # How torch finds what is inside, when a compiled function is compiled again or disabled.
+    # How torch finds what is inside, when what is compiled is compiled again, disabled or called by another.
     compiled._torchdynamo_orig_callable = inner  # type: ignore[attr-defined]
+    compiled._torchdynamo_inline = inner  # type: ignore[attr-defined]
     compiled._torchdynamo_wrapper_id = id(compiled)  # type: ignore[attr-defined]
     return compiled
+
+
+def _modules(calls: Calls, settings: Settings, frames: Any) -> Any:
+    """What makes an `OptimizedModule` of a module, and of each copy of it; pickled it is plainly disabled."""
+
+    class Eagerly(frames.DisableContext):  # type: ignore[misc]
+        def __call__(self, target: Any) -> Any:
+            if isinstance(target, torch.nn.Module):
+                return super().__call__(target)
+            return calls.compiled(target, settings)
+
+        def __deepcopy__(self, _: Any) -> Any:
+            return self
+
+        def __reduce__(self) -> Any:
+            return frames.DisableContext, ()
+
+    return Eagerly()
 
 
 def _flex_attention(patches: Patches, public: Any) -> None:
     """Run flex attention as the plain operators it stands for.
 
-    Its own eager path compiles for the backward pass, and knows nothing of dispatch modes.
+    Its own eager path compiles for the backward pass, and knows nothing of dispatch modes. Compiled, they are
+    one kernel, which makes no constant on the host.
     """
     inner = importlib.import_module(path("flex_attention_operator"))
     if not hasattr(public, "flex_attention_hop") or not hasattr(inner, "sdpa_dense"):
         return
 
     def flex_attention_hop(*args: Any, **kwargs: Any) -> Any:
-        return inner.sdpa_dense(*args, **kwargs)
+        before, local.fused = local.fused, local.compiled
+        try:
+            return inner.sdpa_dense(*args, **kwargs)
+        finally:
+            local.fused = before
 
     patches.set(public, "flex_attention_hop", flex_attention_hop)
     shown = getattr(public, "_WARNINGS_SHOWN", None)
@@ -159,7 +198,7 @@ def _flex_attention(patches: Patches, public: Any) -> None:
 # -- fakes and exporting -------------------------------------------------------------------------------
 
 
-def _fakes_on_the_cpu(note: Note, patches: Patches, module: Any) -> None:
+def fakes_on_the_cpu(note: Note, patches: Patches, module: Any) -> None:
     """Make fake tensors asked for on CUDA CPU fakes.
 
     A fake CUDA tensor that takes part in autograd ends the process where there is no CUDA device, and that
@@ -171,12 +210,21 @@ def _fakes_on_the_cpu(note: Note, patches: Patches, module: Any) -> None:
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if any(_is_cuda(value) for value in (*args, *kwargs.values())):
-            note(_FAKES)
+            if not _for_torch_itself():
+                note(_FAKES)
             args = tuple(cpu if _is_cuda(value) else value for value in args)
             kwargs = {name: cpu if _is_cuda(value) else value for name, value in kwargs.items()}
         return make(cls, *args, **kwargs)
 
     patches.set(fake, "__new__", staticmethod(new))
+
+
+def _for_torch_itself() -> bool:
+    """Whether a fake tensor is made for torch's own use, as DTensor does to learn shapes."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_MAKERS_OF_FAKES):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("torch.")
 
 
 def _is_cuda(value: Any) -> bool:

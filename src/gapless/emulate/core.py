@@ -12,13 +12,15 @@ import torch
 
 from gapless import torch_internals
 from gapless.emulate import faults, stacks
+from gapless.emulate.batches import Batches
 from gapless.emulate.device import Queued
 from gapless.emulate.fused_form import fused_form
+from gapless.emulate.graphs.state import Graphs
 from gapless.emulate.local import local
 from gapless.emulate.placement import Placement
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.races.checker import Checker
-from gapless.emulate.races.look import speaks_of_streams
+from gapless.emulate.races.look import speaks_of_graphs, speaks_of_streams
 from gapless.emulate.recorder import Recorder
 from gapless.errors import EmulationDefect
 from gapless.model import Mechanism
@@ -47,10 +49,17 @@ class Core:
         self.optimizers: list[Any] = []
         self.trained: set[int] = set()
         self._made: list[Made] = []
+        self.batches = Batches()
         self.askers: dict[SourceLine, None] = {}
-        self.values: Any = None  # `dry.Values`, in a run without values
+        self.values: Any = None  # `dry.Values`, in a run that is or may become one without values
         self.races = Checker(self.placement.where)
         self.races.found.tick = lambda: self.recorder.tick
+        self.graphs = Graphs(self)
+
+    @property
+    def dry(self) -> bool:
+        """Whether it runs without values; a run that may come to that has them until then."""
+        return self.values is not None and bool(self.values.dry)
 
     # -- devices -----------------------------------------------------------------------------------
 
@@ -93,8 +102,10 @@ class Core:
         return index
 
     def _first_used(self) -> None:
-        if not self._initialized and speaks_of_streams():
-            self.races.begin()
+        if not self._initialized:
+            if speaks_of_streams():
+                self.races.begin()
+            self.graphs.nodes.wanted = speaks_of_graphs()
         self._initialized = True
 
     def allocated(self, index: int) -> int:
@@ -131,11 +142,19 @@ class Core:
         waits: int = 1,
         nbytes: int = 0,
         basis: str = "",
+        batch: bool | None = None,
     ) -> None:
         """Record that the host waits here, unless it is inside a call that counts as one."""
-        if local.quiet or not self.enabled or waits <= 0:
+        if local.quiet or local.fused or not self.enabled or waits <= 0:
             return
+        capture = self.graphs.capture
+        if capture is not None and capture.holds():
+            if mechanism == "free":
+                return  # the allocator gives nothing back while anything is captured
+            raise self._refused(operator, mechanism, call or local.call, detail)
         self.races.waited(operator, mechanism, call)
+        if mechanism in ("explicit", "free") and self.graphs.enters():
+            return
         node = ""
         forward: stacks.RawStack = ()
         if local.scaled is not None and mechanism == "read":
@@ -158,10 +177,23 @@ class Core:
             node=node,
             forward=forward,
             basis=basis,
+            batch=batch,
             depth=1,
         )
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
             self._heed_debug_mode()
+
+    def _refused(self, operator: str, mechanism: Mechanism, call: str, detail: str) -> RuntimeError:
+        """What to raise where the host would wait while a graph is captured."""
+        stack = stacks.resolve(stacks.capture(2) + local.above)
+        site: dict[str, Any] = {
+            "operator": operator, "mechanism": mechanism, "call": call, "detail": detail, "stack": stack,
+        }  # fmt: skip
+        current = current_node() if local.backward != HOST else None
+        if current is not None:
+            site["node"] = current.name()
+            site["forward"] = stacks.resolve(self._forward_of(current._sequence_nr()))
+        return self.graphs.waits(site)
 
     # -- memory ------------------------------------------------------------------------------------
 

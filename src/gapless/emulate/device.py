@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from gapless.emulate.graphs.state import Graphs
     from gapless.emulate.races.checker import Checker
     from gapless.model.event import Mechanism
     from gapless.model.gpus import Gpu
@@ -21,6 +22,7 @@ class Device(Protocol):
     gpu: Gpu
     device_count: int
     races: Checker
+    graphs: Graphs
 
     def current_device(self) -> int:
         """Index of this thread's current device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
@@ -25,7 +26,7 @@ _TIMER = (
 
 
 class _ReducerTensors(TorchDispatchMode):
-    """Places what the reducer's constructor makes (`torch/csrc/distributed/c10d/reducer.cpp`).
+    """Places what the reducer makes for itself (`torch/csrc/distributed/c10d/reducer.cpp`).
 
     Buckets are where the parameters are. The map of locally used parameters is an int32 tensor of zeros on
     the host with an empty twin on the device; on its way there it passes through pinned memory and nothing
@@ -43,6 +44,9 @@ class _ReducerTensors(TorchDispatchMode):
         if made and isinstance(out, Tensor):
             used_map = func._schema.name == "aten::zeros" and out.dtype == torch.int32
             self.core.placement.put(out, PINNED if used_map else self.index)
+            memory = self.core.placement.memory
+            if memory is not None and not used_map:
+                memory.holds("communication", (out,))
         return out
 
 
@@ -53,13 +57,18 @@ def install(core: Core, patches: Patches) -> None:
 
     class Reducer(make_reducer):  # type: ignore[misc, valid-type]
         def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
-            index = core.device_of(params[0]) if params else -1
+            index = self._where = core.device_of(params[0]) if params else -1
             if index < 0:
                 super().__init__(params, *args, **kwargs)
                 return
             core.note(_TIMER)
             with _ReducerTensors(core, index):
                 super().__init__(params, *args, **kwargs)
+
+        def _rebuild_buckets(self) -> Any:
+            """Buckets in the order in which gradients came, once the first backward pass has told it."""
+            with _ReducerTensors(core, self._where) if self._where >= 0 else nullcontext():
+                return super()._rebuild_buckets()
 
     Reducer.__name__ = Reducer.__qualname__ = make_reducer.__name__
 

@@ -25,7 +25,7 @@ from gapless.emulate.local import local
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import ORPHAN
 from gapless.emulate.races import collectives
-from gapless.emulate.traffic import record
+from gapless.emulate.traffic import awaited, made, record, whose
 from gapless.emulate.world.answers import answer
 from gapless.emulate.world.world import current
 from gapless.torch_internals import (
@@ -152,8 +152,8 @@ def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     index = admit(mode, call.tensors, call.backends)
     if index >= 0 and call.backends.get("cuda") == "gloo":
         mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
-    record(mode.core, call.name, call.values, call.group, index)
-    return _racing(call, _done(call), index)
+    number = record(mode.core, call.name, call.values, call.group, index)
+    return _racing(call, _done(call), index, number)
 
 
 def _done(call: Call) -> Any:
@@ -166,8 +166,11 @@ def _done(call: Call) -> Any:
     return _ending(call)(call.run())
 
 
-def _racing(call: Call, out: Any, index: int) -> Any:
-    """`out`, with a work that tells who waits for it, where NCCL's stream would do the work."""
+def _racing(call: Call, out: Any, index: int, number: int) -> Any:
+    """`out`, with a work that tells who waits for it, where NCCL's stream would do the work.
+
+    `number` is what the programme calls the collective.
+    """
     races = call.mode.core.races
     if index < 0:
         if races.busy:
@@ -178,7 +181,8 @@ def _racing(call: Call, out: Any, index: int) -> Any:
         return out
     if call.backends.get("cuda") == "gloo":
         return out
-    told = partial(collectives.told, races, call.name, call.values, call.group, index)
+    heard = partial(awaited, call.mode.core, number)
+    told = partial(collectives.told, races, call.name, call.values, call.group, index, heard)
     return (*out[:-1], told(out[-1])) if isinstance(out, (list, tuple)) else told(out)
 
 
@@ -194,8 +198,8 @@ def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs
         mode.core.wait(f"c10d::{call.name}", "values", detail="gloo")
     if index >= 0 and call.name == "recv_any_source_" and call.backends.get("cuda") == "nccl":
         raise RuntimeError("Backend nccl does not support recvAnysource")
-    record(mode.core, call.name, call.values, call.group, index)
-    return _racing(call, _alone(call) if call.alone else call.run(), index)
+    number = record(mode.core, call.name, call.values, call.group, index)
+    return _racing(call, _alone(call) if call.alone else call.run(), index, number)
 
 
 @handles("c10d::barrier")
@@ -281,11 +285,12 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     index = admit(mode, trees.tensors(values), transports)
     if index >= 0 and transports.get("cuda") == "gloo":
         mode.core.wait(func._schema.name, "values", detail="gloo")
-    record(mode.core, func._schema.name.split("::")[1], values, group, index)
+    number = record(mode.core, func._schema.name.split("::")[1], values, group, index)
     alone = is_alone(transports)
     out = answered(mode, func._schema.name, values, group) if alone else func(*args, **kwargs)
     if index >= 0:
         mode.put(out, index, args)
+        made(mode.core, number, out)
         if mode.core.races.full:
             mode.core.races.launched(func._schema.name, trees.tensors(values), trees.tensors(out), index)
     return out
@@ -294,4 +299,5 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
 @handles("_c10d_functional::wait_tensor")
 def _wait_tensor(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A stream waits, not the host."""
+    awaited(mode.core, whose(mode.core, args[0]))
     return func(*args, **kwargs)

@@ -39,6 +39,7 @@ from gapless.emulate import (
     threads,
     warned,
 )
+from gapless.emulate.compiled.calls import Calls
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.memory import MemoryRecorder
@@ -50,6 +51,7 @@ from gapless.emulate.triton import hooks as triton_hooks
 from gapless.emulate.world.world import World, enter, leave
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Mark, Session, gpus
+from gapless.model.assumption import Switch
 from gapless.torch_internals import (
     current_dispatch_mode,
     current_function_mode,
@@ -86,11 +88,13 @@ class Emulator:
     `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called after each step mark, with the mark, and
     may raise to stop the script; so may `between_marks`, which is told the seconds since the beginning at
     each wait and batch in between. With `programme` the session holds what the last steps asked of the
-    device, with `memory` what was asked of its memory. A `dry` one has no values of large tensors; `assume`
+    device, with `memory` what was asked of its memory. A `dry` one has no values of large tensors, and with
+    None it has them until they cost too much to compute, which `on_switch` is told; `assume`
     says, by ``file:line``, what reads there are told. With `late_copies` those to the host that nothing waits
     for do not arrive. Without `standins` packages that are not installed are
     not there, as ever. One that is `lasting`, on until the process ends,
-    starts sooner: it imports nothing of torch that the script may never use.
+    starts sooner: it imports nothing of torch that the script may never use. With `graphs` the programme
+    says of each entry which line asks for it.
     With a `world` this process is one rank of it, and the others are not there.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
@@ -108,11 +112,13 @@ class Emulator:
         clock: Callable[[], float] = time.perf_counter,
         programme: bool = False,
         memory: bool = False,
-        dry: bool = False,
+        dry: bool | None = False,
+        on_switch: Callable[[Switch], None] | None = None,
         assume: Mapping[str, float] | None = None,
         standins: bool = True,
         late_copies: bool = False,
         lasting: bool = False,
+        graphs: bool = False,
         world: World | None = None,
     ) -> None:
         if devices is None:
@@ -126,13 +132,17 @@ class Emulator:
         self.recorder.on_mark = on_mark
         self.recorder.between_marks = between_marks
         if programme:
-            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices)
+            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, graphs)
         self.core = Core(self.gpu, devices, self.recorder, clock)
-        if dry:
+        if dry is None and not late_copies:
+            from gapless.emulate.dry.budget import Budget
+            from gapless.emulate.dry.values import Values
+
+            self.core.values = Values(self.core, dict(assume or {}), Budget(self.core, on_switch))
+        elif dry:
             from gapless.emulate.dry.values import Values
 
             self.core.values = Values(self.core, dict(assume or {}))
-            self.core.races.flights.digests = False  # there is nothing in memory to be compared
         if late_copies and dry:
             raise UsageError("a dry run has no values: none can arrive late")
         if late_copies:
@@ -141,10 +151,12 @@ class Emulator:
         if memory:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
+        self.compiled = Calls(self.core.device_of, values=not dry)
         self._patches = Patches()
         self._lasting = lasting
         self._standins = standins
         self._modes: contextlib.ExitStack | None = None
+        self._left: contextlib.ExitStack | None = None
         self._hook: Any = None
         self._environment: dict[str, str | None] = {}
 
@@ -180,7 +192,7 @@ class Emulator:
             foreach.install(self.core, patches)
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)
-            compilers.install(self.core.note, patches, self._lasting)
+            compilers.install(self.core.note, patches, self._lasting, self.compiled)
             triton_hooks.install(self.core, patches)
             autocast.install(self.core.device_of, patches, self.core.note)
             serialization.install(self.core)
@@ -256,7 +268,11 @@ class Emulator:
         """In a forked child: record nothing; once CUDA was in use, run on the host and refuse the device."""
         self.core.enabled = self.core.races.on = False
         self.recorder.on_mark = None
-        if not torch.cuda.is_initialized():  # as with CUDA, a child forked before its first use may have it
+        if self.core.values is not None:
+            self.core.values.forked()
+        if not (
+            self.core.used or torch_internals.in_bad_fork()
+        ):  # forked before CUDA's first use: may have it
             if self.on_fork is not None:
                 self.on_fork()
             return
@@ -266,10 +282,19 @@ class Emulator:
             pop_dispatch_mode()
         functions.ForkedMode().__enter__()
 
+    def leave_in_copy(self) -> None:
+        """In a forked copy of this process whose modes are gone: undo everything else, and keep what is
+        placed on the device."""
+        global _current
+        self._left, self._modes = self._modes, None
+        _current = self
+        self.stop(forget=False)
+
     def count_afresh(self) -> None:
         """Record from here on as if nothing had been before."""
         self.recorder = self.core.recorder = Recorder(self.core.clock)
         self.core.races.found.clear()
+        self.core.graphs.found.clear()
         if self.core.values is not None:
             self.core.values.reads.afresh()
 
@@ -278,8 +303,9 @@ class Emulator:
         programme = self.recorder.programme
         self.recorder = self.core.recorder = Recorder(self.core.clock)
         self.core.races.found.clear()
+        self.core.graphs.found.clear()
         if programme is not None:
-            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices)
+            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, programme.lines)
         if self.core.placement.memory is not None:
             self._record_memory()
         self.recorder.on_mark = distributed.leaving_together(on_mark) if on_mark is not None else None
@@ -294,12 +320,13 @@ class Emulator:
         recorder, values = self.recorder, self.core.values
         return Session(
             script=script,
-            environment=environment(self.gpu.name, unused=not self.core.used, dry=values is not None),
+            environment=environment(self.gpu.name, unused=not self.core.used, dry=self.core.dry),
             ending=ending or Ending(),
             sites=recorder.sites(),
             events=recorder.events(),
             marks=recorder.marks(),
             races=self.core.races.races(),
+            graphs=self.core.graphs.found.faults(),
             notes=(
                 *recorder.notes(),
                 *cudnn_benchmark.notes(recorder),
@@ -312,6 +339,7 @@ class Emulator:
             programme=recorder.programme.programme() if recorder.programme is not None else None,
             memory=recorder.memory.runs() if recorder.memory is not None else (),
             assumptions=values.reads.assumptions() if values is not None else (),
+            switch=values.switch if values is not None else None,
         )
 
 

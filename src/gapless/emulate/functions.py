@@ -27,6 +27,8 @@ from gapless.torch_internals import (
     DisableTorchFunction,
     DispatchKey,
     Operator,
+    has_any_kernel,
+    has_kernel,
     key_is_excluded,
     sequence_number,
 )
@@ -59,7 +61,8 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, core: Core) -> None:
         super().__init__()
         self.core = core
-        self.handlers: dict[Any, Handler] = {**HANDLERS, **_from_table()}
+        handlers = {**HANDLERS, **_from_table()}
+        self.handlers: dict[Any, Handler] = {**handlers, **_of_operators(handlers)}
         self._unasking: dict[Any, Any] = {}
         self._originals: dict[FunctionType, Any] = {}
 
@@ -219,6 +222,39 @@ def _from_table() -> dict[Any, Handler]:
             function = original(function) if type(function) is FunctionType else function
             handlers[function] = _counted(dotted, table().for_call(dotted), HANDLERS.get(function))
     return handlers
+
+
+def _of_operators(handlers: dict[Any, Handler]) -> dict[Any, Handler]:
+    """The same for ``torch.ops.aten.to.device`` and its kin, which do what calls of that name do in Python.
+
+    Other operators are seen by the operator mode.
+    """
+    found: dict[Any, Handler] = {}
+    for function, handler in handlers.items():
+        name = "" if type(function) is FunctionType else getattr(function, "__name__", "")
+        packet = None if not name or name.startswith("__") else getattr(torch.ops.aten, name, None)
+        if packet is None:
+            continue
+        overloads = [getattr(packet, overload) for overload in packet.overloads()]
+        whole = [one for one in overloads if not has_any_kernel(one.name()) or _is_composite(one)]
+        if len(whole) == len(overloads):
+            whole.append(packet)
+        found.update(dict.fromkeys(whole, _asked_as(function, handler)))
+    return found
+
+
+def _is_composite(operator: Any) -> bool:
+    return has_kernel(operator.name(), "CompositeImplicitAutograd")
+
+
+def _asked_as(function: Any, handler: Handler) -> Handler:
+    def as_python(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if key_is_excluded(_AUTOGRAD):
+            return func(*args, **kwargs)  # a dispatch mode of the script's hands on what C++ told it
+        given = {name: value for name, value in kwargs.items() if value is not None and name != "layout"}
+        return handler(mode, function, args, given)
+
+    return as_python
 
 
 def _counted(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> Handler:

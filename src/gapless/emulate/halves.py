@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gapless.torch_internals import has_kernel
+from gapless.torch_internals import bf16_supported, has_kernel
 
 Tensor = torch.Tensor
 Widened = Callable[[Any, dict[str, Any]], Any]
@@ -34,16 +34,16 @@ def _products() -> frozenset[str]:
 
 @cache
 def slow() -> frozenset[torch.dtype]:
-    """The dtypes of half precision that this CPU has no fast products of."""
-    dtypes = {torch.float16: "_is_mkldnn_fp16_supported", torch.bfloat16: "_is_mkldnn_bf16_supported"}
-    return frozenset(dtype for dtype, name in dtypes.items() if not _supported(name))
+    """The dtypes of half precision that this CPU has no fast products of.
 
-
-def _supported(name: str) -> bool:
+    Of float16 none has: with instructions for it products take as long as in float32, and the gradient of a
+    convolution's weight some hundred times as long (Xeon with AVX512-FP16, torch 2.13).
+    """
     try:
-        return bool(getattr(torch.ops.mkldnn, name)())
-    except (AttributeError, RuntimeError):
-        return False
+        fast = bf16_supported is not None and bool(bf16_supported())
+    except RuntimeError:
+        fast = False
+    return frozenset({torch.float16} if fast else {torch.float16, torch.bfloat16})
 
 
 def any_slow(args: Any) -> bool:
@@ -90,7 +90,14 @@ def _wide(value: Any) -> Any:
 
 
 def _dtypes(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """The dtypes of what `func` gives for these, asked of tensors without values; None where that fails."""
+    """The dtypes of what `func` gives for these, asked of tensors without values; None where that fails.
+
+    Factors of different precision are for the operator to refuse, in its own words: the rules of shapes take
+    them, and widened they would be alike.
+    """
+    tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+    if len({one.dtype for one in tensors if one.is_floating_point()}) > 1:
+        return None
 
     def empty(value: Any) -> Any:
         return value.to("meta") if isinstance(value, Tensor) else value

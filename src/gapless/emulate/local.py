@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 from gapless.emulate.places import HOST
@@ -20,7 +21,10 @@ class Local(threading.local):
     thread. `host_values`: numbers of the autograd nodes of assignments whose value was on the host.
     `made`: this thread's calls that made autograd nodes (`core.Made`). `scaled`: the optimizer whose step a
     GradScaler decides upon. `target`: the device that a copy under way goes to. `coalescing`: collectives
-    are being gathered, and are one.
+    are being gathered, and are one. `graphed`: the capture under way has seen the operator that runs.
+    `compiled`: code runs that the script compiled; `compiled_nodes`: numbers of the autograd nodes that such
+    code made, from and to. `fused`: operators stand for one kernel that a compiler makes of them, with their
+    constants in it: nothing waits.
     """
 
     def __init__(self) -> None:
@@ -38,6 +42,10 @@ class Local(threading.local):
         self.scaled: Any = None
         self.target = HOST
         self.coalescing = 0
+        self.graphed = False
+        self.compiled = False
+        self.fused = False
+        self.compiled_nodes: deque[tuple[int, int]] = deque(maxlen=4096)
 
 
 local = Local()

@@ -227,6 +227,18 @@ class MemoryRecorder:
         if index in self._rows:
             self._rows[index].empty()
 
+    def kept(self, index: int, size: int, before: Any = None) -> Any:
+        """A pool of captured graphs keeps `size` bytes that nothing uses; gives what stands for them.
+
+        `before` is what stood for them so far.
+        """
+        if before is not None:
+            before[0].free(before[1])
+        rows = self._rows.get(index)
+        if rows is None or size <= 0:
+            return None
+        return rows, rows.alloc(size, ("CUDA graph memory pool", (), ""), "workspace", self.stream)
+
     def mark(self, kind: str, name: str) -> None:
         """A mark that may end a step."""
         for rows in self._rows.values():

@@ -23,6 +23,7 @@ _KINDS: dict[str, Kind] = {
     "backward": "backward",
     "batch": "batch",
     "workspace": "workspace",
+    "communication": "communication",
 }
 NOT_MODELLED = (
     "not counted: memory that kernels take for themselves (workspaces of cuDNN and cuBLASLt, of sorting and "

@@ -52,7 +52,7 @@ _SILENT = frozenset(
         "t_", "transpose_", "as_strided_", "swapaxes_", "result_type", "_nested_tensor_size", "_is_any_true",
         "unsafe_split", "unsafe_split_with_sizes",
     )
-)  # fmt: skip
+) | {"_c10d_functional::_wrap_tensor_autograd", "inductor::resize_storage_bytes_"}  # fmt: skip
 """Operators that launch nothing (or whose only work is the copy of the wait that is recorded for them)."""
 
 _RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_", "inductor::resize_storage_bytes_"})
@@ -78,8 +78,8 @@ class Plan:
 
     __slots__ = (
         "by_name", "call", "draws", "func", "handler", "launches", "lenient", "lists", "makes", "name",
-        "on_host", "open", "parts", "plain", "reads", "resizes", "rows", "run", "strict", "view", "views",
-        "wide", "workspace", "written",
+        "on_host", "open", "parts", "plain", "random", "reads", "resizes", "rows", "run", "strict", "view",
+        "views", "wide", "workspace", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any, mode: OperatorMode) -> None:
@@ -95,6 +95,8 @@ class Plan:
             one.kwarg_only and one.alias_info is not None for one in schema.arguments
         )
         self.draws = any(argument.name == "generator" for argument in schema.arguments)
+        # Dropout and attention may draw nothing; where they do, it is by one of these.
+        self.random = schema.name.startswith("aten::rand") or (self.draws and "rrelu" not in schema.name)
         overload = schema.overload_name
         self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
             (row, PREDICATES[row.when]) for row in table().for_op(schema.name, overload)
@@ -138,6 +140,7 @@ class OperatorMode(TorchDispatchMode):
         self.core = core
         self.placement = core.placement
         self.races = core.races
+        self.graphs = core.graphs
         self.plans: dict[int, Plan] = {}
 
     @classmethod
@@ -162,8 +165,10 @@ class OperatorMode(TorchDispatchMode):
             plan = self.of(func)
         if kwargs is None:
             kwargs = {}
+        if self.graphs.on and not local.graphed:
+            return self.graphs.dispatched(self, func, types, args, kwargs)
         memory = self.placement.memory
-        if plan.view and memory is None and has_storage(args[0]):
+        if plan.view and memory is None and isinstance(args[0], Tensor) and has_storage(args[0]):
             return plan.call(*args, **kwargs)  # it lies where its argument does, and launches nothing
         if memory is not None:
             memory.operator = plan.name
@@ -178,8 +183,7 @@ class OperatorMode(TorchDispatchMode):
 
     def placed(self, plan: Plan, args: Any, kwargs: dict[str, Any]) -> Any:  # noqa: C901 - flat for speed
         """Run an operator where its arguments are, and place what it gives."""
-        placement = self.placement
-        where = placement.where
+        placement, where = self.placement, self.placement.where
         index, mixed, stored = HOST, False, True
         orphans: list[Tensor] | None = None
         given = (*args, *kwargs.values()) if kwargs else args
@@ -219,22 +223,23 @@ class OperatorMode(TorchDispatchMode):
             if index < 0 or not wider.refused(error):
                 raise
             out = wider.run(plan.func, args, kwargs, error)
-        if index != HOST:
-            if not plan.views:  # which lie where their arguments do
-                if type(out) is Tensor:
-                    storage = out.untyped_storage()
-                    if storage._cdata not in where:
-                        placement.put_storage(storage, index)
-                else:
-                    self.put(out, index, args)
-            if index >= 0:
-                memory, programme = placement.memory, self.core.recorder.programme
-                if memory is not None:
-                    memory.ran(plan.name, index, args)
-                if programme is not None and plan.launches:
-                    programme.operator(plan.func, args, kwargs, out, -1)
-                if races.full:
-                    races.operator(plan, args, kwargs, out, index)
+        if index != HOST and not plan.views:  # which lie where their arguments do
+            try:
+                storage = out.untyped_storage() if type(out) is Tensor else None
+            except (NotImplementedError, RuntimeError):  # it is sparse
+                storage = None
+            if storage is None:
+                self.put(out, index, args)
+            elif storage._cdata not in where:
+                placement.put_storage(storage, index)
+        if index >= 0:
+            memory, programme = placement.memory, self.core.recorder.programme
+            if memory is not None:
+                memory.ran(plan.name, index, args)
+            if programme is not None and plan.launches:
+                programme.operator(plan.func, args, kwargs, out, -1)
+            if races.full:
+                races.operator(plan, args, kwargs, out, index)
         return out
 
     def of(self, func: Any) -> Plan:
@@ -265,6 +270,8 @@ class OperatorMode(TorchDispatchMode):
                 args, kwargs = (), {**dict(zip(plan.by_name, args, strict=False)), **kwargs}
             index, kwargs = self._made_at(plan.func, args, kwargs, index)
         races = self.races
+        if plan.random and index >= 0:
+            races.drawn(kwargs.get("generator"), index, plan.name)
         waits = races.waits
         at = self.count(plan, args, kwargs) if plan.rows and index >= 0 else -1
         try:

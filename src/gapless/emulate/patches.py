@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 _MISSING = object()
+
+
+class _Index:
+    """Which modules of a package hold a name, for all emulations: most modules stay as they were loaded."""
+
+    def __init__(self, package: str) -> None:
+        self._prefix = package + "."
+        self._sizes: dict[int, int] = {}
+        self.holders: dict[str, dict[int, Any]] = {}
+
+    def refresh(self) -> None:
+        """Go through modules that are new, or hold more or fewer names than when they were gone through."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith(self._prefix) or name == self._prefix[:-1]:
+                held = getattr(module, "__dict__", {})
+                if self._sizes.get(id(module)) != len(held):
+                    self._sizes[id(module)] = len(held)
+                    for one in held:
+                        self.holders.setdefault(one, {})[id(module)] = module
+
+
+@cache
+def _index(package: str) -> _Index:
+    return _Index(package)
 
 
 class Patches:
@@ -13,8 +38,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
-        self._holders: dict[str, dict[str, list[Any]]] = {}
-        self._known: tuple[int, str] | None = None
+        self._known: dict[str, tuple[int, str]] = {}
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set ``owner.name`` to `value`, to be undone later."""
@@ -34,18 +58,12 @@ class Patches:
 
     def _that_have(self, name: str, package: str) -> list[Any]:
         """The loaded modules of `package` with a global `name`; indexed, as hundreds are asked for."""
+        index = _index(package)
         known = (len(sys.modules), next(reversed(sys.modules)))
-        if known != self._known:
-            self._known = known
-            self._holders = {}
-        holders = self._holders.get(package)
-        if holders is None:
-            holders = self._holders[package] = {}
-            for module_name, module in list(sys.modules.items()):
-                if module_name == package or module_name.startswith(package + "."):
-                    for held in getattr(module, "__dict__", ()):
-                        holders.setdefault(held, []).append(module)
-        return holders.get(name, [])
+        if self._known.get(package) != known:
+            self._known[package] = known
+            index.refresh()
+        return list(index.holders.get(name, {}).values())
 
     def undo(self) -> None:
         """Put back what was there."""

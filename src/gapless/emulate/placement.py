@@ -7,6 +7,7 @@ bookkeeping. Storages on the plain host are not in the table at all, so CPU code
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ class Placement:
         self._freed: dict[int, int] = {}
         self.placed = 0  # how often anything was put on a device
         self.memory: MemoryRecorder | None = None  # told of what comes and goes, where that is wanted
+        self.pool: Any = None  # the memory pool of the capture under way
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -122,6 +124,8 @@ class Placement:
             held = self._held[state] = self._held.get(state, 0) + size
             if held > self._sweep_above.get(state, 0):
                 self.sweep()
+            if self.pool is not None and before is None:
+                self.pool.take(storage, size)
             if self.memory is not None:
                 self.memory.placed(storage, key, size, state)
         if len(self._weak) > self._sweep_at:
@@ -203,6 +207,17 @@ class Placement:
         """The most bytes that were live at once on device `index`, to within a megabyte and three percent."""
         self.sweep()
         return self._peak.get(index, 0)
+
+    @contextlib.contextmanager
+    def without_peaks(self) -> Iterator[None]:
+        """What comes and goes inside lies in memory that is counted already."""
+        self.sweep()
+        before = dict(self._peak)
+        try:
+            yield
+        finally:
+            self.sweep()
+            self._peak.update(before)
 
     def reset_peak(self, index: int) -> None:
         """Start the peak again from what is allocated now."""

@@ -259,9 +259,18 @@ def uncoalesced_factor(call: Call) -> bool:
     """A COO matrix that is coalesced first; a right factor always is, for it is transposed before."""
     factors = list(call.tensors())[-2:]
     sparse = [one for one in factors if one.layout is torch.sparse_coo]
-    if not sparse or not call.on_device(sparse[0]) or sparse[0]._nnz() < 2:
+    if len(sparse) != 1 or not call.on_device(sparse[0]) or sparse[0]._nnz() < 2:
         return False
     return sparse[0] is not factors[0] or not sparse[0].is_coalesced()
+
+
+@_predicate("sparse-factors")
+def sparse_factors(call: Call) -> int:
+    """Two COO matrices: once for the size of their product, and once for each that is coalesced first."""
+    factors = list(call.tensors())
+    if any(one.layout is not torch.sparse_coo or not call.on_device(one) for one in factors):
+        return 0
+    return 1 + sum(not one.is_coalesced() and one._nnz() >= 2 for one in factors)
 
 
 @_predicate("no-sparse-size")

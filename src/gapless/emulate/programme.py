@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
+import msgspec
 import torch
 
 from gapless import trees
+from gapless.emulate import stacks
 from gapless.emulate.device import Queued
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
+from gapless.torch_internals import VERSION, current_node
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
@@ -36,11 +39,21 @@ _FEW = 8
 """Tensors of an operator whose shapes are kept."""
 
 
+def one_warp(version: tuple[int, int]) -> dict[str, int]:
+    """Operators that one block of so few threads does in this version of torch, and how many: losses before
+    2.8 (pytorch/pytorch#149548 and #149779)."""
+    return {} if version >= (2, 8) else {"aten::nll_loss_forward": 32, "aten::nll_loss_backward": 32}
+
+
+_ONE_WARP = one_warp(VERSION)
+
+
 class ProgrammeRecorder:
     """Keeps the last segments of a run: what lies between two marks that advance the tick."""
 
-    def __init__(self, gpu: Gpu, node: int = 0) -> None:
+    def __init__(self, gpu: Gpu, node: int = 0, lines: bool = False) -> None:
         self.gpu = gpu
+        self.lines = lines  # whether each entry has the line of the user's that asks for it
         self.node = node
         self.entries: list[Entry] = []
         self.optimizing = False
@@ -58,6 +71,9 @@ class ProgrammeRecorder:
         self._others = False
         self._streams: dict[int, int] = {}
         self._events: dict[int, int] = {}
+        self.collectives = 0
+        self.made: dict[int, int] = {}
+        """By storage which collective gave it, until somebody waits for that."""
 
     # -- what happens --------------------------------------------------------------------------------
 
@@ -74,6 +90,7 @@ class ProgrammeRecorder:
             backward,
             self.optimizing,
             backward and torch.is_grad_enabled(),
+            is_compiled(),
         ]  # its own hash is a Python function
         for arg in (*args, *kwargs.values()) if kwargs else args:
             kind = type(arg)
@@ -89,11 +106,18 @@ class ProgrammeRecorder:
                 key.append(True)
         if type(out) is Tensor:
             key.append(out.shape)
+        line = stacks.users_line() if self.lines else None
+        key.append(line)
         known = tuple(key)
         number = self._numbers.get(known)
         if number is None:
             self._functions.append(func)  # so that its id stays its own
-            number = self._new(known, lambda: _described(func, args, kwargs, out, self.optimizing))
+            number = self._new(
+                known,
+                lambda: msgspec.structs.replace(
+                    _described(func, args, kwargs, out, self.optimizing), line=line
+                ),
+            )
         self._add(number, at)
 
     def wait(self, site: int, mechanism: str, detail: str, waits: int, nbytes: int, operator: str) -> None:
@@ -113,13 +137,16 @@ class ProgrammeRecorder:
             )  # fmt: skip
         self._add(number, -1)
 
-    def event(self, entry: Entry) -> None:
-        """Something else: a copy that does not wait, a stream, an event, a collective."""
+    def event(self, entry: Entry) -> bool:
+        """Something else: a copy that does not wait, a stream, an event, a collective; whether it is kept."""
         if get_ident() != self._thread:
             self._others = True
-            return
+            return False
+        if self.lines and entry.line is None:
+            entry = msgspec.structs.replace(entry, line=stacks.users_line())
         number = self._numbers.get(entry)
         self._add(self._new(entry, lambda: entry) if number is None else number, -1)
+        return True
 
     def launched(
         self,
@@ -147,8 +174,32 @@ class ProgrammeRecorder:
                 writes=sum(map(_bytes, writes)),
                 backward=local.backward != HOST,
                 optimizer=self.optimizing,
+                compiled=is_compiled(),
             )
         )
+
+    def apart(self) -> ProgrammeRecorder:
+        """A recorder for what a capture records, which is launched later, if at all."""
+        return ProgrammeRecorder(self.gpu, self.node, self.lines)
+
+    def launched_so_far(self) -> list[Entry]:
+        """The kernels and copies of this segment, in order."""
+        found = (self.entries[number] for number in self._items)
+        return [one for one in found if one.kind in ("operator", "copy", "collective")]
+
+    def obstacle(self, what: str, change: str) -> None:
+        """The script does something here that no captured graph can hold, unless `change` is made."""
+        if self.lines:
+            self.event(Entry(kind="obstacle", name=what, detail=change, optimizer=self.optimizing))
+
+    def replayed(self, launched: Sequence[Entry]) -> None:
+        """A captured graph is launched, which runs these on the device."""
+        if get_ident() != self._thread:
+            self._others = True
+            return
+        self.event(Entry(kind="graph", name="cudaGraphLaunch", tensors=len(launched)))
+        for entry in launched:
+            self.event(msgspec.structs.replace(entry, graph=True))
 
     def queued(self, kind: Queued, stream_id: int, handle: int) -> None:
         """A stream is chosen, or an event recorded or waited for.
@@ -230,7 +281,17 @@ class ProgrammeRecorder:
             threads=self._others,
             truncated=self._truncated,
             node=self.node,
+            lines=self.lines,
         )
+
+
+def is_compiled() -> bool:
+    """Whether what runs now is part of what the script compiled: in backward, whether that made the node."""
+    if local.backward == HOST or not local.compiled_nodes:
+        return local.compiled
+    node = current_node()
+    number = node._sequence_nr() if node is not None else -1
+    return any(begin <= number < end for begin, end in reversed(local.compiled_nodes))
 
 
 def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, optimizing: bool) -> Entry:
@@ -255,10 +316,12 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         elements=sum(t.numel() for t in inputs),
         reads=sum(map(_bytes, inputs)),
         writes=sum(map(_bytes, outputs)),
+        block=_ONE_WARP.get(func._schema.name, 0),
         tf32=_tf32(func._schema.name),
         backward=local.backward != HOST,
         optimizer=optimizing,
         regraded=local.backward != HOST and torch.is_grad_enabled(),
+        compiled=is_compiled(),
         causal=_is_causal(func, args, kwargs),
     )
 

@@ -45,6 +45,7 @@ class Recorder:
         self.programme: ProgrammeRecorder | None = None  # what launches work, where it is wanted
         self.memory: MemoryRecorder | None = None  # what asks for memory, where it is wanted
         self.pid = os.getpid()
+        self.held: list[tuple[str, str]] | None = None  # marks of a capture: they happen in replays
 
     def wait(
         self,
@@ -58,11 +59,12 @@ class Recorder:
         node: str = "",
         forward: stacks.RawStack = (),
         basis: str = "",
+        batch: bool | None = None,
         depth: int = 1,
     ) -> None:
         """Count a wait at the stack of the caller's `depth`-th caller."""
         stack = stacks.capture(depth + 1) + local.above
-        key = (operator, mechanism, call, detail, stack, node, forward, basis)
+        key = (operator, mechanism, call, detail, stack, node, forward, basis, batch)
         with self._lock:
             site = self._sites.setdefault(key, len(self._sites))
             phase: Phase = "train" if self.evaluated is not None and self.evaluated.training else self.phase
@@ -83,6 +85,9 @@ class Recorder:
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
         """Note where steps begin or end; what ends steps advances the tick."""
+        if self.held is not None:
+            self.held.append((kind, name))
+            return
         advances = kind in ("optimizer", "profiler", "user", "gradients")
         with self._lock:
             raw = (
@@ -117,7 +122,7 @@ class Recorder:
 
     @staticmethod
     def _site(key: _Key) -> Site:
-        operator, mechanism, call, detail, stack, node, forward, basis = key
+        operator, mechanism, call, detail, stack, node, forward, basis, batch = key
         return Site(
             operator=operator,
             mechanism=mechanism,
@@ -127,6 +132,7 @@ class Recorder:
             node=node,
             forward=stacks.resolve(forward) if forward else (),
             basis=basis,
+            batch=batch,
         )
 
     @staticmethod

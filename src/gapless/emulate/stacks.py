@@ -31,6 +31,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OWN_ROOMS = tuple(
     os.path.join(_HERE, own) for own in ("emulate", "capture", "commands", "__main__.py", "__init__.py")
 )
+_COMMANDS = os.path.join(_HERE, "commands") + os.sep
 _MACHINERY = (
     "/torch/overrides.py",
     "/torch/utils/_python_dispatch.py",
@@ -53,6 +54,20 @@ def capture(depth: int = 1) -> RawStack:
         numbers.append(frame.f_lasti)
         frame = frame.f_back
     return tuple(numbers)
+
+
+def users_line() -> SourceLine | None:
+    """The innermost line of the user's own code that is running."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not is_own(code.co_filename) and not library_of(code.co_filename):
+            _codes.setdefault(id(code), code)
+            line = _resolve_frame(id(code), frame.f_lasti)
+            if line is not None and line.is_user:
+                return line
+        frame = frame.f_back
+    return None
 
 
 def gathered(traceback: Any) -> RawStack:
@@ -92,6 +107,8 @@ def resolve(raw: RawStack) -> Stack:
     """`raw` as source lines, innermost first, without Gapless's own frames and those above the script."""
     lines: list[SourceLine] = []
     for position in range(0, len(raw), 2):
+        if lines and _file(raw[position]).startswith(_COMMANDS):
+            break  # what called the command: the console script, which is no file of the user's
         line = _resolve_frame(raw[position], raw[position + 1])
         if line is None:
             continue
@@ -112,10 +129,14 @@ def is_own(file: str) -> bool:
     return file.startswith(_OWN_ROOMS)
 
 
+def _file(key: int) -> str:
+    return _codes[key].co_filename if key >= 0 else _names[-key - 1][0]
+
+
 @lru_cache(maxsize=65536)
 def _resolve_frame(key: int, lasti: int) -> SourceLine | None:
     code = _codes[key] if key >= 0 else None
-    file = _names[-key - 1][0] if code is None else code.co_filename
+    file = _file(key)
     if file.startswith((*_OWN_ROOMS, "<frozen")) or file.replace("\\", "/").endswith(_MACHINERY):
         return None
     if code is None:

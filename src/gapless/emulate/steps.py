@@ -45,6 +45,7 @@ def _before_optimizer(core: Core) -> Any:
             core.recorder.programme.optimizing = True
         if core.placement.memory is not None:
             core.placement.memory.stepping(optimizer)
+        core.graphs.stepping(optimizer)
 
     return hook
 
@@ -101,7 +102,9 @@ def _install_backward(core: Core, patches: Patches) -> None:
             return real(outputs, *args, **kwargs)
         before = local.backward
         devices = [core.device_of(tensor) for tensor in outputs if isinstance(tensor, torch.Tensor)]
-        local.backward = max(devices, default=HOST)
+        if (at := max(devices, default=HOST)) != HOST:
+            core.graphs.backward(outputs)
+        local.backward = at
         if before == HOST:
             core.recorder.phase = "train"
             core.recorder.mark("backward", depth=1)
@@ -163,6 +166,7 @@ def _install_batches(core: Core, patches: Patches) -> None:
         batch = real(self)
         if core.enabled:
             core.recorder.mark("batch", depth=1)
+            core.batches.came(batch)
         return batch
 
     patches.set(LoaderIter, "__next__", following)
@@ -215,5 +219,6 @@ def _install_phase(core: Core, patches: Patches) -> None:
     def add_param_group(self: Any, group: dict[str, Any]) -> None:
         real_add(self, group)
         core.trained.update(map(id, self.param_groups[-1]["params"]))
+        core.graphs.optimizers.add(self)
 
     patches.set(torch.optim.Optimizer, "add_param_group", add_param_group)

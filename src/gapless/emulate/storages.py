@@ -12,7 +12,7 @@ from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.transfers import count_copy
-from gapless.torch_internals import FileWriter
+from gapless.torch_internals import DisableTorchFunction, FileWriter
 
 Storage: Any = torch.UntypedStorage
 
@@ -60,27 +60,12 @@ def _install_moves(core: Core, patches: Patches) -> None:
         placement.put_storage(out, core.index_of(wanted))
         return out
 
-    def copied(storage: Any) -> Any:
-        core.races.storage_read(storage, "UntypedStorage.clone")
-        local.quiet += 1  # its caller has counted it, or nothing crosses to the host
-        try:
-            return Storage(storage.nbytes()).copy_(storage, False)
-        finally:
-            local.quiet -= 1
-
     def moved(storage: Any, target: int, non_blocking: bool, call: str) -> Any:
-        source = placement.where.get(storage._cdata, HOST)
-        if source == target or (source < 0 and target < 0):
-            return storage
-        count_copy(
-            core, source, target, non_blocking=non_blocking, nbytes=storage.nbytes(), call=call, fresh=True
-        )
-        out = copied(storage)
-        placement.put_storage(out, target)
-        return out
+        return _moved(core, storage, target, non_blocking, call)
 
     def clone(storage: Any) -> Any:
-        out = copied(storage)
+        core.races.storage_read(storage, "UntypedStorage.clone")
+        out = _copied(storage)
         placement.put_storage(out, placement.where.get(storage._cdata, HOST))
         return out
 
@@ -106,6 +91,40 @@ def _install_moves(core: Core, patches: Patches) -> None:
     patches.set(Storage, "resize_", resize)
     for name, method in (("clone", clone), ("cpu", cpu), ("cuda", to_cuda), ("to", to)):
         patches.set(Storage, name, method)
+
+
+def _moved(core: Core, storage: Any, target: int, non_blocking: bool, call: str) -> Any:
+    """A copy of `storage` at `target`, counted; itself where it is there."""
+    placement = core.placement
+    source = placement.where.get(storage._cdata, HOST)
+    if source == target or (source < 0 and target < 0):
+        return storage
+    size = storage.nbytes()
+    asynchronous = count_copy(core, source, target, non_blocking=non_blocking, nbytes=size, call=call)
+    out = _copied(storage)
+    placement.put_storage(out, target)
+    if size:
+        given, made = _bytes(storage), _bytes(out)
+        core.races.copied(given, made, source, target, asynchronous=asynchronous, what=call)
+    return out
+
+
+def _copied(storage: Any) -> Any:
+    local.quiet += 1  # its caller has counted it, or nothing crosses to the host
+    try:
+        return Storage(storage.nbytes()).copy_(storage, False)
+    finally:
+        local.quiet -= 1
+
+
+def _bytes(storage: Any) -> torch.Tensor:
+    """All of a storage as a tensor, which nobody has asked for."""
+    local.quiet += 1
+    try:
+        with DisableTorchFunction():
+            return torch.empty(0, dtype=torch.uint8).set_(storage)
+    finally:
+        local.quiet -= 1
 
 
 def _install_saving(core: Core, patches: Patches) -> None:

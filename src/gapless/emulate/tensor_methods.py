@@ -35,7 +35,7 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
             dtype = rest.pop(0)
     if other is not None:
         device, dtype = other.device, other.dtype
-    for name in ("non_blocking", "copy"):
+    for name in ("non_blocking", "copy", "memory_format"):
         if rest:
             options[name] = rest.pop(0)
     if device is None:

@@ -22,7 +22,14 @@ from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction, 
 Note = Callable[[str], None]
 
 _SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
-_EAGERLY = "torch.jit.{} ran eagerly: the Python it was given runs in place of TorchScript"
+_EAGERLY = (
+    "torch.jit.{} ran eagerly: the Python it was given runs in place of TorchScript, and what TorchScript "
+    "would fuse is counted apart"
+)
+
+_DRAWN = {"torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph"}
+"""Who traces a model to draw it, and takes the graph from what tracing returns."""
+_NOT_DRAWN = "SummaryWriter.add_graph wrote an empty graph: under emulation no TorchScript is made"
 
 _recipes: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
 """How to make the TorchScript that was asked for, by the object that runs in its place."""
@@ -48,9 +55,14 @@ def install(note: Note, patches: Patches) -> None:
 
         @functools.wraps(original)
         def eager(*args: Any, **kwargs: Any) -> Any:
-            if sys._getframe(1).f_globals.get("__name__", "").startswith(path("decompositions")):
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if caller.startswith(path("decompositions")):
                 with really():  # forward-mode differentiation takes its formulas as TorchScript's graphs
                     return original(*args, **kwargs)
+            if caller in _DRAWN:
+                note(_NOT_DRAWN)
+                with really():
+                    return original(torch.nn.Identity(), torch.zeros(1, device="cpu"))
             obj = args[0] if args else kwargs.get(subject)
             result = original(*args, **kwargs)
             if result is obj and callable(obj) and not isinstance(obj, _SCRIPTED):

@@ -39,6 +39,8 @@ KIND = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 
 _OUTPUTS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
 """Arguments that hold results; what else has tensors is given."""
+_MADE = 4096
+"""So many results of functional collectives are known that nobody has waited for."""
 _ROOTS = {
     "broadcast": (True, False),
     "scatter": (True, False),
@@ -48,18 +50,21 @@ _ROOTS = {
 """Whether the root alone gives, and whether it alone gets."""
 
 
-def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int) -> None:
-    """Tell the programme that this rank takes part in a collective on device `index` (-1: on the host)."""
+def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int) -> int:
+    """Tell the programme that this rank takes part in a collective on device `index` (-1: on the host).
+
+    Gives its number, for `awaited`; 0 where nothing is recorded.
+    """
     programme = core.recorder.programme
     if programme is None or local.quiet or not core.enabled:
-        return
+        return 0
     if name == "batch_p2p_ops":
         for kind, peer, tensor in zip(values["op_list"], values["peer_list"], values["tensors"], strict=True):
             record(core, kind, {"tensor": tensor, "dst": peer, "src": peer}, group, index)
-        return
+        return 0
     kind = KIND[name]
     given, got = _bytes(kind, values, group)
-    programme.event(
+    kept = programme.event(
         Entry(
             kind="collective",
             name=kind,
@@ -74,6 +79,34 @@ def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int
             line=_line(core),
         )
     )
+    if not kept:
+        return 0
+    programme.collectives += 1
+    if values.get("async_op") is False and not local.coalescing:
+        awaited(core, programme.collectives)
+    return programme.collectives
+
+
+def awaited(core: Core, number: int) -> None:
+    """Tell the programme that the current stream waits for the collective of that number."""
+    programme = core.recorder.programme
+    if programme is not None and number and not local.quiet and core.enabled:
+        programme.event(Entry(kind="await", number=number - programme.collectives - 1))
+
+
+def made(core: Core, number: int, outs: Any) -> None:
+    """`outs` are what the functional collective of that number gives, for `whose`."""
+    programme = core.recorder.programme
+    if programme is not None and number:
+        if len(programme.made) > _MADE:
+            programme.made.clear()  # nobody waits for them
+        programme.made.update((one.untyped_storage()._cdata, number) for one in trees.tensors(outs))
+
+
+def whose(core: Core, out: torch.Tensor) -> int:
+    """The number of the collective that gave `out`; 0 where that is not known."""
+    programme = core.recorder.programme
+    return programme.made.pop(out.untyped_storage()._cdata, 0) if programme is not None else 0
 
 
 def _bytes(kind: str, values: dict[str, Any], group: Any) -> tuple[int, int]:

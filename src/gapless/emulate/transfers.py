@@ -32,6 +32,7 @@ def count_copy(
     detail: str = "",
     fresh: bool = False,
     strided: bool = False,
+    batch: bool | None = None,
 ) -> bool | None:
     """Record a copy between two placements, and its wait if it makes one.
 
@@ -39,7 +40,8 @@ def count_copy(
     took the values along, so that it needs nothing and nobody has waited.
 
     `fresh` says that the host side of a device-to-host copy is allocated by the operator itself, which then
-    takes pinned memory when asked not to block; `strided` is what `gapless.model.copies.strided` says.
+    takes pinned memory when asked not to block; `strided` is what `gapless.model.copies.strided` says;
+    `batch` is whether a DataLoader handed out what is copied.
     """
     if nbytes == 0 or (source >= 0) == (target >= 0):
         return False
@@ -57,7 +59,7 @@ def count_copy(
     if not detail:
         detail = "pinned" if given else "pageable" if waits else "unmeasured"
         detail = "strided" if strided and memory == "pinned" else detail
-    core.wait(operator, direction, call=call, detail=detail, nbytes=nbytes)
+    core.wait(operator, direction, call=call, detail=detail, nbytes=nbytes, batch=batch)
     return False
 
 
@@ -89,6 +91,7 @@ def count_move(
         detail=detail,
         fresh=fresh,
         strided=_is_strided(source, target, to_device=to_device),
+        batch=core.batches.holds(source) if to_device else None,
     )
 
 

@@ -25,10 +25,11 @@ _DETAILS = {
     "put-device-indices": "index",
     "host-scalars-in-where": "value",
     "host-probabilities": "pageable",
+    "sparse-factors": "sparse",
     "pairs-to-device": "pageable",
     "pairs-to-host": "pageable",
 }
-"""What a copy inside an operator carries, by the condition of its row."""
+"""What a copy inside an operator carries, or what its factors are, by the condition of its row."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -88,12 +89,18 @@ class Table(msgspec.Struct, frozen=True):
     def for_op(self, qualified_name: str, overload: str = "") -> tuple[Row, ...]:
         """Rows for the operator ``aten::x`` with that overload ("" and "default" are the unnamed one).
 
-        Rows that name no overload hold for all of them.
+        Rows that name no overload hold for all of them. Variants of one operator, which work in place
+        (``x_``), write into a tensor that is given (``x.y_out``) or neither, run the same code: what waits in
+        one of them waits in all.
         """
         rows = self.index.get(("op", qualified_name), ())
         if overload and overload != "default":
             rows += self.index.get(("op", f"{qualified_name}.{overload}"), ())
-        return rows
+        known = {(row.when, row.mechanism): row for row in rows}
+        for family in (_family(qualified_name), _family(qualified_name, overload or "default")):
+            for row in self.index.get(("op", family), ()):
+                known.setdefault((row.when, row.mechanism), row)
+        return tuple(known.values())
 
     def for_call(self, dotted: str) -> tuple[Row, ...]:
         """Rows for the Python callable with that dotted path."""
@@ -177,4 +184,13 @@ def _index(rows: list[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.scope, row.name), []).append(row)
+        if row.scope == "op":
+            name, _, overload = row.name.partition(".")
+            found.setdefault((row.scope, _family(name, overload)), []).append(row)
     return {key: tuple(value) for key, value in found.items()}
+
+
+def _family(name: str, overload: str = "") -> str:
+    """What an operator shares with its variants, all overloads or one: no operator has such a name."""
+    kind = overload.removesuffix("out").removesuffix("_")
+    return f"{name.removesuffix('_')} {kind or 'default' if overload else ''}"

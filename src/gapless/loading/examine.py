@@ -213,21 +213,22 @@ def _measured(use: Use, seen: LoaderUse, step: Step, budget: float) -> LoaderUse
     if made.interrupted:
         raise _cut(KeyboardInterrupt(), use, seen, made.fetch)
     refuted = made.doubt is not None and made.doubt.kind == "refuted"
-    stands = not refuted or (_borne_out(made) and step.ranks == 1)
+    stands, doubted = not refuted or (_borne_out(made) and step.ranks == 1), False
     if made.doubt is not None:
         why = _doubted(made, made.doubt, stands)
         seen = msgspec.structs.replace(seen, notes=(*seen.notes, why))
         if not stands:
             return msgspec.structs.replace(seen, diagnosis=made)
         # What items compute, and wait for, is known in spite of it.
-        made = msgspec.structs.replace(made, doubt=None)
-        made = made if refuted else predict.again(made, demands[1])
+        doubted, made = not refuted, msgspec.structs.replace(made, doubt=None)
     if (made.machine.others and not refuted) or step.ranks > 1:
         made = predict.again(_shared(made, step.ranks), demands[1])
-    each = [made if demand == demands[1] else predict.again(made, demand) for demand in demands]
+    elif doubted:
+        made = predict.again(made, demands[1])
+    each = [made if demand == demands[1] else predict.under(made, demand) for demand in demands]
     leads = _leads(step.length, step)
     late, left = zip(
-        *(_late(one, made, seen.per_step, lead) for one, lead in zip(each, leads, strict=True)), strict=True
+        *(_late(one, seen.per_step, lead) for one, lead in zip(each, leads, strict=True)), strict=True
     )
     if refuted:
         left = tuple(_left_in_run(made, wait, seen.per_step) for wait in late)
@@ -281,13 +282,9 @@ def _leads(length: Range, step: Step) -> tuple[int, ...]:
     return tuple(free) if step.waits < 1 else (0, 0, free[2])
 
 
-def _late(one: Diagnosis, made: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
-    """How long a training step waits: as it is, and under the setting that is advised in `made`."""
-    advised = next(
-        (p for p in one.predictions if made.advised is not None and _alike(p.setting, made.advised.setting)),
-        one.advised,
-    )
-    now, then = (_exposed(p, per_step, lead) if p is not None else 0 for p in (one.now, advised))
+def _late(one: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
+    """How long a training step waits: as it is, and under the setting that is advised."""
+    now, then = (_exposed(p, per_step, lead) if p is not None else 0 for p in (one.now, one.advised))
     return now, then
 
 
@@ -295,10 +292,6 @@ def _exposed(one: Prediction, per_step: float, lead: int) -> int:
     """What of the wait the GPU notices: without workers, the loop makes batches in the host's own time."""
     wait = round(one.wait * per_step)
     return wait if one.setting.workers else max(wait - lead, 0)
-
-
-def _alike(one: object, other: object) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in ("workers", "prefetch"))
 
 
 def _shared(made: Diagnosis, ranks: int) -> Diagnosis:

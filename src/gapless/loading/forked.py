@@ -47,6 +47,14 @@ class LoaderError(GaplessError):
     """The dataset, the sampler or the collating function fails, and would fail in training."""
 
 
+class TooSlow(LoaderError):
+    """A measurement does not end in the time it has."""
+
+
+class Ended(LoaderError):
+    """The process that measures ends without a word: a crash, or no memory left."""
+
+
 class Stopped(BaseException):
     """Somebody asked for the end, by `request` (Ctrl-C), when `result` was found; None: nothing was."""
 
@@ -128,14 +136,14 @@ def _at_last(heard: _Heard, ask: int) -> dict[str, Any] | None:
 
 def _result(told: dict[str, Any] | None, kind: type[T], seconds: float) -> T:
     if told is None:
-        raise LoaderError(
+        raise TooSlow(
             f"no batch within {seconds + _GRACE:.0f} s: an item takes too long or never ends; "
             "give it more time with --budget"
         )
     if "error" in told:
         raise LoaderError(told["error"])
     if "result" not in told:
-        raise LoaderError("making a batch ends the process: a crash in native code, or no memory left")
+        raise Ended("making a batch ends the process: a crash in native code, or no memory left")
     return msgspec.convert(told["result"], kind)
 
 

@@ -189,16 +189,7 @@ def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
     if saved.around is not None and saved.around.foreign:
         made = msgspec.structs.replace(saved, demand=demand, seen=None, now=None)
         return msgspec.structs.replace(made, sentence=sentence(made))
-    of = Measured(
-        machine=saved.machine,
-        fetch=saved.fetch,
-        transfer=saved.transfer,
-        demand=demand,
-        length=saved.length,
-        pins=saved.transfer.pin >= 0,
-        workers=saved.transfer.batches > 0 or saved.transfer.assumed,
-        around=saved.around,
-    )
+    of = measured(saved, demand)
     predictions = predict_all(of)
     best, advised = choose(of, predictions)
     made = msgspec.structs.replace(
@@ -214,3 +205,31 @@ def again(saved: Diagnosis, demand: Demand) -> Diagnosis:
         seen_advised=None,
     )
     return msgspec.structs.replace(made, sentence=sentence(made))
+
+
+def under(saved: Diagnosis, demand: Demand) -> Diagnosis:
+    """`saved` with its own setting and the one advised, and no other, when a step takes as `demand` says."""
+    if saved.around is not None and saved.around.foreign:
+        return msgspec.structs.replace(saved, demand=demand, now=None)
+    of = measured(saved, demand)
+    now, advised = saved.now, saved.advised
+    return msgspec.structs.replace(
+        saved,
+        demand=demand,
+        now=now and predict(of, now.setting),
+        advised=advised and predict(of, advised.setting),
+    )
+
+
+def measured(saved: Diagnosis, demand: Demand) -> Measured:
+    """What a saved measurement was predicted from, for another step."""
+    return Measured(
+        machine=saved.machine,
+        fetch=saved.fetch,
+        transfer=saved.transfer,
+        demand=demand,
+        length=saved.length,
+        pins=saved.transfer.pin >= 0,
+        workers=saved.transfer.batches > 0 or saved.transfer.assumed,
+        around=saved.around,
+    )

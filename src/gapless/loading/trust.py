@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import msgspec
@@ -100,17 +101,12 @@ def _busy(of: Diagnosis) -> Doubt | None:
 
 def _needed(of: Diagnosis) -> float:
     """Cores that the loop would keep busy, as it is or as it would be advised, if nobody else were there."""
-    free = predict.Measured(
-        machine=msgspec.structs.replace(of.machine, others=0.0),
-        fetch=of.fetch,
-        transfer=of.transfer,
-        demand=of.demand,
-        length=of.length,
-        workers=of.transfer.batches > 0 or of.transfer.assumed,
-        around=of.around,
-    )
-    _, advised = predict.choose(free, predict.predict_all(free))
-    now = predict.predict(free, of.setting)
+    alone = msgspec.structs.replace(of.machine, others=0.0)
+    free = dataclasses.replace(predict.measured(of, of.demand), machine=alone, pins=False)
+    now, advised = of.now, of.advised
+    if of.machine.others or of.transfer.pin >= 0 or now is None or advised is None:
+        _, advised = predict.choose(free, predict.predict_all(free))
+        now = predict.predict(free, of.setting)
     each = free.each * (of.fetch.cpu + of.transfer.send + of.transfer.receive + free.own.step * free.own.busy)
     return max(each / one.step for one in (now, advised) if one.step > 0)
 

@@ -29,7 +29,7 @@ def answer(report: MemoryReport) -> Verdict:
         do_first=todo,
         confidence=_confidence(report),
         not_seen=tuple(_not_seen(report)),
-        per="",
+        per=f"needed of {binary_size(report.lack.has)}" if report.lack is not None else "",
     )
 
 
@@ -122,10 +122,10 @@ def _room(lack: OutOfMemory) -> str:
     held = f"{binary_size(lack.allocated)} of {binary_size(lack.reserved)} reserved were in use"
     if not lack.unusable:
         return held
-    free, asked = f"{held}; {binary_size(lack.unusable)} were free", binary_size(lack.asked)
+    free, asked = f"{held}; {binary_size(lack.unusable)} were cached and unused", binary_size(lack.asked)
     if not lack.largest:
         return f"{free} and could not serve {asked}"
-    return f"{free}, in pieces too small for {asked} ({binary_size(lack.largest)} at most)"
+    return f"{free}, in pieces too small for {asked} (the largest {binary_size(lack.largest)})"
 
 
 def _holders(report: MemoryReport) -> str:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from gapless.metrics import accepted, paths, rooms
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
+from gapless.metrics.checkpoints import torchmetrics_states
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
 from gapless.metrics.composition import CompositionalMetric as CompositionalMetric
+from gapless.metrics.detection import *  # noqa: F403
+from gapless.metrics.faults import strict
+from gapless.metrics.fusing import fused
+from gapless.metrics.image import *  # noqa: F403
 from gapless.metrics.merging import merge_states
 from gapless.metrics.metric import Metric
 from gapless.metrics.regression import *  # noqa: F403
+from gapless.metrics.retrieval import *  # noqa: F403
 from gapless.metrics.segmentation import *  # noqa: F403
 from gapless.metrics.text import *  # noqa: F403
 from gapless.metrics.training import StepTime, Throughput
@@ -27,7 +33,10 @@ __all__ = [
     "StepTime",
     "SumMetric",
     "Throughput",
+    "fused",
     "merge_states",
+    "strict",
+    "torchmetrics_states",
     *(name for room in rooms.ROOMS for name in rooms.metrics_of(room)),
 ]
 

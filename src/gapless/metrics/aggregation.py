@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gapless.metrics import fusing
 from gapless.metrics.batch import CPU, Batch
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
@@ -164,11 +165,13 @@ class WeightedTotal(Aggregate):
         totals = torch.stack((saved["sum"].to(dtype) + nans, saved["weight"].to(dtype) + nans, nans), -1)
         return {"totals": totals, **{n: value for n, value in saved.items() if n not in self.NAMES}}
 
-    def mean(self) -> Tensor:
-        """The weighted mean, in the states' dtype."""
+    def mean(self, dtype: torch.dtype) -> Tensor:
+        """The weighted mean, in `dtype`."""
         totals = self.state["totals"]
+        if fusing.on(self.device):
+            return fusing.mean(totals, dtype)
         both = totals[:2] - totals[2]
-        return both[0] / both[1]
+        return (both[0] / both[1]).to(dtype)
 
     def faults(self) -> Tensor | None:
         totals = self.state["totals"]
@@ -235,6 +238,10 @@ class WeightedTotal(Aggregate):
             self._add_weighted(value, torch.full_like(value, weight))
             return
         elif value.numel() == 1 and weight == 1:
+            if fusing.on(self.device):
+                fusing.add_value(value, totals, self.state["clean"], self.checked, speck(totals.dtype))
+                self.noted = self.checked
+                return
             # A value between the bounds is itself; 1 and 0 are between theirs alone; a NaN is between none.
             found = torch.clamp(value.reshape(()), self.lowest, self.highest)
             totals.add_(found.nan_to_num_(speck(totals.dtype), posinf=torch.inf, neginf=-torch.inf))
@@ -323,7 +330,7 @@ class MeanMetric(Aggregator):
         self.observe(value, weight)
 
     def value(self) -> Tensor:
-        return self.weighted.mean().to(self.dtype)
+        return self.weighted.mean(self.dtype)
 
 
 class SumMetric(Aggregator):

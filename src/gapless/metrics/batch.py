@@ -51,7 +51,7 @@ def admit(value: Any, device: torch.device, graph: bool = False) -> Any:
     pinned memory; one with no dimension becomes a Python number, which operators take as a kernel's argument.
     """
     if not isinstance(value, Tensor):
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple)) and not is_text(value):
             return admit(torch.as_tensor(value), device, graph)
         return value
     if value.requires_grad and not graph:
@@ -61,6 +61,12 @@ def admit(value: Any, device: torch.device, graph: bool = False) -> Any:
     if value.device.type != "cpu":
         return value.to(device, non_blocking=True)
     return value.item() if value.dim() == 0 else to_device(value, device)
+
+
+def is_text(value: Sequence[Any]) -> bool:
+    """Whether `value` holds strings, which stay on the host, or rows of such, which may be empty."""
+    first = next(iter(value), None)
+    return isinstance(first, str) or (isinstance(first, (list, tuple)) and (not first or is_text(first)))
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:

@@ -21,7 +21,11 @@ class Board:
 
     def note(self, parts: Sequence[Statistic]) -> None:
         """What :meth:`Statistic.note` does, for all of `parts`."""
-        able = [part for part in parts if part.checked and part.device.type == "cuda" and not part.in_batch]
+        able = [part for part in parts if part.checked and part.device.type == "cuda"]
+        able = [part for part in able if not (part.in_batch or part.noted)]
+        if able and is_capturing(able[0].device):
+            for part in able:
+                part.replayed = True
         found = [(part, part.fault_cells()) for part in able] if self._together(able) else []
         cells = {id(part): cell for part, cell in found if cell is not None and cell.dtype == torch.int64}
         board = self._bound([part for part in able if id(part) in cells]) if len(cells) > 1 else None

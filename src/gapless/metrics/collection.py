@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, ready
 from gapless.metrics.board import Board
 from gapless.metrics.declaring import OwnAttributes, warn_of_no_data
-from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.faults import Watched, check, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.foreign import Foreign, is_theirs
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
-from gapless.metrics.members import Plan, Sources, Watched, chosen, flattened, named, sources_of
+from gapless.metrics.members import Plan, Sources, chosen, flattened, named, sources_of
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import CheckedReading, Every, PendingReading, Watch
 from gapless.metrics.statistic import Statistic, reset_together
@@ -162,6 +162,8 @@ class MetricCollection(nn.ModuleDict):
         ledgers: dict[int, Ledger] = {}
         taken: set[int] = set()
         called = {id(part): watched for part, watched in self._named_parts()}
+        for part, watched in self._named_parts():
+            part.names = watched
         for name, member in self._each():
             sources = sources_of(member, given, names)
             if member.direct:
@@ -223,6 +225,8 @@ class MetricCollection(nn.ModuleDict):
                     deliver_on_host(part, names, batch)
         if not at_once:
             self._board.note([part for _, parts in plan.groups for part, _ in parts])
+            if strict.on:
+                check_if_strict([one for _, parts in plan.groups for one in parts])
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -247,7 +251,7 @@ class MetricCollection(nn.ModuleDict):
             for part, _ in watched:
                 part.end_batch()
         if not torch.compiler.is_compiling():
-            check_on_host(watched)
+            check_after(watched)
         for sources, name, member in plan.direct:
             positional, named_ = chosen(sources, args, kwargs)
             found[name] = member(*positional, **named_)
@@ -281,7 +285,12 @@ class MetricCollection(nn.ModuleDict):
 
     def reset(self) -> None:
         """Back to no data, in the same storages."""
-        self._watch.look(self._named_parts())
+        try:
+            self._watch.look(self._named_parts(), resetting=True)
+        finally:
+            self._start_again()
+
+    def _start_again(self) -> None:
         reset_together(self._distinct())
         for member in self._members():
             member.__dict__["_forward_cache"] = None
@@ -300,11 +309,9 @@ class MetricCollection(nn.ModuleDict):
         """
         members = self._reduced(lambda member: member.sync_on_compute) if async_op else []
         if members:
-            self._watch.forget()
             whole = GlobalStates(members, async_op=True)
             return PendingReading(CheckedReading(None, self._named_parts()), whole, self._values)
         found = self.compute()
-        self._watch.forget()
         return CheckedReading(found, self._named_parts())
 
     def every(
@@ -452,14 +459,15 @@ class MetricCollection(nn.ModuleDict):
     def _results(self, wanted: Callable[[Metric], bool]) -> dict[str, Any]:
         """The results of the wanted members; what follows from a statistic for several of them, once."""
         members = [(name, member) for name, member in self._each() if wanted(member)]
-        parts = [part for _, member in members for part in member._parts]
+        parts = list({id(part): part for _, member in members for part in member._parts}.values())
         for part in parts:
             part.derived = {}
+            part.readers = [member for _, member in members if part in member._parts]
         try:
             return {name: member._squeezed_result() for name, member in members}
         finally:
             for part in parts:
-                part.derived = None
+                part.derived, part.readers = None, ()
 
     def _flat(self, results: Mapping[str, Any]) -> dict[str, Any]:
         """Results by their outer names, those that are dicts taken apart."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -187,7 +186,7 @@ def by_function(gather: Callable[..., Any], statistic: Statistic, group: Any) ->
     answers = {name: list(gather(value, group=group)) for name, value in saved.items()}
     whole: Statistic | None = None
     for values in zip(*answers.values(), strict=True):
-        one = copy.deepcopy(statistic)
+        one = statistic.silent_copy()
         one.reset()
         one.load({"clean": statistic.state["clean"], **dict(zip(answers, values, strict=True))})
         if whole is None:

@@ -1,7 +1,7 @@
 """Every metric of predictions and targets as a function of one batch, in TorchMetrics' names and orders.
 
 Each function makes its metric where the predictions are, adds the batch and returns the result; the host does
-not wait. What a value check finds is told on the CPU only: there is no later reading to tell it with.
+not wait. What a value check finds is told at once on the CPU, elsewhere by a later call, once it has arrived.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from gapless.metrics.classification.negative_predictive_value import NegativePre
 from gapless.metrics.classification.precision import PrecisionScore
 from gapless.metrics.classification.recall import RecallScore
 from gapless.metrics.divide import divide
+from gapless.metrics.faults import check_after
 from gapless.metrics.metric import Metric, squeezed
+from gapless.metrics.reading import look_for_gone, may_look
+from gapless.metrics.retrieval.base import RetrievalMetric
 from gapless.metrics.rooms import file_in_torchmetrics, metrics_of
+from gapless.metrics.segmentation.generalized import check_generalized, generalized_dice
 from gapless.metrics.segmentation.overlap import (
     Masks,
+    Pixels,
     channels_of,
     check_dice,
     check_masks,
@@ -34,9 +39,16 @@ from gapless.metrics.segmentation.overlap import (
 )
 from gapless.metrics.tasks import Task
 
-BEFORE = (("average", "top_k"), ("normalize", "ignore_index"), ("weights", "ignore_index"))
+BEFORE = (
+    ("average", "top_k"),
+    ("normalize", "ignore_index"),
+    ("weights", "ignore_index"),
+    ("sigma", "kernel_size"),
+    ("accumulate", "use_stemmer"),
+)
 """Arguments that come earlier in a function than in its class, and before which."""
 BY_INPUT = (
+    "KendallRankCorrCoef",
     "PearsonCorrCoef",
     "ConcordanceCorrCoef",
     "LogCoshError",
@@ -51,18 +63,25 @@ DIVIDING = (FBeta, PrecisionScore, RecallScore, NegativePredictiveValueScore)
 UNCHECKED = ("BinaryHingeLoss", "MulticlassHingeLoss")
 """Metrics whose function checks nothing unless it is asked to."""
 Parameter = inspect.Parameter
+_ROOMS = ("classification", "detection", "image", "regression", "retrieval", "text")
+"""Those whose metrics have a function each."""
 __path__: list[str] = []
 """Beneath it are TorchMetrics' paths of modules: see `gapless.metrics.paths`."""
 
 
 def function_name(metric: str) -> str:
     """``"MulticlassF1Score"`` as ``"multiclass_f1_score"``."""
+    for room in _ROOMS:
+        if hasattr(metrics_of(room).get(metric), "function"):
+            return str(metrics_of(room)[metric].function)
     for word, spelled in (
         ("AUROC", "Auroc"),
         ("ROC", "Roc"),
         ("IoU", "Iou"),
         ("FBeta", "Fbeta"),
         ("Corr", "_corr"),
+        ("KLDiv", "KlDiv"),
+        ("MultiScale", "Multiscale"),
     ):
         metric = metric.replace(word, spelled)
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", metric).lower()
@@ -90,6 +109,10 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
         found = [one.replace(annotation=Parameter.empty) for one in plain if one.kind is not one.VAR_KEYWORD]
     if not issubclass(metric, Task) and metric.__name__ != "MulticlassAccuracy":
         found = [one.replace(default=Parameter.empty) if one.name == "num_classes" else one for one in found]
+    if issubclass(metric, RetrievalMetric):
+        found = [
+            one for one in found if one.name not in ("empty_target_action", "ignore_index", "aggregation")
+        ]
     found = [one for one in found if one.name not in ("capacity", "num_outputs") or keeps(metric, one.name)]
     if metric.__name__ in UNCHECKED:
         found = [one.replace(default=False) if one.name == "validate_args" else one for one in found]
@@ -114,8 +137,12 @@ def keeps(metric: type[Metric], name: str) -> bool:
 
 def function_of(metric: type[Metric]) -> Callable[..., Any]:
     """The function that computes `metric` of one batch."""
-    target = "targets" if metric.__name__ == "MinkowskiDistance" else "target"
-    leading = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("preds", target)]
+    given = list(inspect.signature(metric.update).parameters)[1:3]
+    if issubclass(metric, Task):
+        given = ["preds", "target"]
+    elif metric.__name__ == "MinkowskiDistance":
+        given = ["preds", "targets"]
+    leading = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in given]
     more = Parameter("kwargs", Parameter.VAR_KEYWORD)
     signature = inspect.Signature([*leading, *parameters_of(metric), more])
 
@@ -123,10 +150,13 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         options = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         options.pop("kwargs", None)
-        preds, truth = options.pop("preds"), options.pop(target)
+        preds, truth = (options.pop(name) for name in given)
         if metric.__name__ in BY_INPUT and preds.dim() == 2:
             options.setdefault("num_outputs", preds.shape[1])
         found = of_batch(metric, options, preds, truth)
+        if metric.__name__ == "PeakSignalNoiseRatio" and found.dim():  # in the shape of what is left
+            dims = torch.arange(preds.dim())[[options["dim"]]].flatten().tolist()
+            return found.reshape([n for i, n in enumerate(preds.shape) if i not in dims])
         per_column = metric.__name__ in COLUMNS and (preds.dim() == 2 or metric.__name__ == COLUMNS[0])
         return found.reshape(-1) if per_column else found
 
@@ -138,15 +168,39 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
     return compute
 
 
-def of_batch(metric: type[Metric], options: dict[str, Any], preds: Tensor, target: Tensor) -> Any:
+def of_batch(metric: type[Metric], options: dict[str, Any], preds: Any, target: Any) -> Any:
     """The value of one batch, from a metric made on its device."""
-    with preds.device:
+    with preds.device if isinstance(preds, Tensor) else nullcontext():
         made = metric(**options)
-    if torch.float64 in (preds.dtype, target.dtype):
+    if made.device.type == "cuda" and may_look():
+        look_for_gone(errors=True)
+    if isinstance(made, RetrievalMetric):
+        made.empty_target_action = "neg"
+    for part in made._parts:
+        part.names = (function_name(metric.__name__),)
+    if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in (preds, target)):
         made.set_dtype(torch.float64)
-    with made.batch_only(graph=True) if made.keeps_graph((preds, target)) else nullcontext():
-        made.update(preds, target)
+    given: tuple[Tensor, ...] = (preds, target)
+    if isinstance(made, RetrievalMetric):  # all are one query's
+        given = (*given, torch.zeros_like(target, dtype=torch.int64))
+    with made.batch_only(graph=True) if made.keeps_graph(given) else nullcontext():
+        made.update(*given)
         return squeezed(made.value()) if isinstance(made, BinaryScore) else made.value()
+
+
+def checked_overlaps(name: str, preds: Tensor, target: Tensor, masks: Masks) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`overlaps` for the function `name`, whose user is told of pixels of no class."""
+    batch = Batch((preds, target), preds.device)
+    *found, strange = overlaps(batch, masks)
+    if strange is not None:
+        if preds.is_cuda and may_look():
+            look_for_gone(errors=True)
+        with preds.device:
+            part = Pixels(masks)
+        part.names = (name,)
+        part.state["strange"].add_(strange)
+        check_after([(part, part.names)])
+    return found[0], found[1], found[2]
 
 
 def mean_iou(
@@ -161,8 +215,8 @@ def mean_iou(
     check_masks(num_classes, include_background, input_format, optional=True)
     num_classes = channels_of(preds, target) if num_classes is None else num_classes
     masks = Masks(num_classes, include_background, input_format, single=True)
-    both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)
-    union = in_preds + in_target - both
+    both, either, _ = checked_overlaps("mean_iou", preds, target, masks)
+    union = either - both
     scores = divide(both, union, -1.0 if per_class else 0.0)
     return scores if per_class else scores.sum(-1) / (union > 0).sum(-1)
 
@@ -180,15 +234,33 @@ def dice_score(
     check_masks(num_classes, include_background, input_format)
     check_dice(average, aggregation_level)
     masks = Masks(num_classes, include_background, input_format)
-    both, in_preds, in_target = overlaps(Batch((preds, target), preds.device), masks)
+    both, either, in_target = checked_overlaps("dice_score", preds, target, masks)
     if aggregation_level == "global":
-        both, in_preds, in_target = (one.sum(0, keepdim=True) for one in (both, in_preds, in_target))
-    return dice(both, in_preds + in_target, in_target, average)
+        both, either, in_target = (one.sum(0, keepdim=True) for one in (both, either, in_target))
+    return dice(both, either, in_target, average)
 
 
-__all__ = ["dice_score", "mean_iou"]
-for _room in ("classification", "regression", "text"):
+def generalized_dice_score(
+    preds: Tensor,
+    target: Tensor,
+    num_classes: int,
+    include_background: bool = True,
+    per_class: bool = False,
+    weight_type: str = "square",
+    input_format: str = "one-hot",
+) -> Tensor:
+    """Dice's coefficient of all classes together per sample, ``[N]``, or per sample and class."""
+    check_masks(num_classes, include_background, input_format)
+    check_generalized(weight_type, per_class)
+    masks = Masks(num_classes, include_background, input_format)
+    both, either, in_target = checked_overlaps("generalized_dice_score", preds, target, masks)
+    return generalized_dice(both, either, in_target, weight_type, per_class)
+
+
+__all__ = ["dice_score", "generalized_dice_score", "mean_iou"]
+for _room in _ROOMS:
     for _name, _metric in metrics_of(_room).items():
-        if file_in_torchmetrics(_metric) is not None:  # one of Gapless's own is a class alone
+        # One of Gapless's own is a class alone, and so is one that says that it has no function.
+        if file_in_torchmetrics(_metric) is not None and getattr(_metric, "function", "") is not None:
             globals()[function_name(_name)] = function_of(_metric)
             __all__ += [function_name(_name)]

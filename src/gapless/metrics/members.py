@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from gapless.metrics.faults import Watched as Watched
 from gapless.metrics.foreign import is_theirs, their_kinds
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.metric import Metric
@@ -16,7 +17,6 @@ from gapless.metrics.statistic import Statistic
 
 Sources = tuple[int | str, ...]
 Affixes = tuple[str, str]
-Watched = tuple[Statistic, tuple[str, ...]]
 KINDS = "`gapless.metrics.Metric` or `gapless.metrics.MetricCollection`"
 
 

@@ -50,7 +50,7 @@ def from_dict(metric: Mergeable, states: Mapping[str, Any]) -> Iterator[tuple[st
         found = {slot: known[f"{name}.{slot}"] for slot in part.saved_names() if f"{name}.{slot}" in known}
         if not found:
             raise ValueError(f"Expected state variable {name} to be present in incoming state {dict(states)}")
-        other = copy.deepcopy(part)
+        other = part.silent_copy()
         other.reset()
         tensors = {
             slot: declared.joined(v) if isinstance(v, list) else v for slot, v in found.items() if v != []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,7 +73,7 @@ def whole(begin: str, statistic: Statistic, states: Sequence[StateDict]) -> dict
 
 def loaded(begin: str, statistic: Statistic, state: StateDict) -> Statistic:
     """A statistic like `statistic`, with a saved state."""
-    made = copy.deepcopy(statistic)
+    made = statistic.silent_copy()
     made.reset()
     names = [slot for slot in made.saved_names() if begin + slot in state]
     made.load({slot: state[begin + slot] for slot in names})

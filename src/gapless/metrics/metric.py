@@ -14,7 +14,7 @@ from gapless.metrics import declared, distributed, exposed, twins
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
 from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
-from gapless.metrics.faults import check, check_on_host, deliver_on_host
+from gapless.metrics.faults import check, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
 from gapless.metrics.mergeable import Mergeable
@@ -33,6 +33,12 @@ FIXED = (
     "plot_upper_bound",
     "plot_legend_name",
 )
+
+
+others_states: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
+"""What reads states that another package has saved: takes them out of the dict, and says whether there were
+any; given the metric, the dict, the prefix, and a list for what to raise.
+"""
 
 
 class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
@@ -137,6 +143,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
 
     def use(self, name: str, statistic: Statistic) -> None:
         """Compute from `statistic`, found as the attribute `name`."""
+        statistic.names = statistic.names or (type(self).__name__,)
         self.__dict__[name] = statistic
         if name in self._names:
             self._parts[self._names.index(name)] = statistic
@@ -166,9 +173,11 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             before = part.past if shared else 0
             part.count(batch)
             if part.checked:
-                deliver_on_host(part, (type(self).__name__,), batch) if at_once else part.note()
+                deliver_on_host(part, part.names, batch) if at_once else part.note()
             if shared:
                 twins.counted(part, args, before)
+        if strict.on and not on_host:
+            check_if_strict(self._watched())
 
     def value(self) -> Any:
         """The result, as new tensors on the device, from the statistics' states."""
@@ -244,12 +253,14 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             self._take_back()
         if self._local is not None:
             self.unsync()
-        self._watch.look(self._watched())
-        reset_together(self._parts)
-        for holder in self._holders():
-            declared.cleared(holder)
-        self._ledger.start_again()
-        self.__dict__["_forward_cache"] = None
+        try:
+            self._watch.look(self._watched(), resetting=True)
+        finally:
+            reset_together(self._parts)
+            for holder in self._holders():
+                declared.cleared(holder)
+            self._ledger.start_again()
+            self.__dict__["_forward_cache"] = None
 
     def read(self, async_op: bool = False) -> Reading:
         """Start to bring the result to the host and return at once, with a :class:`~.reading.Reading`.
@@ -258,11 +269,9 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         others either: the reduction is started, and the result follows from it once they have answered.
         """
         if async_op and self.sync_on_compute and self._local is None and self._distributed():
-            self._watch.forget()
             whole = GlobalStates([self], async_op=True)
             return PendingReading(CheckedReading(None, self._watched()), whole, self._squeezed_result)
         found = self.compute()
-        self._watch.forget()
         return CheckedReading(found, self._watched())
 
     def check(self) -> None:
@@ -274,7 +283,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         check(self._watched())
 
     def _watched(self) -> list[tuple[Statistic, tuple[str, ...]]]:
-        return [(part, (type(self).__name__,)) for part in self._parts]
+        return [(part, part.names) for part in self._parts]
 
     def clone(self) -> Metric:
         """A copy that shares nothing with this metric."""
@@ -378,7 +387,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             for part in self._parts:
                 part.end_batch()
         if not torch.compiler.is_compiling():
-            check_on_host(self._watched())
+            check_after(self._watched())
 
     def _follow(self, args: tuple[Any, ...], device: torch.device) -> torch.device:
         accelerator = device_of(args)
@@ -393,7 +402,9 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         lender, self.__dict__["_lender"] = self._lender, None
         self.__dict__["_ledger"] = copy.deepcopy(self._ledger)
         for name, part in list(self.statistics()):
-            self.use(name, copy.deepcopy(part))
+            own = copy.deepcopy(part)
+            own.names = (type(self).__name__,)
+            self.use(name, own)
         lender.forget_plan()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Metric:
@@ -430,6 +441,8 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
             if prefix + name in state_dict:
                 setattr(self, name, state_dict.pop(prefix + name))
                 self._ledger.updated_once(compiling=True)
+        if any(read(self, state_dict, prefix, args[4]) for read in others_states):
+            return
         for name, part in self.statistics():
             found = {slot: state_dict.pop(f"{prefix}{name}.{slot}", None) for slot in part.saved_names()}
             lost = [slot for slot in part.saved_slots if found[slot] is None]

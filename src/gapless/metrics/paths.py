@@ -31,11 +31,14 @@ _FOLDERS = tuple(f"functional.{folder}" for folder in _WITH_FUNCTIONS)
 @cache
 def known() -> frozenset[str]:
     """Every path that TorchMetrics has for what is here: each metric says which one is its own."""
-    files = set(_MORE)
+    files, functions = set(_MORE), set()
     for room in ROOMS:
-        named = {file_in_torchmetrics(metric) for metric in metrics_of(room).values()}
-        files |= {f"{room}.{file}" for file in named if file is not None}
-    functions = {f"functional.{file}" for file in files if file.startswith(_WITH_FUNCTIONS)}
+        for metric in metrics_of(room).values():
+            file = file_in_torchmetrics(metric)
+            if file is not None:
+                files.add(f"{room}.{file}")
+                if room in _WITH_FUNCTIONS and getattr(metric, "function", "") is not None:
+                    functions.add(f"functional.{room}.{file}")
     return frozenset(f"{HERE}.{path}" for path in (*files, *functions, *_FOLDERS))
 
 

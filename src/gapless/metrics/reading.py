@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from gapless.metrics.faults import deliver_state
+from gapless.metrics.faults import Complaint, Watched, complaint_of, deliver
 from gapless.metrics.global_states import GlobalStates
-from gapless.metrics.statistic import Statistic
+from gapless.metrics.statistic import GONE, LIVE
 from gapless.transfer import Reading
-
-Watched = tuple[Statistic, tuple[str, ...]]
 
 
 class CheckedReading(Reading):
@@ -32,10 +35,17 @@ class CheckedReading(Reading):
         Raises:
             RuntimeError: a metric met values that it takes for an error.
         """
-        values, faults = super().result()
-        for (part, names, told), state in zip(self._watched, faults, strict=True):
-            deliver_state(part, names, told, state)
+        values, _ = super().result()
+        deliver(self.complaints())
         return values
+
+    def complaints(self) -> list[Complaint | None]:
+        """What to say about the bad values. **This waits** where they have not arrived yet."""
+        _, faults = super().result()
+        return [
+            complaint_of(part, names, told, state)
+            for (part, names, told), state in zip(self._watched, faults, strict=True)
+        ]
 
 
 class PendingReading(Reading):
@@ -69,30 +79,93 @@ class PendingReading(Reading):
 class Watch:
     """Bad values of a metric that is computed but never read: looked for whenever it is computed or reset.
 
-    Looking starts a copy, and tells what an earlier one brought; neither waits.
+    Looking starts a copy, and tells what earlier ones brought; neither waits.
     """
 
     def __init__(self) -> None:
-        self._pending: Reading | None = None
+        self._sent: list[Any] = []
 
-    def look(self, watched: Sequence[Watched]) -> None:
-        """Tell what has arrived, and send for more. Nothing in a graph, compiled, or on the CPU."""
-        if torch.compiler.is_compiling() or not any(part.device.type == "cuda" for part, _ in watched):
-            return
-        if torch.cuda.is_current_stream_capturing():
-            return
-        pending = self._pending
-        if pending is None or pending.ready():
-            self._pending = CheckedReading(None, watched)
-            if pending is not None:
-                pending.result()
+    def look(self, watched: Sequence[Watched], resetting: bool = False) -> None:
+        """Tell what has arrived, and send for more. Nothing in a graph, compiled, or on the CPU.
 
-    def forget(self) -> None:
-        """Something else brings them."""
-        self._pending = None
+        Where a reset follows, what the states hold is sent for in any case, unless that was done and nothing
+        was counted since: it is nowhere else.
+        """
+        owed = [one for one in watched if one[0].device.type == "cuda" and one[0].may_be_owed()]
+        if not (owed and may_look()):
+            return
+        arrived, waiting = taken(self)
+        if not (self._known(owed) if resetting else waiting):
+            self._sent = [(weakref.ref(held), held._version) for held in _watched_tensors(owed)]
+            PENDING.append((weakref.ref(self), CheckedReading(None, owed)))
+        look_for_gone()
+        deliver([one for reading in arrived for one in reading.complaints()])
+
+    def _known(self, owed: Sequence[Watched]) -> bool:
+        """Whether what the states hold now is what was sent for last."""
+        held = _watched_tensors(owed)
+        return (
+            len(held) == len(self._sent)
+            and all(
+                ref() is one and version == one._version
+                for (ref, version), one in zip(self._sent, held, strict=True)
+            )
+            and not any(part.replayed for part, _ in owed)
+        )
 
     def __reduce__(self) -> Any:
         return Watch, ()
+
+
+def _watched_tensors(owed: Sequence[Watched]) -> list[Tensor]:
+    return [part.state[name] for part, _ in owed for name in part.slots]
+
+
+def may_look() -> bool:
+    """Whether nothing is being compiled or captured in a graph now, of which looking would become a part."""
+    return not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
+
+
+PENDING: list[tuple[weakref.ref[Watch] | None, CheckedReading]] = []
+"""Bad values on their way, and who sent for them: None where nobody is left."""
+
+
+def taken(owner: Watch | None) -> tuple[list[CheckedReading], bool]:
+    """What has arrived for `owner` (None: for those that are gone), which is pending no more, and whether
+    there is more.
+    """
+    own = [one for one in PENDING if (None if one[0] is None else one[0]()) is owner]
+    arrived = [one for one in own if one[1].ready()]
+    PENDING[:] = [one for one in PENDING if one not in arrived]
+    return [reading for _, reading in arrived], len(arrived) < len(own)
+
+
+def look_for_gone(errors: bool = False) -> None:
+    """Tell what has arrived of metrics that are gone, and of functions, and send for more; does not wait.
+
+    Raises:
+        RuntimeError: one takes bad values for an error, and `errors` are not only to be warned of.
+    """
+    arrived, waiting = taken(None)
+    if GONE and not waiting:
+        PENDING.append((None, CheckedReading(None, [(part, part.names) for part in GONE])))
+        GONE.clear()
+    deliver([one for reading in arrived for one in reading.complaints()], errors)
+
+
+@atexit.register
+def tell_the_rest() -> None:
+    """When the process ends: what nobody was told of. **This waits** for the device."""
+    left = [part for part in (*LIVE, *GONE) if part.may_be_owed()]
+    found = []
+    with suppress(RuntimeError):  # of a device that is no more: then nothing can be said
+        readings = [reading for _, reading in PENDING]
+        readings += [CheckedReading(None, [(part, part.names)]) for part in left]
+        found = [one for reading in readings for one in reading.complaints() if one is not None]
+    PENDING.clear()
+    GONE.clear()
+    for message in dict.fromkeys(one.message for one in found):
+        sys.stderr.write(f"gapless.metrics: {message}\n")
 
 
 class Every:

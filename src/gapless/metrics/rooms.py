@@ -12,7 +12,16 @@ from typing import Any
 
 from torch import nn
 
-ROOMS = ("classification", "regression", "segmentation", "text", "wrappers")
+ROOMS = (
+    "classification",
+    "detection",
+    "image",
+    "regression",
+    "retrieval",
+    "segmentation",
+    "text",
+    "wrappers",
+)
 
 
 @cache

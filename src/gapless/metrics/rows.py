@@ -19,6 +19,11 @@ Column = tuple[tuple[int, ...], torch.dtype]
 FIRST = 256
 """Rows there is room for at first, where no capacity is given."""
 
+_CAPTURED = (
+    "this metric keeps every row and counts them on the CPU, which replays of a CUDA graph do not: give it a "
+    "`capacity`, or update it beside the replay"
+)
+
 POSITIONS = ("length", "start")
 """Slots that say which rows count."""
 
@@ -63,7 +68,13 @@ class Rows(Statistic):
         super().__init__((*config, capacity), {"strange": Slot(), **(slots or {}), **fixed}, checked)
 
     def append(self, **columns: Tensor) -> None:
-        """Add rows: for each column a tensor ``(n, ...)`` with the same `n`."""
+        """Add rows: for each column a tensor ``(n, ...)`` with the same `n`.
+
+        Raises:
+            RuntimeError: a CUDA graph is captured, and there is no capacity.
+        """
+        if self.capacity is None and self._captured():
+            raise RuntimeError(_CAPTURED)
         state, new = self._rows(), next(iter(columns.values())).shape[0]
         if self.graph:
             state.with_graph = columns
@@ -76,6 +87,12 @@ class Rows(Statistic):
             self._room(state, name, value, end)
             state[name][state.length : end].copy_(value)
         state.length = end
+
+    def _captured(self) -> bool:
+        """Whether a CUDA graph is captured, whose replays count no rows on the host."""
+        if torch.compiler.is_compiling() or self.device.type != "cuda":
+            return False
+        return torch.cuda.is_current_stream_capturing()
 
     def known(self, column: str) -> Tensor:
         """The rows of `column`; where the device counts them, the host waits for their number."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gapless.metrics.batch import Batch, moved
+from gapless.metrics.batch import Batch, is_capturing, moved
 from gapless.torch_internals import foreach_zero
 
 State = dict[str, Tensor]
@@ -49,6 +52,12 @@ def new_past() -> int:
     return next(_pasts)
 
 
+LIVE: weakref.WeakSet[Statistic] = weakref.WeakSet()
+"""Every statistic that there is."""
+GONE: list[Statistic] = []
+"""Statistics whose metrics are gone, and which may have met bad values that nobody was told of."""
+
+
 class Told:
     """How many bad values the user has been told about since a reset."""
 
@@ -75,13 +84,29 @@ class Statistic:
     Each is an attribute.
     """
 
+    names: tuple[str, ...] = ()
+    """The metrics, or the function, that are computed from it."""
+    silent = False
+    """Whether it holds what another one tells of."""
+
     twins = False
     """Whether the state follows from the arguments of updates alone: see `gapless.metrics.twins`."""
     derived: dict[str, Any] | None = None
     """While a collection computes: what has been derived from the state so far, for all its members."""
+    readers: Sequence[Any] = ()
+    """Then: these members."""
+    noted = False
+    """Whether :meth:`count` has done what :meth:`note` does."""
+    replayed = False
+    """Whether updates may come of which Python does not hear: in a CUDA graph, in compiled code."""
 
     clean: ClassVar[Slot] = Slot()
     """How many updates went well before the first bad value in each of :meth:`fault_cells`."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Statistic:
+        made = super().__new__(cls)
+        LIVE.add(made)
+        return made
 
     def __init__(self, config: tuple[Any, ...], slots: dict[str, Slot], checked: bool = True) -> None:
         self.key = (type(self), *config)
@@ -94,6 +119,14 @@ class Statistic:
         self._whole: State | None = None
         self.settle(EMPTY)
         self._scratch: State | None = None
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and self.may_be_owed():
+            # Only what bad values are told by is kept: no rows, and no second state.
+            state = self.state if self._whole is None else self._whole
+            self.state = {name: state[name] for name in self.slots}
+            self._scratch = self._whole = None
+            GONE.append(self)
 
     # What a subclass says.
 
@@ -137,6 +170,17 @@ class Statistic:
 
     # What the metrics call.
 
+    def may_be_owed(self) -> bool:
+        """Whether there may be bad values of which the user was not told: looking is not free everywhere."""
+        held = self.__dict__
+        return not self.silent and held.get("checked", False) and "told" in held and self.device.type != "cpu"
+
+    def silent_copy(self) -> Statistic:
+        """A copy for a moment, whose bad values are told by this one."""
+        made = copy.deepcopy(self)
+        made.silent = True
+        return made
+
     @property
     def past(self) -> int:
         """What is counted in the state, as a number that another state has only if it is the same one."""
@@ -152,6 +196,11 @@ class Statistic:
 
     def note(self) -> None:
         """Note on the device whether every update so far was free of bad values."""
+        if torch.compiler.is_compiling() or is_capturing(self.device):
+            self.replayed = True
+        if self.noted:
+            self.noted = False
+            return
         cells = self.fault_cells() if self.checked else None
         if cells is not None:
             self.state["clean"].add_(cells == 0)
@@ -206,6 +255,7 @@ class Statistic:
             batch = {name: value.detach() for name, value in batch.items()}
         self.merge(self.state, batch)
         self.settle(new_past())
+        self.noted = False
         self.note()
 
     def to(self, device: torch.device) -> None:

@@ -1,7 +1,9 @@
 """The nouns of Gapless. Each has one module and one meaning; all are immutable."""
 
+from gapless.model.compiled import Compiled, GraphBreak, Recompile
 from gapless.model.event import Event, Mark, Mechanism, Phase, Site
 from gapless.model.finding import Finding, Frequency, Loss, When
+from gapless.model.graph_fault import GraphFault
 from gapless.model.profile import Cause, Cost, Profile
 from gapless.model.race import Race
 from gapless.model.ranks import Ranks, Reason, Straggler
@@ -10,6 +12,8 @@ from gapless.model.rule import (
     FINE,
     NOTHING,
     SECTIONS,
+    CompiledRule,
+    GraphRule,
     Hit,
     LoaderRule,
     MemoryRule,
@@ -30,12 +34,17 @@ __all__ = [
     "SECTIONS",
     "Cause",
     "Change",
+    "Compiled",
+    "CompiledRule",
     "Cost",
     "Ending",
     "Environment",
     "Event",
     "Finding",
     "Frequency",
+    "GraphBreak",
+    "GraphFault",
+    "GraphRule",
     "Hit",
     "LoaderRule",
     "Loss",
@@ -51,6 +60,7 @@ __all__ = [
     "Ranks",
     "RanksRule",
     "Reason",
+    "Recompile",
     "Recurrence",
     "Report",
     "Rule",

@@ -1,4 +1,4 @@
-"""`Assumption`: what a run without values took a value to be, at one place."""
+"""`Assumption`: what a run without values took a value to be, at one place; `Switch`: where it began."""
 
 from __future__ import annotations
 
@@ -39,3 +39,30 @@ class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def line(self) -> SourceLine | None:
         """The user's line, if there is one."""
         return user_line(self.stack)
+
+
+class Switch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a run that had values began to go on without them: at `operator`, called at the user's `line`.
+
+    `seconds` is what it was reckoned to cost on one usual core: that operator `alone`, or all since the step
+    before.
+
+    >>> Switch(operator="aten::convolution", seconds=2.0, alone=True).line is None
+    True
+    """
+
+    operator: str
+    seconds: float
+    alone: bool = False
+    line: SourceLine | None = None
+
+
+def left_out(switch: Switch) -> str:
+    """Why a run has no values from there on, and where.
+
+    >>> left_out(Switch(operator="aten::convolution", seconds=2.04, alone=True))
+    'no values from the first step on: aten::convolution would take about 2 s to compute here'
+    """
+    what = switch.operator if switch.alone else "what leads to one step"
+    where = switch.line.short if switch.line is not None else "the first step"
+    return f"no values from {where} on: {what} would take about {switch.seconds:.2g} s to compute here"

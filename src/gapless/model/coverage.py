@@ -12,15 +12,22 @@ WHOLE = 0.95
 """From this share of the records on a profile is explained; below it no verdict is given."""
 HIDDEN = 0.05
 """Up to this share of the steps missing work may have filled without a word."""
+CORRUPTED = 0.02
+"""Up to this part of the file may be unreadable."""
 
-Kind = Literal["graph", "launch", "record", "call", "operator"]
+Kind = Literal["graph", "launch", "record", "call", "operator", "stretch", "scattered", "around"]
 """What is missing.
 
 - ``graph``: graph launches without any kernel; ``launch``: other launches without work on the GPU;
 - ``record``: work on the GPU to which the file's own arrows lead;
 - ``call``: work on the GPU whose launch is not there;
-- ``operator``: operators and annotations, which the profiler numbers.
+- ``operator``: operators and annotations, which the profiler numbers;
+- ``stretch``: launches with their work on the GPU, about so many, of which nothing is there in some stretch;
+- ``scattered``: the same here and there, at least so many;
+- ``around``: operators around launches, at the beginning or the end of the file.
 """
+_IDLENESS: tuple[Kind, ...] = ("graph", "launch", "record", "stretch", "scattered", "around")
+"""Kinds without which the GPU's idleness is not known."""
 
 
 class Missing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -45,6 +52,9 @@ class Missing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             "record": f"{gone} kernels and copies are not in this file",
             "call": f"{gone} kernels and copies have no launch in this file",
             "operator": f"{gone} CPU events are not in this file",
+            "stretch": f"a stretch with about {gone} launches is not in this file",
+            "scattered": f"at least {self.of - self.seen:,} launches are not in this file",
+            "around": f"{gone} launches have no CPU operators around them in this file",
         }[self.kind]
 
 
@@ -53,12 +63,13 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `launches` put work on the GPU, `records` is the work that is there. `missing` has the kinds of which not
     all is there, the gravest first. The file was `cut` off, `broken` events of it could not be read,
-    `corrupted` bytes were given up; it holds `profiles` one after the other, of `processes` that launch.
-    `contradictory` records cannot be where their times say. In an `excerpt` so many CPU events of a longer
-    recording come before the first; a `bare` profile has no operators at all, an `endless` one not the mark
-    with which the profiler ends a recording. Its last `unrecorded` nanoseconds have no events, and its first
-    `silent` ones. `hidden` nanoseconds in the steps, of `steps`, are idle as recorded, and missing work may
-    have run in them.
+    `corrupted` bytes of `size` were given up; it holds `profiles` one after the other, of `processes` that
+    launch. `contradictory` records cannot be where their times say. In an `excerpt` so many CPU events of a
+    longer recording come before the first; a `bare` profile has no operators at all, an `endless` one not the
+    mark with which the profiler ends a recording. Its last `unrecorded` nanoseconds have no events, and its
+    first `silent` ones. `hidden` nanoseconds in the steps, of `steps`, are idle as recorded, and missing work
+    may have run in them; `unexplained` ones are idle while CPU events begin that are missing. In an
+    `unmarked` one marks of steps are missing.
 
     >>> Coverage(missing=(Missing(kind="graph", seen=2, of=10),)).complete
     False
@@ -70,6 +81,7 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cut: bool = False
     broken: int = 0
     corrupted: int = 0
+    size: int = 0
     profiles: int = 1
     processes: int = 1
     contradictory: int = 0
@@ -79,7 +91,9 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     silent: int = 0
     unrecorded: int = 0
     hidden: int = 0
+    unexplained: int = 0
     steps: int = 0
+    unmarked: bool = False
 
     @property
     def share(self) -> float:
@@ -89,23 +103,14 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def complete(self) -> bool:
         """Whether enough is there for a verdict."""
-        several = self.profiles > 1 or self.processes > 1
-        ends = self.cut or self.unrecorded > 0
-        return not (ends or several or self.contradictory or self.share < WHOLE or self._hides)
+        missing = self.share < WHOLE or self._hides or self._unexplained or self.unmarked
+        return not (self._anything_goes or missing)
 
     @property
     def idle_known(self) -> bool:
         """Whether the GPU's idleness is known, even if its reasons are not."""
-        gone = any(one.share < WHOLE and one.kind in ("graph", "launch", "record") for one in self.missing)
-        return self.complete or not (
-            self.cut
-            or self.unrecorded > 0
-            or self.profiles > 1
-            or self.processes > 1
-            or self.contradictory
-            or gone
-            or self._hides
-        )
+        gone = any(one.share < WHOLE and one.kind in _IDLENESS for one in self.missing)
+        return not (self._anything_goes or gone or self._hides)
 
     @property
     def reason(self) -> str:
@@ -118,14 +123,24 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             ),
             *((one.share < WHOLE, one.told) for one in self.missing),
             (self.cut, "the file is cut off"),
+            (self._unread, f"{percent(self.corrupted / (self.size or 1))} of the file cannot be read"),
             (
                 self.unrecorded > 0,
                 f"nothing is there of the last {duration(self.unrecorded)} of the recording",
             ),
             (self.contradictory > 0, f"the times of {count(self.contradictory, 'event')} cannot be right"),
             (
+                self.unmarked and self.share >= WHOLE,
+                "CPU events are missing, marks of steps among them",
+            ),
+            (
                 self._hides and self.share >= WHOLE,
                 f"GPU work that is missing may fill {percent(self.hidden / (self.steps or 1))} of the time",
+            ),
+            (
+                self._unexplained and self.share >= WHOLE and not self._hides,
+                f"CPU events that are missing may explain {percent(self.unexplained / (self.steps or 1))} of "
+                "the time",
             ),
         ]
         return ", and ".join([told for applies, told in found if applies][:2])
@@ -147,3 +162,17 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def _hides(self) -> bool:
         return self.hidden >= HIDDEN * self.steps > 0
+
+    @property
+    def _unexplained(self) -> bool:
+        return self.unexplained >= HIDDEN * self.steps > 0
+
+    @property
+    def _unread(self) -> bool:
+        return self.corrupted > CORRUPTED * self.size > 0
+
+    @property
+    def _anything_goes(self) -> bool:
+        """Whether anything may be missing, or what is there may be wrong."""
+        several = self.profiles > 1 or self.processes > 1
+        return self.cut or self.unrecorded > 0 or several or self.contradictory > 0 or self._unread

@@ -63,6 +63,15 @@ class Throughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.flops / (step * self.peak * 1e3) if step > 0 and self.peak else 0.0
 
 
+class Compiling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A step of which all but the optimizer were compiled: kernels per step, its length, and how much shorter
+    it is than now, in nanoseconds."""
+
+    launches: float = 0.0
+    step: Range = Range()
+    saved: Range = Range()
+
+
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A step on the GPU `gpu`, imagined; all times in nanoseconds per step.
 
@@ -76,6 +85,9 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     machines in which it does. `speed` is the host's, where it was measured or said.
     `uncalibrated` is what a step would be without the profile, whose own steps take `profiled` (-1: there is
     none, or it marks none). `reasons` say why the numbers are bounds; `refused` why there are none.
+
+    A step has `launches` kernels, and would have `eager` if nothing of it were compiled (0: nothing is);
+    `compiling` is what it would be if it were.
 
     A `Range` is what four in five of the machines that are drawn lie in (docs/price.md).
     """
@@ -99,3 +111,6 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     speed: HostSpeed | None = None
     uncalibrated: int = -1
     profiled: int = -1
+    launches: float = 0.0
+    eager: float = 0.0
+    compiling: Compiling | None = None

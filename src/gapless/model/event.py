@@ -34,7 +34,8 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     what a GradScaler reads the optimizer, as ``AdamW, fused=False`` where it has a fused form.
     `stack` is innermost first. In backward, `node` names the autograd node and `forward` is the stack of
     the forward call that created it (empty if unknown). `basis` is the place in a library's source that alone
-    says so, where no real GPU was seen to wait there.
+    says so, where no real GPU was seen to wait there. `batch` says of a copy to the device whether a
+    DataLoader handed out what is copied; None where that is not known.
     """
 
     operator: str
@@ -45,6 +46,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     node: str = ""
     forward: Stack = ()
     basis: str = ""
+    batch: bool | None = None
 
     @property
     def line(self) -> SourceLine | None:

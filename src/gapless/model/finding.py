@@ -24,6 +24,9 @@ part of the loop that recurs between steps, which `Frequency.phase` names; ``aft
 RACES = "GAP8"
 """How the codes of races begin."""
 
+GRAPHS = "GAP52"
+"""How the codes of mistakes with CUDA graphs begin."""
+
 RARE = 10
 """A value that is read every so many steps is read as it should be."""
 
@@ -135,6 +138,16 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def is_race(self) -> bool:
         """Whether numbers may be wrong for it: it comes before whatever costs time."""
         return self.code.startswith(RACES)
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether it is a mistake with a CUDA graph of the script's own."""
+        return self.code.startswith(GRAPHS)
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether the script fails or computes something else for it on a GPU."""
+        return self.is_race or self.is_graph
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:

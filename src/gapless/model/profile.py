@@ -11,6 +11,7 @@ import msgspec
 from gapless.model._disk import Saved
 from gapless.model.copies import Memory
 from gapless.model.coverage import Coverage
+from gapless.model.efficiency import Efficiency
 from gapless.model.event import Site
 from gapless.model.lanes import Lanes
 
@@ -315,10 +316,10 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to
     it. `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines
-    them, -1 where they are unknown. `prices` and `lanes` are None where none were asked for. `device` is the
-    number of the GPU that was looked at, the busiest. Profiles with the same `launch` were recorded by ranks
-    that were launched together; "" where nobody knows. Where the `coverage` is not complete, all of this is
-    of what was recorded, and nothing is priced.
+    them, -1 where they are unknown. `efficiency` is None where no shapes were recorded, `prices` and `lanes`
+    where none were asked for. `device` is the number of the GPU that was looked at, the busiest. Profiles
+    with the same `launch` were recorded by ranks that were launched together; "" where nobody knows. Where
+    the `coverage` is not complete, all of this is of what was recorded, and nothing is priced.
     """
 
     path: str = ""
@@ -349,6 +350,7 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     collectives: tuple[Collectives, ...] = ()
     recording: Recording = Recording()
     coverage: Coverage = Coverage()
+    efficiency: Efficiency | None = None
     prices: Prices | None = None
     lanes: Lanes | None = None
     notes: tuple[str, ...] = ()

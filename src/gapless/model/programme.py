@@ -13,7 +13,7 @@ import msgspec
 from gapless.model.gpus import Card
 from gapless.model.source import SourceLine
 
-Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collective"]
+Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collective", "graph", "obstacle"]
 """What an entry is.
 
 - ``operator``: an operator that launches work on the device;
@@ -21,8 +21,11 @@ Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collect
 - ``copy``: a copy between host and device that does not wait;
 - ``stream``: what follows is launched on `Entry.stream`;
 - ``record``: event `Entry.number` is recorded in `Entry.stream`;
-- ``await``: what `Entry.stream` gets from here on waits for event `Entry.number`;
-- ``collective``: the rank takes part in `Entry.name` of the ranks in `Entry.group`.
+- ``await``: what `Entry.stream` gets from here on waits for event `Entry.number`; below 0 the current
+  stream waits for a collective: -1 is the last one before it, -2 the one before that;
+- ``collective``: the rank takes part in `Entry.name` of the ranks in `Entry.group`;
+- ``graph``: a captured CUDA graph is launched: what follows and says `Entry.graph` is in it;
+- ``obstacle``: something that no graph can hold: `Entry.name`, and `Entry.detail` what to change.
 """
 
 Shape = tuple[int, ...]
@@ -53,10 +56,13 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `name` is the operator. `inputs` and `outputs` are the shapes of its tensors (of long lists of tensors
     the first few; `tensors` and `elements` count all that it is given), `dtype` that of the first of them.
     `reads` and `writes` are bytes; of an expanded tensor those that exist. `flops` are those of a Triton
-    kernel's products. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the
-    autograd thread launches it, `optimizer` that an optimizer's step does, `regraded` that it ran in backward
+    kernel's products, `block` the threads of a kernel of one block alone, where that depends on the version
+    of torch. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the autograd thread
+    launches it, `optimizer` that an optimizer's step does, `regraded` that it ran in backward
     with gradients on: a forward pass that is computed again, or a backward pass that is differentiated.
-    `causal` says of attention that a query meets no later key.
+    `causal` says of attention that a query meets no later key, `compiled` that it is part of what the script
+    gave to `torch.compile`, or of the backward pass of that, `graph` that no call of its own launches it: it
+    is in the captured graph that was launched last. A ``graph`` holds `tensors` of such.
 
     For waits `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
     `mechanism` and `detail` are the site's, `reads` what is copied. For copies `mechanism` is ``h2d`` or
@@ -77,11 +83,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reads: int = 0
     writes: int = 0
     flops: int = 0
+    block: int = 0
     tf32: bool = False
     backward: bool = False
     optimizer: bool = False
     regraded: bool = False
     causal: bool = False
+    graph: bool = False
+    compiled: bool = False
     site: int = -1
     waits: int = 0
     mechanism: str = ""
@@ -153,7 +162,8 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     A body is a sequence of positions in `entries`. `gpu` is the device that was emulated. `threads` says
     that other threads than the main one launched work as well, which is not in it; `truncated` that a segment
     was too long to be kept whole. A machine has `node` GPUs (0: unknown), each with `network` GB/s to other
-    machines (0: not said). `host` is how fast the host is, where that was measured or said.
+    machines (0: not said), and `link` GB/s within one where the user says so. `host` is how fast the host is,
+    where that was measured or said. With `lines` each entry has the user's line that asks for it.
     """
 
     gpu: Gpu = Gpu()
@@ -164,8 +174,10 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     truncated: bool = False
     node: int = 0
     network: float = 0.0
+    link: float = 0.0
     calibration: Calibration | None = None
     host: HostSpeed | None = None
+    lines: bool = False
 
 
 def sheet(card: Card) -> Gpu:

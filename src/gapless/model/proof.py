@@ -9,8 +9,9 @@ import msgspec
 from gapless.model.estimate import Range
 from gapless.model.finding import Finding
 
-Outcome = Literal["same", "differs", "both raise", "dropped"]
-"""What became of a case: ``dropped`` where only the original raises, in a case nobody gave."""
+Outcome = Literal["same", "differs", "outside", "both raise", "dropped"]
+"""What became of a case: ``dropped`` where only the original raises, in a case nobody gave, ``outside`` where
+the two differ and need not do the same: the contract does not hold, or there is no room for all rows."""
 
 Kind = Literal["value", "dtype", "shape", "type", "structure", "device", "gradient", "error"]
 

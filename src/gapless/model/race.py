@@ -8,13 +8,13 @@ import msgspec
 
 from gapless.model.source import SourceLine, Stack, user_line
 
-RaceKind = Literal["in-flight-read", "in-flight-write", "unordered", "freed", "collective"]
+RaceKind = Literal["in-flight-read", "in-flight-write", "unordered", "freed", "collective", "generator"]
 """What races with what.
 
 ``in-flight-read``: the CPU reads what a copy to it may still be filling; ``in-flight-write``: the CPU writes
 what a copy to the GPU may still be reading; ``unordered``: two streams; ``freed``: memory is given to a new
 tensor while another stream may still use it; ``collective``: the result (or what it is given) of an
-asynchronous collective before its ``wait()``.
+asynchronous collective before its ``wait()``; ``generator``: two threads draw from one generator at once.
 """
 
 Cause = Literal["", "early-event", "unrecorded-event", "other-event", "host-wait", "wrong-stream"]

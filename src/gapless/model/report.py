@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from gapless.model.assumption import Assumption
+from gapless.model.assumption import Assumption, Switch
 from gapless.model.attempt import Attempt, Search
 from gapless.model.comparison import Comparison
+from gapless.model.compiled import Compiled
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
 from gapless.model.loader_use import LoaderUse
@@ -17,6 +18,7 @@ from gapless.model.memory_report import MemoryReport
 from gapless.model.offer import Offer
 from gapless.model.profile import Profile
 from gapless.model.proof import Proof
+from gapless.model.readiness import Readiness
 from gapless.model.session import Ending, Environment, Recurrence
 from gapless.model.source import SourceLine
 from gapless.model.table import Table
@@ -72,8 +74,10 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sends and receives in one, `offers` what each GPU that was asked about would make of it (`asked` are the
     lines that ask which GPU they run on), `search` the largest value of an argument that fits, `remedies`
     what was tried to make it fit, `loaders` how its loaders fed it, and whether the `unknown` operators wait
-    is not known; `assumptions` are the values that a dry run assumed and that decided something. `path` is
-    the saved file that was reported ("": none).
+    is not known; `assumptions` are the values that a dry run assumed and that decided something, and
+    `switch` is where a run went on without values that had them before; `readiness` says what of a step a
+    CUDA graph could hold, where that was asked; `compiled` is what torch.compile would make of each callable
+    that the run compiled. `path` is the saved file that was reported ("": none).
     """
 
     verdict: Verdict
@@ -88,6 +92,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    switch: Switch | None = None
     profile: Profile | None = None
     ranks: tuple[RankSummary, ...] = ()
     estimate: Estimate | None = None
@@ -101,6 +106,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     loader: Diagnosis | None = None
     comparison: Comparison | None = None
     proof: Proof | None = None
+    readiness: Readiness | None = None
+    compiled: tuple[Compiled, ...] = ()
     path: str = ""
 
     @property

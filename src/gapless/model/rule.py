@@ -8,7 +8,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from gapless.model.compiled import Compiled
 from gapless.model.event import Site
+from gapless.model.graph_fault import GraphFault
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Profile
@@ -59,8 +61,8 @@ class Rule:
 
     A subclass sets `code` (``GAP110``), `name` (the forbidden pattern, in kebab case), `advice` and `change`,
     and writes a docstring of one summary line and the five `SECTIONS` as headings followed by text. What it
-    looks at is its kind: `WaitRule`, `ProfileRule`, `RanksRule`, `MemoryRule`, `LoaderRule` or `RaceRule`, or
-    several of them for a pattern that shows in several ways.
+    looks at is its kind: `WaitRule`, `ProfileRule`, `RanksRule`, `MemoryRule`, `LoaderRule`, `RaceRule` or
+    `GraphRule` or `CompiledRule`, or several of them for a pattern that shows in several ways.
     """
 
     code: ClassVar[str] = ""
@@ -183,6 +185,22 @@ class RaceRule(Rule):
 
     def of_race(self, race: Race) -> Hit | None:
         """What is to be said of `race`; None where it is not this pattern."""
+        raise NotImplementedError
+
+
+class GraphRule(Rule):
+    """A mistake with a CUDA graph: the capture is refused, or replays are not what the script means."""
+
+    def of_graph(self, fault: GraphFault) -> Hit | None:
+        """What is to be said of `fault`; None where it is not this pattern."""
+        raise NotImplementedError
+
+
+class CompiledRule(Rule):
+    """A pattern in what torch.compile makes of a callable."""
+
+    def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
+        """Where the pattern is in `compiled`."""
         raise NotImplementedError
 
 

@@ -8,9 +8,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gapless.model._disk import Saved
-from gapless.model.assumption import Assumption
+from gapless.model.assumption import Assumption, Switch
 from gapless.model.attempt import Attempt, Search
+from gapless.model.compiled import Compiled
 from gapless.model.event import Event, Mark, Site
+from gapless.model.graph_fault import GraphFault
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
 from gapless.model.offer import Wanted
@@ -78,8 +80,10 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     Whether the `unknown` operators make the CPU wait is not known. `asked` are lines of the script's own that
     ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
     `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
-    fit. `assumptions` are what a dry run took values to be, `races` are
-    accesses to the same memory that nothing orders.
+    fit. `assumptions` are what a dry run took values to be, `switch` is where a run became one, `races` are
+    accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs; `compiled`
+    is what torch.compile would make of each callable that the run compiled, `what_if` what else the report is
+    to reckon (``compile``).
     """
 
     script: tuple[str, ...] = ()
@@ -101,7 +105,11 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     search: Search | None = None
     remedies: tuple[Attempt, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    switch: Switch | None = None
     races: tuple[Race, ...] = ()
+    graphs: tuple[GraphFault, ...] = ()
+    compiled: tuple[Compiled, ...] = ()
+    what_if: tuple[str, ...] = ()
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):

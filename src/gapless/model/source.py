@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -67,9 +68,14 @@ def library_frames(stack: Stack) -> Stack:
 def deciding_frame(stack: Stack) -> SourceLine | None:
     """The innermost library frame that chose to do it; None where the user's own line did."""
     for frame in library_frames(stack):
-        if frame.library != "python" and not frame.file.replace("\\", "/").endswith(_PASS_ON):
+        if frame.library != "python" and not _passes_on(frame):
             return frame
     return None
+
+
+def _passes_on(frame: SourceLine) -> bool:
+    function, file = frame.function.rpartition(".")[2], frame.file.replace("\\", "/")
+    return file.endswith(_PASS_ON) or (function in _OVERRIDES and _HANDED_ON.search(frame.code) is not None)
 
 
 _PASS_ON = (
@@ -93,6 +99,9 @@ _PASS_ON = (
     "torch/nn/modules/module.py",
 )
 """Files of torch that only pass a call on: a sync below them is the doing of whoever called."""
+_OVERRIDES = ("__torch_function__", "__torch_dispatch__")
+"""Through these a subclass of `Tensor` sees what its user calls."""
+_HANDED_ON = re.compile(r"__torch_(?:function|dispatch)__\(|\(\*\w+(?:,|\))")
 
 
 def places(lines: Iterable[SourceLine], name: Callable[[str], str]) -> str:

@@ -40,7 +40,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The answer in a few lines.
 
     `sentence` says what the step loses and to what, without a full stop; `why` is the evidence, a sentence
-    each; `do_first` the shortest list of changes, at most five, in order; `confidence` says what the numbers
+    each, and `facts` what else is worth knowing (how fast such steps are, that the memory is enough);
+    `do_first` the shortest list of changes, at most five, in order; `confidence` says what the numbers
     rest on ("estimated for an A100"); `not_seen` what was not looked at, and the option that does. `per` says
     what the numbers of `do_first` are of ("" where they are of the whole).
 
@@ -51,10 +52,16 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sentence: str
     level: Level = "unknown"
     why: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
     do_first: tuple[Change, ...] = ()
     confidence: str = ""
     not_seen: tuple[str, ...] = ()
     per: str = "per step"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All that stands below the sentence: why, and the facts."""
+        return (*self.why, *self.facts)
 
     @property
     def headline(self) -> str:

@@ -213,17 +213,17 @@ _ONE = {"syncs": "sync", "retries": "retry"}
 def change(before: float, after: float, unit: str, bound: bool = False) -> str:
     """``8.8 → 1.9 ms``, ``89.4 → 71.0 GiB``, ``7 → 0 syncs``; "" where either is unknown (below 0).
 
-    With `bound` the second is the least it can be: ``4.7 → ≥ 4.3 ms``.
+    With `bound` the second is the least it can be: ``4.7 → 4.3 ms at best``.
     """
     if before < 0 or after < 0:
         return ""
-    least = "≥ " if bound else ""
+    best = " at best" if bound else ""
     if unit in ("syncs", "retries"):
         after = round(after, 2)
-        return f"{number(before)} → {least}{number(after)} {_ONE[unit] if after == 1 else unit}"
+        return f"{number(before)} → {number(after)} {_ONE[unit] if after == 1 else unit}{best}"
     told = duration if unit == "ns" else binary_size
     was, now = told(before), told(after)
     if was == now and after < before:  # more digits than usual, where they are what tells the two apart
-        return f"{was} → {least}{now}, {told(before - after)} less"
+        return f"{was} → {now}, {told(before - after)} less{best}"
     amount, _, scale = was.rpartition(" ")
-    return f"{amount if now.endswith(' ' + scale) else was} → {least}{now}"
+    return f"{amount if now.endswith(' ' + scale) else was} → {now}{best}"

@@ -49,10 +49,16 @@ class LogBuffer:
 
         Raises:
             ValueError: a tensor has more than one element.
+            RuntimeError: a CUDA graph is being captured, of which each replay would write the same place.
         """
         for name, value in values.items():
             if isinstance(value, Tensor) and value.numel() != 1:
                 raise ValueError(f"expected one element for {name!r}, but got shape {tuple(value.shape)}")
+            if isinstance(value, Tensor) and value.is_cuda and _is_capturing():
+                raise RuntimeError(
+                    "LogBuffer.add() in the capture of a CUDA graph would write one place in every replay: "
+                    "give it the output of the graph behind each replay"
+                )
         for name, value in values.items():
             if name not in self._series:
                 self._series[name] = _Series(self._capacity)
@@ -68,6 +74,10 @@ class LogBuffer:
             for series in self._series.values():
                 series.length = 0
         return reading
+
+
+def _is_capturing() -> bool:
+    return not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
 
 
 class _Series:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gapless.prove import tree
+from gapless.prove.held import modules, opened
 from gapless.prove.inputs import Input
 from gapless.prove.subjects import Instance
 
@@ -62,7 +63,7 @@ class Call:
 
     def note_changes(self, given: Input) -> None:
         """Note which of the arguments are no longer what was `given`."""
-        was = {path: leaf for name, value in given.arguments() for path, leaf in tree.leaves(value, name)}
+        was = {path: leaf for name, value in given.arguments() for path, leaf in opened(value, name)}
         self.changed = frozenset(
             path for path, now in self.inputs.items() if path not in was or not alike(was[path], now)
         ) | frozenset(path for path in was if path not in self.inputs)
@@ -94,9 +95,9 @@ class Call:
         self.gradients = dict(zip(self.wanted, found, strict=True))
 
 
-def forward(instance: Instance, given: Input, seed: int) -> Call:
-    """Call `instance` with a copy of `given`, all generators seeded."""
-    own = given.fresh()
+def forward(instance: Instance, given: Input, seed: int, kept: Mapping[int, Any] | None = None) -> Call:
+    """Call `instance` with a copy of `given`, all generators seeded; `kept` are copies made before."""
+    own = given.fresh(kept or {})
     call = Call()
     call.wanted = wanted(instance, own)
     call.before = {name: _kept(value) for name, value in instance.state().items()}
@@ -106,17 +107,22 @@ def forward(instance: Instance, given: Input, seed: int) -> Call:
             call.output = instance.call(*own.args, **own.kwargs)
     except Exception as error:
         call.error = error
-    call.inputs = {
-        path: _kept(leaf) for name, value in own.arguments() for path, leaf in tree.leaves(value, name)
-    }
+    call.inputs = {path: _kept(leaf) for name, value in own.arguments() for path, leaf in opened(value, name)}
     call.state = {name: _kept(value) for name, value in instance.state().items()}
     return call
 
 
 def wanted(instance: Instance, given: Input) -> dict[str, torch.Tensor]:
-    """What gradients are taken of: arguments by their path, then what the object trains."""
+    """What gradients are taken of: arguments by their path, then what modules and the object train."""
     found = {path: one for path, one in given.tensors() if one.requires_grad and one.is_leaf}
-    for name, value in instance.trained().items():
+    of_modules = {
+        f"{path}.{name}": parameter
+        for argument, value in given.arguments()
+        for path, module in modules(value, argument)
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
+    for name, value in (*of_modules.items(), *instance.trained().items()):
         if not any(value is known for known in found.values()):
             found[name if name not in found else f"self.{name}"] = value
     return found

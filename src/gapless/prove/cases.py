@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -9,23 +10,23 @@ from typing import Any
 
 import torch
 
+from gapless.prove import lengths
 from gapless.prove.inputs import Input
-from gapless.prove.recognise import Known, Labels, batch, matching, recognised
+from gapless.prove.recognise import Known, Labels, batch, matching
 
 Case = tuple[str, Callable[[], Input]]
 """The name of a case, and what makes it."""
 
-_MOST_VALUES = 3
-"""Floating tensors that NaN and infinities are put into, one at a time."""
+_PADDING = re.compile(r"(?i)pad")
 
 
-def edge_cases(given: Input, target: Callable[..., Any]) -> list[Case]:
+def edge_cases(given: Input, known: Known) -> list[Case]:
     """The edge cases of `given`, each with its own name; nothing in them is drawn at random."""
-    known = recognised(given, target)
     found = [
         *_mask_cases(given, known),
         *_label_cases(given, known),
-        *_size_cases(given),
+        *_length_cases(given, known),
+        *_size_cases(given, known),
         *_type_cases(given, known),
         *_value_cases(given, known),
     ]
@@ -75,6 +76,13 @@ def _label_cases(given: Input, known: Known) -> Iterator[Case]:
             yield f"{kind}{of}", partial(_only, given, labels.path, change)
 
 
+def _length_cases(given: Input, known: Known) -> Iterator[Case]:
+    for one in known.lengths:
+        of = f" {one.path}" if len(known.lengths) > 1 else ""
+        for kind, change in lengths.changes(one):
+            yield f"{kind}{of}", partial(_only, given, one.path, change)
+
+
 def _label_changes(labels: Labels) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
     values, ignored = labels.values, labels.ignored
     if values:
@@ -100,15 +108,19 @@ def _in_turn(old: torch.Tensor, first: int, second: int) -> torch.Tensor:
 # -- sizes and types -------------------------------------------------------------------------------
 
 
-def _size_cases(given: Input) -> Iterator[Case]:
-    size = batch(given)
+def _size_cases(given: Input, known: Known) -> Iterator[Case]:
+    size, before = batch(given), dict(given.tensors())
+
+    def trimmed(trims: Trims) -> Input:
+        return lengths.cut(_trimmed(given, trims), known.lengths, before)
+
     if size > 1:
-        yield "batch of one", lambda: _trimmed(given, {0: (size, 1)})
+        yield "batch of one", lambda: trimmed({0: (size, 1)})
     if size:
-        yield "empty batch", lambda: _trimmed(given, {0: (size, 0)})
+        yield "empty batch", lambda: trimmed({0: (size, 0)})
     odd = _odd(given, size)
     if odd:
-        yield "odd sizes", lambda: _trimmed(given, odd)
+        yield "odd sizes", lambda: trimmed(odd)
     if any(tensor.dim() for _, tensor in given.tensors()):
         yield "strided tensors", lambda: given.mapped(_strided)
 
@@ -182,13 +194,54 @@ def cast(given: Input, dtype: torch.dtype) -> Input:
 
 
 def _value_cases(given: Input, known: Known) -> Iterator[Case]:
-    for path in known.floating[:_MOST_VALUES]:
+    for path in known.values:
         for word, value in (("NaN", float("nan")), ("infinity", float("inf"))):
             name = f"{word} in {path}"
-            yield name, partial(_with_value, given, known, path, value, counts=True)
+            yield name, partial(with_value, given, known, path, value, counts=True)
         if _excluding(given, known, path):
             name = f"NaN in {path} where it does not count"
-            yield name, partial(_with_value, given, known, path, float("nan"), counts=False)
+            yield name, partial(with_value, given, known, path, float("nan"), counts=False)
+        for by, made in _padded(given, known, path):
+            yield f"padding of {path} filled with NaN ({by})", partial(_itself, made)
+
+
+def _itself(given: Input) -> Input:
+    return given
+
+
+def _padded(given: Input, known: Known, path: str) -> Iterator[tuple[str, Input]]:
+    """`given` with NaN everywhere at `path` where a mask, labels or lengths leave it out, by what does."""
+    named = dict(given.tensors())
+    values = named[path]
+    for one in known.lengths:
+        made = lengths.padded(given, one, path)
+        if made is not None:
+            yield one.path, made
+    for by, out in _left_out(known, named):
+        where = _leading(out, values)
+        if where is not None and where.any():
+            filling = partial(lengths.filled, where=where)
+            yield by, replace(_only(given, path, filling), lenient=True)
+
+
+def _left_out(known: Known, named: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Where masks and labels leave something out. A mask that is named for padding holds where padding is."""
+    for path in known.masks:
+        held = named[path].detach() != 0
+        yield path, held if _PADDING.search(path) else ~held
+    for labels in known.labels:
+        if labels.ignored is not None:
+            yield labels.path, named[labels.path] == labels.ignored
+
+
+def _leading(out: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
+    """`out` as a mask of all of `values`; with one dimension less, it holds for each of the channels."""
+    shape, wide = tuple(out.shape), tuple(values.shape)
+    if shape and shape == wide[: len(shape)]:
+        return out.reshape(*shape, *[1] * (len(wide) - len(shape))).expand(wide)
+    if shape and len(wide) == len(shape) + 1 and shape == wide[:1] + wide[2:]:
+        return out.unsqueeze(1).expand(wide)
+    return None
 
 
 def _excluding(given: Input, known: Known, path: str) -> str:
@@ -198,7 +251,7 @@ def _excluding(given: Input, known: Known, path: str) -> str:
     return next((one for one in candidates if matching(named[one], named[path]) is not None), "")
 
 
-def _with_value(given: Input, known: Known, path: str, value: float, counts: bool) -> Input:
+def with_value(given: Input, known: Known, path: str, value: float, counts: bool) -> Input:
     """`given` with `value` in one place at `path`, one that counts or one that is masked or ignored."""
     by = _excluding(given, known, path)
     named = dict(given.tensors())

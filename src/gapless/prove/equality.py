@@ -38,13 +38,15 @@ Reference = Callable[[str], "torch.Tensor | None"]
 
 @dataclass
 class Comparing:
-    """How to compare, and what was found. `notes` are no differences but worth a word."""
+    """How to compare, and what was found. `notes` are no differences but worth a word; `remarks` are
+    those that a single case may be the only one to tell."""
 
     rtol: float | None = None
     atol: float | None = None
     reference: Reference = lambda path: None
     differences: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     call: int = 0
 
     def values(self, where: str, before: Any, after: Any) -> None:

@@ -42,10 +42,12 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
     return following
 
 
-_MISSING = ("CUDA", "NVIDIA", "cuda")
+_MISSING = ("CUDA", "NVIDIA", "cuda", "accelerator device", "dummy base class")
 
 
 def needs_gpu(error: BaseException) -> bool:
     """Whether `error` is torch's complaint that there is no GPU."""
     text = str(error)
+    if isinstance(error, AttributeError):  # torch.cuda.set_device, where torch was built without CUDA
+        return "torch._C" in text and "'_cuda" in text
     return isinstance(error, (AssertionError, RuntimeError)) and any(word in text for word in _MISSING)

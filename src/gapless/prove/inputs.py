@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -58,10 +59,22 @@ class Input:
         kwargs = dict(zip(self.kwargs, made[count:], strict=True))
         return replace(self, args=tuple(made[:count]), kwargs=kwargs, **changes)
 
-    def fresh(self) -> Input:
-        """A copy whose tensors can be changed; what shares memory still does, strides stay."""
-        args, kwargs = copy.deepcopy((self.args, self.kwargs))
+    def fresh(self, kept: Mapping[int, Any] = types.MappingProxyType({})) -> Input:
+        """A copy whose tensors can be changed; what shares memory still does, strides stay.
+
+        `kept` are copies that were made before, by the `id` of what they are of.
+        """
+        args, kwargs = copy.deepcopy((self.args, self.kwargs), dict(kept))
         return replace(self, args=args, kwargs=kwargs)
+
+    def objects(self) -> list[Any]:
+        """What in it may keep state from one call to the next: neither tensors nor arrays."""
+        return [
+            leaf
+            for name, value in self.arguments()
+            for _, leaf in tree.leaves(value, name)
+            if not isinstance(leaf, torch.Tensor) and type(leaf).__module__ != "numpy"
+        ]
 
 
 def leaf(path: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,11 +15,13 @@ from gapless.emulate.emulator import Emulator, current
 from gapless.errors import GaplessError, UsageError
 from gapless.model.proof import CaseResult, Proof, Sweep, SweepRow, Timing
 from gapless.prove.calls import generators_kept
-from gapless.prove.cases import Case, edge_cases
+from gapless.prove.cases import edge_cases
 from gapless.prove.failure import failed, needs_gpu, one_line
 from gapless.prove.inputs import HOW, Input
+from gapless.prove.recognise import recognised
+from gapless.prove.rows import rows
 from gapless.prove.runs import measured
-from gapless.prove.same import ROW, Compared, Judge
+from gapless.prove.same import Compared, Judge
 from gapless.prove.setup import NeedsGpu, Setup, Target, Wishes, sweep_of
 from gapless.prove.sweep import swept
 from gapless.prove.timing import CpuMeter, GpuMeter
@@ -38,6 +40,8 @@ def compare(
     edge_cases: bool = True,
     gradients_of: str | Sequence[str] = (),
     backward: bool = True,
+    bounded: bool = False,
+    contract: Target | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     seconds: float = 5.0,
@@ -59,6 +63,10 @@ def compare(
     of `torch.testing` by type unless `rtol` or `atol` are given. Each side starts from its state as it is now
     and from the same random numbers; neither the callables nor the generators are changed.
 
+    Where `bounded`, tensors of `fixed` may have more rows than those of `original`, whose number is compared.
+    `contract` receives the arguments of a call and says whether the two are to do the same; differences where
+    they need not are marked apart.
+
     Waits, operators and memory are counted on an emulated `gpu`. Time is measured for about `seconds`
     (0: not at all), on the GPU if there is one, else on the CPU; `device` names another. `sweep` maps a
     keyword of the callable `inputs` to values for which time is measured, too. `output` names a file for the
@@ -68,24 +76,11 @@ def compare(
         UsageError: a target or the inputs are not there, or cannot be what they should be.
         GaplessError: the original, or the callable that gives the inputs, raised.
     """
+    only, gradients_of = ((one,) if isinstance(one, str) else tuple(one) for one in (only, gradients_of))
     wishes = Wishes(
-        original,
-        fixed,
-        inputs,
-        cases,
-        (only,) if isinstance(only, str) else tuple(only),
-        edge_cases,
-        (gradients_of,) if isinstance(gradients_of, str) else tuple(gradients_of),
-        backward,
-        rtol,
-        atol,
-        seconds,
-        sweep_of(sweep),
-        seed,
-        gpu,
-        device,
-        output,
-    )
+        original, fixed, inputs, cases, only, edge_cases, gradients_of, backward, rtol, atol, seconds,
+        sweep_of(sweep), seed, gpu, device, output, bounded=bounded, contract=contract,
+    )  # fmt: skip
     return prove(wishes)
 
 
@@ -116,7 +111,15 @@ class _Proving:
         self.wrong = False
         wishes = setup.wishes
         self.judge = Judge(
-            setup.before, setup.after, setup.place, wishes.seed, wishes.rtol, wishes.atol, wishes.backward
+            setup.before,
+            setup.after,
+            setup.place,
+            wishes.seed,
+            wishes.rtol,
+            wishes.atol,
+            wishes.backward,
+            wishes.bounded,
+            setup.contract,
         )
 
     def proof(self) -> Proof:
@@ -155,25 +158,30 @@ class _Proving:
         results = []
         unsaved = self.wishes.output
         for name, make in self._cases():
-            given = make()
-            made = self.judge.row(self.setup.given) if name == ROW else self.judge.case(given)
+            inputs = make()
+            given = inputs[0]
+            made = self.judge.case(given) if len(inputs) == 1 else self.judge.row(name, inputs)
             self._heed(made)
             results.append(made.result)
             if unsaved is not None and made.result.outcome == "differs":
                 _save(os.fspath(unsaved), given, made)
                 unsaved = None
+        if not self.wishes.only:
+            self.notes += self.judge.conditions.untested()
         if unsaved is not None:
             self.notes.append(f"no case fails, so that nothing was written to {os.fspath(unsaved)}")
         if not (self.gradients or self.asked):
             self.notes.append(self._no_gradients())
         return results
 
-    def _cases(self) -> list[Case]:
+    def _cases(self) -> list[_Calls]:
+        """The names of all cases, and what makes the inputs of one call or of several in a row."""
         setup, wishes = self.setup, self.wishes
-        found: list[Case] = [(one.name, partial(_itself, one)) for one in (*setup.given, *setup.added)]
+        found: list[_Calls] = [(one.name, partial(_alone, one)) for one in (*setup.given, *setup.added)]
         if wishes.edge_cases or wishes.only:
-            found.append((ROW, partial(_itself, setup.given[0])))
-            found += edge_cases(setup.given[0], setup.before.target)
+            known = recognised(setup.given[0], setup.before.target)
+            found += [(name, partial(tuple[Input, ...], calls)) for name, calls in rows(setup.given, known)]
+            found += [(name, partial(_made, make)) for name, make in edge_cases(setup.given[0], known)]
         if not wishes.only:
             return found
         names = [name for name, _ in found]
@@ -256,8 +264,15 @@ class _Proving:
         return swept(key, rows)
 
 
-def _itself(given: Input) -> Input:
-    return given
+_Calls = tuple[str, Callable[[], Sequence[Input]]]
+
+
+def _alone(given: Input) -> Sequence[Input]:
+    return (given,)
+
+
+def _made(make: Callable[[], Input]) -> Sequence[Input]:
+    return (make(),)
 
 
 def _save(path: str, given: Input, made: Compared) -> None:

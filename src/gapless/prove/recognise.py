@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gapless.prove.inputs import Input
+from gapless.prove.lengths import Lengths, lengths_in
 from gapless.prove.subjects import constants
 
 _IGNORE = re.compile(
@@ -18,6 +19,7 @@ _IGNORE = re.compile(
 )
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _MANY = 2_000_000
+_VALUES = 3
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,19 @@ class Labels:
 
 @dataclass(frozen=True)
 class Known:
-    """The tensors of an input by what they are; `masks` are of truth values, or of zeros and ones alone."""
+    """The tensors of an input by what they are; `masks` are of truth values, or of zeros and ones alone.
+
+    What limits a dimension of another tensor is no label."""
 
     masks: tuple[str, ...]
     labels: tuple[Labels, ...]
     floating: tuple[str, ...]
+    lengths: tuple[Lengths, ...]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The floating tensors that NaN and infinities are put into, one at a time."""
+        return self.floating[:_VALUES]
 
 
 def recognised(given: Input, target: Callable[..., Any]) -> Known:
@@ -43,15 +53,17 @@ def recognised(given: Input, target: Callable[..., Any]) -> Known:
     named = [(path, tensor.detach()) for path, tensor in given.tensors() if tensor.layout is torch.strided]
     masks = tuple(path for path, tensor in named if _is_mask(tensor))
     ignored = tuple(_candidates(given, target))
+    lengths = lengths_in(named, ignored)
+    limiting = {one.path for one in lengths}
     labels = tuple(
         _labels(path, tensor, ignored)
         for path, tensor in named
-        if tensor.dtype in _INTEGERS and tensor.dim() and tensor.numel()
+        if tensor.dtype in _INTEGERS and tensor.dim() and tensor.numel() and path not in limiting
     )
     floating = tuple(
         path for path, tensor in named if tensor.is_floating_point() and tensor.numel() and path not in masks
     )
-    return Known(masks, labels, floating)
+    return Known(masks, labels, floating, lengths)
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -11,18 +12,17 @@ import torch
 
 from gapless.model.proof import CaseResult, Difference
 from gapless.prove import tree
+from gapless.prove.bounded import Fitting
 from gapless.prove.calls import Call, alike, forward
 from gapless.prove.cases import cast
+from gapless.prove.conditions import Conditions
 from gapless.prove.equality import Comparing
 from gapless.prove.failure import one_line
 from gapless.prove.inputs import Input
 from gapless.prove.places import Place
-from gapless.prove.recognise import batch
 from gapless.prove.subjects import Subject
 
 _UNSUPPORTED = "not implemented for"
-_ROW = 3
-ROW = "calls in a row"
 
 
 @dataclass
@@ -58,7 +58,11 @@ class Compared:
 
 @dataclass
 class Judge:
-    """Compares `before` and `after` on inputs, each time from their state as it was at the beginning."""
+    """Compares `before` and `after` on inputs, each time from their state as it was at the beginning.
+
+    `bounded` says that tensors of `after` may have more rows, `contract` for which inputs the two are to do
+    the same.
+    """
 
     before: Subject
     after: Subject
@@ -67,18 +71,24 @@ class Judge:
     rtol: float | None = None
     atol: float | None = None
     backward: bool = True
+    bounded: bool = False
+    contract: Callable[[Input], bool] | None = None
+    conditions: Conditions = field(default_factory=Conditions)
 
     def case(self, given: Input) -> Compared:
         """Compare one call with the arguments `given`."""
         return self._compared(given.name, given, [given])
 
-    def row(self, inputs: Sequence[Input]) -> Compared:
+    def row(self, name: str, inputs: Sequence[Input]) -> Compared:
         """Compare several calls in a row, in which state that is kept from one to the next shows."""
-        return self._compared(ROW, replace(inputs[0], made="edge"), in_a_row(inputs))
+        return self._compared(name, replace(inputs[0], made="edge"), list(inputs))
 
     def _compared(self, name: str, given: Input, inputs: list[Input]) -> Compared:
         inputs = [self.place.input(one) for one in inputs]
         both = self._run(self.before, inputs), self._run(self.after, inputs)
+        fitting = Fitting(self.bounded)
+        for old, new in zip(*both, strict=False):
+            new.output = fitting.fitted(old.output, new.output, "output")
         for old, new in zip(*both, strict=False):
             if self.backward and not (old.error or new.error):
                 paths = set(old.differentiable()) & set(new.differentiable())
@@ -88,16 +98,27 @@ class Judge:
         error = next((call.error for call in both[0] if call.error), None)
         remarks: list[str] = []
         outcome, differences, why, notes = self._judge(both, given, inputs, remarks)
+        if outcome == "differs" and (outside := self._outside(fitting, inputs)):
+            outcome, why = "outside", outside
         result = CaseResult(name=name, outcome=outcome, made=given.made, differences=differences, why=why)
         return Compared(result, notes, remarks, error, both)
 
+    def _outside(self, fitting: Fitting, inputs: Sequence[Input]) -> str:
+        """Why the two need not do the same; "" where they have to."""
+        if fitting.short:
+            return fitting.short[0]
+        holds = self.contract is None or all(map(self.contract, inputs))
+        return "" if holds else "the contract does not hold"
+
     def _run(self, subject: Subject, inputs: Sequence[Input]) -> list[Call]:
         calls: list[Call] = []
-        with subject.fresh() as instance:
+        kept: dict[int, Any] = {}
+        copy.deepcopy([one.objects() for one in inputs], kept)  # a model, an optimizer: the same in each call
+        with self.conditions.watched(subject.target), subject.fresh() as instance:
             instance.cast(inputs[0].dtype)
             self.place.instance(instance)
             for number, one in enumerate(inputs):
-                calls.append(forward(instance, one, self.seed + number))
+                calls.append(forward(instance, one, self.seed + number, kept))
                 if calls[-1].error:
                     break
         return calls
@@ -133,7 +154,10 @@ class Judge:
             self._call(made, old, new, lenient if given.lenient else None)
         if lenient:
             remarks.append(f"with {given.name}, {lenient[0]}")
-        return "differs" if made.differences else "same", tuple(made.differences), "", made.notes
+        if not made.differences:
+            remarks += [f"in case `{given.name}`, {one}" for one in dict.fromkeys(made.remarks)]
+        notes = [*made.notes, *dict.fromkeys(made.remarks)]
+        return "differs" if made.differences else "same", tuple(made.differences), "", notes
 
     def _call(self, made: Comparing, old: Call, new: Call, lenient: list[str] | None) -> None:
         made.values("output", old.output, new.output)
@@ -154,7 +178,7 @@ class Judge:
             return
         was, now = old.differentiable(), new.differentiable()
         for path, tensor in dict(_tensors(new)).items():
-            if path in was and path not in now and tensor.dtype == was[path].dtype:
+            if path in was and path not in now and tensor.dtype == was[path].dtype and tensor.numel():
                 made.differences.append(
                     Difference(
                         where=f"gradient through {path}",
@@ -176,11 +200,15 @@ class Judge:
             pairs = [(name, name) for name in old.gradients if name in new.gradients]
         for was, now in pairs:
             a, b = old.gradients[was], new.gradients[now]
-            # No gradient and one of zeros train alike.
-            if a is None:
-                if b is None:
-                    continue
-                a = torch.zeros_like(b)
+            if a is None and b is None:
+                continue
+            if (a is None or b is None) and was not in old.inputs:
+                side = "first" if b is None else "second"
+                made.remarks.append(
+                    f"only the {side} gives {was} a gradient: one of zeros is a step where there is momentum "
+                    "or weight decay, and none is not"
+                )
+            a = torch.zeros_like(b) if a is None else a  # type: ignore[arg-type]  # one of them is there
             b = torch.zeros_like(a) if b is None else b
             made.tensors(f"gradient of {was}", a, b)
 
@@ -246,19 +274,6 @@ def _paired(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str]] |
     if len(only[0]) == len(only[1]) and shapes[0] == shapes[1]:
         return [(name, name) for name in old if name in new] + list(zip(*only, strict=True))
     return None
-
-
-def in_a_row(inputs: Sequence[Input]) -> list[Input]:
-    """Inputs for calls in a row: the given ones, the first with its batch turned around, and itself again."""
-    first = inputs[0]
-    size = batch(first)
-
-    def turned(path: str, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or tensor.shape[0] != size or tensor.layout is not torch.strided:
-            return tensor
-        return tensor.detach().flip(0).requires_grad_(tensor.requires_grad)
-
-    return [*inputs[:_ROW], first.mapped(turned), first]
 
 
 def _note_changes(both: tuple[list[Call], list[Call]], inputs: Sequence[Input]) -> None:

@@ -43,6 +43,8 @@ class Wishes:
     device: str | None = None
     output: str | os.PathLike[str] | None = None
     meter: Meter | None = None
+    bounded: bool = False
+    contract: Target | None = None
 
 
 def sweep_of(given: dict[str, Sequence[float | str]] | None) -> tuple[str, tuple[float | str, ...]] | None:
@@ -79,6 +81,9 @@ class Setup:
             self.after = self._subject(wishes.fixed, "fixed")
             self._source = self._loaded(wishes.inputs)
             self._more = self._loaded(wishes.cases)
+            self._contract = self._loaded(wishes.contract)
+        if self._contract is not None and not callable(self._contract):
+            raise UsageError(f"the contract is of type {type(self._contract).__name__} and cannot be called")
         self.given = self.inputs(**self._base())
         self.added = self._added()
         self.place = self._place()
@@ -97,6 +102,20 @@ class Setup:
         wishes = self.wishes
         with self.user_code("the function that gives the inputs"):
             return inputs_from(self._source, self.before.target, wishes.seed, wishes.gradients_of, **keywords)
+
+    @property
+    def contract(self) -> Callable[[Input], bool] | None:
+        """Whether the contract holds for an input; None where there is none."""
+        contract = self._contract
+        if contract is None:
+            return None
+
+        def holds(given: Input) -> bool:
+            own = given.fresh()
+            with self.user_code("the contract"):
+                return bool(contract(*own.args, **own.kwargs))
+
+        return holds
 
     def _added(self) -> list[Input]:
         if self._more is None:

@@ -15,11 +15,15 @@ from torch import nn
 
 from gapless.emulate.stacks import library_of
 from gapless.prove import tree
+from gapless.prove.held import opened
 
 _Memo = dict[int, Any]
 _Holders = dict[str, Callable[[], Any]]
 
-_STATE = (torch.Tensor, nn.Module, list, dict, set, bytearray, int, float)
+_STATE = (
+    torch.Tensor, nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler,
+    torch.amp.GradScaler, list, dict, set, bytearray, int, float,
+)  # fmt: skip
 """What a global must be to be state; instances of classes from the same module are, too."""
 
 
@@ -58,7 +62,7 @@ class Instance:
         return {name: value for name, value in found.items() if value.requires_grad and value.is_leaf}
 
     def state(self) -> dict[str, Any]:
-        """Tensors kept in it, by name; of those of an object only the public ones.
+        """Tensors kept in it and in its optimizers, by name; of those of an object only the public ones.
 
         Numbers are left out, which may be times; where they matter, later calls show it.
         """
@@ -70,7 +74,7 @@ class Instance:
             for path, value in _attributes(name, one):
                 found.update(
                     (where, part)
-                    for where, part in tree.leaves(value, path)
+                    for where, part in opened(value, path)
                     if isinstance(part, torch.Tensor) and "._" not in f".{where}"
                 )
         return found
@@ -89,8 +93,9 @@ class Subject:
         self.name = name
         self.target = target
         self.kept: list[str] = []
+        memo: _Memo = {}  # of all of them: an optimizer's parameters are the model's
         self._globals = [
-            (space, key, self._copied(space[key], {}))
+            (space, key, self._copied(space[key], memo))
             for space, key in _state_globals(target)
             if isinstance(space[key], _STATE) or not callable(space[key])
         ]
@@ -210,6 +215,20 @@ def functions(target: Any) -> Iterator[types.FunctionType]:
                 yield from _methods(type(module))
     elif not isinstance(target, type) and callable(target):
         yield from _methods(type(target))
+
+
+def reached(target: Any) -> list[types.FunctionType]:
+    """The Python functions that a call of `target` may run, of its own and of the same modules.
+
+    What torch has wrapped is left out: compiled code is to stay as it is.
+    """
+    found: dict[int, types.FunctionType] = {}
+    values = [target, *(space[name] for space, name in _referred(target))]
+    for value in values:
+        own = list(_methods(value)) if isinstance(value, type) else list(functions(value))
+        if not any(map(_is_torchs, own)):
+            found.update((id(one), one) for one in own)
+    return list(found.values())
 
 
 def _methods(cls: type) -> Iterator[types.FunctionType]:

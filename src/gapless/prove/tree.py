@@ -17,11 +17,11 @@ _DEEPEST = 32
 
 def leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """The leaves of `value`, each with its path: ``output["loss"]``, ``output[0].scores``."""
-    parts = None if depth > _DEEPEST else _parts(value)
-    if parts is None:
+    held = None if depth > _DEEPEST else parts(value)
+    if held is None:
         yield path, value
         return
-    for step, part in parts:
+    for step, part in held:
         yield from leaves(part, path + step, depth + 1)
 
 
@@ -34,11 +34,11 @@ def tensors(value: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 def shape(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     """The containers of `value`, each with its path and what it is and holds."""
-    parts = None if depth > _DEEPEST else _parts(value)
-    if parts is None:
+    held = None if depth > _DEEPEST else parts(value)
+    if held is None:
         return
-    yield path, f"{_kind(value)} of {', '.join(step for step, _ in parts) or 'nothing'}"
-    for step, part in parts:
+    yield path, f"{_kind(value)} of {', '.join(step for step, _ in held) or 'nothing'}"
+    for step, part in held:
         yield from shape(part, path + step, depth + 1)
 
 
@@ -48,7 +48,7 @@ def _kind(value: Any) -> str:
     return "sequence" if isinstance(value, (list, tuple)) else type(value).__name__
 
 
-def _parts(value: Any) -> list[tuple[str, Any]] | None:
+def parts(value: Any) -> list[tuple[str, Any]] | None:
     """What `value` holds, with how to get there; None where it is a leaf."""
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in value.items()]
@@ -65,8 +65,8 @@ def mapped(value: Any, path: str, visit: Visit) -> Any:
     """A copy of `value` with ``visit(path, tensor)`` in place of each tensor; what has none stays itself."""
     if isinstance(value, torch.Tensor):
         return visit(path, value)
-    parts = _parts(value)
-    if not parts or not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(value, path)):
+    held = parts(value)
+    if not held or not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(value, path)):
         return value
-    made = [mapped(part, path + step, visit) for step, part in parts]
+    made = [mapped(part, path + step, visit) for step, part in held]
     return rebuilt(value, made)

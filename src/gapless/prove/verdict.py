@@ -13,7 +13,9 @@ def verdict(cases: Sequence[CaseResult], costs: Sequence[Cost], time: Timing | N
     """Whether the two are the same, what came of the time, and of the waits; without a full stop."""
     different = [case for case in cases if case.outcome == "differs"]
     races = new_races(costs)
-    parts = [_not_same(different) if different else _raced(races) if races else _same(time)]
+    outside = [case for case in cases if case.outcome == "outside"]
+    same = "The same" + (f" within the contract ({_outside(outside)})" if outside else "")
+    parts = [_not_same(different) if different else _raced(races) if races else _same(same, time)]
     if time is not None and different:
         parts.append(_speed(time))
     if costs:
@@ -65,14 +67,24 @@ def _what(one: Difference) -> str:
     )
 
 
-def _same(time: Timing | None) -> str:
+def _outside(cases: Sequence[CaseResult]) -> str:
+    """``3 cases outside of it differ, `empty mask` first``."""
+    first = f"`{cases[0].name}`"
+    return (
+        f"{len(cases)} cases outside of it differ, {first} first"
+        if cases[1:]
+        else f"{first} is outside of it"
+    )
+
+
+def _same(same: str, time: Timing | None) -> str:
     if time is None:
-        return "The same"
+        return same
     if time.faster == "neither":
-        return f"The same, and no difference in time can be told ({_range(time)}{_clock(time)})"
+        return f"{same}, and no difference in time can be told ({_range(time)}{_clock(time)})"
     if time.faster == "after":
-        return f"The same, and {times(time.ratio.median)} ({_range(time)}) faster{_on(time)}"
-    return f"The same, but slower here: {times(time.ratio.median)} ({_range(time)}{_clock(time)})"
+        return f"{same}, and {times(time.ratio.median)} ({_range(time)}) faster{_on(time)}"
+    return f"{same}, but slower here: {times(time.ratio.median)} ({_range(time)}{_clock(time)})"
 
 
 def _speed(time: Timing) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,9 +51,10 @@ def both_costs(setup: Setup) -> Counted:
         emulator = setup.emulator or stack.enter_context(Emulator(setup.wishes.gpu, programme=True))
         stack.enter_context(_eager())
         costs = []
+        places = not _goes_to_the_gpu(emulator, subjects[0], given, setup.wishes.seed)
         for subject in subjects:
             try:
-                costs.append(cost(emulator, subject, given, setup.wishes.seed, setup.wishes.backward))
+                costs.append(cost(emulator, subject, given, setup.wishes.seed, setup.wishes.backward, places))
             except UsageError:
                 raise
             except Exception as error:
@@ -75,17 +77,32 @@ def _on_host(subject: Subject, stack: ExitStack) -> Subject:
     return Subject(subject.name, instance.call)
 
 
-def cost(emulator: Emulator, subject: Subject, given: Input, seed: int, backward: bool = True) -> Cost:
+def _goes_to_the_gpu(emulator: Emulator, subject: Subject, given: Input, seed: int) -> bool:
+    """Whether `subject` puts on the device what it is given: then that is copied in each call."""
+    if gpu_of(given) is not None:
+        return True
+    with subject.fresh() as instance, _Counting(emulator) as counting, suppress(Exception):
+        own = given.fresh()
+        seed_all(seed)
+        instance.call(*own.args, **own.kwargs)
+        return counting.operators > 0
+    return False
+
+
+def cost(
+    emulator: Emulator, subject: Subject, given: Input, seed: int, backward: bool = True, places: bool = True
+) -> Cost:
     """What calls of `subject` with `given` cost on the device of `emulator`, which is on.
 
-    Inputs and parameters are on the device before the first call unless the user has put one there already.
-    Whatever else a call needs is where the user's code has it.
+    Parameters are on the device before the first call, and, where it `places` them, the inputs. Whatever else
+    a call needs is where the user's code has it.
 
     Raises:
         Exception: whatever the call raises on the emulated device.
     """
-    session = _session(emulator, subject, given, seed, backward)
-    counted = _counted(emulator, subject, given, seed, backward)
+    put = partial(_placed, emulator) if places else Input.fresh
+    session = _session(emulator, subject, partial(put, given), seed, backward)
+    counted = _counted(emulator, subject, partial(put, given), seed, backward)
     return cost_of(session, counted.operators, counted.peak)
 
 
@@ -106,10 +123,12 @@ def _recurs(finding: Finding) -> bool:
     return finding.is_race or finding.frequency.when in ("every-step", "some-steps")
 
 
-def _session(emulator: Emulator, subject: Subject, given: Input, seed: int, backward: bool) -> Session:
+def _session(
+    emulator: Emulator, subject: Subject, given: Callable[[], Input], seed: int, backward: bool
+) -> Session:
     with subject.fresh() as instance:
         _place_modules(instance)
-        inputs = [_placed(emulator, given) for _ in range(WARM_UP + STEADY)]
+        inputs = [given() for _ in range(WARM_UP + STEADY)]
         emulator.record_afresh(None)
         for number, one in enumerate(inputs):
             _call(emulator, instance, one, seed + number, backward)
@@ -123,7 +142,7 @@ def _call(emulator: Emulator, instance: Instance, own: Input, seed: int, backwar
     trained = list(wanted(instance, own).values())
     output = instance.call(*own.args, **own.kwargs)
     for _, one in tensors(output, "output"):  # whoever called may read it
-        emulator.core.races.touched(one, False, "whoever called")
+        emulator.core.races.returned(one, "whoever called")
     if not backward or not trained or any(one.grad is not None for one in trained):
         return
     ends = {path: one for path, one in tensors(output, "output") if one.requires_grad}
@@ -142,8 +161,6 @@ def _weight(emulator: Emulator, path: str, output: torch.Tensor) -> torch.Tensor
 def _placed(emulator: Emulator, given: Input) -> Input:
     """A copy of `given` on the device, in which the copying is not seen."""
     own = given.fresh()
-    if gpu_of(given) is not None:
-        return own
     for _, tensor in own.tensors():
         if emulator.core.device_of(tensor) < 0:
             emulator.core.place(tensor, 0)
@@ -190,11 +207,13 @@ def launches(func: Any) -> bool:
     return not any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
 
 
-def _counted(emulator: Emulator, subject: Subject, given: Input, seed: int, backward: bool) -> _Counting:
+def _counted(
+    emulator: Emulator, subject: Subject, given: Callable[[], Input], seed: int, backward: bool
+) -> _Counting:
     """Count in a second call: the first may make what is kept for later ones."""
     with subject.fresh() as instance:
         _place_modules(instance)
-        first, second = (_placed(emulator, given) for _ in range(2))
+        first, second = given(), given()
         _call(emulator, instance, first, seed, backward)
         del first
         counting = _Counting(emulator)

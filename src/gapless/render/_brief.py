@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from gapless.model import Change, Finding, Report, SourceLine
+from gapless.model import Change, Finding, Report, SourceLine, Verdict
 from gapless.model.wording import change
 from gapless.render import _words as words
 from gapless.render._style import Style
@@ -80,7 +80,7 @@ def verdict(report: Report, style: Style) -> list[str]:
     """The first lines, a sentence each: the verdict, why, and what to do first."""
     one = report.verdict
     sure = f" ({one.confidence})" if one.confidence else ""
-    told = [f"{one.headline}{sure}", *(f"{reason}." for reason in one.why)]
+    told = [f"{one.headline}{sure}", *(f"{reason}." for reason in one.reasons)]
     for number, each in enumerate(one.do_first, 1):
         where, brought = changed(each, style), effect(each)
         told.append(
@@ -105,9 +105,17 @@ def numbers(lines: Sequence[int]) -> str:
     return ", ".join(map(str, lines))
 
 
-def effect(each: Change) -> str:
-    """``8.8 → 1.9 ms``; with ``≥`` where the saving is an upper limit."""
-    return change(each.before, each.after, each.unit, each.bound)
+def effect(each: Change, bound: bool = True) -> str:
+    """``8.8 → 1.9 ms``; ``at best`` where the saving is an upper limit and `bound` asks to say so."""
+    return change(each.before, each.after, each.unit, bound and each.bound)
+
+
+def effects(one: Verdict) -> tuple[str, list[str]]:
+    """What the numbers of the changes are of, and what each brings; what all of them are is said once."""
+    told = [each.bound for each in one.do_first if effect(each)]
+    once = bool(told) and all(told)
+    of = ", ".join(filter(None, (one.per, "at best" if once else "")))
+    return of, [effect(each, not once) for each in one.do_first]
 
 
 def portable(text: str) -> str:

@@ -20,7 +20,7 @@ def render(report: Report, style: Style) -> str:
     verdict = report.verdict
     sure = f' <span style="opacity:.7">({_text(verdict.confidence)})</span>' if verdict.confidence else ""
     parts = [f"<p><b>{_text(brief.portable(verdict.headline))}</b>{sure}</p>"]
-    parts += [f"<p>{_text(brief.portable(reason))}.</p>" for reason in verdict.why]
+    parts += [f"<p>{_text(brief.portable(reason))}.</p>" for reason in verdict.reasons]
     if verdict.do_first:
         parts.append(f"<p><b>Do first</b> {_text(verdict.per)}</p>{_changes(report, style)}")
     shown = report.findings[:_UNFOLDED]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from gapless.model import Change, Verdict
-from gapless.render._brief import effect, numbers
+from gapless.render._brief import effects, numbers
 from gapless.render._canvas import Canvas
 
 _TONES = {"act": "bold yellow", "fine": "bold green", "unknown": "bold", "failed": "bold red"}
@@ -22,16 +22,16 @@ def verdict(canvas: Canvas, one: Verdict) -> None:
     if one.confidence:
         told.append(f" ({one.confidence})", style="not bold dim")
     canvas.wrapped(told)
-    reasons = [Text(f"{reason}.") for reason in one.why]
+    reasons = [Text(f"{reason}.") for reason in one.reasons]
     ahead = _ahead(canvas, told, reasons) if one.do_first else len(reasons)
-    _reasons(canvas, "Why: ", reasons[:ahead])
+    _reasons(canvas, "Why: " if one.why else "", reasons[:ahead])
     if not one.do_first:
         return
     canvas.blank()
-    changes = [(number, each, effect(each)) for number, each in enumerate(one.do_first, 1)]
-    canvas.spread(Text("Do first", style="bold"), Text(one.per, style="dim"))
-    for number, each, brought in changes:
-        _change(canvas, number, each, brought)
+    of, brought = effects(one)
+    canvas.spread(Text("Do first", style="bold"), Text(of, style="dim"))
+    for number, (each, gain) in enumerate(zip(one.do_first, brought, strict=True), 1):
+        _change(canvas, number, each, gain)
     if reasons[ahead:]:
         canvas.blank()
         _reasons(canvas, "Also: ", reasons[ahead:])

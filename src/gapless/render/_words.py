@@ -15,6 +15,7 @@ _NOTHING = 1_000
 """Nanoseconds that are nothing."""
 _MATTERS = 0.005
 _CALLS = 3
+_REFUSED, _DRAWN = "capture-refused", "generator-shared-by-threads"
 """Calls around a line that are named at most, where they tell the ways to it apart."""
 Naming = Callable[[str], str]
 """A file's path as it is shown."""
@@ -43,7 +44,7 @@ def often(frequency: Frequency, steady: int) -> str:
 
 def matters(one: Finding) -> bool:
     """Whether it stands out: it recurs, or the GPU idles for it."""
-    if one.is_race:
+    if one.is_fault:
         return True
     return one.loss.share >= 10 * _MATTERS if one.loss is not None else one.frequency.per_step > 0
 
@@ -52,7 +53,9 @@ def weight(one: Finding, report: Report) -> str:
     """What a finding costs, beside its name: the GPU's idleness, or how often it happens."""
     loss = one.loss
     if one.is_race:
-        return "wrong numbers possible"
+        return "other numbers in each run" if one.name == _DRAWN else "wrong numbers possible"
+    if one.is_graph:
+        return "CUDA refuses it" if one.name == _REFUSED else "wrong numbers"
     if loss is None:
         return often(one.frequency, report.steps.steady)
     if not (loss.idle or loss.blocked):

@@ -130,7 +130,7 @@ def _first(report: Report, style: Style) -> list[str]:
     """Why, and what to do first."""
     one = report.verdict
     told = [f"{text(one.confidence)}\n"] if one.confidence else []
-    told += [f"{text(reason)}.\n" for reason in one.why]
+    told += [f"{text(reason)}.\n" for reason in one.reasons]
     rows = [
         f"{number}. {text(each.what)} · {code(brief.changed(each, style))} · **{text(brief.effect(each))}**\n"
         for number, each in enumerate(one.do_first, 1)

@@ -17,13 +17,15 @@ as well), or until the recorded end (the peers come when they came)."""
 @dataclass(frozen=True, eq=False)
 class Pace:
     """Everything slower or faster: `host` multiplies the host's own time between two moments, `device` the
-    time of each device operation (by row of `Timeline.work`). Latencies stay what they are."""
+    time of each device operation (by row of `Timeline.work`), `latency` what passes from a launch to its work
+    and from work to the end of a wait for it. What passes between two kernels stays what it is."""
 
     host: float
     device: NDArray[np.float64]
+    latency: float = 1.0
 
     def __mul__(self, other: Pace) -> Pace:
-        return Pace(self.host * other.host, self.device * other.device)
+        return Pace(self.host * other.host, self.device * other.device, self.latency * other.latency)
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,18 @@ def _explained(model: Model, of_wait: Bools, held: Bools) -> tuple[int, int]:
     wait, arrive = anchors.wait[of_wait], anchors.arrive[of_wait]
     due = work.end[anchors.work[of_wait]] + anchors.after[of_wait] - arrive
     part = np.minimum(np.maximum(due, anchors.own[of_wait]), anchors.leave[of_wait] - arrive)
-    counted = table.blocked >= SHORT
+    counted = (table.blocked >= SHORT) & ~_fixed(model)
     counted[wait[held]] = True
     return int(part[counted[wait]].sum()), int(table.blocked[counted].sum())
+
+
+def _fixed(model: Model) -> Bools:
+    """Waits for something that the profile does not show, before any that could be left out: whatever is left
+    out, they end when they did."""
+    table = model.waits
+    first = table.start[model.removable].min(initial=int(table.end.max(initial=0)) + 1)
+    found: Bools = (table.work < 0) & (table.end <= first)
+    return found
 
 
 def _reasons(model: Model, found: Fidelity, total: int, span: int) -> tuple[str, ...]:

@@ -14,6 +14,9 @@ EVIDENCE = 20_000
 LONG = 50_000
 """Nanoseconds: calls that free or take memory and are shorter are never suspected of waiting."""
 
+_MUCH, _NEARLY = 1_000_000, 0.9
+"""Nanoseconds, and a part of them: no thread needs so long to notice that its wait is over."""
+
 
 class WaitKind(IntEnum):
     """What is waited for."""
@@ -41,6 +44,7 @@ def targets(timeline: Timeline, known: Links, rows: Ints, kind: Ints, previous: 
     work[mine] = _recorded(timeline, known, rows[mine])
     odd = (kind != WaitKind.EVENT) & ((work < 0) | _unlike(timeline, rows, work))
     work[odd] = _by_evidence(timeline, known, rows[odd], work[odd])
+    work[_long_over(timeline, rows, work)] = -1
     return work
 
 
@@ -129,6 +133,14 @@ def _unlike(timeline: Timeline, rows: Ints, work: Ints) -> Bools:
     length = host.end[rows] - host.start[rows]
     odd: Bools = (length > LONG) & ((off > np.maximum(LONG, length // 2)) | (off < -EVIDENCE))
     return odd
+
+
+def _long_over(timeline: Timeline, rows: Ints, work: Ints) -> Bools:
+    """Whether nearly all of a long wait lies behind the work it is thought to wait for: that is not shown."""
+    start, end = timeline.host.start[rows], timeline.host.end[rows]
+    off = end - np.maximum(timeline.work.end[np.maximum(work, 0)], start)
+    found: Bools = (work >= 0) & (end - start > _MUCH) & (off > _NEARLY * (end - start))
+    return found
 
 
 def _by_evidence(timeline: Timeline, known: Links, rows: Ints, fallback: Ints) -> Ints:

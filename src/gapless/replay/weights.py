@@ -70,6 +70,9 @@ def weights(
     length = lengths(timeline, of, change)
     to_a, to_b = np.zeros(of.count, np.int64), np.full(of.count, NEVER, np.int64)
     to_a[of.moments], to_b[of.moments] = _moments(of, at, clock, length, change)
+    late = change.pace.latency if change.pace is not None else 1.0
+    if late != 1.0:
+        launches = replace(launches, delay=np.rint(launches.delay * late).astype(np.int64))
     own, chained = _operations(timeline, of, launches, order, clock, length)
     to_a[of.folded], to_b[of.folded] = of.stretches.fold(own, chained)
     before = order.before[of.crossings.work]
@@ -96,6 +99,8 @@ def _moments(of: Graph, at: Edges, clock: Clock, length: Ints, change: Change) -
     waits, queue = anchors.kind == WAIT, anchors.kind == QUEUE
     to_b[waits | queue] = anchors.after[waits | queue]
     to_b[queue] -= length[anchors.work[queue]]
+    if change.pace is not None and change.pace.latency != 1.0:
+        to_b[waits] = np.rint(to_b[waits] * change.pace.latency).astype(np.int64)
     handed = anchors.kind == HANDOVER
     source = left[at.b[of.moments][handed]]
     to_b[handed] = clock.between(source, anchors.stopped[handed])

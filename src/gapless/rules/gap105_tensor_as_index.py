@@ -15,6 +15,9 @@ _SHAPES = {
     "select", "split", "tile", "topk", "tril", "triu", "unflatten", "unfold", "view", "zeros",
 }  # fmt: skip
 
+_WRITTEN = ("bin", "chr", "hex", "oct")
+"""Functions of Python that write a whole number as text."""
+
 
 class TensorAsIndex(WaitRule):
     """A GPU tensor as a slice bound, a position, a `range` or a shape: Python and shapes need an `int`.
@@ -74,7 +77,13 @@ class TensorAsIndex(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        return (_subscript(code, site.call) or _range(code) if code is not None else "") or self.advice
+        if code is None:
+            return self.advice
+        return _subscript(code, site.call) or _range(code) or _written(code, site) or self.advice
+
+    def known_change(self, site: Site) -> str:
+        code = own_code(site)
+        return "copy the values to the CPU together" if code is not None and _written(code, site) else ""
 
 
 def _subscript(code: Code, asked: str) -> str:
@@ -111,6 +120,17 @@ def _subscript(code: Code, asked: str) -> str:
             f"where `{owner}` is a GPU tensor"
         )
     return ""
+
+
+def _written(code: Code, site: Site) -> str:
+    """Advice for ``chr(token)``, which has no form on the GPU."""
+    call = code.only_call(*_WRITTEN)
+    if call is None or not isinstance(call.func, ast.Name) or not site.call.endswith("__index__"):
+        return ""
+    return (
+        f"`{call.func.id}` needs a number on the CPU: copy all values at once (`values = x.tolist()`), and "
+        "call it for each of those"
+    )
 
 
 def _range(code: Code) -> str:

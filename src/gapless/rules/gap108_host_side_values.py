@@ -53,15 +53,30 @@ class HostSideValues(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = own_code(site)
-        drawn = _drawn(code) if code is not None and operator(site) == "normal" else ""
-        return drawn or in_library(site, self.advice)
+        known = _POSITIVE if site.node.startswith("Cumprod") else ""
+        if operator(site) == "normal":
+            known = (_drawn(code) if code is not None else "") or _NORMAL
+        return in_library(site, known or self.advice)
+
+
+_NORMAL = "`mean + std * torch.randn_like(std)` draws the same without the check that waits"
+_POSITIVE = (
+    "where every factor is above zero, `x.log().cumsum(dim).exp()` has the same value, and its backward "
+    "looks for no zeros"
+)
 
 
 def _drawn(code: Code) -> str:
     call = code.only_call("normal")
     if call is None or len(call.args) != 2 or call.keywords or not isinstance(call.func, ast.Attribute):
         return ""
-    mean, spread = (code.text(argument) for argument in call.args)
-    if not is_module(call.func.value, "torch", "th") or not mean.isidentifier() or not spread.isidentifier():
+    mean, spread = (code.operand(argument) for argument in call.args)
+    if (
+        not is_module(call.func.value, "torch", "th")
+        or not mean
+        or not code.text(call.args[1]).isidentifier()
+    ):
         return ""
-    return f"`{mean} + {spread} * torch.randn_like({spread})` draws the same without the check that waits"
+    drawn = f"{spread} * torch.randn_like({spread})"
+    shift = "" if isinstance(call.args[0], ast.Constant) and call.args[0].value == 0 else f"{mean} + "
+    return f"`{shift}{drawn}` draws the same without the check that waits"

@@ -6,7 +6,7 @@ from gapless.model import Site, WaitRule
 from gapless.rules._places import in_library, operator
 
 _NAMES = ("sparse", "coalesce", "nested", "padded", "_csr", "_csc", "_bsr", "jagged")
-_PRODUCTS = {"mm", "addmm", "addmm_", "mv", "hspmm", "_sparse_addmm"}
+_PRODUCTS = {"mm", "addmm", "addmm_", "mv", "hspmm", "_sparse_addmm", "_sparse_sparse_matmul"}
 
 
 class SparseSize(WaitRule):
@@ -60,14 +60,22 @@ class SparseSize(WaitRule):
     def remedy(self, site: Site) -> str:
         if operator(site) not in _PRODUCTS:
             return in_library(site, self.advice)
+        if site.detail == "sparse":
+            return in_library(site, _BOTH)
         return in_library(site, _TRANSPOSED if site.in_backward else _FACTOR)
 
     def known_change(self, site: Site) -> str:
         if operator(site) not in _PRODUCTS:
             return ""
+        if site.detail == "sparse":
+            return "make one factor of the product dense"
         return "sum with `index_add_`" if site.in_backward else "coalesce the matrix once, before the loop"
 
 
+_BOTH = (
+    "the product of two sparse matrices counts its elements each time: make one factor dense, or compute the "
+    "product once, before the loop, where neither factor changes"
+)
 _FACTOR = (
     "the product coalesces its sparse matrix anew each time: call `.coalesce()` once, before the loop, and "
     "put the matrix on the left"

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gapless.model import Site, WaitRule
 from gapless.rules._code import Code, called, is_device, is_module, keyword, not_blocking, with_option
-from gapless.rules._places import below, in_dataset, in_library, operator, own_code
+from gapless.rules._places import (
+    below,
+    deciding_frame,
+    in_dataset,
+    in_library,
+    operator,
+    own_code,
+    short_path,
+    user_code,
+)
 
 _PINNING = "`DataLoader(..., pin_memory=True)` does that for batches"
+_NO_BATCH = "`gapless.ops.to_device` pins what no DataLoader hands out, or make it on the GPU"
 _FACTORIES = (
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros",
 )  # fmt: skip
@@ -21,10 +32,12 @@ _CHANGES = (
 _OF_THE_HOST = ("generator", "out", "pin_memory", None)
 """Options with which a factory cannot be told to make its tensor elsewhere; None stands for ``**options``."""
 _COPIES = {"_to_copy", "copy_", "_foreach_copy_"}
+_OF_A_CLASS = ", where a class of your own has a method `pin_memory` that it can call"
 _WHOLE_BATCHES = (
     "leave items on the CPU: `DataLoader(..., pin_memory=True)` pins the batch that it makes of them, and "
     "the loop copies it as a whole with `non_blocking=True`"
 )
+_HANDED_ON = re.compile(r"\bnon_blocking=(?:self\.)?_?non_blocking\b")
 _IN_THE_MODEL = (
     "make the tensor on the GPU (`device=x.device` of an input `x`), or once, as a buffer of the module; "
     "what comes in from the CPU is better copied with the batch, from pinned memory"
@@ -107,10 +120,14 @@ class PageableCopy(WaitRule):
         if in_dataset(site):
             return _WHOLE_BATCHES
         code = own_code(site)
-        moved = _moved(code) if code is not None else ""
-        if moved.endswith(_PINNING) and site.line is not None and site.line.function.endswith("forward"):
-            return _IN_THE_MODEL
-        return moved or in_library(site, self.advice)
+        pinning = _PINNING if site.batch is not False else _NO_BATCH
+        moved = _moved(code, pinning) if code is not None else ""
+        if moved.endswith(pinning) and site.line is not None:
+            if site.line.function.endswith("forward"):
+                return _IN_THE_MODEL
+            if pinning is _PINNING and site.line.function.endswith((".to", ".cuda")):
+                return moved + _OF_A_CLASS
+        return moved or _passed_on(site) or in_library(site, self.advice)
 
     def known_change(self, site: Site) -> str:
         if site.detail == "strided":
@@ -121,13 +138,15 @@ class PageableCopy(WaitRule):
             return "let the DataLoader pin its batches: `pin_memory=True`"
         if in_dataset(site):
             return "copy batches to the GPU, not items"
+        if _passed_on(site):
+            return self.change
         code = own_code(site)
         calls = code.calls("to", "cuda") if code is not None else []
         made = code is not None and len(calls) == 1 and _made_there(code, calls[0])
         return "make the tensor on the GPU" if made else ""
 
 
-def _moved(code: Code) -> str:
+def _moved(code: Code, pinning: str) -> str:
     calls = [call for call in code.calls("to", "cuda") if isinstance(call.func, ast.Attribute)]
     subjects = [code.subject(call) for call in calls]
     if not calls or not all(subjects):
@@ -139,12 +158,28 @@ def _moved(code: Code) -> str:
     pinned = " and ".join(f"`{subject}`" for subject in dict.fromkeys(subjects))
     blocking = [call for call in calls if not not_blocking(call)]
     if not blocking:
-        return f"{pinned} must be in pinned memory for `non_blocking=True` to help: {_PINNING}"
+        return f"{pinned} must be in pinned memory for `non_blocking=True` to help: {pinning}"
     changes: list[tuple[ast.expr, str]] = [
         (call, with_option(code, call, "non_blocking=True")) for call in blocking
     ]
     changed = changes[0][1] if len(changes) == 1 else code.replace(*changes)
-    return f"`{changed}` with {pinned} in pinned memory: {_PINNING}" if changed else ""
+    return f"`{changed}` with {pinned} in pinned memory: {pinning}" if changed else ""
+
+
+def _passed_on(site: Site) -> str:
+    """Advice where a library copies with the ``non_blocking`` it was given, as a batch's own ``.to`` does."""
+    frame = deciding_frame(site)
+    if frame is None or not _HANDED_ON.search(frame.code):
+        return ""
+    code = user_code(site)
+    call = code.only_call("to", "cuda") if code is not None else None
+    if code is not None and call is not None and not not_blocking(call) and (subject := code.subject(call)):
+        changed = with_option(code, call, "non_blocking=True")
+        return f"`{changed}` with `{subject}` in pinned memory: {_PINNING}" if changed else ""
+    return (
+        f"{frame.library} copies with its own parameter `non_blocking`, at {short_path(frame)} "
+        f"({frame.function}): have it passed as True, with batches from pinned memory: {_PINNING}"
+    )
 
 
 def _plain(node: ast.expr) -> bool:

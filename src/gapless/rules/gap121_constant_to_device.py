@@ -67,9 +67,10 @@ class ConstantToDevice(WaitRule):
                 "`self.log` copies a Python number to the GPU: log a tensor that is made there "
                 "(`torch.full((), value, device=self.device)`), or log the number less often"
             )
-        if site.call.endswith("Tensor"):  # torch.cuda.FloatTensor and its kin, of arrays and lists
-            return in_library(site, _VALUES)
-        return (_made(code) if code is not None else "") or in_library(site, self.advice)
+        typed = site.call.endswith("Tensor")  # torch.cuda.FloatTensor and its kin, of arrays and lists
+        makers = (site.call.rpartition(".")[2], "Tensor") if typed else _MAKERS
+        made = _made(code, makers) if code is not None else ""
+        return made or in_library(site, _VALUES if typed else self.advice)
 
 
 _NUMBER = "give `torch.where` a Python number, not a tensor on the CPU: `torch.where(mask, 0.0, x)`"
@@ -95,8 +96,8 @@ def _chosen(code: Code) -> str:
     return f"a Python number needs no copy: `{changed}`" if changed else ""
 
 
-def _made(code: Code) -> str:
-    call = code.only_call(*_MAKERS)
+def _made(code: Code, makers: tuple[str, ...]) -> str:
+    call = code.only_call(*makers)
     if call is None or len(call.args) != 1 or not isinstance(call.func, ast.Attribute):
         return ""
     value = call.args[0]

@@ -59,6 +59,9 @@ class CopyReadTooEarly(KindRule):
 
     def told(self, race: Race) -> Iterator[str]:
         yield side(race.earlier, "starts a copy that fills it,")
+        if race.later.line is None and race.later.what:
+            yield f"{race.later.what} may read it on the CPU at once; nothing in between makes the CPU wait"
+            return
         what = f" ({race.later.what})" if race.later.what else ""
         yield f"{at(race.later.line)} reads it on the CPU{what}; nothing in between makes the CPU wait"
 

@@ -33,6 +33,7 @@ _TYPES: dict[str, Any] = {
     "name": np.int32,
     "thread": np.int32,
     "stack": np.int32,
+    "given": np.int32,
     "group": np.int32,
     "blocks_per_sm": np.float64,
     "occupancy": np.float64,
@@ -45,6 +46,7 @@ _MARKS = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate
 """Annotations of torch's own, which files up to torch 1.11 hold as operators."""
 
 T = TypeVar("T", bound=Table)
+V = TypeVar("V")
 
 
 def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
@@ -81,18 +83,19 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         threads=threads,
         stacks=_renumbered(builder.stacks, host.stack),
         groups=_renumbered(builder.groups, work.group),
+        given=_renumbered(builder.given, host.given),
     )
     origin = (builder.zero or 0) * 1000 + earliest + head.base
-    seen, of, before = numbered(builder, made)
-    unrecorded = _unrecorded(builder, made, earliest)
+    counted = numbered(builder, made, earliest)
     losses = replace(
         facts.losses,
-        numbered=seen,
-        numbers=of,
-        before=before,
+        numbered=counted.seen,
+        numbers=counted.of,
+        before=counted.before,
+        gaps=counted.gaps,
+        dense=counted.dense,
         arrows=arrows(builder, made),
-        unrecorded=unrecorded[1],
-        silent=unrecorded[0],
+        window=_window(builder, made, earliest),
         endless=not builder.window_ends and not builder.ended,
     )
     facts = replace(facts, events=builder.events, origin=origin, losses=losses)
@@ -116,13 +119,13 @@ def _once(builder: Builder, table: T, ids: Sequence[str]) -> T:
     return table.take(~same) if same.any() else table
 
 
-def _unrecorded(builder: Builder, made: Timeline, earliest: int) -> tuple[int, int]:
-    """Nanoseconds of the recording before the first event and after the last one."""
-    window, (low, high) = builder.window(), made.span
-    if window is None or high <= low or window[1] - window[0] > _FAR:
-        return 0, 0
+def _window(builder: Builder, made: Timeline, earliest: int) -> tuple[int, int]:
+    """From when to when was recorded by the profiler's own mark; where there is none, what is there."""
+    window, span = builder.window(), made.span
+    if window is None or span[1] <= span[0] or window[1] - window[0] > _FAR:
+        return span
     begin, end = (time - earliest for time in window)
-    return (max(low - begin, 0), max(end - high, 0)) if begin > -_FAR and end < _FAR else (0, 0)
+    return (begin, end) if begin > -_FAR and end < _FAR else span
 
 
 def order(host: Host) -> Ints:
@@ -187,7 +190,7 @@ def _by_id(threads: Sequence[Thread]) -> tuple[tuple[Thread, ...], NDArray[np.in
     return tuple(threads[row] for row in order), numbers
 
 
-def _renumbered(values: Sequence[str], *columns: NDArray[np.int32]) -> tuple[str, ...]:
+def _renumbered(values: Sequence[V], *columns: NDArray[np.int32]) -> tuple[V, ...]:
     """`values` as `columns` first refer to them, which are changed in place; without those that none does."""
     never = sum(map(len, columns))
     first = np.full(len(values), never, np.int64)

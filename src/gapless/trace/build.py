@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from decimal import Decimal
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gapless.trace.arguments import SEPARATOR, Written
 from gapless.trace.events import NO_ARGS, Args, Event, integer, place
+from gapless.trace.names import SILENT
 from gapless.trace.timeline import (
     Floats,
     Host,
@@ -58,6 +61,8 @@ _SYNC_ROWS = 1_000_000
 """Some files show waits in rows of their own, numbered from here on."""
 
 _ts, _dur, _args = attrgetter("ts"), attrgetter("dur"), attrgetter("args")
+_arguments = attrgetter("sizes", "types", "values")
+_arguments_old = attrgetter("sizes_old", "types", "values")
 _name, _thread, _id = attrgetter("name"), attrgetter("pid", "tid"), attrgetter("id")
 
 
@@ -101,8 +106,7 @@ class Arrows:
         """Take in the ends among these."""
         ends = [event for event in events if event.ph == "f"]
         if ends:
-            numbers = np.fromiter((integer(_id(one)) for one in ends), np.int64, len(ends))
-            self._ends.append((numbers, self._places.of(map(_thread, ends), len(ends))))
+            self._ends.append((_integers(ends, _id), self._places.of(map(_thread, ends), len(ends))))
 
     def beside(self, threads: Collection[tuple[str, str]]) -> Ints:
         """The numbers of those that end on none of these threads, but on a device."""
@@ -112,6 +116,28 @@ class Arrows:
         device = np.array([(str(pid), str(tid)) not in threads for pid, tid in self._places], bool)
         found: Ints = numbers[device[places]]
         return found
+
+
+class Numbers:
+    """The profiler's own numbers of events, under either of their names, and when these begin."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Ints, Ints]] = []
+
+    def add(self, args: list[Args], start: Ints) -> None:
+        """Take in the numbers of these events."""
+        found = _column(args, "index")
+        if (found < 0).any():
+            found = np.where(found < 0, _column(args, "index_old"), found)
+        self._found.append((found[found >= 0], start[found >= 0]))
+
+    def all(self) -> tuple[Ints, Ints]:
+        """Each number once, in order, and when its event begins, nanoseconds since the builder's `zero`."""
+        if not self._found:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        numbers, start = (np.concatenate(one) for one in zip(*self._found, strict=True))
+        numbers, first = np.unique(numbers, return_index=True)
+        return numbers, start[first]
 
 
 class Builder:
@@ -125,6 +151,8 @@ class Builder:
         self._threads = ThreadCodes()
         self._stacks = Codes({"": 0})
         self._groups = Codes()
+        self._given = Codes({SEPARATOR.join([b""] * 3): 0})
+        self._loud = np.empty(0, bool)
         self._thread_names: dict[tuple[str, str], str] = {}
         self._open: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
         self._halves = False
@@ -136,8 +164,9 @@ class Builder:
         self.arrows = Arrows()
         self.window_ends: list[Event] = []
         self.ended = False
-        self.numbers: list[Ints] = []
-        self.memory_numbers: list[Ints] = []
+        self.numbers = Numbers()
+        self.memory_numbers = Numbers()
+        self.frame_numbers = Numbers()
         self.zero: int | None = None
         self.events = 0
         self.dropped: Counter[str] = Counter()
@@ -153,6 +182,10 @@ class Builder:
     @property
     def stacks(self) -> tuple[str, ...]:
         return tuple(self._stacks)[1:]
+
+    @property
+    def given(self) -> tuple[Written, ...]:
+        return tuple(self._given)[1:]
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -302,12 +335,15 @@ class Builder:
         if not count:
             return
         correlation = external = sequence = forward = np.full(count, -1, np.int64)
-        stack = np.full(count, -1, np.int32)
-        if kind is not HostKind.FRAME:
-            args = list(map(_args, events))
+        stack = given = np.full(count, -1, np.int32)
+        name = self._names.of(map(_name, events), count)
+        args = list(map(_args, events))
+        if kind is HostKind.FRAME:
+            self.frame_numbers.add(args, start)
+        else:
             external = _external(args)
             if kind in _NUMBERED:
-                self.numbers.append(_numbers(args))
+                self.numbers.add(args, start)
             if kind is HostKind.CALL:
                 correlation = _column(args, "correlation")
                 external = np.where(external == correlation, -1, external)
@@ -315,10 +351,11 @@ class Builder:
                 sequence = _column(args, "sequence")
                 forward = _column(args, "forward_thread")
                 stack = self._stacks.of(map(attrgetter("call_stack"), args), count) - 1
+                given = self._arguments(args, name)
         self.host.append(
             Host(
                 kind=np.full(count, kind, np.int8),
-                name=self._names.of(map(_name, events), count),
+                name=name,
                 thread=self._threads.of(map(_thread, events), count),
                 start=start,
                 end=end,
@@ -327,8 +364,20 @@ class Builder:
                 sequence=sequence,
                 forward_thread=forward,
                 stack=stack,
+                given=given,
             )
         )
+
+    def _arguments(self, args: list[Args], names: NDArray[np.int32]) -> NDArray[np.int32]:
+        """What these operators were given, of those that may launch work: reading it takes time."""
+        fresh = [name not in SILENT for name in islice(self._names, len(self._loud), None)]
+        self._loud = np.append(self._loud, np.array(fresh, bool))
+        rows = np.flatnonzero(self._loud[names])
+        asked = [args[row] for row in rows.tolist()]
+        read = _arguments_old if asked and bytes(asked[0].sizes_old) else _arguments
+        found = np.full(len(args), -1, np.int32)
+        found[rows] = self._given.of(map(SEPARATOR.join, map(read, asked)), len(rows)) - 1
+        return found
 
     def _add_work(self, kind: WorkKind, events: list[Event], start: Ints, end: Ints) -> None:
         count = len(events)
@@ -393,7 +442,7 @@ class Builder:
 
     def _add_memory(self, events: list[Event], time: Ints) -> None:
         args = list(map(_args, events))
-        self.memory_numbers.append(_numbers(args))
+        self.memory_numbers.add(args, time)
         self.memory.append(
             Memory(
                 time=time,
@@ -417,11 +466,15 @@ class Builder:
 
 def _column(args: list[Args], name: str) -> Ints:
     """One argument of all events, as integers whatever the file wrote."""
-    get = attrgetter(name)
+    return _integers(args, attrgetter(name))
+
+
+def _integers(rows: Sequence[Any], get: Callable[[Any], Any]) -> Ints:
+    """What `get` has of each, as integers."""
     try:
-        return np.fromiter(map(get, args), np.int64, len(args))
+        return np.fromiter(map(get, rows), np.int64, len(rows))
     except (TypeError, ValueError, OverflowError):
-        return np.fromiter((integer(get(one)) for one in args), np.int64, len(args))
+        return np.fromiter((integer(get(one)) for one in rows), np.int64, len(rows))
 
 
 def _places(args: list[Args], name: str) -> Ints:
@@ -437,14 +490,6 @@ def _external(args: list[Args]) -> Ints:
     if (found < 0).any():
         found = np.where(found < 0, _column(args, "external_id_old"), found)
     return found
-
-
-def _numbers(args: list[Args]) -> Ints:
-    """The profiler's own numbers of these events, under either of their names."""
-    found = _column(args, "index")
-    if (found < 0).any():
-        found = np.where(found < 0, _column(args, "index_old"), found)
-    return found[found >= 0]
 
 
 def _reals(values: list[Any]) -> Floats:

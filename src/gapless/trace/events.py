@@ -32,7 +32,14 @@ _NAMES = {
     "sync_stream": "wait_on_stream",
     "sync_record": "wait_on_cuda_event_record_corr_id",
     "sync_kind": "cuda_sync_kind",
+    "sizes": "Input Dims",
+    "types": "Input type",
+    "values": "Concrete Inputs",
+    "sizes_old": "Input dims",
 }
+
+
+_NOTHING = msgspec.Raw(b"")
 
 
 class Args(msgspec.Struct, frozen=True, gc=False, rename=lambda name: _NAMES.get(name, name)):
@@ -65,6 +72,10 @@ class Args(msgspec.Struct, frozen=True, gc=False, rename=lambda name: _NAMES.get
     sync_kind: str = ""
     name: str = ""
     labels: str = ""
+    sizes: msgspec.Raw = _NOTHING
+    types: msgspec.Raw = _NOTHING
+    values: msgspec.Raw = _NOTHING
+    sizes_old: msgspec.Raw = _NOTHING
 
 
 NO_ARGS = Args()
@@ -201,6 +212,7 @@ _BY_TYPE: dict[str, Callable[[object], Any]] = {
 _ARGS = [
     (one.encode_name, one.name, _BY_TYPE[Args.__annotations__[one.name]])
     for one in msgspec.structs.fields(Args)
+    if one.type is not msgspec.Raw
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,35 +12,63 @@ from gapless.trace.timeline import HostKind, Ints, Timeline
 
 _FEW = 50
 """Fewer operators without numbers of their own do not tell."""
+_SOME = 0.99
+"""Where more Python frames than this part are there none are missing: the profiler drops a few itself."""
 
 
-def numbered(builder: Builder, made: Timeline) -> tuple[int, int, int]:
-    """How many of the profiler's numbers for operators and annotations are there, of how many, after which.
+class Numbered(NamedTuple):
+    """How many events of the CPU are there, of how many, after how many; between which times some are not;
+    and whether the profiler's first one is there and none after it was left out."""
 
-    ``Ev Idx`` counts them without gaps, in some versions with records of memory among them. Files up to torch
-    1.11 have only the operators' ``External id``, of which some are skipped where nothing was recorded for a
-    while: the longest gap does not count.
+    seen: int = 0
+    of: int = 0
+    before: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
+    dense: bool = False
+
+
+def numbered(builder: Builder, made: Timeline, earliest: int) -> Numbered:
+    """What the profiler's numbers for events of the CPU say; `earliest` is the first event's time.
+
+    ``Ev Idx`` counts operators and annotations without gaps, in some versions with records of memory among
+    them, and Python frames behind them: by thread, then time. Files up to torch 1.11 have only the operators'
+    ``External id``, of which some are skipped where nothing was recorded for a while: the longest gap does
+    not count.
     """
-    counts = [_dense(builder.numbers), _dense([*builder.numbers, *builder.memory_numbers])]
-    if counts[0][0]:
-        return max(counts, key=lambda one: one[0] / one[1])
+    alone, memory = builder.numbers.all(), builder.memory_numbers.all()
+    if len(alone[0]):
+        counts = [_dense([alone], earliest), _dense([alone, memory], earliest)]
+        best = max(counts, key=lambda one: one.seen / one.of)
+        return best if best.before else _with_frames(best, builder.frame_numbers.all()[0])
     host = made.host
     rows = np.isin(host.kind, (HostKind.OPERATOR, HostKind.ANNOTATION)) & (host.external > 0)
     found = np.unique(host.external[rows])
     if len(found) < _FEW:
-        return 0, 0, 0
+        return Numbered()
     gaps = np.diff(found) - 1
-    return len(found), len(found) + int(gaps.sum() - gaps.max()), 0
+    return Numbered(len(found), len(found) + int(gaps.sum() - gaps.max()))
 
 
-def _dense(numbers: Sequence[Ints]) -> tuple[int, int, int]:
-    """How many different numbers these are, how many there are up to the greatest, and from which one on."""
-    found = np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
-    if not len(found):
-        return 0, 0, 0
+def _dense(some: Sequence[tuple[Ints, Ints]], earliest: int) -> Numbered:
+    """What numbers say that should be all there are."""
+    numbers, first = np.unique(np.concatenate([one for one, _ in some]), return_index=True)
+    start = np.concatenate([one for _, one in some])[first] - earliest
     # They begin at 0, except in parts that were taken out of larger profiles.
-    begin = int(found[0]) if found[0] > len(found) else 0
-    return len(found), int(found[-1]) - begin + 1, begin
+    begin = int(numbers[0]) if numbers[0] > len(numbers) else 0
+    gone = np.flatnonzero((np.diff(numbers) > 1) & (np.diff(start) > 0))
+    gaps = tuple(zip(start[gone].tolist(), start[gone + 1].tolist(), strict=True))
+    of = int(numbers[-1]) - begin + 1
+    return Numbered(len(numbers), of, begin, gaps, dense=not begin and len(numbers) == of)
+
+
+def _with_frames(found: Numbered, frames: Ints) -> Numbered:
+    """With the Python frames, whose numbers follow all others' after an unknown distance."""
+    if not len(frames):
+        return found
+    of = int(frames[-1] - frames[0]) + 1
+    if len(frames) > _SOME * of:
+        return found
+    return found._replace(seen=found.seen + len(frames), of=found.of + of)
 
 
 def arrows(builder: Builder, made: Timeline) -> int:

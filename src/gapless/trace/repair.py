@@ -106,6 +106,7 @@ def _clean(data: bytes, damage: Damage) -> bytes:
     damage.repaired["values"] += count
     if b"\\" in data:
         data = _ESCAPE.sub(lambda found: found.group() if len(found.group()) > 1 else b"\\\\", data)
+    damage.corrupted += data.rstrip(b"\0").count(b"\0")  # blocks that were never written
     # Within strings control characters are forbidden; outside them, all that are allowed are spaces.
     data = data.translate(_SPACES)
     try:
@@ -113,6 +114,11 @@ def _clean(data: bytes, damage: Damage) -> bytes:
     except UnicodeDecodeError:
         data = data.decode(errors="replace").encode()
     return data
+
+
+def _length(text: str) -> int:
+    """How much of `text` there is, without what was cleaned away before."""
+    return sum(map(len, text.split()))
 
 
 class _OneByOne:
@@ -225,7 +231,7 @@ class _Loose:
             self.tail = end.start()
             return True
         self._damage.dropped["foreign"] += 1
-        self._damage.corrupted += len(between)
+        self._damage.corrupted += _length(between)
         return False
 
     def _understood(self, found: dict[str, Any], text: str) -> Event:
@@ -270,12 +276,12 @@ class _Loose:
             text = text[: closes.start(1)].rstrip(" ,")
         if not text.endswith("}"):
             self._damage.dropped["cut" if final else "broken"] += 1
-            self._damage.corrupted += 0 if final else len(text)
+            self._damage.corrupted += 0 if final else _length(text)
             return []
         event = by_fields(text, self._exact)
         if event is None:
             self._damage.dropped["broken"] += 1
-            self._damage.corrupted += len(text)
+            self._damage.corrupted += _length(text)
             return []
         self._damage.repaired["fields"] += 1
         return [event]

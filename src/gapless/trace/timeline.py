@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gapless.trace.arguments import Arguments, Written
+from gapless.trace.arguments import arguments as taken_apart
 from gapless.trace.columns import Bools as Bools
 from gapless.trace.columns import Floats as Floats
 from gapless.trace.columns import HostKind as HostKind
@@ -45,7 +47,8 @@ class Host(Table):
     `kind` is a :class:`HostKind`, `name` a position in `Timeline.names`, `thread` one in `Timeline.threads`.
     `correlation` ties a call to the device work it launched, `external` to the operator around it (-1: none).
     `sequence` is autograd's number of an operator, `forward_thread` is above 0 for operators of backward,
-    `stack` a position in `Timeline.stacks` (-1: no ``Call stack`` recorded).
+    `stack` a position in `Timeline.stacks` (-1: no ``Call stack`` recorded), `given` one in `Timeline.given`
+    (-1: no arguments recorded, or an operator that launches nothing).
     """
 
     kind: NDArray[np.int8]
@@ -58,6 +61,7 @@ class Host(Table):
     sequence: Ints
     forward_thread: Ints
     stack: NDArray[np.int32]
+    given: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -152,10 +156,11 @@ class Losses:
     """What reading the file met of damage.
 
     `broken` events could not be understood (or have no time), `corrupted` bytes belong to them or to none.
-    The file holds `lists` profiles one after the other. The profiler numbers operators and annotations:
-    `numbered` of them are there, of `numbers`; `before` those are others, in an excerpt. `arrows` lead to
-    work of a device that is not there. The recording went on for `unrecorded` nanoseconds after the last
-    event, and for `silent` ones before the first; an `endless` file does not say when it ended.
+    The file holds `lists` profiles one after the other. The profiler numbers the CPU's events: `numbered` of
+    them are there, of `numbers`, and others begin in the `gaps`, from and to nanoseconds; `before` those are
+    more, in an excerpt; `dense` says that the first one is there, and all up to the last of them. `arrows`
+    lead to work of a device that is not there. The profiler recorded in its `window`, from and to
+    nanoseconds; an `endless` file does not say when that ended.
     """
 
     broken: int = 0
@@ -164,9 +169,10 @@ class Losses:
     numbered: int = 0
     numbers: int = 0
     before: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
+    dense: bool = False
     arrows: int = 0
-    unrecorded: int = 0
-    silent: int = 0
+    window: tuple[int, int] = (0, 0)
     endless: bool = False
 
 
@@ -211,6 +217,7 @@ class Timeline:
     threads: tuple[Thread, ...]
     stacks: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    given: tuple[Written, ...] = ()
     facts: Facts = field(default_factory=Facts)
     notes: tuple[str, ...] = ()
 
@@ -250,6 +257,11 @@ class Timeline:
         numbers = self.host.correlation[calls]
         at = np.minimum(np.searchsorted(numbers, self.work.correlation), len(calls) - 1)
         return np.where(numbers[at] == self.work.correlation, calls[at], -1)
+
+    def arguments(self, row: int) -> Arguments:
+        """What the operator in `row` of the host was given; nothing where that was not recorded."""
+        number = int(self.host.given[row])
+        return taken_apart(self.given[number]) if number >= 0 else Arguments()
 
     @cached_property
     def thread_rows(self) -> tuple[tuple[int, int], ...]:

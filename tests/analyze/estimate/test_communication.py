@@ -103,4 +103,20 @@ def test_what_is_on_the_host_or_alone_takes_none_of_the_devices_time() -> None:
     alone = entry(1, "rank 3")
     one = entry(8, "all 8 ranks")
     step = (host, alone, one, Entry(name="aten::mm"))
-    assert communication([step, step], A100) == round(collective_time(one, A100))
+    time = round(collective_time(one, A100))
+    assert communication([step, step], A100) == (time, 0, pytest.approx(collective_spread(one, A100)))
+
+
+def test_what_the_stream_waits_for_at_once_is_not_hidden() -> None:
+    one, work = entry(8, "all 8 ranks"), Entry(name="aten::mm")
+    waits = Entry(kind="await", number=-1)
+    elsewhere, back = Entry(kind="stream", stream=1), Entry(kind="stream")
+    time = round(collective_time(one, A100))
+    assert communication([(one, waits, work)], A100).exposed == time
+    assert communication([(one, one, waits, work)], A100).exposed == pytest.approx(2 * time, abs=1)
+    assert communication([(one, work, waits, work)], A100).exposed == 0
+    assert communication([(elsewhere, one, waits, back, work)], A100).exposed == 0
+    first = Entry(kind="await", number=-2)
+    assert communication([(one, one, first, work, waits)], A100).exposed == time
+    assert communication([(one, waits, waits, work)], A100).exposed == time
+    assert communication([(one, Entry(kind="await", number=-3), work)], A100).exposed == 0  # of a step before

@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_
 from programmes import A100, MS, add, prefetch, read, send, session, synchronize
 
 from gapless.analyze import report
-from gapless.analyze.estimate import machine, timing
+from gapless.analyze.estimate import draws, machine, timing
 from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, Doubt, interval, paces
 from gapless.analyze.estimate.machine import Timed, run
 from gapless.analyze.estimate.times import USUAL
@@ -37,23 +37,28 @@ PLAIN = {
 }
 
 
-def estimated(*step, host: float = 0.0, device: float = 0.0, unproven: float = 0.0, monkeypatch):
+def estimated(
+    *step, host: float = 0.0, device: float = 0.0, unproven: float = 0.0, late: float = 0.0, monkeypatch
+):
     """The report where the host and the operators are so uncertain, and nothing else."""
+    monkeypatch.setattr(draws, "LATENCY", late)
     monkeypatch.setattr(timing, "UNMEASURED", host)
     monkeypatch.setattr(timing, "COPIED", device)
-    monkeypatch.setattr(timing, "spread", lambda work, gpu: device)
-    monkeypatch.setattr(timing, "unproven", lambda work, dtype, gpu: unproven)
+    monkeypatch.setattr(timing, "spread", lambda work, gpu, time: device)
+    monkeypatch.setattr(timing, "unproven", lambda work, dtype, gpu, time: unproven)
     return report(session(*8 * [list(step)]))
 
 
 @pytest.mark.parametrize("plain", sorted(PLAIN))
-@pytest.mark.parametrize(("host", "device"), [(0.4, 1.0), (1.0, 2.0), (2.5, 0.5)])
-def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, device, monkeypatch):
+@pytest.mark.parametrize(
+    ("host", "device", "late"), [(0.4, 1.0, 1.0), (1.0, 2.0, 0.5), (2.5, 0.5, 3.0), (1.0, 1.0, 2.0)]
+)
+def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, device, late, monkeypatch):
     """Against a second road: the programme run again with every time multiplied."""
     times = Times(A100)
     timed = [[times.timed(entry) for entry in PLAIN[plain]]] * 4
     model = build(run(timed, A100, USUAL).timeline)
-    pace = Pace(host, np.full(len(model.timeline.work), device))
+    pace = Pace(host, np.full(len(model.timeline.work), device), late)
     slow = USUAL.scaled(host)
 
     def again(one: Timed) -> Timed:
@@ -63,6 +68,8 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
 
     for name in ("UNBLOCKED", "UNBLOCKED_DEVICE"):
         monkeypatch.setattr(machine, name, round(host * getattr(machine, name)))
+    for name in ("LAUNCH", "RETURN"):
+        monkeypatch.setattr(machine, name, round(late * getattr(machine, name)))
     duration = machine.copies.duration
     monkeypatch.setattr(machine.copies, "duration", lambda *words: device * duration(*words))
     other = build(run([[again(one) for one in step] for step in timed], A100, slow).timeline)
@@ -89,6 +96,14 @@ def test_what_is_certain_has_no_interval(monkeypatch):
     assert of.saved.least == pytest.approx(of.saved.most, abs=2)
     assert one.least_last == pytest.approx(one.most_last, abs=2)
     assert of.sure == 1.0
+
+
+def test_a_read_in_a_step_that_the_host_limits_costs_latencies(monkeypatch):
+    """By hand: a launch, eight bytes, a return; a share of it that is the CPU's own is as certain as that."""
+    found = estimated(*HOST, read(), *HOST, late=0.4, monkeypatch=monkeypatch)
+    one = found.findings[0].price
+    assert one.most_last / one.last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
+    assert one.last / one.least_last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
 
 
 def test_a_step_that_the_host_limits_is_as_uncertain_as_the_host(monkeypatch):

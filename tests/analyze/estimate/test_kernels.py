@@ -148,6 +148,27 @@ def test_half_of_causal_attention_is_left_out() -> None:
     assert 0.5 < device_time(half, A100) / device_time(whole, A100) < 0.6
 
 
+def test_attention_does_whole_blocks_of_keys_and_heads_of_32() -> None:
+    """As flash attention does: seven keys cost what 64 do, and a head of 16 what one of 32 does."""
+
+    def asked(keys: int, size: int) -> float:
+        query, key = (64, 8, 4096, size), (64, 8, keys, size)
+        name = "aten::_scaled_dot_product_flash_attention"
+        return device_time(work(Entry(name=name, dtype="bfloat16", inputs=(query, key, key))), A100)
+
+    assert asked(7, 64) == asked(64, 64) < asked(65, 64)
+    assert asked(512, 16) == asked(512, 32) < asked(512, 33) == asked(512, 64)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7, 64, 128])
+def test_batches_on_an_a100_have_one_tile(columns: int) -> None:
+    """Of columns a tile has 128, however few are asked for; rows have kernels of their own where few are."""
+    wide = device_time(work(product(256, 512, 128, 512)), A100)
+    few = device_time(work(product(256, 512, columns, 512)), A100)
+    assert few == pytest.approx(wide, rel=0.15) if columns > 1 else few < wide
+    assert device_time(work(product(256, 4, 512, 512)), A100) < wide
+
+
 def test_names_tell_what_a_card_sustains() -> None:
     """By its own measurements or its class's, whatever its name is spelled like."""
 

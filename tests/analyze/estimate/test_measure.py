@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,6 @@ from tracing import Trace
 
 from gapless.analyze import report
 from gapless.analyze.estimate.measure import calibration, canonical
-from gapless.analyze.estimate.shapes import recorded_shapes
 from gapless.errors import UnreadableInput
 from gapless.model.programme import Entry
 from gapless.model.session import decode, encode
@@ -138,26 +136,6 @@ def test_a_wait_is_priced_with_the_measured_times(run, tmp_path):
 def test_what_was_measured_is_saved(run, tmp_path):
     made = calibrated(run, profile(tmp_path / "trace.json"))
     assert decode(encode(made)) == made
-
-
-def test_shapes_are_read_from_old_and_new_files(tmp_path):
-    path = profile(tmp_path / "trace.json.gz")
-    assert set(recorded_shapes(path).values()) == {((64, 64), (64, 64))}
-    cat = {"external id": "7", "Input dims": [[[2, 3], [4]], []]}
-    events = [cat, {"External id": 8, "Input Dims": "none"}, {"External id": [], "Input Dims": []}]
-    old = {
-        "traceEvents": [{"ph": "X", "name": "aten::cat", "ts": 0, "dur": 1, "args": one} for one in events]
-    }
-    other = tmp_path / "old.json"
-    other.write_text(json.dumps(old))
-    assert recorded_shapes(other) == {7: ((2, 3), (4,))}
-    assert recorded_shapes(profile(tmp_path / "plain.json", shapes=False)) == {}
-
-
-def test_a_damaged_file_has_no_shapes(tmp_path):
-    path = profile(tmp_path / "trace.json")
-    path.write_bytes(path.read_bytes()[:-200])
-    assert recorded_shapes(path) == {}
 
 
 def test_no_such_file(run):

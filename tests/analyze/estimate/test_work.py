@@ -14,7 +14,8 @@ from gapless.analyze.estimate.families import CONVOLUTION, MATMUL, UNKNOWN
 from gapless.analyze.estimate.kernels import device_time, peak
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.work import work
-from gapless.model.programme import Entry
+from gapless.model.gpus import find
+from gapless.model.programme import Entry, sheet
 
 
 def entry(name: str, inputs=(), outputs=(), dtype: str = "float32", size: int = 4, **more) -> Entry:
@@ -73,7 +74,7 @@ def test_attention_is_two_products():
         ("aten::mm", MATMUL), ("aten::convolution_backward", CONVOLUTION), ("aten::add_", "pointwise"),
         ("aten::relu_", "pointwise"), ("aten::native_batch_norm_backward", "batch norm"),
         ("aten::native_layer_norm", "layer norm"), ("aten::_foreach_add_", "foreach"),
-        ("aten::_fused_adamw_", "foreach"), ("aten::copy_", "copy"), ("aten::index_put_", "scatter"),
+        ("aten::_fused_adamw_", "foreach"), ("aten::copy_", "copy"), ("aten::index_put_", "indexing"),
         ("mine::mm", UNKNOWN), ("aten::never_heard_of", UNKNOWN),
     ],
 )  # fmt: skip
@@ -149,3 +150,120 @@ def test_the_host_needs_more_for_more_kernels_and_tensors():
     listed = Entry(name="aten::_foreach_add_", tensors=100, optimizer=True)
     assert USUAL.needs(listed, 1) > USUAL.needs(Entry(name="aten::add", optimizer=True), 1)
     assert USUAL.scaled(2).needs(plain, 2) == 2 * USUAL.needs(plain, 2)
+
+
+IMAGES = (4, 16, 16, 10)
+
+
+@pytest.mark.parametrize(
+    ("asked", "moved", "picked"),
+    [
+        # A mask over pixels lets 800 of 1,024 through: two passes over it, three numbers for each of them
+        # written and read; then 10 channels each, read and written.
+        (entry("index", [IMAGES, IMAGES[:3]], [(800, 10)]), 2 * 1024 + 2 * 24 * 800 + 8 * 8000, 8000),
+        # Two lists of places: what they hold is read, and a row for each.
+        (entry("index", [(50, 60, 7), (9,), (9,)], [(9, 7)]), 16 * 9 + 8 * 63, 63),
+        # A list as long as the first side is a list, not a mask.
+        (entry("index", [(100, 7), (100,)], [(100, 7)]), 8 * 100 + 8 * 700, 700),
+        (entry("index_put_", [(50, 60), (9,), (9,), (9,)], [(50, 60)]), 16 * 9 + 8 * 9, 9),
+    ],
+)
+def test_what_indexing_moves(asked, moved, picked):
+    made = work(asked)
+    assert (made.moved, made.picked) == (moved, picked)
+
+
+def test_adding_up_by_index_sorts_the_places():
+    """By hand: 10 bits of a place are two passes; a mask costs the same forward and backward."""
+    asked = entry("index_put", [IMAGES, IMAGES[:3], (800, 10)], [IMAGES], backward=True)
+    forward = work(entry("index", [IMAGES, IMAGES[:3]], [(800, 10)])).moved
+    assert work(asked).moved == forward + 800 * (3 * 56 + 2 * 32 + 16 + 40)
+
+
+def test_a_mask_over_every_channel_costs_more_than_one_over_pixels():
+    """The same elements, but a place for each of them."""
+    shape = (64, 256, 256, 10)
+    count = 64 * 256 * 256 // 2
+    pixels = entry("index", [shape, shape[:3]], [(count, 10)])
+    channels = entry("index", [shape, shape], [(10 * count,)])
+    assert device_time(work(channels), A100) > 3 * device_time(work(pixels), A100)
+
+
+@pytest.mark.parametrize(
+    ("whole", "apart"),
+    [
+        (entry("add", [(4096, 4096)] * 2, [(4096, 4096)], "bfloat16", 2),
+         entry("add", [(4096, 4096), (4096, 1)], [(4096, 4096)], "bfloat16", 2)),
+        (entry("relu", [(4096, 4096)], [(4096, 4096)], "bfloat16", 2),
+         entry("clone", [(4096, 4096)], [(4096, 4096)], "bfloat16", 2)),
+    ],
+)  # fmt: skip
+def test_elements_that_are_moved_one_by_one_take_longer(whole, apart):
+    elements = 4096 * 4096
+    assert work(apart).strided == elements
+    assert device_time(work(apart), A100) > device_time(work(whole), A100)
+    assert device_time(work(apart), A100) > elements / (1.7 * A100.multiprocessors)
+    assert work(entry("add", [(64, 64), ()], [(64, 64)])).strided == 0  # a number is no tensor
+
+
+def test_a_bias_is_a_pass_of_its_own():
+    shapes = [(8, 64, 56, 56), (64, 64, 1, 1)]
+    out = (8, 64, 56, 56)
+    plain, biased = (work(entry("convolution", [*shapes, *more], [out])) for more in ((), ((64,),)))
+    added = work(entry("add_", [out, (1, 64, 1, 1)], [out]))
+    difference = device_time(biased, A100) - device_time(plain, A100)
+    assert difference == pytest.approx(device_time(added, A100), rel=0.3)
+
+
+def test_few_channels_fill_an_eighth_of_what_tensor_cores_take():
+    """Three channels of 16 bits take what eight do; in fp32 they take less."""
+
+    def time(channels, dtype, size):
+        asked = entry(
+            "convolution", [(64, channels, 64, 64), (512, channels, 9, 9)], [(64, 512, 56, 56)], dtype, size
+        )
+        return device_time(work(asked), A100)
+
+    assert time(3, "bfloat16", 2) == pytest.approx(time(8, "bfloat16", 2), rel=0.05)
+    assert time(3, "float32", 4) < 0.6 * time(8, "float32", 4)
+
+
+def test_small_kernels_start_later_on_older_cards():
+    small = work(entry("add", [(8, 8)] * 2, [(8, 8)]))
+    old, new = (device_time(small, sheet(find(name))) for name in ("v100", "h100"))
+    assert old == pytest.approx(1.4 * new, rel=0.05)
+
+
+def test_whole_numbers_are_widened_before_they_are_summed_up():
+    """By hand: a mask of 4,096 is read, written as 8 bytes each, which are read; and one sum is written."""
+    shape = (64, 64)
+    counted = Entry(name="aten::sum", dtype="bool", inputs=(shape,), outputs=((),), reads=4096, writes=8)
+    assert (work(counted).moved, work(counted).kernels) == (4096 + 2 * 8 * 4096 + 8, 2)
+    short = msgspec.structs.replace(counted, writes=2)
+    assert work(short).moved == 4096 + 2 * 2 * 4096 + 2
+    assert work(msgspec.structs.replace(counted, name="aten::any", writes=1)).moved == 4097
+    assert work(entry("sum", [shape], [()])).kernels == 1
+
+
+def test_pixels_are_made_one_by_one():
+    asked = entry("upsample_bilinear2d", [(64, 4, 256, 256)], [(64, 4, 1024, 1024)], "bfloat16", 2)
+    assert work(asked).strided == 64 * 4 * 1024 * 1024
+    assert device_time(work(asked), A100) > asked.writes / A100.bandwidth * 2
+
+
+def nll(name: str, rows: int, summed: bool = True, block: int = 0) -> Entry:
+    logits, labels, one = (rows, 10), (rows,), () if summed else (rows,)
+    inputs, made = ([logits, labels], one) if "forward" in name else ([one, logits, labels, ()], logits)
+    return msgspec.structs.replace(entry(name, inputs, [made]), block=block)
+
+
+@pytest.mark.parametrize(("name", "reads"), [("nll_loss_forward", 2), ("nll_loss_backward", 1)])
+def test_one_block_goes_through_all_rows_of_a_loss(name: str, reads: int):
+    """Its threads take turns; how many there are depends on torch's version and on the rows."""
+    assert [work(nll(name, rows)).chained for rows in (32, 4096, 1 << 20)] == [reads, reads * 16, reads << 10]
+    assert work(nll(name, 1 << 20, block=32)).chained == reads << 15
+    assert work(nll(name, 1 << 20, summed=False)).chained == 0
+    images = entry("nll_loss2d_forward", [(16, 10, 256, 256), (16, 256, 256)], [()])
+    assert work(images).chained == 0
+    old, new = (device_time(work(nll(name, 1 << 23, block=block)), A100) for block in (32, 0))
+    assert old > 10 * new > 10 * device_time(work(nll(name, 1 << 23, summed=False)), A100)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +218,254 @@ def test_nothing_that_needs_all_records_is_found_where_they_are_missing() -> Non
     found = report([told(launches(), lambda e: category(e) != "kernel" or next(numbers) % 3 == 0)])
     assert {one.code for one in found.findings} >= {"GAP707"}
     assert all(one.code.startswith("GAP7") or (one.loss and one.loss.unknown) for one in found.findings)
+
+
+NAMES = ("mm", "relu", "add", "mul", "sum", "cat")
+
+
+def varied(count: int = 120, trace: Trace | None = None) -> Trace:
+    """Operators of six names that launch in turn; the driver numbers six calls for one that is recorded."""
+    trace = trace or Trace()
+    for number in range(count):
+        begin, name = 100.0 * number, NAMES[number % len(NAMES)]
+        trace.correlation += 5
+        around = trace.operator(f"aten::{name}", begin, 20)
+        trace.launch(name, begin + 2, 10, kernel=(begin + 20, 60), external=around)
+    trace.call("cudaDeviceSynchronize", 100.0 * count, 10)
+    return trace
+
+
+def without_launches(trace: Trace, gone: Callable[[int], bool], operators: bool = False) -> Profile:
+    """The profile without these launches, by position, their work and arrows; with `operators` theirs too."""
+    calls = [event for event in trace.events if event["name"] == "cudaLaunchKernel"]
+    lost = {event["args"]["correlation"] for at, event in enumerate(calls) if gone(at)}
+    around = {event["args"]["External id"] for at, event in enumerate(calls) if gone(at)}
+
+    def keep(event: Event) -> bool:
+        args = event.get("args", {})
+        if category(event) == "cpu_op":
+            return not operators or args["External id"] not in around
+        return args.get("correlation") not in lost and not (category(event) == "ac2g" and event["id"] in lost)
+
+    return told(trace, keep)
+
+
+def kinds(found: Profile) -> dict[str, int]:
+    """How many of each kind are missing."""
+    return {one.kind: one.of - one.seen for one in found.coverage.missing}
+
+
+@pytest.mark.parametrize("begin", [0, 40, 90])
+def test_a_stretch_of_launches_that_nothing_leads_to(begin: int) -> None:
+    found = without_launches(varied(), lambda at: begin <= at < begin + 30)
+    assert abs(kinds(found)["stretch"] - 30) <= 5
+    assert found.coverage.reason.startswith("a stretch with about 3")
+    assert not found.coverage.idle_known
+    # All of what may have run in it is idleness that is not known to be.
+    assert found.idle - found.coverage.hidden <= 30 * 100_000 + 90 * 40_000 <= found.idle + 30 * 60_000
+
+
+def test_a_short_stretch_shows_in_the_numbers_of_the_driver() -> None:
+    found = without_launches(varied(), lambda at: 50 <= at < 60)
+    assert abs(kinds(found)["stretch"] - 10) <= 2
+
+
+def test_operators_on_the_cpu_are_no_stretch() -> None:
+    trace = varied()
+    for number in range(300):
+        trace.operator(f"aten::{NAMES[number % 6]}", 12_100 + number, 1)
+    trace.correlation += 5
+    trace.call("cudaDeviceSynchronize", 12_500, 10)  # with which the profiler ends
+    assert told(trace).coverage.missing == ()
+
+
+def test_loading_a_library_is_no_stretch() -> None:
+    trace = varied(60)
+    trace.correlation += 1200
+    for number in range(60):
+        begin = 100.0 * (60 + number)
+        around = trace.operator("aten::mm", begin, 20)
+        trace.launch("mm", begin + 2, 10, kernel=(begin + 20, 60), external=around)
+    assert told(trace).coverage.missing == ()
+
+
+def test_a_graph_that_is_captured_is_no_stretch() -> None:
+    trace = varied()
+    trace.call("cudaStreamBeginCapture", 12_100, 2)
+    for number in range(120):
+        begin = 12_200 + 100.0 * number
+        around = trace.operator(f"aten::{NAMES[number % len(NAMES)]}", begin, 20)
+        trace.correlation += 5
+        trace.call("cudaLaunchKernel", begin + 2, 10, external=around)
+    trace.call("cudaStreamEndCapture", 24_300, 2)
+    assert told(trace).coverage.missing == ()
+
+
+def test_threads_that_poll_are_no_stretch() -> None:
+    """Their calls take numbers of the driver's while operators run on tensors of the CPU."""
+    trace = varied()
+    for number in range(120):
+        trace.operator(f"aten::{NAMES[number % len(NAMES)]}", 12_100 + 10.0 * number, 5)
+        trace.correlation += 5
+        trace.call("cudaEventQuery", 12_100 + 10.0 * number, 2, thread=99)
+    around = trace.operator("aten::mm", 13_400, 20)
+    trace.launch("mm", 13_402, 10, kernel=(13_420, 60), external=around)
+    assert told(trace).coverage.missing == ()
+
+
+def test_python_frames_that_are_missing() -> None:
+    trace = varied()
+    for number in range(100):
+        trace.frame(f"train.py({number}): f", 100.0 * number, 90)
+    assert told(trace).coverage.missing == ()
+    numbers = iter(range(1000))
+    found = told(trace, lambda event: category(event) != "python_function" or next(numbers) % 4)
+    assert found.coverage.reason.endswith("of 219 CPU events are not in this file")
+
+
+def test_launches_that_are_missing_here_and_there() -> None:
+    gone = set(random.Random(1).sample(range(600), 180))
+    found = without_launches(varied(600), gone.__contains__)
+    assert 100 <= kinds(found)["scattered"] <= 180  # the operators that lost least tell
+    assert "launches are not in this file" in found.coverage.reason
+
+
+def test_the_same_operators_on_cpu_and_gpu_are_not_missing_launches() -> None:
+    """A model that also runs on the CPU: its operators launch half of the time, in long runs."""
+    trace = varied(300)
+    for number in range(300):
+        trace.operator(f"aten::{NAMES[number % len(NAMES)]}", 30_100 + 100.0 * number, 20)
+    for number in range(300):
+        begin = 60_200 + 100.0 * number
+        around = trace.operator(f"aten::{NAMES[number % len(NAMES)]}", begin, 20)
+        trace.launch("again", begin + 2, 10, kernel=(begin + 20, 60), external=around)
+    assert "scattered" not in kinds(told(trace))
+
+
+def test_launches_where_there_are_no_operators_any_more() -> None:
+    document = varied().document()
+    for event in document["traceEvents"]:  # nothing ties calls to operators, as in files up to torch 1.11
+        if category(event) in ("cuda_runtime", "kernel"):
+            event["args"].pop("External id", None)
+    numbers = iter(range(1000))
+    document["traceEvents"] = [
+        event for event in document["traceEvents"] if category(event) != "cpu_op" or next(numbers) < 60
+    ]
+    found = profile(read_bytes(json.dumps(document).encode()))
+    assert kinds(found) == {"around": 60}
+    assert not found.coverage.complete
+
+
+def test_marks_of_steps_among_what_is_missing() -> None:
+    trace = Trace()
+    trace.step(1, 0, 12_000)
+    trace = varied(trace=trace)
+    assert told(trace).coverage.complete
+    found = told(trace, lambda event: not str(event["name"]).startswith("ProfilerStep"))
+    assert found.coverage.unmarked
+    assert "marks of steps among them" in report([found]).verdict.sentence
+
+
+def test_events_beyond_the_profilers_own_mark() -> None:
+    document = varied().document()
+    late = {e["args"]["correlation"] for e in document["traceEvents"] if category(e) == "kernel"}
+    late = set(sorted(late)[60:])
+    for event in document["traceEvents"]:
+        if event.get("args", {}).get("correlation") in late or event.get("id") in late:
+            event["ts"] += 20_000
+    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
+
+
+def test_the_clocks_of_cpu_and_gpu_differ_at_the_end_of_the_recording() -> None:
+    trace = varied()
+    trace.operator("aten::cut_off", 11_999, 2000)
+    document = trace.document()
+    last = max(event["ts"] + event["dur"] for event in document["traceEvents"] if category(event) == "kernel")
+    (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")
+    mark["dur"] = last - 0.001 - mark["ts"]
+    assert profile(read_bytes(json.dumps(document).encode())).coverage.complete
+    mark["dur"] -= 1000
+    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
+
+
+def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() -> None:
+    document = varied().document()
+    (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")
+    mark["ts"] -= 8000
+    mark["dur"] += 8000
+    found = profile(read_bytes(json.dumps(document).encode()))
+    assert not found.coverage.silent
+    assert "nothing recorded" not in report([found]).verdict.confidence
+    for event in document["traceEvents"]:  # as files are that do not number their events
+        event.get("args", {}).pop("Ev Idx", None)
+    found = profile(read_bytes(json.dumps(document).encode()))
+    assert found.coverage.silent
+    assert "nothing recorded in its first" in report([found]).verdict.confidence
+
+
+def test_calls_out_of_the_order_of_their_numbers() -> None:
+    document = varied().document()
+    half = sorted(e["args"]["correlation"] for e in document["traceEvents"] if category(e) == "kernel")[60:]
+    for event in document["traceEvents"]:  # from there on the clock is one that runs 2 ms behind
+        late = event.get("args", {}).get("correlation") in half or event.get("id") in half
+        if late or (category(event) == "cpu_op" and event["args"]["External id"] > 60):
+            event["ts"] -= 2000
+    assert profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
+    one = varied().document()
+    next(e for e in one["traceEvents"] if category(e) == "cuda_runtime")["args"]["correlation"] = 10**6
+    assert not profile(read_bytes(json.dumps(one).encode())).coverage.contradictory
+
+
+def test_calls_whose_clock_is_ahead_of_the_operators() -> None:
+    trace = Trace()
+    for number in range(60):
+        begin = 100.0 * number
+        around = trace.operator("aten::mm", begin, 50)
+        trace.launch("gemm", begin - 1, 13, kernel=(begin + 20, 60), external=around)
+    assert told(trace).coverage.complete
+
+
+def test_long_kernels_without_a_length_may_fill_the_time() -> None:
+    document, numbers = launches().document(), iter(range(1000))
+    for event in document["traceEvents"]:
+        if category(event) == "kernel" and next(numbers) % 5 == 0:
+            event["dur"] = 0
+    found = profile(read_bytes(json.dumps(document).encode())).coverage
+    assert found.hidden == pytest.approx(8 * 100_000, rel=0.15)
+    assert "may fill 20 % of the time" in found.reason
+
+
+def test_a_block_of_the_file_that_cannot_be_read() -> None:
+    data = launches(200).text()
+    at, length = len(data) // 2, len(data) // 25
+    for block in (bytes(length), random.Random(1).randbytes(length)):
+        found = profile(read_bytes(data[:at] + block + data[at + length :])).coverage
+        assert re.search(r"(3\.\d|4\.0) % of the file cannot be read", found.reason)
+    assert profile(read_bytes(data + bytes(length))).coverage.complete  # room that was reserved for it
+
+
+def test_cpu_events_that_are_missing_where_the_gpu_idles() -> None:
+    """Two operators of 120, and the longest idleness with them."""
+    trace = Trace()
+    for number in range(20):
+        trace.operator("aten::mm", 10.0 * number, 5)
+    for number in range(2):
+        trace.operator("aten::item", 200 + 1000.0 * number, 990)
+    for number in range(98):
+        begin = 2200 + 100.0 * number
+        around = trace.operator("aten::mm", begin, 20)
+        trace.launch("gemm", begin + 2, 10, kernel=(begin + 20, 90), external=around)
+    trace.step(1, 0, 12_000)
+    assert told(trace).coverage.complete
+    found = told(trace, lambda event: event["name"] != "aten::item").coverage
+    assert found.reason.startswith("CPU events that are missing may explain 1")
+    assert found.idle_known
+
+
+def test_a_profile_of_the_gpu_alone() -> None:
+    found = told(launches(), lambda event: category(event) not in ("cpu_op", "cuda_runtime"))
+    assert [(cost.cause, cost.idle) for cost in found.costs if cost.idle] == [("unknown", found.idle)]
+    assert "have no launch in this file" in found.coverage.reason
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -180,6 +180,16 @@ def test_what_is_not_known_is_not_guessed():
     assert found["unknown"] == 394
 
 
+def test_a_launch_that_is_not_there_may_have_taken_the_time_itself():
+    trace = Trace()
+    step(trace, 2000)
+    trace.operator("aten::mm", 200, 1500)
+    trace.kernel("gemm", 1500, 500)  # its call was lost, and with it that it loaded a library
+    found = causes(trace)
+    assert found["unknown"] == 1394
+    assert "host" not in found
+
+
 def test_waits_of_threads_that_launch_nothing_hold_nothing_up():
     trace = Trace()
     step(trace, 2000)

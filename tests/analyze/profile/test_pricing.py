@@ -7,6 +7,7 @@ from tracing import Trace, training
 
 from gapless.analyze.profile.findings import findings
 from gapless.analyze.profile.profile import profile
+from gapless.analyze.profile.report import report
 from gapless.errors import UsageError
 
 
@@ -82,6 +83,60 @@ def test_other_assumptions(what):
     saved = found.prices.asked.saved
     least = {"@half:gemm": 59 * 140_000, "@graphs": 45 * 100_000}.get(what)
     assert saved == 0 if least is None else saved > least
+
+
+def test_waits_for_what_the_profile_does_not_show_have_no_price():
+    """In each step a synchronization of 3 ms, long after the step's own kernels have ended."""
+    trace = Trace()
+    for number in range(6):
+        begin = 10_000.0 * number
+        trace.step(number, begin, 10_000)
+        for at in range(10):
+            trace.operator("aten::mm", begin + 300 * at, 20)
+            trace.launch("gemm", begin + 300 * at + 2, 10, kernel=(begin + 300 * at + 15, 280))
+        trace.call("cudaDeviceSynchronize", begin + 4000, 3000)
+    trace.frame("/work/train.py(3): train", 0, 60_000)
+    found = profile(trace.timeline(), priced=True)
+    price = next(one for one in found.prices.each if one.kept or one.unknown)
+    assert price.unknown
+    assert (price.alone, price.last) == (-1, -1)
+    one = next(one for one in findings([found]) if one.loss is not None and one.loss.blocked)
+    assert one.price.unknown
+    assert not any(one.code in change.codes for change in report([found]).verdict.do_first)
+
+
+def launch_bound(steps: int = 6, kernels: int = 50) -> Trace:
+    """A step every 1 ms in which the CPU launches a kernel of 6 µs every 20 µs: the GPU idles 70 %."""
+    trace = Trace()
+    for number in range(steps):
+        begin = 1000.0 * number
+        trace.step(number, begin, 1000)
+        for at in range(kernels):
+            now = begin + 20 * at
+            trace.operator("aten::mul", now, 15)
+            trace.launch("tiny", now + 2, 10, kernel=(now + 9, 6))
+    trace.call("cudaDeviceSynchronize", 1000.0 * steps, 10)
+    return trace
+
+
+def test_a_launch_bound_profile_gains_by_one_launch_for_each_step():
+    found = profile(launch_bound().timeline(), asked=["@graphs"])
+    assert found.idle / found.steps.total == pytest.approx(0.7, abs=0.01)
+    prices = found.prices
+    assert prices.reasons == ()
+    # What is left of a step are its kernels, one behind the other, and one launch.
+    assert prices.asked.saved > 0.5 * prices.span
+    assert prices.span - prices.asked.saved > 6 * 50 * 6_000
+    told = report([found]).verdict.why[0]
+    assert told.startswith("With one launch for each step, ")
+    assert " less" in told
+
+
+def test_a_real_launch_bound_profile_gains_by_it(public_trace):
+    timeline = public_trace("HolisticTraceAnalysis-with_gpu_user_annotation-step_based_trace_2543932-d8f4")
+    found = profile(timeline, asked=["@graphs"])
+    assert found.idle / found.steps.total > 0.9
+    assert 0.4 < found.prices.asked.saved / found.prices.span < 1
 
 
 @pytest.mark.parametrize("what", ["@moon", "@half:", "@half:conv"])

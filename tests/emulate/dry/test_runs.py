@@ -316,3 +316,38 @@ def test_nothing_is_left_behind_when_the_run_is_over():
         raise ValueError
     with gapless.emulate():
         assert torch.ones(200, 200, device=CUDA).mm(torch.ones(200, 200, device=CUDA))[0, 0].item() == 200
+
+
+def _checked(x, kind):
+    if kind == "raises" and (x < 0).any():
+        raise ValueError
+    if not (x >= 0).any():
+        raise ValueError
+    if any((part < 0).any() for part in x):
+        raise ValueError
+    if kind == "warns" and (x < 0).any():
+        kind = "negative"
+    assert not (x < 0).any()
+    return kind
+
+
+def test_checks_that_would_raise_hold_and_other_branches_are_decided_by_what_is_likelier(dry):
+    x = unknown(300, 300)
+    assert _checked(x, "raises") == "raises"
+    assert _checked(x, "warns") == "negative"
+    assert "_checked" in {one.line.function for one in dry.session.assumptions}
+
+
+def test_a_mask_that_is_expanded_chooses_whole_rows(dry):
+    rows = unknown(1000, 7) > 0
+    values = unknown(1000, 7, 5)
+    chosen = values[rows.unsqueeze(-1).expand(-1, -1, 5)]
+    assert chosen.reshape(-1, 5).shape == values[rows].shape
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_reduced_loss_keeps_the_memory_of_all_of_it_as_with_values(dry, reduction):
+    x = unknown(40, 50).requires_grad_()
+    loss = torch.nn.functional.mse_loss(x, x.detach(), reduction=reduction)
+    assert loss.untyped_storage().nbytes() == 4 * 40 * 50
+    assert loss.shape == (() if reduction == "mean" else x.shape)

@@ -70,6 +70,24 @@ def test_the_last_copy_to_a_buffer_counts(late: None) -> None:
     assert host.tolist() == [2.0, 2.0]
 
 
+def test_what_is_asked_for_is_under_way_the_first_time(late: None) -> None:
+    host, copied, side = pinned(2), torch.cuda.Event(), torch.cuda.Stream()
+    assert copied.query()  # of nothing
+    assert side.query()
+    with torch.cuda.stream(side):
+        host.copy_(torch.ones(2, device="cuda"), non_blocking=True)
+        copied.record()
+    assert not copied.query()
+    assert not side.query()
+    assert math.isnan(host[0])
+    assert copied.query()
+    assert side.query()
+    assert host.tolist() == [1.0, 1.0]
+    copied.record(side)
+    torch.cuda.synchronize()
+    assert copied.query()
+
+
 def test_everything_has_arrived_when_the_device_is_gone() -> None:
     with gapless.emulate(late_copies=True) as seen:
         host = torch.ones(3, device="cuda").to("cpu", non_blocking=True)

@@ -60,6 +60,9 @@ def test_adagrad_is_torchs() -> None:
     )
 
 
+LOOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
 def lamb(
     params: list[torch.Tensor], gradients: list[torch.Tensor], state: Any, decay: float, always: bool
 ) -> None:
@@ -90,6 +93,55 @@ def test_lamb_is_that_of_its_paper(decay: float, always: bool) -> None:
             one.grad = gradient.clone()
         optimizer.step()
     torch.testing.assert_close([one.detach() for one in params], expected)
+
+
+@pytest.mark.parametrize("norm", [0, 2])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("averaged", [False, True])
+@pytest.mark.parametrize("zero", [False, True])
+def test_novograd_number_by_number(norm: int, inside: bool, averaged: bool, zero: bool) -> None:
+    torch.manual_seed(0)
+    values = [torch.randn(3, 4), torch.randn(5)]
+    params = [torch.nn.Parameter(one.clone()) for one in values]
+    options = {"reg_inside_moment": inside, "grad_averaging": averaged, "init_zero": zero}
+    optimizer = optimizers.FusedNovoGrad(params, lr=0.1, weight_decay=0.1, norm_type=norm, **options)
+    expected = [one.double().flatten().tolist() for one in values]
+    momenta, norms = [[0.0] * len(one) for one in expected], [0.0, 0.0]
+    for step in range(1, 4):
+        for at, param in enumerate(params):
+            param.grad = torch.randn_like(param)
+            gradient = param.grad.double().flatten().tolist()
+            size = max(map(abs, gradient)) if norm == 0 else sum(g * g for g in gradient) ** 0.5
+            before = size if step == 1 and not zero else norms[at]
+            power = 1 if norm == 0 else 2
+            norms[at] = (0.999 * before**power + 0.001 * size**power) ** (1 / power)
+            unit = norms[at] / (1 - 0.999**step) ** 0.5 + 1e-8
+            for i, g in enumerate(gradient):
+                value = expected[at][i]
+                g = g / unit + 0.1 * value if inside else g
+                m = momenta[at][i] = 0.9 * momenta[at][i] + (0.1 if averaged else 1.0) * g
+                m /= 1 - 0.9**step
+                expected[at][i] -= 0.1 * (m if inside else m / unit + 0.1 * value)
+        optimizer.step()
+    for param, one in zip(params, expected, strict=True):
+        torch.testing.assert_close(param.detach().double().flatten(), torch.tensor(one).double(), **LOOSE)
+
+
+def test_novograd_reads_the_norms_of_the_first_gradients(recorded: Any) -> None:
+    model = torch.nn.Linear(4, 4).to("cuda")
+    optimizer = optimizers.FusedNovoGrad(model.parameters())
+    for waits in (3, 0):  # two norms read and put back together
+        model(torch.rand(2, 4, device="cuda")).sum().backward()
+        before = recorded.waits()
+        with recorded.launching() as found:
+            optimizer.step()
+        assert recorded.waits() == before + waits
+    assert [one.name for one in found] == ["apex::multi_tensor_norm_out", "apex::multi_tensor_novograd"]
+    again = optimizers.FusedNovoGrad(model.parameters())
+    again.load_state_dict(optimizer.state_dict())
+    again.step()
+    with pytest.raises(RuntimeError, match="l2/inf"):
+        optimizers.FusedNovoGrad(model.parameters(), norm_type=1)
 
 
 def test_kernels_over_many_tensors() -> None:

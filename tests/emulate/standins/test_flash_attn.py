@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.standins.packages import flash_attn_interface
 from gapless.emulate.standins.packages.flash_attn import interface, losses, norms, padding, rotary
+from gapless.emulate.standins.packages.flash_attn_interface import PACKAGE
+from gapless.errors import NotEmulated
 
 FEW = settings(max_examples=25, deadline=None)
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -191,6 +197,72 @@ def test_decoding_step_by_step_is_attention_over_all(paged: bool) -> None:
         done += 1
     if not paged:
         assert torch.equal(caches[0][:, :length], k)
+
+
+@FEW
+@given(attentions())
+def test_the_third_version_attends_as_the_second(case: Any) -> None:
+    q, k, v, rules = case
+    rules["slopes"] = None
+    third: dict[str, Any] = {"causal": rules["causal"], "window_size": rules["window"]}
+    third |= {"softmax_scale": rules["scale"], "softcap": rules["softcap"]}
+    out, sums = flash_attn_interface.flash_attn_func(q, k, v, return_attn_probs=True, **third)
+    assert torch.equal(out, flash(q, k, v, rules, return_attn_probs=True)[0])
+    assert sums.shape == (q.shape[0], q.shape[2], q.shape[1])
+    starts = [torch.arange(q.shape[0] + 1, dtype=torch.int32) * one.shape[1] for one in (q, k)]
+    flat = [one.flatten(0, 1) for one in (q, k, v)]
+    apart = flash_attn_interface.flash_attn_varlen_func(*flat, *starts, q.shape[1], k.shape[1], **third)
+    torch.testing.assert_close(apart.view_as(out), out, **CLOSE)
+
+
+def test_of_the_third_version_s_sequences_as_much_counts_as_is_used() -> None:
+    q, starts = torch.randn(10, 2, 4), torch.tensor([0, 6, 10], dtype=torch.int32)
+    used = torch.tensor([3, 4], dtype=torch.int32)
+    out = flash_attn_interface.flash_attn_varlen_func(q, q, q, starts, starts, 6, 6, used, used, causal=True)
+    assert not out[3:6].any()
+    for begin, end in ((0, 3), (6, 10)):
+        own = q[None, begin:end]
+        expected = reference(own, own, own, causal=True)
+        torch.testing.assert_close(out[None, begin:end].double(), expected, **CLOSE)
+
+
+def test_the_third_version_takes_stacked_heads() -> None:
+    q, kv = torch.randn(2, 5, 4, 8), torch.randn(2, 5, 4, 8)
+    k, v = kv.split(2, 2)
+    expected = flash_attn_interface.flash_attn_func(q, k, v)
+    stacked = flash_attn_interface.flash_attn_qkvpacked_func(torch.cat((q, kv), 2), num_heads_q=4)
+    assert torch.equal(stacked, expected)
+
+
+@pytest.mark.parametrize("option", ["qv", "q_descale", "attention_chunk"])
+def test_the_third_version_refuses_what_is_not_computed(option: str) -> None:
+    q = torch.randn(1, 4, 2, 8)
+    value = 2 if option == "attention_chunk" else q
+    with pytest.raises(NotEmulated, match=option):
+        flash_attn_interface.flash_attn_func(q, q, q, **{option: value})
+    with pytest.raises(NotEmulated, match="with_kvcache"):
+        PACKAGE.modules["flash_attn_interface"]["flash_attn_with_kvcache"](q, q, q)
+
+
+@pytest.mark.parametrize(("gpu", "there"), [("h100", True), ("a100", False)])
+def test_the_third_version_is_where_its_gpus_are(gpu: str, there: bool) -> None:
+    with Emulator(gpu, programme=True) as emulator:
+        found = importlib.util.find_spec("flash_attn_interface")
+        assert (found is not None) is there
+        if not there:
+            with pytest.raises(importlib.metadata.PackageNotFoundError):
+                importlib.metadata.version("flash_attn_3")
+            return
+        assert importlib.metadata.version("flash_attn_3") == "3.0.0"
+        q = torch.randn(1, 4, 2, 8, device="cuda", dtype=torch.half, requires_grad=True)
+        before = emulator.recorder.total
+        importlib.import_module("flash_attn_interface").flash_attn_func(q, q, q, causal=True).sum().backward()
+        assert q.grad is not None
+        assert emulator.recorder.total == before
+        entries = emulator.recorder.programme.entries
+        names = [one.name for one in entries if "flash_attn_interface" in one.name]
+        assert len(names) == 2
+        assert any("flash_attn_3 is not installed here" in note for note in emulator.session().notes)
 
 
 def test_dropout_keeps_its_mask_for_the_backward_pass() -> None:

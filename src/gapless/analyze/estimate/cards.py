@@ -19,7 +19,8 @@ class Reach(NamedTuple):
     `known` says which of them were measured on this GPU; the others are those of its class. `modest` says
     that the card may take so little power that it cannot hold its clocks, `unsteady` how far its products
     differ from what the formulas say (a standard deviation of the logarithm), `one_tile` that batches of
-    products in fp32 are cut in one way only.
+    products in fp32 are cut in one way only. `start` is how long its kernels take to start,
+    in parts of what those of an A100 and later ones do.
     """
 
     fp32: float
@@ -30,6 +31,7 @@ class Reach(NamedTuple):
     modest: bool = False
     unsteady: float = 0.0
     one_tile: bool = False
+    start: float = 1.0
 
 
 _SERVER = Reach(0.85, 0.76, 0.7, 0.89)
@@ -40,6 +42,12 @@ _MODEST = Reach(0.46, 0.5, 0.4, 0.77, modest=True)
 """75 W and less."""
 
 _PACKAGES = re.compile(r"\b[PV]100|\bA100|\bA800|\bG?[HB][123]00|\bH20\b|\bMI\d{3}|\bPG509", re.IGNORECASE)
+_OLD = re.compile(
+    r"\b[PV]100|\bGP100|\b[PT]4\b|\bT1000|\bT400|\b[GR]TX (?:10|16|20)\d0|\bTITAN", re.IGNORECASE
+)
+_OLD_START = 1.4
+"""Start-up times before the A100: in profiles of V100 the shortest kernels of a kind take so many times as
+long as in those of an A100 (``benchmarks/sheets/estimate.md``)."""
 _MODEST_NAMES = re.compile(r"\b(?:P4|T4|L4|A2|T1000|T400)\b", re.IGNORECASE)
 
 # With `unsteady`, the standard deviation of what a card's products in fp32 take beyond what the formulas say.
@@ -64,6 +72,7 @@ def reach(gpu: Gpu) -> Reach:
     """What `gpu` sustains, by its name."""
     name = gpu.name.replace("-", " ").replace("_", " ")
     found = _MODEST if _MODEST_NAMES.search(name) else _SERVER if _PACKAGES.search(name) else _BOARD
+    found = found._replace(start=_OLD_START if _OLD.search(name) else 1.0)
     for pattern, shares in _PATTERNS:
         if pattern.search(name):
             one_tile = "A100" in name.upper()

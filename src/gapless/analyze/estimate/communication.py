@@ -74,15 +74,39 @@ def links(gpu: Gpu) -> Links:
     return NVLINK if gpu.link > gpu.pcie else PCIE
 
 
-def communication(steps: Sequence[Step], programme: Programme) -> int:
-    """Nanoseconds of a step's collectives on the device, one after the other, in the mean."""
-    total = sum(
-        collective_time(entry, programme)
-        for step in steps
-        for entry in step
-        if entry.kind == "collective" and entry.detail != "host" and entry.ranks > 1
-    )
-    return round(total / len(steps))
+class Moving(NamedTuple):
+    """What a step's collectives take, one after the other, in nanoseconds; how much of that the stream waits
+    for at once, so that nothing can hide it; and how uncertain it is, as `collective_spread` says it."""
+
+    time: int = -1
+    exposed: int = 0
+    doubt: float = 0.0
+
+
+def communication(steps: Sequence[Step], programme: Programme) -> Moving:
+    """What the collectives of a step take in the mean. The links that err are the same for all of them."""
+    total = doubt = exposed = 0.0
+    for step in steps:
+        stream = operators = 0
+        under_way: list[tuple[float, int]] = []  # how long each takes, behind how many operators it began
+        for entry in step:
+            if entry.kind == "stream":
+                stream = entry.stream
+            elif entry.kind == "operator":
+                operators += 1
+            elif entry.kind == "await" and entry.number < 0:
+                awaited = under_way[: max(len(under_way) + entry.number + 1, 0)]
+                under_way[: len(awaited)] = [(0.0, -1)] * len(awaited)
+                if stream == 0:  # on a stream of its own nothing else is held up
+                    exposed += sum(time for time, before in awaited if before == operators)
+            elif entry.kind == "collective":
+                counts = entry.detail != "host" and entry.ranks > 1
+                time = collective_time(entry, programme) if counts else 0.0
+                under_way.append((time, operators))
+                total += time
+                doubt += time * collective_spread(entry, programme) if counts else 0.0
+    count = max(len(steps), 1)
+    return Moving(round(total / count), round(exposed / count), doubt / total if total else 0.0)
 
 
 def collective_time(entry: Entry, programme: Programme) -> float:
@@ -143,15 +167,19 @@ def _in_a_machine(entry: Entry, node: int) -> int:
     return max(min(node // max(second - first, 1), entry.ranks), 1)
 
 
-def assumed(time: int, programme: Programme) -> str:
+def assumed(moving: Moving, programme: Programme) -> str:
     """What that takes for granted, in a sentence."""
+    time, exposed = moving.time, moving.exposed
+    hidden = "hidden behind the GPU's work as far as they can be, and not at all at the upper end"
+    if exposed:
+        hidden = f"{exposed / 1e6:.3g} ms of it waited for at once, the rest {hidden}"
     gpu, node = programme.gpu, programme.node or NODE
     name, link = ("its links", gpu.link) if gpu.link > gpu.pcie else ("PCIe", gpu.pcie)
     network = programme.network or NETWORK
     return (
         f"collectives take {time / 1e6:.3g} ms at {name}' {link:g} GB/s within {node} GPUs and {network:g} "
-        "GB/s for each GPU between machines, less what rings do not reach; hidden behind the GPU's work as "
-        "far as they can be, and not at all at the upper end; every rank comes in time"
+        f"GB/s for each GPU between machines, less what rings do not reach; {hidden}; every rank comes in "
+        "time"
     ).replace("PCIe'", "PCIe's")
 
 

@@ -1,11 +1,12 @@
 """`paces`: a few machines that the emulated one might be, as far as is known.
 
 Every time is uncertain: by how much, `Times.doubt` says for an operator and `Times.host_doubt` for the host,
-as the standard deviation of ``ln(true / estimated)``. One draw is one such machine. What a draw says of the
-host holds for all of it. Of an operator's deviation a part is common to all operators (the clock that this
-GPU sustains), a part to those of its family (how good such kernels are there), and the rest is its own: over
-many operators that rest averages out, and the other two do not. What no measured model has had to prove
-(`Doubt.unproven`) is wrong for all such operators alike.
+as the standard deviation of ``ln(true / estimated)``, and `LATENCY` for latencies. One draw is one such
+machine. What a draw says of the host holds for all of it, and so does what it says of latencies. Of an
+operator's deviation a part is common to all operators (the clock that this GPU sustains), a part to those of
+its family (how good such kernels are there), and the rest is its own: over many operators that rest averages
+out, and the other two do not. What no measured model has had to prove (`Doubt.unproven`) is wrong for all
+such operators alike.
 
 The draws are quantiles, not chances: the same programme has the same interval each time.
 """
@@ -29,6 +30,10 @@ COUNT = 64
 COMMON, FAMILY = 0.2, 0.2
 """Shares of the variance of an operator's time that all operators share, and those of its family. With them
 about four in five whole models lie in their interval: `benchmarks/sheets/intervals.md`."""
+LATENCY = 0.35
+"""How uncertain latencies are, from a launch to its work and from work to the end of a wait for it: standard
+deviations of the logarithms between the machines of public profiles are 0.41 and 0.36
+(`benchmarks/sheets/estimate.md`)."""
 LOW, HIGH = 0.1, 0.9
 """An interval is between these quantiles: four in five lie in it."""
 
@@ -65,7 +70,8 @@ def paces(
     factors = np.ones((count, nobody + 1))
     factors[:, :nobody] = _factors(told, count)
     hosts = np.exp(host * _normal(_host(count)))
-    return [Pace(float(hosts[n]), factors[n][rows]) for n in range(count)]
+    late = np.exp(LATENCY * normal("latency", count))
+    return [Pace(float(hosts[n]), factors[n][rows], float(late[n])) for n in range(count)]
 
 
 def shares(count: int = COUNT) -> Floats:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from gapless.analyze.estimate.communication import assumed, communication
+from gapless.analyze.estimate.communication import Moving, assumed, communication
 from gapless.analyze.estimate.draws import interval, normal, paces, shares
+from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
 from gapless.analyze.estimate.machine import Run, run
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, recorded
 from gapless.analyze.estimate.throughput import throughput
@@ -17,7 +19,7 @@ from gapless.analyze.estimate.timing import Times, times_of
 from gapless.analyze.profile.pricing import removal
 from gapless.analyze.steps import Steps
 from gapless.model import Session, Site
-from gapless.model.estimate import Estimate, Range
+from gapless.model.estimate import Compiling, Estimate, Range
 from gapless.model.profile import Price, Prices
 from gapless.model.programme import Calibration, Programme
 from gapless.replay.change import Change
@@ -29,8 +31,6 @@ UNKNOWN_MOST = 0.3
 """The share of the device's time that operators without a known cost may have."""
 FAR = 0.25
 """How far a calibrated step may be from the profile's own before the prices are bounds."""
-LINKS = 0.3
-"""How uncertain the time of collectives is: the standard deviation of ``ln(true / estimated)``."""
 
 _NO_TIME = "communication between ranks"
 
@@ -64,8 +64,9 @@ class _Priced:
         return [one.span / self.whole for one in self.drawn]
 
 
-def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
-    """The estimate for a session, with a price for each of `groups`; None where nothing was recorded."""
+def estimate(session: Session, steps: Steps, groups: Groups, what_if: bool = False) -> Estimate | None:
+    """The estimate for a session, with a price for each of `groups`; None where nothing was recorded. With
+    `what_if` also what compiling would make of a step."""
     programme = session.programme
     if programme is None or not session.environment.emulated:
         return None
@@ -77,7 +78,8 @@ def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
     whole = recorded(programme, steps)
     if not whole:
         return Estimate(gpu=gpu, refused="no steady step was recorded whole")
-    order = chosen(whole)
+    eager = chosen(whole)
+    order = [fused(step) for step in eager]
     times = times_of(programme)
     if not any(entry.kind == "operator" for step in order for entry in step):
         return Estimate(gpu=gpu, refused="the steps launch nothing on the GPU")
@@ -86,11 +88,38 @@ def estimate(session: Session, steps: Steps, groups: Groups) -> Estimate | None:
         return Estimate(
             gpu=gpu, refused=f"operators whose cost is not known would take {unknown:.0%} of the GPU's time"
         )
-    answer = _priced(programme, order, groups, times)
+    compiled = any(entry.compiled for step in eager for entry in step)
+    # Of compiled code so many launches more or fewer.
+    doubt = math.hypot(times.host_doubt, DOUBT if compiled else 0.0)
+    answer = _priced(programme, order, groups, times, doubt)
     if isinstance(answer, str):
         return Estimate(gpu=gpu, refused=answer)
     found = _told(session, programme, groups, times, answer, len(whole), order)
-    return msgspec.structs.replace(found, throughput=throughput(order, arrivals(programme, steps), times))
+    return msgspec.structs.replace(
+        found,
+        throughput=throughput(eager, arrivals(programme, steps), times),
+        launches=launches(order),
+        eager=launches(eager) if compiled else 0.0,
+        compiling=_compiling(programme, eager, groups, times, answer) if what_if else None,
+    )
+
+
+def _compiling(
+    programme: Programme, eager: Sequence[Step], groups: Groups, times: Times, now: _Priced
+) -> Compiling | None:
+    """What a step would be if all but its optimizer were compiled, on the same machines as now."""
+    order = [fused(as_compiled(step)) for step in eager]
+    answer = _priced(programme, order, groups, times, times.host_doubt)
+    if isinstance(answer, str):
+        return None
+    fewer = np.exp(DOUBT * normal("fusion", len(now.steps)))
+    machines = zip(now.steps, answer.steps, fewer, strict=True)
+    saved = [min((one - other) * factor, one) for one, other, factor in machines]
+    return Compiling(
+        launches=launches(order),
+        step=interval(answer.step, [one - less for one, less in zip(now.steps, saved, strict=True)]),
+        saved=interval(now.step - answer.step, saved),
+    )
 
 
 def _uncalibrated(programme: Programme, order: Sequence[Step]) -> int:
@@ -104,25 +133,38 @@ def _uncalibrated(programme: Programme, order: Sequence[Step]) -> int:
     return -1 if isinstance(model, Refusal) else round(model.span() / len(order))
 
 
-def _limits(answer: _Priced, time: int) -> tuple[Range, str, float]:
+def _limits(answer: _Priced, moving: Moving) -> tuple[Range, str, float]:
     """A step's length, what limits it and the share of machines in which that does.
 
-    Collectives, which take `time` one after the other, are hidden behind everything else as far as they can
-    be in the likely machine, and less so in others.
+    Collectives that the GPU's work waits for at once come on top of it; others are hidden behind everything
+    else as far as they can be in the likely machine, and less so in others.
     """
-    hidden, slower = shares(len(answer.steps)), np.exp(LINKS * normal("links", len(answer.steps)))
+    hidden, slower = shares(len(answer.steps)), np.exp(moving.doubt * normal("links", len(answer.steps)))
     steps, limiters = [], []
     for step, one, apart, factor in zip(answer.steps, answer.drawn, hidden, slower, strict=True):
-        moving = time * factor
-        steps.append(max(step, moving) + apart * min(step, moving))
-        limiters.append("communication" if moving > step else one.limiter)
-    likely = "communication" if time > answer.step else answer.found.limiter
+        work, rest = _behind_collectives(step, one.limiter, moving, factor)
+        steps.append(max(work, rest) + apart * min(work, rest))
+        limiters.append("communication" if moving.time * factor > step else one.limiter)
+    likely = "communication" if moving.time > answer.step else answer.found.limiter
     limiter = max(limiters, key=lambda name: (limiters.count(name), name == likely), default=likely)
     sure = limiters.count(limiter) / len(limiters) if limiters else 1.0
-    return interval(max(answer.step, time), steps), limiter, sure
+    most = max(_behind_collectives(answer.step, answer.found.limiter, moving, 1.0))
+    return interval(most, steps), limiter, sure
 
 
-def _priced(programme: Programme, order: Sequence[Step], groups: Groups, times: Times) -> _Priced | str:
+def _behind_collectives(step: float, limiter: str, moving: Moving, factor: float) -> tuple[float, float]:
+    """A step with the collectives in it that are waited for at once, and what the others take.
+
+    Where the host is late the GPU idles for long enough to have time for them.
+    """
+    exposed = moving.exposed * factor
+    work = max(step, exposed) if limiter == "host" else step + exposed
+    return work, max(moving.time, 0) * factor - exposed
+
+
+def _priced(
+    programme: Programme, order: Sequence[Step], groups: Groups, times: Times, doubt: float
+) -> _Priced | str:
     """The programme on the likely machine and on others. A step before and one after those that are priced
     keep their waits: the first of a run has nothing to wait for yet, and the last nothing to hold up."""
     timed = [[times.timed(entry) for entry in step] for step in (order[-1], *order, order[0])]
@@ -133,7 +175,7 @@ def _priced(programme: Programme, order: Sequence[Step], groups: Groups, times: 
     rows = {key: _rows(ran, sites) for key, sites in groups.items()}
     found = prices(model, rows)
     asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]
-    drawn = paces(asked, times.doubt, times.host_doubt)
+    drawn = paces(asked, times.doubt, doubt)
     count = len(timed)
     return _Priced(
         step=round(found.span / count),
@@ -161,12 +203,12 @@ def _told(
     order: Sequence[Step],
 ) -> Estimate:
     collective = any(entry.kind == "collective" for step in order for entry in step)
-    time = communication(order, programme) if collective else -1
-    step, limiter, sure = _limits(answer, max(time, 0))
+    moving = communication(order, programme) if collective else Moving()
+    step, limiter, sure = _limits(answer, moving)
     measured = programme.calibration
     told = _assumptions(session, programme, times, order)
-    if time > 0:
-        told = (*(one for one in told if not one.startswith(_NO_TIME)), assumed(time, programme))
+    if moving.time > 0:
+        told = (*(one for one in told if not one.startswith(_NO_TIME)), assumed(moving, programme))
     return Estimate(
         gpu=(measured.gpu if measured is not None else "") or programme.gpu.name,
         step=step,
@@ -179,7 +221,7 @@ def _told(
         covered=times.covered(order),
         assumptions=told,
         reasons=tuple(_reasons(answer, measured)),
-        communication=time,
+        communication=moving.time,
         limiter=limiter,
         sure=sure,
         speed=times.speed,
@@ -241,6 +283,8 @@ def _assumptions(
     told.append("every batch is there in time, and Python does no more between operators than is usual")
     if session.environment.world_size > 1:
         told.append(f"{_NO_TIME} takes no time")
+    if any(entry.compiled for step in order for entry in step):
+        told.append(ASSUMED)
     if programme.threads:
         told.append("what other threads launch is left out")
     return tuple(told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 MATMUL, CONVOLUTION, ATTENTION = "matmul", "convolution", "attention"
+INDEXING = "indexing"
 UNKNOWN = "unknown"
 TRITON = "triton"
 """Kernels of the script's own, or of a library's: their bytes and products are counted as they run."""
@@ -67,8 +68,9 @@ _NAMES = {
         "pixel_unshuffle reflection_pad1d reflection_pad2d replication_pad2d reflection_pad1d_backward "
         "reflection_pad2d_backward replication_pad2d_backward avg_pool3d_backward one_hot bincount"
     ),
+    INDEXING: "index_put index_put_ _index_put_impl_",
     "scatter": (
-        "index_put index_put_ _index_put_impl_ scatter scatter_ scatter_add scatter_add_ scatter_reduce "
+        "scatter scatter_ scatter_add scatter_add_ scatter_reduce "
         "index_add index_add_ index_copy index_copy_ index_fill index_fill_ put put_ masked_scatter "
         "masked_fill embedding_dense_backward _embedding_bag_dense_backward _embedding_bag_backward "
         "embedding_backward index_backward gather_backward slice_backward select_backward select_scatter "
@@ -109,7 +111,7 @@ _LISTS = ("_foreach_", "_amp_foreach_", "_fused_ad", "_fused_sgd")
 
 
 _LIBRARIES = {
-    ATTENTION: r"flash_attn::(_flash_attn|fwd_kvcache)|xformers::efficient_attention",
+    ATTENTION: r"flash_attn(_interface)?::(_flash_attn|fwd_kvcache)|xformers::efficient_attention",
     MATMUL: r"bitsandbytes::(gemm_4bit|int8_linear_matmul|int8_scaled_mm)",
     "foreach": r"\w+::multi_tensor_|bitsandbytes::optimizer_update|deepspeed::lamb",
     "layer norm": r"\w+::(dropout_add_)?_?(layer_?norm|rms_?norm|rms_(forward|backward))",

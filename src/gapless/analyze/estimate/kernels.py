@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from gapless.analyze.estimate.cards import Reach, reach
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TRITON, UNKNOWN
+from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, INDEXING, MATMUL, TRITON, UNKNOWN
 from gapless.analyze.estimate.products import FP32, HALF, Form, Rates, arithmetic, joined
 from gapless.analyze.estimate.work import Work
 from gapless.model.programme import Gpu
@@ -40,6 +40,7 @@ TRAFFIC: dict[str, Traffic] = {
     # … single elements all over memory, …
     "gather": Traffic(3_000, 0.7),
     "scatter": Traffic(3_000, 0.4),
+    INDEXING: Traffic(3_000, 0.75),
     # … or several passes that wait for each other.
     "scan": Traffic(4_000, 0.3),
     "sort": Traffic(5_000, 0.15),
@@ -55,6 +56,11 @@ NARROW = 0.85
 """The same in parts, in 16 bits, where the same arithmetic moves half the bytes."""
 LOOKUP = 0.9
 """Elements of looked-up rows that a multiprocessor writes in a nanosecond."""
+STRIDED = 1.7
+"""Elements that a multiprocessor moves in a nanosecond where they are broadcast, or laid out otherwise."""
+ACCESS = 320.0
+"""Nanoseconds of an access of memory that the next one waits for: losses over 128 and over 512 rows in
+profiles of an RTX 2080 Ti (``benchmarks/sheets/estimate.md``); what is in no cache takes longer."""
 CACHED = 32.0
 """Bytes that a multiprocessor reads from, and writes to, the L2 cache in a nanosecond."""
 
@@ -68,13 +74,16 @@ SCORES, AHEAD = 6.2, 57.0
 which attention begins and ends a block of queries: products of a head's size, and keys."""
 BLOCK = 128
 """Queries of one block of attention."""
+TAKEN, PADDED_HEAD = 64, 32
+"""Keys that such a block takes at once, at the least, and what sizes of heads are rounded up to."""
 AGAIN = 0.75
 """What of its forward pass's speed attention's backward pass reaches (published by its authors)."""
 
 CONVOLUTION_SPLIT = 3_000.0
 """Nanoseconds for adding the parts of a split contraction: gradients of weights go over all pixels."""
-CONVERTED, PADDED = 3.0, 8
-"""Tensor cores want channels last and in eights: what comes otherwise is written again before and after."""
+CONVERTED, PADDED, WRITTEN = 3.0, 8, 2
+"""Tensor cores want channels last and in eights: what comes otherwise is written again before and after, in
+two kernels."""
 DEPTHWISE = 0.2
 """What of the peak in fp32 convolutions of single channels reach (no open data)."""
 TRITON_SHARE = 0.5
@@ -89,7 +98,7 @@ RAGGED = 2.0
 def device_time(work: Work, gpu: Gpu) -> float:
     """Nanoseconds that this work takes on `gpu`, all its kernels together."""
     can = reach(gpu)
-    start = STARTS.get(work.family) or TRAFFIC[work.family].start
+    start = (STARTS.get(work.family) or TRAFFIC[work.family].start) * can.start
     if work.family == ATTENTION:
         time = _attention(work, gpu, can)
     elif work.family == CONVOLUTION:
@@ -107,6 +116,12 @@ def peak(gpu: Gpu, unit: str) -> float:
     if unit == "fp64":
         return gpu.fp32 / 2
     return float(getattr(gpu, unit)) or gpu.fp32
+
+
+def roof(work: Work, nbytes: float, gpu: Gpu) -> float:
+    """Nanoseconds that this arithmetic and so many bytes need at the data sheet's peaks."""
+    memory = nbytes / gpu.bandwidth if gpu.bandwidth else 0.0
+    return max(work.flops / (peak(gpu, work.unit) * 1e3) if work.flops else 0.0, memory)
 
 
 # Memory -------------------------------------------------------------------------------------------
@@ -133,7 +148,8 @@ def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
     time = _moving(work.moved, gpu, can, CACHED) / share
     if work.family == TRITON:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
-    return max(time, work.picked / (LOOKUP * max(gpu.multiprocessors, 1)))
+    one_by_one = work.picked / LOOKUP + work.strided / STRIDED
+    return max(time, one_by_one / max(gpu.multiprocessors, 1), work.chained * ACCESS)
 
 
 def _by_columns(shares: tuple[float, ...], columns: int) -> float:
@@ -175,15 +191,24 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
     if work.depthwise:
         return joined(work.flops / (gpu.fp32 * 1e3 * can.fp32 * DEPTHWISE), memory, form)
     found = work.products
+    # What is added to each channel is added behind it, in a kernel of its own (ATen's `ConvShared.cpp`).
+    after = max(
+        _moving(2 * work.size * work.strided, gpu, can, CACHED), work.strided / STRIDED / rates.processors
+    )
     if not form.fp32:
         memory *= CONVERTED
-        found = tuple((b, m, n, -(-k // PADDED) * PADDED) for b, m, n, k in found)
-    time = joined(DIRECT * sum(arithmetic(one, form, rates) for one in found), memory, form)
+        found = tuple(
+            (b, m, n, -(-work.channels // PADDED) * PADDED * (k // work.channels) if work.channels else k)
+            for b, m, n, k in found
+        )
+        after += FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
+    time = after + joined(DIRECT * sum(arithmetic(one, form, rates) for one in found), memory, form)
     if not work.winograd or not form.fp32:
         return time
     transforms = sum(work.size * b * (m * k + k * n + m * n) for b, m, n, k in work.winograd)
     moving = _moving(transforms, gpu, can, 0.0)
-    return min(time, WINOGRAD * sum(arithmetic(one, form, rates) for one in work.winograd) + moving)
+    fast = WINOGRAD * sum(arithmetic(one, form, rates) for one in work.winograd)
+    return min(time, after + fast + moving)
 
 
 def _attention(work: Work, gpu: Gpu, can: Reach) -> float:
@@ -191,12 +216,13 @@ def _attention(work: Work, gpu: Gpu, can: Reach) -> float:
     if not work.products:
         return _moving(work.moved, gpu, can, CACHED)
     heads, queries, keys, size = work.products[0]
+    size = -(-size // PADDED_HEAD) * PADDED_HEAD
     top = peak(gpu, work.unit) * 1e3
     processors = max(gpu.multiprocessors, 1)
     each = top / processors / 1e3  # flops in a picosecond
     blocks = heads * -(-queries // BLOCK)
     waves = max(blocks / processors, 1.0)
-    seen = keys / 2 + BLOCK / 2 if work.causal else keys
+    seen = keys / 2 + BLOCK / 2 if work.causal else -(-keys // TAKEN) * TAKEN
     flops = 4.0 * BLOCK * (size * (seen + AHEAD * each) + SCORES * each * seen)
     passes = work.backward / AGAIN if work.backward else 1.0
     time = waves * processors * flops * passes / (top * can.attention)

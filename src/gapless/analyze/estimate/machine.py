@@ -133,6 +133,24 @@ class _Machine:
             self.call("cudaLaunchKernel", length)
             self.working += call
 
+    def graph(self, held: Sequence[Timed]) -> None:
+        """A captured graph with these in it: one call, and everything behind one another on the device."""
+        if not held:
+            return
+        self.next(max(held, key=lambda one: one.device).entry)
+        asked = self.now
+        for timed in held:
+            entry = timed.entry
+            if entry.kind == "copy":
+                memory: copies.Memory = "pinned" if entry.detail == "pinned" else "pageable"
+                length = int(copies.duration(max(entry.reads, READ), memory, self.gpu.pcie))
+                self.begin(asked, length, "kernel", WorkKind.KERNEL)
+            for number in range(timed.kernels if entry.kind == "operator" else 0, 0, -1):
+                part = timed.device * number // timed.kernels - timed.device * (number - 1) // timed.kernels
+                self.begin(asked, part, "kernel", WorkKind.KERNEL)
+        self.call("cudaGraphLaunch", self.host.call)
+        self.working += self.host.call
+
     def spend(self, time: float) -> None:
         self.now += time
         self.working += time
@@ -211,9 +229,14 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run:
     for step in steps:
         rows: dict[int, list[int]] = {}
         begin = machine.now
-        for timed in step:
+        items = list(step)
+        for at, timed in enumerate(items):
             kind = timed.entry.kind
-            if kind == "operator":
+            if kind == "graph":
+                machine.graph(items[at + 1 : at + 1 + timed.entry.tensors])
+            elif timed.entry.graph:
+                continue  # it is in the graph that was launched before
+            elif kind == "operator":
                 machine.launch(timed)
             elif kind == "wait":
                 rows.setdefault(timed.entry.site, []).extend(machine.wait(timed))

@@ -11,7 +11,6 @@ from itertools import pairwise
 import numpy as np
 
 from gapless.analyze.estimate.families import family_of
-from gapless.analyze.estimate.shapes import recorded_shapes
 from gapless.analyze.profile.steps import find_steps, main_device
 from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape
 from gapless.replay.clock import Clock
@@ -68,16 +67,7 @@ def calibration(path: str, programme: Programme) -> Calibration:
     Raises:
         UnreadableInput: it cannot be read, or shows no work of a device.
     """
-    return of_timeline(read(path), programme, lambda: recorded_shapes(path), path)
-
-
-def of_timeline(
-    timeline: Timeline,
-    programme: Programme,
-    shapes: Callable[[], Mapping[int, tuple[Shape, ...]]] = dict,
-    path: str = "",
-) -> Calibration:
-    """The same for a timeline; `shapes` gives those of its operators by external id."""
+    timeline = read(path)
     wanted = {canonical(one.name) for one in programme.entries if one.kind == "operator"}
     calls = _calls(timeline, lambda name: canonical(name) in wanted)
     device = main_device(timeline)
@@ -86,7 +76,7 @@ def of_timeline(
     return Calibration(
         path=path,
         gpu=gpu,
-        operators=tuple(_measured(timeline, calls, shapes())),
+        operators=tuple(_measured(timeline, calls)),
         forward=forward,
         backward=backward,
         optimizer=optimizer,
@@ -135,13 +125,11 @@ def _calls(timeline: Timeline, wanted: Callable[[str], bool]) -> list[_Call]:
     return [found[row] for row in sorted(found)]
 
 
-def _measured(
-    timeline: Timeline, calls: Iterable[_Call], shapes: Mapping[int, tuple[Shape, ...]]
-) -> Iterable[Measured]:
+def _measured(timeline: Timeline, calls: Iterable[_Call]) -> Iterable[Measured]:
     """The usual time of each operator and shape, and the mean of each operator over all shapes."""
     groups: defaultdict[tuple[str, tuple[Shape, ...]], list[_Call]] = defaultdict(list)
     for call in calls:
-        known = shapes.get(int(timeline.host.external[call.row]), ())
+        known = timeline.arguments(call.row).shapes
         groups[call.name, ()].append(call)
         if known:
             groups[call.name, known].append(call)

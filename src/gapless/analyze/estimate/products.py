@@ -56,7 +56,7 @@ TILES = tuple(dict.fromkeys(pair for a, b in _SIDES for pair in ((a, b), (b, a))
 BATCHED = ((128, 128),)
 """``ampere_sgemm_128x128``, which batches take on an A100 whatever their sizes (NeuSight's tables)."""
 SKINNY = 8
-"""Rows or columns up to which there is a kernel of its own."""
+"""Rows up to which there is a kernel of its own; of columns a tile has 128, however few are asked."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 _PARTIAL = 8
 """Bytes that one element of a part of a split contraction is written and read with."""
@@ -66,33 +66,45 @@ _PARTIAL = 8
 def arithmetic(product: Product, form: Form, rates: Rates) -> float:
     """Nanoseconds of the fastest way to cut `product`, were its factors there at once."""
     batch, rows, columns, inner = product
+    processors, whole, ahead = rates.processors, form.whole, form.ahead
     best = math.inf
-    single = rates.one_tile and batch > 1 and form.fp32 and min(rows, columns) > SKINNY
-    for tall, wide in BATCHED if single else TILES:
+    single = rates.one_tile and batch > 1 and form.fp32 and rows > SKINNY
+    partial = _PARTIAL * batch * rows * columns / rates.memory
+    share = batch * rows * columns * inner / processors
+    for tall, wide, each, element in _tiles(form, rates, single):
+        least = share * element  # no padding, no wave that is not full, nothing ahead
+        if least >= best:
+            break  # the tiles that follow are less efficient still
         tiles = batch * -(-rows // tall) * -(-columns // wide)
-        # Never below the product's own flops at the peak: a tile's padding only adds to them.
-        each = 2 * tall * wide * rates.processors / (rates.flops * _efficiency(tall, wide, form.edge))
         for split in SPLITS:
-            if split > 1 and (single or inner < 64 * split):
+            adding = form.split + partial * split if split > 1 else 0.0
+            if least + adding >= best or (split > 1 and (single or inner < 64 * split)):
                 break
-            waves = _waves(tiles * split / rates.processors, form.whole)
-            time = waves * each * (inner / split + form.ahead)
-            if split > 1:
-                time += form.split + _PARTIAL * batch * rows * columns * split / rates.memory
-            best = min(best, time)
-            if tiles * split >= 4 * rates.processors:
+            parts = tiles * split
+            # How many times as long as one tile it takes, with so many of them on each multiprocessor.
+            waves = whole * -(-parts // processors) + (1 - whole) * max(parts / processors, 1.0)
+            time = waves * each * (inner / split + ahead) + adding
+            if time < best:
+                best = time
+            if parts >= 4 * processors:
                 break  # enough of them; more parts only cost
     return best
 
 
-def _efficiency(tall: int, wide: int, edge: float) -> float:
-    side = tall * wide / (tall + wide)
-    return side / (side + edge) * (64 + edge) / 64
+@lru_cache(maxsize=64)
+def _tiles(form: Form, rates: Rates, single: bool) -> tuple[tuple[int, int, float, float], ...]:
+    """Sides of tiles, and the nanoseconds that one takes for each step along the contraction, whole and for
+    each element of the output; those that take least for an element come first.
 
-
-def _waves(full: float, whole: float) -> float:
-    """How many times as long as one tile it takes, where `full` tiles come on each multiprocessor."""
-    return whole * math.ceil(full) + (1 - whole) * max(full, 1.0)
+    Never below the product's own flops at the peak: a tile's padding only adds to them.
+    """
+    found = []
+    for tall, wide in BATCHED if single else TILES:
+        side = tall * wide / (tall + wide)
+        efficiency = side / (side + form.edge) * (64 + form.edge) / 64
+        element = 2 * rates.processors / (rates.flops * efficiency)
+        found.append((tall, wide, element * tall * wide, element))
+    return tuple(sorted(found, key=lambda one: one[3]))
 
 
 def joined(arithmetic: float, memory: float, form: Form) -> float:

@@ -61,7 +61,9 @@ class Times:
             if self.measured.named(entry) is not None:
                 return Doubt(asked.family, NAMED)
             return Doubt(asked.family, LIKENED * spread(asked, self.gpu))
-        return Doubt(asked.family, spread(asked, self.gpu), unproven(asked, entry.dtype, self.gpu))
+        time = self.timed(entry).device
+        far = spread(asked, self.gpu, time)
+        return Doubt(asked.family, far, unproven(asked, entry.dtype, self.gpu, time))
 
     def timed(self, entry: Entry) -> Timed:
         """`entry` with its times."""

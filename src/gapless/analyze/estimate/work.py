@@ -9,7 +9,16 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, MATMUL, TRITON, family_of, stem_of
+from gapless.analyze.estimate.families import (
+    ATTENTION,
+    CONVOLUTION,
+    INDEXING,
+    MATMUL,
+    TRITON,
+    family_of,
+    stem_of,
+)
+from gapless.analyze.estimate.indexing import indexed
 from gapless.analyze.estimate.products import Product
 from gapless.model.programme import Entry
 
@@ -29,8 +38,10 @@ class Work(NamedTuple):
     what replaces them where Winograd's algorithm can. Of attention the heads, queries, keys and a head's
     size; `causal` that a query meets only the keys before it, `backward` how many times the forward pass it
     does.
-    `depthwise` convolutions are no products. `columns` are normalized together; `picked` elements are looked
-    up. `ragged` says that rows do not begin at multiples of 16 bytes, which spoils wide accesses.
+    `depthwise` convolutions are no products; others go over so many `channels` of their input. `columns` are
+    normalized together; `picked` elements are looked up, `strided` ones moved one by one; of `chained`
+    accesses of memory each waits for the one before. `ragged` says that rows do not begin at multiples of 16
+    bytes, which spoils wide accesses.
     """
 
     family: str
@@ -46,6 +57,9 @@ class Work(NamedTuple):
     depthwise: bool = False
     columns: int = 0
     picked: float = 0.0
+    strided: float = 0.0
+    chained: int = 0
+    channels: int = 0
     ragged: bool = False
 
 
@@ -68,9 +82,45 @@ def work(entry: Entry) -> Work:
         columns = _columns(entry, stem)
         narrow = family == "softmax" and size == 2 and columns > 64 and columns * size % 16 > 0
         return plain._replace(columns=columns, ragged=narrow)
+    if family == INDEXING or stem == "index":
+        found = indexed(entry, stem, size)
+        if found is not None:
+            return plain._replace(**found._asdict())
+    if stem in _ONE_BLOCK:
+        return plain._replace(chained=_chained(entry, stem))
     if family == "gather" and stem in _LOOKUPS and entry.outputs:
         return plain._replace(picked=float(math.prod(entry.outputs[0])))
+    if entry.outputs and _strided(entry, stem, family):
+        return plain._replace(strided=float(math.prod(entry.outputs[0])))
     return plain
+
+
+def _strided(entry: Entry, stem: str, family: str) -> bool:
+    """Whether elements are moved one by one and not in whole vectors: where one tensor is broadcast, or laid
+    out otherwise (`contiguous` and `reshape` copy by `clone` what they cannot give as it is), or where each
+    pixel is made of its neighbours."""
+    if stem == "clone":
+        return True
+    made = entry.outputs[0]
+    if stem.startswith("upsample_"):
+        return True
+    return family == "pointwise" and any(math.prod(one) > 1 and one != made for one in entry.inputs)
+
+
+_ONE_BLOCK = {"nll_loss_forward": 2, "nll_loss_backward": 1}
+"""Losses over classes whose rows are all summed up by one block, and the accesses of memory of each row that
+wait for each other: the label, and forward the logit that it names (ATen's ``Loss.cu``)."""
+
+
+def _chained(entry: Entry, stem: str) -> int:
+    """Accesses that wait for each other in each thread of the only block; none where nothing is summed up, as
+    every row has a thread of its own there."""
+    summed = entry.outputs[:1] if stem.endswith("forward") else entry.inputs[:1]
+    rows = next((shape[0] for shape in entry.inputs if len(shape) == 2), 0)
+    if summed != ((),) or not rows:
+        return 0
+    threads = entry.block or min(max(2 ** round(math.log2(max(rows // 16, 1))), 32), 1024)
+    return _ONE_BLOCK[stem] * -(-rows // threads)
 
 
 _SIZES = {"float16": 2, "bfloat16": 2, "float64": 8, "int8": 1, "uint8": 1}
@@ -169,7 +219,11 @@ def _convolution(entry: Entry, backward: bool, plain: Work) -> Work:
         steps = over[0] * math.prod(-(-side // _WINOGRAD) for side in over[2:])
         many = (_WINOGRAD + 2) ** 2
         fast = tuple([(many, steps, out, taken)] + [(many, out, taken, steps)] * (times - 1))
+    bias = not backward and entry.inputs[2:3] == ((made[1],),)
     return plain._replace(
+        channels=0 if backward else taken,
+        strided=float(math.prod(made)) if bias else 0.0,
+        kernels=plain.kernels + bias,
         flops=2.0 * times * math.prod(over) * math.prod(weight[1:]),
         products=tuple(found),
         winograd=fast,
@@ -201,9 +255,7 @@ def _moved(entry: Entry, stem: str, family: str) -> float:
         ("max_pool", "avg_pool", "_adaptive", "nonzero", "argwhere")
     ):
         reads = min(reads, 2 * writes)
-    if family == "scatter" and stem.startswith(
-        ("index_put", "_index_put", "scatter", "index_add", "index_copy")
-    ):
+    if family == "scatter" and stem.startswith(("scatter", "index_add", "index_copy")):
         values = [math.prod(shape) for shape in entry.inputs[1:]]
         size = writes / max(math.prod(entry.outputs[0]) if entry.outputs else 1, 1)
         if entry.name.endswith("_") and values:
@@ -212,15 +264,20 @@ def _moved(entry: Entry, stem: str, family: str) -> float:
         reads *= 2  # once for the statistics, once to use them
     if family in ("copy", "random") and entry.writes and stem in _MADE:
         reads = 0
+    if _widened(entry, stem):
+        # All elements are written in the type of the result first (ATen's `ReduceOpsUtils.h`).
+        reads += 2 * math.prod(entry.inputs[0]) * (writes // max(math.prod(entry.outputs[0]), 1))
     return float(reads + writes) * _AGAIN.get(stem, 1.0)
 
 
 _AGAIN = {
     "native_dropout_backward": 2.6, "_softmax_backward_data": 1.6, "_log_softmax_backward_data": 1.6,
     "native_layer_norm_backward": 1.8, "native_group_norm_backward": 1.8,
+    "_unique2": 3.0, "unique_dim": 3.0,
 }  # fmt: skip
 """How many times their bytes backward passes move that go through them more than once, in several kernels or
-with a reduction between (from the operators of whole models in NeuSight's tables)."""
+with a reduction between (from the operators of whole models in NeuSight's tables); distinct values are sorted
+by eight bits of 64 at a time."""
 
 
 _MADE = frozenset(
@@ -249,8 +306,8 @@ _MADE = frozenset(
 
 _KERNELS = {
     "_foreach_norm": 2, "sort": 5, "argsort": 5, "unique": 8, "_unique2": 8, "unique_dim": 10, "topk": 4,
-    "unique_consecutive": 8, "nonzero": 3, "argwhere": 3, "masked_select": 4, "index_put": 6, "index_put_": 6,
-    "_index_put_impl_": 6, "constant_pad_nd": 2, "slice_backward": 2, "select_backward": 2, "multinomial": 6,
+    "unique_consecutive": 8, "nonzero": 3, "argwhere": 3, "masked_select": 4,
+    "constant_pad_nd": 2, "slice_backward": 2, "select_backward": 2, "multinomial": 6,
     "binary_cross_entropy_with_logits": 2, "nll_loss_backward": 2, "nll_loss2d_backward": 2, "randperm": 5,
     "native_layer_norm_backward": 2, "embedding_dense_backward": 3, "masked_fill": 2, "index_fill": 2,
     "max_pool2d_with_indices_backward": 2, "native_group_norm": 2, "native_group_norm_backward": 4,
@@ -265,11 +322,19 @@ _PER_LAUNCH = 36
 so many elements: 320 blocks of 65,536 (``MultiTensorApply.cuh``)."""
 
 
+_WHOLE = frozenset(["bool", "uint8", "int8", "int16", "int32"])
+"""Types whose sums are of another type, 64 bits unless it is said."""
+
+
+def _widened(entry: Entry, stem: str) -> bool:
+    """Whether elements are turned into another type before they are summed up."""
+    sums = stem in ("sum", "nansum", "prod", "cumsum", "cumprod")
+    return sums and entry.dtype in _WHOLE and bool(entry.inputs) and bool(entry.outputs)
+
+
 def _kernels(entry: Entry, stem: str, family: str) -> int:
     if family == "foreach":
         lists = 2 if stem.endswith("_") else 1
         tensors = max(entry.tensors // lists, 1)
         return max(-(-tensors // _PER_LAUNCH), -(-entry.elements // lists // _CHUNK), 1)
-    if stem in ("index_put", "index_put_", "_index_put_impl_") and not entry.backward:
-        return 1
-    return _KERNELS.get(stem, 1)
+    return _KERNELS.get(stem, 1) + _widened(entry, stem)

@@ -36,7 +36,7 @@ NAMES = (
     "cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize", "kernel",
     "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageable)",
     "Memcpy DtoH (Device -> Pinned)", "ProfilerStep#", "Stream Wait Event", "cudaStreamWaitEvent",
-    "cudaEventRecord",
+    "cudaEventRecord", "cudaGraphLaunch",
 )  # fmt: skip
 NUMBER = {name: number for number, name in enumerate(NAMES)}
 
@@ -57,6 +57,7 @@ def written(
         kind=kind.astype(np.int8), name=name.astype(np.int32), thread=np.zeros(count, np.int32), start=start,
         end=end, correlation=correlation, external=minus, sequence=minus,
         forward_thread=np.zeros(count, np.int64), stack=minus.astype(np.int32),
+        given=minus.astype(np.int32),
     )  # fmt: skip
     timeline = Timeline(
         host=host,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gapless.analyze.profile.spans import Spans
 from gapless.trace.timeline import HostKind, Ints, Timeline, WorkKind
 
 _OFF = 150_000
@@ -24,6 +25,10 @@ _FAR = 0.05
 """Part of the span that is far from everything else."""
 _STRAYS = (3, 10)
 """So many events may be far from all others: operations of the device, and in a damaged file any."""
+_MOST = 0.5
+"""So many kernels are not shorter than a microsecond."""
+_LONG = 5_000
+"""Nanoseconds that an operation takes which is not rounded to nothing."""
 _SILENT = 1_000_000_000
 """Nanoseconds without any event, on CPU or GPU, that are no pause where they are most of the time."""
 _DEVICE_SYNC = re.compile(r"^(?:cuda|hip)DeviceSynchronize")
@@ -42,9 +47,32 @@ def _kinds(timeline: Timeline) -> Iterator[int]:
     yield _if_many(int(early.sum()), len(linked))
     yield _overlaps(timeline)
     yield _crossing(timeline)
+    yield _out_of_order(timeline)
     yield _after_device_syncs(timeline, linked)
     yield _after_copies(timeline, linked)
     yield _strays(timeline)
+    yield _beyond(timeline)
+
+
+def lengthless(timeline: Timeline, device: int) -> Spans:
+    """Operations of `device` without a length whose like take long, each until the next one of its stream.
+
+    Files of whole microseconds have kernels of 0 that are shorter than one.
+    """
+    work = timeline.work
+    rows = np.flatnonzero(work.device == device)
+    rows = rows[np.lexsort((work.start[rows], work.stream[rows]))]
+    length = work.end[rows] - work.start[rows]
+    follows = np.append(work.stream[rows][1:] == work.stream[rows][:-1], False)
+    none = length == 0
+    doubted = none if none.mean() > _MOST else np.zeros(len(rows), bool)
+    for name in np.unique(work.name[rows[none & ~doubted]]):  # there are few
+        like = work.name[rows] == name
+        usual = np.median(length[like & ~none]) if (like & ~none).any() else 0
+        doubted |= like & none & (usual > _LONG)
+    doubted &= follows
+    start = work.start[rows]
+    return Spans(start[doubted], np.append(start[1:], 0)[doubted], rows[doubted])
 
 
 def _if_many(count: int, of: int) -> int:
@@ -71,7 +99,23 @@ def _crossing(timeline: Timeline) -> int:
         return 0
     same = (host.thread[1:] == host.thread[:-1]) & (host.kind[1:] != HostKind.OVERHEAD)
     crossing = same & (host.start[1:] < host.end[:-1]) & (host.end[1:] > host.end[:-1] + _OVERLAP)
+    # The clock of calls may run a little ahead of that of the operators around them.
+    ahead = (host.kind[:-1] == HostKind.CALL) & (host.kind[1:] != HostKind.CALL)
+    crossing &= ~(ahead & (host.start[1:] - host.start[:-1] <= _OVERLAP))
     return _if_many(int(crossing.sum()), len(host))
+
+
+def _out_of_order(timeline: Timeline) -> int:
+    """Calls that begin long before ones to which the driver gave lower numbers."""
+    host = timeline.host
+    rows = np.flatnonzero((host.kind == HostKind.CALL) & (host.correlation > 0))
+    start = host.start[rows[np.argsort(host.correlation[rows], kind="stable")]]
+    if not len(start):
+        return 0
+    early = np.maximum.accumulate(start) - start > _OFF
+    late = start - np.minimum.accumulate(start[::-1])[::-1] > _OFF
+    # A single number that is wrong puts all others before or behind it.
+    return _if_many(min(int(early.sum()), int(late.sum())), len(start))
 
 
 def _calls(timeline: Timeline, name: re.Pattern[str]) -> Ints:
@@ -135,3 +179,16 @@ def _strays(timeline: Timeline) -> int:
     if len(behind) and (damaged or device[order[: behind[-1] + 1]].all()):
         found += int(behind[-1]) + 1
     return found
+
+
+def _beyond(timeline: Timeline) -> int:
+    """Events outside of the time for which the profiler recorded, by its own mark.
+
+    What the CPU was about when the recording stopped may end behind it.
+    """
+    begin, end = timeline.facts.losses.window
+    starts = np.append(timeline.host.start, timeline.work.start)
+    latest = np.append(timeline.host.start, timeline.work.end)
+    # Files round times, and the clocks of CPU and GPU differ.
+    margin = max(_FAR * float(latest.max() - starts.min()), _OFF)
+    return int(np.count_nonzero((starts < begin - margin) | (latest > end + margin)))

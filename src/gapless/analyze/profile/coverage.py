@@ -7,11 +7,12 @@ bytes, work that was launched before the recording began.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gapless.analyze.profile.contradictions import contradictory
+from gapless.analyze.profile.contradictions import contradictory, lengthless
+from gapless.analyze.profile.holes import Launches
 from gapless.analyze.profile.spans import Spans, intersect
 from gapless.analyze.profile.steps import StepSpans, compute_busy
 from gapless.model.coverage import Coverage, Kind, Missing
@@ -26,6 +27,11 @@ _TAIL = 0.05
 """Part of the span that may lie between the last event and the end of the recording."""
 _PAUSE = 1_000_000
 """Nanoseconds in which a queue may be idle between two operations."""
+_MARK = re.compile(r"ProfilerStep#|Optimizer\.")
+_ALL_BUT_MARKS = 0.995
+"""From this part of the CPU events on the missing ones are taken for others than marks of steps."""
+_UNMARKED = 0.1
+"""Part of the launches that may lie outside of the steps where CPU events are missing."""
 _SECOND = 0.02
 """Part of the launches that make a second process one."""
 
@@ -33,29 +39,45 @@ _SECOND = 0.02
 def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
     """What `timeline` holds of what happened on `device`, as far as the file itself lets one tell."""
     facts, losses, work = timeline.facts, timeline.facts.losses, timeline.work
-    low, high = timeline.span
-    calls = _launch_calls(timeline, steps)
+    (low, high), (begin, end) = timeline.span, losses.window
+    launches = _launch_calls(timeline)
+    begun = timeline.host.start[launches]
+    captured = _captured(timeline, begun)
+    calls = launches[(begun < (steps.end[-1] if len(steps.end) else 0)) & ~captured]
     recorded = np.isin(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
     numberless = int(np.count_nonzero(work.correlation <= 0))
     gone = calls[~recorded] if not numberless else calls[~recorded][numberless:]
+    untold = Launches(timeline, launches, captured)
+    missing = [*_missing(timeline, device, calls, gone)]
+    missing += _untold(untold, any(one.kind == "operator" for one in missing))
+    lost = np.append(timeline.host.start[gone], untold.holes().start)
     return Coverage(
         launches=len(calls),
         records=len(work),
-        missing=tuple(sorted(_missing(timeline, device, calls, gone), key=lambda one: one.share)),
+        missing=tuple(sorted(missing, key=lambda one: one.share)),
         cut=facts.truncated,
         broken=losses.broken,
         corrupted=losses.corrupted,
+        size=facts.size,
         profiles=losses.lists,
         processes=_processes(timeline, calls),
         contradictory=contradictory(timeline),
         excerpt=losses.before,
-        unrecorded=losses.unrecorded if losses.unrecorded > max(_TAIL * (high - low), _PAUSE) else 0,
+        unrecorded=_above(end - high, _TAIL * (high - low)),
         endless=losses.endless,
-        silent=losses.silent if losses.silent > max(_SILENT * (high - low), _PAUSE) else 0,
+        # Where the first event is there, it was the profiler that took so long to begin.
+        silent=0 if losses.dense else _above(low - begin, _SILENT * (high - low)),
         bare=not (timeline.host.kind == HostKind.OPERATOR).any(),
-        hidden=_hidden(timeline, device, steps, calls, gone),
+        hidden=_hidden(timeline, device, steps, lost),
+        unexplained=_unexplained(timeline, device, steps),
         steps=steps.total,
+        unmarked=_unmarked(timeline, steps, launches, missing),
     )
+
+
+def _above(time: int, bound: float) -> int:
+    """`time` where it is more than `bound` and more than a pause, else 0."""
+    return time if time > max(bound, _PAUSE) else 0
 
 
 def why_nothing(timeline: Timeline) -> str:
@@ -97,18 +119,15 @@ def _kind(kind: Kind, seen: int, of: int) -> Iterator[Missing]:
         yield Missing(kind=kind, seen=seen, of=of)
 
 
-def _launch_calls(timeline: Timeline, steps: StepSpans) -> Ints:
-    """Calls up to the end of the steps that put work on a device, not into a graph that is captured."""
+def _launch_calls(timeline: Timeline) -> Ints:
+    """Calls that put work on a device or into a graph, by start."""
     host = timeline.host
     named = timeline.names_where(_LAUNCH.match)
-    if not named.any() or not len(steps.start):
-        return np.empty(0, np.int64)
-    calls = np.flatnonzero((host.kind == HostKind.CALL) & named[host.name] & (host.start < steps.end[-1]))
+    calls = np.flatnonzero((host.kind == HostKind.CALL) & named[host.name])
     around = timeline.parents[calls]
     inner = (around >= 0) & (host.kind[around] == HostKind.CALL) & named[host.name[around]]
     calls = calls[~inner]
-    calls = calls[np.argsort(host.start[calls], kind="stable")]
-    found: Ints = calls[~_captured(timeline, host.start[calls])]
+    found: Ints = calls[np.argsort(host.start[calls], kind="stable")]
     return found
 
 
@@ -170,9 +189,34 @@ def _processes(timeline: Timeline, calls: Ints) -> int:
     return max(int(np.count_nonzero(counts > max(_SECOND * len(calls), 1))), 1)
 
 
-def _hidden(timeline: Timeline, device: int, steps: StepSpans, calls: Ints, gone: Ints) -> int:
-    """Idleness in the steps between launches without a record and the next work that was launched later."""
-    if not len(gone) or not len(steps.start):
+def _untold(launches: Launches, numbered: bool) -> Iterator[Missing]:
+    """What is missing with all that would tell of it; `numbered`: of operators it is known already."""
+    there = len(launches.calls)
+    yield from _kind("stretch", there, there + launches.holes().lost)
+    yield from _kind("scattered", there, there + launches.scattered())
+    alone = launches.outside()
+    if alone > 1 and not numbered:  # a memset at the end is nothing
+        yield from _kind("around", there - alone, there)
+
+
+def _unmarked(timeline: Timeline, steps: StepSpans, launches: Ints, missing: Sequence[Missing]) -> bool:
+    """Whether marks of steps are among the CPU events that are missing, as far as one can tell."""
+    share = min((one.share for one in missing if one.kind == "operator"), default=1.0)
+    if steps.source == "span":
+        marks = timeline.names_where(_MARK.match)[timeline.host.name]
+        some = bool((marks & (timeline.host.kind == HostKind.ANNOTATION)).any())
+        return share < (1.0 if some else _ALL_BUT_MARKS)
+    begun = timeline.host.start[launches]
+    return share < 1 and bool(np.count_nonzero(steps.at(begun) < 0) > _UNMARKED * len(launches))
+
+
+def _hidden(timeline: Timeline, device: int, steps: StepSpans, lost: Ints) -> int:
+    """Idleness in the steps in which work that is missing may have run.
+
+    That is from launches without a record, begun at the times in `lost`, to the next work that was launched
+    later, and from operations without a length to the next one of their stream.
+    """
+    if not len(steps.start):
         return 0
     host, work = timeline.host, timeline.work
     linked = np.flatnonzero((work.device == device) & (timeline.launchers >= 0))
@@ -181,13 +225,24 @@ def _hidden(timeline: Timeline, device: int, steps: StepSpans, calls: Ints, gone
     begins = work.start[linked][order]
     # The earliest start of anything launched later: from the back, the least so far.
     least = np.minimum.accumulate(begins[::-1])[::-1] if len(begins) else begins
-    at = np.searchsorted(when[order], host.start[gone], side="right")
+    at = np.searchsorted(when[order], lost, side="right")
     until = np.append(least, steps.end[-1])[at]
-    start = host.start[gone]
-    low, high = union(start, np.maximum(until, start))
+    short = lengthless(timeline, device)
+    low, high = union(np.append(lost, short.start), np.append(np.maximum(until, lost), short.end))
+    return _idle(timeline, device, steps, low, high)
+
+
+def _unexplained(timeline: Timeline, device: int, steps: StepSpans) -> int:
+    """Idleness in the steps while events of the CPU begin that are missing."""
+    gaps = np.array(timeline.facts.losses.gaps, np.int64).reshape(-1, 2)
+    return _idle(timeline, device, steps, *union(gaps[:, 0], gaps[:, 1]))
+
+
+def _idle(timeline: Timeline, device: int, steps: StepSpans, low: Ints, high: Ints) -> int:
+    """The idleness in the steps from `low` to `high`, which follow one another."""
     where, _, _ = intersect(
         Spans(steps.start, steps.end, np.arange(len(steps.start))), Spans(low, high, np.arange(len(low)))
     )
-    busy = Spans(*compute_busy(timeline, device), np.empty(0, np.int64))
-    busy = busy._replace(row=np.arange(len(busy.start)))
+    start, end = compute_busy(timeline, device)
+    busy = Spans(start, end, np.arange(len(start)))
     return int(where.length.sum() - intersect(where, busy)[0].length.sum())

@@ -40,12 +40,13 @@ class _Gaps:
     """Idleness within the steps, cut at their bounds; a row of `spans` is the position of its step.
 
     `launch` is the host row that launched what ended the gap (-1: unknown), `queued` says that it had been
-    launched when the device became idle.
+    launched when the device became idle, `lost` that its launch is not there although others' are.
     """
 
     spans: Spans
     launch: Ints
     queued: Bools
+    lost: Bools
 
 
 def attribute(
@@ -59,6 +60,9 @@ def attribute(
     communication = _communication(timeline, device)
     found.append(Stretch("communication", intersect(every, communication)[0]))
     left = subtract(every, communication)
+    if not len(timeline.host):
+        nowhere = left._replace(row=np.full(len(left.start), -1, np.int64))
+        return total, [one for one in (*found, Stretch("unknown", nowhere)) if len(one.spans.start)]
 
     held, late = _launched(timeline, gaps, left)
     found += _held_by_device(held)
@@ -100,7 +104,8 @@ def _gaps(timeline: Timeline, device: int, steps: StepSpans) -> _Gaps:
     known = launch >= 0
     began = between.start[where]
     queued = known & (timeline.host.end[np.maximum(launch, 0)] <= began) if len(timeline.host) else known
-    return _Gaps(Spans(inside.start, inside.end, step), launch, queued)
+    lost = ~known & (follows < len(start)) & (timeline.launchers[rows] >= 0).any()
+    return _Gaps(Spans(inside.start, inside.end, step), launch, queued, lost)
 
 
 def _communication(timeline: Timeline, device: int) -> Spans:
@@ -186,6 +191,7 @@ def _late(
     launching = rest._replace(row=launch)
     doing = rest._replace(row=_doing(timeline, rest, launch))
     seen = (doing.row >= 0) & (timeline.host.kind[doing.row] != HostKind.ANNOTATION)
+    seen &= ~gaps.lost[rest.row]  # that launch may have taken all the time, as loading a library does
     return [
         Stretch("wait", owed),
         Stretch("launch", launching.keep(~busy & ~unknown)),

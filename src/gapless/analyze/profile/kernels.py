@@ -6,7 +6,7 @@ import numpy as np
 
 from gapless.analyze.profile.steps import StepSpans, covered, is_communication, sums
 from gapless.model.profile import KernelTime
-from gapless.trace.timeline import Floats, HostKind, Ints, Timeline, WorkKind
+from gapless.trace.timeline import Bools, Floats, HostKind, Ints, Timeline, WorkKind
 
 MOST = 40
 """How many kernels a profile keeps."""
@@ -65,6 +65,15 @@ def _operators(timeline: Timeline, which: Ints, rows: Ints, count: int) -> Ints:
 
 def launching_operators(timeline: Timeline) -> Ints:
     """For each row of `work` the name (a number) of the innermost operator around its launch, or -1."""
+    rows = launching_rows(timeline)
+    found = np.full(len(rows), -1, np.int64)
+    found[rows >= 0] = timeline.host.name[rows[rows >= 0]]
+    return found
+
+
+def launching_rows(timeline: Timeline, wanted: Bools | None = None) -> Ints:
+    """For each row of `work` the row of the innermost operator around its launch, or -1; of those operators
+    alone whose names are `wanted`."""
     host = timeline.host
     calls = timeline.launchers
     linked = calls >= 0
@@ -72,7 +81,9 @@ def launching_operators(timeline: Timeline) -> Ints:
     rows = around = np.flatnonzero(np.bincount(calls[linked]))
     while len(rows):  # each turn is one span further out
         there = host.kind[around] == HostKind.OPERATOR
-        around_call[rows[there]] = host.name[around[there]]
+        if wanted is not None:
+            there &= wanted[host.name[around]]
+        around_call[rows[there]] = around[there]
         rows, around = rows[~there], timeline.parents[around[~there]]
         rows, around = rows[around >= 0], around[around >= 0]
     found = np.full(len(calls), -1, np.int64)

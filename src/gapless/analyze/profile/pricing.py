@@ -97,7 +97,8 @@ def _known(price: Price, waiting: int, costs: Sequence[Cost], total: int) -> Pri
     idle, blocked, working = (
         sum(getattr(cost, name) for cost in costs) for name in ("idle", "blocked", "working")
     )
-    if price.alone > waiting or not unseen(idle, blocked, working, total):
+    none = not price.waits and price.kept > 0  # of them can be replayed: what they wait for is not shown
+    if price.alone > waiting or not (none or unseen(idle, blocked, working, total)):
         return price
     return replace(price, alone=-1, last=-1, least_alone=-1, least_last=-1, unknown=True)
 

@@ -9,6 +9,7 @@ from gapless.analyze.profile.communication import collectives
 from gapless.analyze.profile.copies import copy_times
 from gapless.analyze.profile.costs import costs
 from gapless.analyze.profile.coverage import coverage, why_nothing
+from gapless.analyze.profile.efficiency import efficiency
 from gapless.analyze.profile.hotlines import hot_lines
 from gapless.analyze.profile.idle import attribute
 from gapless.analyze.profile.kernels import top_kernels
@@ -76,6 +77,7 @@ def profile(timeline: Timeline, priced: bool = False, asked: Sequence[str] = (),
         costs=summed,
         collectives=collectives(timeline, device),
         recording=recording(timeline, steps),
+        efficiency=efficiency(timeline, steps, device),
         coverage=held,
         prices=_prices(timeline, held, summed, rows, asked, steps.total) if priced or asked else None,
         lanes=_drawn(timeline, device, steps, stretches, summed, rows, drawn) if drawn else None,

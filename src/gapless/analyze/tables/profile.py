@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gapless.analyze.tables.efficiency import efficiencies
 from gapless.analyze.verdicts.copies import dominate
 from gapless.model import Profile, RankSummary, Report, SourceLine, Table
 from gapless.model.profile import Prices
@@ -25,7 +26,8 @@ def tables(report: Report, profile: Profile, shared: Sequence[Shared] = ()) -> t
     per = max(profile.steps.count, 1)
     made = [_split(profile, per), _numbers(profile, per), _ranks(report.ranks)]
     made += [collectives(shared) if shared else None, _phases(profile, per)]
-    made += [_copies(profile, per), _kernels(profile, per), _lines(profile, per), _prices(profile.prices)]
+    made += [_copies(profile, per), _kernels(profile, per), *efficiencies(profile, per)]
+    made += [_lines(profile, per), _prices(profile.prices)]
     return tuple(one for one in made if one is not None and (one.rows or one.notes))
 
 

@@ -14,6 +14,7 @@ from gapless.model.wording import rate
 _OUTCOMES = {
     "same": "the same",
     "differs": "not the same",
+    "outside": "outside the contract",
     "both raise": "the same error",
     "dropped": "dropped (the first raises)",
 }
@@ -22,7 +23,15 @@ _TONES: dict[str, Tone] = {"same": "good", "differs": "bad"}
 
 def tables(made: Proof) -> tuple[Table, ...]:
     """Every table of `made`."""
-    found = [_sides(made), _differences(made), _costs(made), _times(made), _where(made), _cases(made)]
+    found = [
+        _sides(made),
+        _differences(made),
+        _outside(made),
+        _costs(made),
+        _times(made),
+        _where(made),
+        _cases(made),
+    ]
     found += [_sweep(made.sweep)] if made.sweep is not None else []
     return tuple(one for one in found if one.rows)
 
@@ -42,6 +51,16 @@ def _sides(made: Proof) -> Table:
 def _differences(made: Proof) -> Table:
     rows = [Row((case.name, difference(one)), "bad") for case in made.failed for one in case.differences]
     return table("Not the same", "<", rows, shown=3, rest="more", where="before")
+
+
+def _outside(made: Proof) -> Table:
+    rows = [
+        Row((case.name, f"{difference(one)}; {case.why}"), "dim")
+        for case in made.cases
+        if case.outcome == "outside"
+        for one in case.differences[:1]
+    ]
+    return table("Outside the contract", "<", rows, shown=3, rest="more", where="before")
 
 
 def difference(one: Difference) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from gapless.analyze.tables.attempts import remedies, search
+from gapless.analyze.tables.compiled import compiled, what_if
 from gapless.analyze.tables.memory import tables as memory_tables
 from gapless.analyze.tables.offers import offers
+from gapless.analyze.tables.readiness import tables as readiness
 from gapless.analyze.tables.speed import speeds, told_by
+from gapless.analyze.verdicts.session import LIMITED
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.assumption import Assumption
-from gapless.model.estimate import Range
+from gapless.model.estimate import Estimate, Range
 from gapless.model.source import places
 from gapless.model.table import Row, table
 from gapless.model.wording import duration, host, in_column, number, part, percent, reach, size
@@ -26,10 +29,13 @@ def tables(report: Report) -> tuple[Table, ...]:
         offers(report),
         _assumed(report),
         _outside(report),
+        compiled(report),
+        what_if(report),
         _communication(report),
         _estimate(report),
     ]
     return (
+        *readiness(report),
         *(one for one in made if one is not None),
         *(t for one in report.memory for t in memory_tables(one)),
     )
@@ -128,9 +134,11 @@ def _estimate(report: Report) -> Table | None:
         Row(("a step, at the sizes of this run", _ranged(one.step))),
         Row(("of it the GPU has work for", duration(one.device))),
         Row(("and the CPU, launching it", duration(one.host))),
-        Row(("what limits it", f"{_LIMITS.get(one.limiter, one.limiter)} ({percent(one.sure)} sure)")),
+        Row(("what limits it", f"{LIMITED.get(one.limiter, one.limiter)} ({percent(one.sure)} sure)")),
         Row(("all syncs together cost", _ranged(one.saved))),
     ]
+    if one.eager:
+        rows.insert(1, Row(("kernels in it, fused as compiled code is", _fused(one))))
     if one.speed is not None:
         rows.insert(3, Row(("the CPU's speed", host(one.speed))))
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
@@ -142,7 +150,9 @@ def _estimate(report: Report) -> Table | None:
     return table(f"Estimate for {one.gpu}", ">", rows, shown=0, notes=(*told_by(done), *notes))
 
 
-_LIMITS = {"host": "the CPU, launching it", "device": "the GPU"}
+def _fused(one: Estimate) -> str:
+    """``181 (412 if nothing were compiled)``."""
+    return f"{number(round(one.launches))} ({number(round(one.eager))} if nothing were compiled)"
 
 
 def _ranged(of: Range) -> str:

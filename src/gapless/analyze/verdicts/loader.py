@@ -14,6 +14,16 @@ SHARE = 0.05
 """A wait that is less of a step is none to speak of."""
 
 
+_KNOWN = {
+    "given": "as given",
+    "estimate": "estimated",
+    "timed": "timed here",
+    "profile": "by the profile",
+    "session": "by the saved check",
+}
+"""Where the length of a step is known from."""
+
+
 def verdict(made: Diagnosis) -> Verdict:
     """The first lines of what was measured of a loader."""
     wrong = made.correctness.mistakes if made.correctness is not None else ()
@@ -67,7 +77,8 @@ def _why(made: Diagnosis) -> Iterator[str]:
         where = words.hottest(made)
         yield f"{told[:1].upper()}{told[1:]}" + (f"; {where}" if where else "")
     if made.demand.step:
-        yield f"The step without its input takes {duration(made.demand.step)}"
+        known = _KNOWN.get(made.demand.source, "")
+        yield f"The step without its input takes {duration(made.demand.step)}{known and f' ({known})'}"
     if made.doubt is not None:
         yield from made.doubt.reasons[1:] if made.doubt.kind == "busy" else made.doubt.reasons
 

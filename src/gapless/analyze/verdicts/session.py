@@ -9,11 +9,13 @@ import msgspec
 
 from gapless.analyze.tables.speed import speed, utilisation
 from gapless.analyze.verdicts.changes import MOST, changes
-from gapless.analyze.verdicts.memory import fits as memory_why
+from gapless.analyze.verdicts.compiled import with_compiled
+from gapless.analyze.verdicts.faults import with_faults
+from gapless.analyze.verdicts.memory import fits
 from gapless.analyze.verdicts.memory import verdict as of_memory
 from gapless.analyze.verdicts.offers import of_offers
 from gapless.analyze.verdicts.phases import added, beside, between, missed, worth_fixing
-from gapless.analyze.verdicts.races import with_races
+from gapless.analyze.verdicts.readiness import with_readiness
 from gapless.analyze.verdicts.remedies import with_remedies
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
@@ -42,7 +44,7 @@ _IN_STEPS = ("every-step", "some-steps")
 
 def verdict(found: Report) -> Verdict:
     """The first lines of a session's report, from everything else in it."""
-    return with_races(_verdict(found), found)
+    return with_faults(with_compiled(with_readiness(_verdict(found), found), found), found)
 
 
 def _verdict(found: Report) -> Verdict:
@@ -60,12 +62,8 @@ def _verdict(found: Report) -> Verdict:
     return Verdict(
         sentence=sentence,
         level=level,
-        why=(
-            *memory_why(found),
-            *of_offers(found.offers),
-            *_why(found, estimate, late, level),
-            *_speed(found, estimate),
-        ),
+        why=(*of_offers(found.offers), *_why(found, estimate, late, level)),
+        facts=(*fits(found), *_speed(found, estimate)),
         do_first=todo,
         per=per,
         confidence=_confidence(found, estimate, late is not None),
@@ -79,6 +77,10 @@ def _nothing_to_tell(found: Report) -> Verdict | None:
     unseen = tuple(not_seen(found))
     if found.environment.unused and found.ending.how in ("error", "not-emulated"):
         return Verdict(sentence=f"{name} ended before it put anything on the GPU", not_seen=unseen)
+    if found.environment.unused and found.ending.how == "interrupted":  # processes it started may be lost
+        return Verdict(
+            sentence=f"{name} was interrupted before a use of the GPU was recorded", not_seen=unseen
+        )
     if found.environment.unused:
         sentence = f"{name} put nothing on the GPU: it ran on the CPU, so there was nothing to wait for"
         return Verdict(sentence=sentence, not_seen=unseen)
@@ -195,6 +197,9 @@ def _only(found: Report) -> str:
 
 
 def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: Level) -> Iterator[str]:
+    if level == "fine" and estimate is not None and estimate.limiter and not estimate.reasons:
+        launches = estimate.limiter == "host" and not estimate.eager and estimate.compiling is None
+        yield limited(estimate) + (_COMPILING if launches else "")
     if level != "act":
         return
     if late is not None and late.evidence:
@@ -219,17 +224,19 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
         yield f"The estimate without the profile was {off} × the profile's step of {step}"
 
 
-_LIMITS = {
+LIMITED = {
     "host": "the CPU, which launches the work",
     "device": "the GPU",
+    "input": "its batches, which come late",
     "communication": "communication between ranks",
 }
 _SURE = 0.95
+_COMPILING = ": `--what-if compile` tells what compiling would bring"
 
 
 def limited(estimate: Estimate) -> str:
     """``Almost certainly limited by the CPU, which launches the work (its speed is …)``."""
-    what = _LIMITS.get(estimate.limiter, estimate.limiter)
+    what = LIMITED.get(estimate.limiter, estimate.limiter)
     how = "Almost certainly" if estimate.sure >= _SURE else f"Probably ({percent(estimate.sure)})"
     whose = ""
     if estimate.limiter == "host" and not estimate.calibrated:
@@ -259,13 +266,22 @@ def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
 def _confidence(found: Report, estimate: Estimate | None, late: bool) -> str:
     if estimate is None:
         how = "counted without values" if found.environment.dry else "counted"
-        return f"{how} on an emulated {found.environment.device}" if found.environment.emulated else ""
+        more = f"; {_left_out(found)}" if found.switch is not None else ""
+        return f"{how} on an emulated {found.environment.device}{more}" if found.environment.emulated else ""
     step = estimate.step
     how = "times from a real profile" if estimate.calibrated else "estimated"
     how += " without values" if found.environment.dry else ""
     gpu = (estimate.gpu or found.environment.device).removeprefix("NVIDIA ")
     what = "step without waiting for data" if late else "step"
-    return f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"
+    told = f"{gpu}, {how}: {what} {duration(step.likely)} ({reach(step.least, step.most)})"
+    return f"{told}; {_left_out(found)}" if found.switch is not None else told
+
+
+def _left_out(found: Report) -> str:
+    """Where a run went on without values, in the report's head: printed losses are none of the script's."""
+    at = found.switch.line if found.switch is not None else None
+    since = f" from {at.short} on" if at is not None else ""
+    return f"numbers that the script printed or saved{since} are assumed: --values computes them"
 
 
 # -- what to do first -----------------------------------------------------------------------------------
@@ -360,7 +376,7 @@ def not_seen(found: Report) -> Iterator[str]:
     elif how == "error":
         yield f"{who} failed ({message}): only what ran until then was checked"
     elif how == "not-emulated":
-        yield f"The run ended early: {message}"
+        yield f"The run ended early: {message.rstrip('.')}"
     if found.unknown:
         yield unknown(found.unknown)
     if found.assumptions:

@@ -16,7 +16,7 @@ import torch
 import torch.cuda.nccl
 import torch.cuda.nvtx
 
-from gapless.emulate.cuda_api import bindings, generators, libraries, settings, streams, tensor_types
+from gapless.emulate.cuda_api import bindings, generators, graphs, libraries, settings, streams, tensor_types
 from gapless.emulate.cuda_api.generators import DeviceGenerator, kernel_generator
 from gapless.emulate.cuda_api.memory import Memory
 from gapless.emulate.cuda_api.properties import DeviceProperties
@@ -31,7 +31,7 @@ __all__ = ["DeviceGenerator", "install", "kernel_generator", "legacy_type"]
 CUDNN_VERSIONS = (92000, 91002)
 """cuDNN of torch 2.13, and the last one for what is older than Turing."""
 
-_GRAPHS = "Graphs are captured from real launches: run this part eagerly when the device is emulated."
+_GRAPHS = "Use torch.cuda.CUDAGraph, which is emulated."
 _KERNELS = "No kernel runs on an emulated device: use the eager expression when the device is emulated."
 _FILES = "Use torch.save and torch.load when the device is emulated."
 
@@ -46,6 +46,7 @@ def install(device: Device, patches: Patches) -> None:
     stream_class = _stream_classes(runtime, patches)
     for name, function in bindings.accelerator(runtime, memory, stream_class).items():
         patches.set(C, name, function)
+    graphs.install(runtime, patches)
     _uncached(patches)
     _random(runtime, patches)
     tensor_types.install(runtime, patches)
@@ -156,11 +157,7 @@ def _builds(device: Device, patches: Patches) -> None:
 
 def _refused(patches: Patches) -> None:
     """Classes and functions of which no part works without a GPU."""
-    patches.set(torch.cuda.graphs, "_graph_pool_handle", _pool_handles())
     for path, instead in {
-        "torch.cuda.graphs.CUDAGraph": _GRAPHS,
-        "torch.cuda.graphs.graph": _GRAPHS,
-        "torch.cuda.graphs.make_graphed_callables": _GRAPHS,
         "torch.accelerator.Graph": _GRAPHS,
         "torch.cuda.memory.MemPool": bindings.TORCH_ALLOCATES,
         "torch.cuda.memory._use_uvm": bindings.TORCH_ALLOCATES,
@@ -174,7 +171,7 @@ def _refused(patches: Patches) -> None:
         owner = sys.modules.get(module)
         original = getattr(owner, name, None)
         if original is not None:  # not every torch has all of them
-            said = path.replace(".graphs.", ".").replace(".memory.", ".")
+            said = path.replace(".memory.", ".")
             patches.set_everywhere(owner, name, _refusing(original, said, instead))
 
 
@@ -189,9 +186,3 @@ def _refusing(original: Any, name: str, instead: str) -> Any:
             setattr(stand_in, member, staticmethod(refuse))
     stand_in.__module__ = original.__module__
     return stand_in
-
-
-def _pool_handles() -> Any:
-    """Ids for memory pools that nothing will be allocated in."""
-    numbers = iter(range(1, 1 << 62))
-    return lambda: (0, next(numbers))

@@ -81,7 +81,6 @@ def _streams(runtime: Runtime) -> Functions:
         "_cuda_getDefaultStream": lambda index: (0, runtime.check(index), CUDA_DEVICE_TYPE),
         "_cuda_getStreamFromExternal": lambda data_ptr, index: (data_ptr, *current(index)[1:]),
         "_cuda_setStream": select,
-        "_cuda_isCurrentStreamCapturing": lambda: False,
     }
 
 

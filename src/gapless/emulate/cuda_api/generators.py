@@ -9,7 +9,7 @@ Their states are CUDA's, 16 bytes of seed and offset (`philox`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,6 +17,7 @@ from gapless.emulate.cuda_api import philox
 from gapless.emulate.cuda_api.runtime import Runtime
 
 _Generator: Any = torch.Generator
+_SET_STATE = "Please ensure to utilize the CUDAGeneratorImpl::set_state_index method during capturing."
 _Metaclass: Any = type(torch.Generator)
 
 
@@ -29,6 +30,10 @@ class _Front(_Metaclass):
 
 class DeviceGenerator(_Generator):
     """A generator for tensors on an emulated device, with its own state."""
+
+    graphs: ClassVar[Any] = None
+    seeded = False
+    """Whether somebody wants the same numbers in each run."""
 
     def __new__(cls, index: int) -> Any:
         return super().__new__(cls)
@@ -47,24 +52,34 @@ class DeviceGenerator(_Generator):
         return self
 
     def get_state(self) -> torch.Tensor:
-        """Seed and offset, 16 bytes."""
-        return philox.packed(*philox.token(self.drawn_from))
+        """Seed and offset, 16 bytes; in a capture, where older versions of torch refuse it, too."""
+        pair = philox.token(self.drawn_from)
+        if self.graphs is not None:
+            self.graphs.generator_read(self, pair)
+        return philox.packed(*pair)
 
     def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
         """Restore a state saved here, or start from one that CUDA has saved.
 
         Raises:
-            RuntimeError: it is not of CUDA's size (the state of a CPU generator, for one).
+            RuntimeError: it is not of CUDA's size (the state of a CPU generator, for one), or it has another
+                seed and a graph is being captured.
         """
-        philox.restore(self.drawn_from, *philox.unpacked(new_state))
+        pair = philox.unpacked(new_state)
+        if self.graphs is None or not self.graphs.generator_put_back(self, pair):
+            self._not_captured(_SET_STATE, "torch.cuda.set_rng_state")
+        philox.restore(self.drawn_from, *pair)
+        self.seeded = True
         return self
 
     def get_offset(self) -> int:
         """How far the generator has come from its seed, in numbers that only grow."""
+        self._not_captured("Cannot call CUDAGeneratorImpl::get_offset", "Generator.get_offset")
         return philox.token(self.drawn_from)[1]
 
     def set_offset(self, offset: int) -> None:
         """Go to that offset from the seed."""
+        self._not_captured("Cannot call CUDAGeneratorImpl::set_offset", "Generator.set_offset")
         philox.restore(self.drawn_from, philox.token(self.drawn_from)[0], offset)
 
     @property
@@ -75,6 +90,22 @@ class DeviceGenerator(_Generator):
     def initial_seed(self) -> int:
         """The seed it was given."""
         return philox.token(self.drawn_from)[0]
+
+    def manual_seed(self, seed: int) -> DeviceGenerator:
+        """Begin at `seed`."""
+        self._not_captured("Cannot call CUDAGeneratorImpl::set_current_seed", "torch.cuda.manual_seed")
+        self.drawn_from.manual_seed(seed)
+        self.seeded = True
+        return self
+
+    def seed(self) -> int:
+        """Begin anywhere, and tell where."""
+        self._not_captured("Cannot call CUDAGeneratorImpl::seed", "torch.cuda.seed")
+        return int(self.drawn_from.seed())
+
+    def _not_captured(self, attempt: str, what: str) -> None:
+        if self.graphs is not None:
+            self.graphs.not_here(attempt, what)
 
     def clone_state(self) -> DeviceGenerator:
         """A new generator in the same state."""
@@ -104,13 +135,6 @@ class DefaultGenerator(DeviceGenerator):
     def drawn_from(self) -> Any:
         return torch.default_generator
 
-    def manual_seed(self, seed: int) -> DeviceGenerator:
-        torch.default_generator.manual_seed(seed)
-        return self
-
-    def seed(self) -> int:
-        return int(torch.default_generator.seed())
-
 
 def kernel_generator(generator: Any) -> Any:
     """What to pass to a CPU kernel where the script passed `generator` (which may be None)."""
@@ -125,6 +149,7 @@ def generic_class(runtime: Runtime) -> Any:
             place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
             if place.type != "cuda":
                 return _Generator(device=place)
+            runtime.device.graphs.not_here("Cannot construct a new CUDAGeneratorImpl", "torch.Generator")
             index = runtime.current() if place.index is None else place.index
             if index >= runtime.device_count():
                 raise RuntimeError("The device_index is invalid.")

@@ -42,6 +42,7 @@ class Memory:
         seen = self._device.allocated(index)
         if peak > self._peak_at_release.get(index, 0):  # a peak of before empty_cache is no longer held
             seen = max(seen, peak)
+        seen = max(seen, self._device.allocated(index) + self._device.graphs.pools.kept(index))
         held = max(self._reserved.get(index, 0), -(-seen // _SEGMENT) * _SEGMENT)
         self._reserved[index] = held
         self._peak_reserved[index] = max(self._peak_reserved.get(index, 0), held)
@@ -67,7 +68,8 @@ class Memory:
         freed = 0
         for index in range(self._runtime.device_count()):
             held = self.reserved(index)
-            needed = -(-self._device.allocated(index) // _SEGMENT) * _SEGMENT
+            used = self._device.allocated(index) + self._device.graphs.pools.kept(index)
+            needed = -(-used // _SEGMENT) * _SEGMENT
             freed += max(held - needed, self._device.take_freed(index))
             self._reserved[index] = needed
             self._peak_at_release[index] = self._device.peak_allocated(index)

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import torch
-
 from gapless import torch_internals
+from gapless.emulate.cuda_errors import accelerator_error
 from gapless.emulate.device import Device
 from gapless.errors import NotEmulated
 
@@ -143,7 +142,8 @@ class Runtime:
 
     def set_current_stream(self, stream_id: int, index: int) -> None:
         """Make it this thread's current stream on its device, and that device the current one."""
-        self._streams()[self.check(index)] = stream_id
+        self.device.graphs.streaming(self.check(index), stream_id)
+        self._streams()[index] = stream_id
         self.device.queued("stream", stream_id, index=index)
         if index != self.current():
             self.select(index)
@@ -172,14 +172,6 @@ def visible_devices(count: int, variable: str | None) -> int:
             return 0
         named.append(entry)
     return min(count, len(named))
-
-
-def accelerator_error(message: str, code: int) -> RuntimeError:
-    """The exception CUDA's error checks raise: ``torch.AcceleratorError`` where torch has it."""
-    kind = getattr(torch, "AcceleratorError", RuntimeError)
-    error: RuntimeError = kind(message)
-    error.error_code = code  # type: ignore[attr-defined]
-    return error
 
 
 def refusal(name: str, instead: str) -> Callable[..., NoReturn]:

@@ -79,13 +79,16 @@ class StreamBase(_TorchStream):
         return _LOWEST_PRIORITY, _HIGHEST_PRIORITY
 
     def query(self) -> bool:
-        """Everything queued is done."""
+        """Everything queued is done; where copies are late, not when it is first asked for."""
+        self.runtime.device.graphs.unsafe("torch.cuda.Stream.query")
+        if self.runtime.device.races.not_yet_stream(self.device_index, self.stream_id):
+            return False
         self.runtime.device.races.reached_stream(self.device_index, self.stream_id)
         return True
 
     def is_capturing(self) -> bool:
-        """No graph is ever captured here."""
-        return False
+        """Whether what is launched in it is recorded in a CUDA graph."""
+        return bool(self.runtime.device.graphs.capturing(self.device_index, self.stream_id))
 
     def synchronize(self) -> None:
         """The host waits."""
@@ -121,12 +124,21 @@ class EventBase(_TorchEvent):
     ) -> Any:
         return super().__new__(cls, device="cpu")
 
-    def __init__(self, enable_timing: bool = False, *_: Any, **__: Any) -> None:
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
         self._timing = bool(enable_timing)
+        self._external = bool(external)
+        self._captured: Any = None
         self._index = -1
         self._recorded_at = 0.0
         self._handle = 0
         self._moment: Any = None
+        self._asked: Any = None
 
     @property
     def device(self) -> torch.device | None:
@@ -151,18 +163,34 @@ class EventBase(_TorchEvent):
             )
         self._recorded_at = self.runtime.device.clock()
         self._moment = self.runtime.device.races.recorded(self._index, stream.stream_id)
+        if not self._external:
+            self._captured = self.runtime.device.graphs.event_recorded(self._index, stream.stream_id)
         self.runtime.device.queued("record", stream.stream_id, self._handle, self._index)
 
     def wait(self, stream: Any) -> None:
         """Work queued later on `stream` waits; the host does not."""
+        self.runtime.device.graphs.event_awaited(
+            stream.device_index, stream.stream_id, self._captured, bool(self._handle), self._external
+        )
         self.runtime.device.races.awaited(stream.device_index, stream.stream_id, self._moment)
         if self._handle:
             self.runtime.device.queued("await", stream.stream_id, self._handle, stream.device_index)
 
     def query(self) -> bool:
-        """Everything recorded is done."""
+        """Everything recorded is done; where copies are late, not when it is first asked for."""
+        self._questioned("torch.cuda.Event.query")
+        runtime = getattr(self, "runtime", None)
+        if runtime is not None and self._asked is not self._moment:
+            self._asked = self._moment
+            if runtime.device.races.not_yet(self._moment):
+                return False
         self._reached(asked=True)
         return True
+
+    def _questioned(self, what: str) -> None:
+        runtime = getattr(self, "runtime", None)
+        if runtime is not None:
+            runtime.device.graphs.event_asked(self._captured, what)
 
     def _reached(self, asked: bool = False) -> None:
         runtime = getattr(self, "runtime", None)  # an event may outlive the device
@@ -182,9 +210,12 @@ class EventBase(_TorchEvent):
 
     def synchronize(self) -> None:
         """The host waits, if the event was ever recorded."""
+        if self._captured is not None:
+            self._questioned("torch.cuda.Event.synchronize")
         self._reached()
-        if self._handle:
-            self.runtime.device.wait("cudaEventSynchronize", "explicit", call="torch.cuda.Event.synchronize")
+        runtime = getattr(self, "runtime", None)
+        if self._handle and runtime is not None:
+            runtime.device.wait("cudaEventSynchronize", "explicit", call="torch.cuda.Event.synchronize")
 
     ipc_handle = refusal("torch.cuda.Event.ipc_handle", "Events are not shared between emulated processes.")
     from_ipc_handle = classmethod(

@@ -26,6 +26,48 @@ def repeats(stack: Sequence[SourceLine]) -> bool:
     return False
 
 
+def passes(stack: Sequence[SourceLine]) -> bool | None:
+    """What a bool that is read at `stack` must be for the line not to raise; None where it does not say.
+
+    Nobody runs a script so that its checks fail: of ``if (x < 0).any(): raise …`` and ``assert …`` the answer
+    is known.
+    """
+    return _passes(stack[0].file, stack[0].line) if stack else None
+
+
+@lru_cache(1024)
+def _passes(file: str, line: int) -> bool | None:
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assert) and _within(node, line):
+            return _truth(node.test)
+        if isinstance(node, ast.If) and _within(node.test, line):
+            if isinstance(node.body[-1], ast.Raise) and len(node.body) == 1 and not node.orelse:
+                truth = _truth(node.test)
+                return None if truth is None else not truth
+            return None
+    return None
+
+
+def _truth(test: ast.expr) -> bool | None:
+    """What each part of a condition is for it to hold; None where they are not asked as they stand."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _truth(test.operand)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        parts = {_truth(one) for one in test.values}
+        return parts.pop() if len(parts) == 1 else None
+    return None if any(_turns(node) for node in ast.walk(test)) else True
+
+
+def _turns(node: ast.AST) -> bool:
+    """Whether it makes something else of a bool that is read within it."""
+    if isinstance(node, ast.Compare):
+        inside = {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node)}
+        return bool(inside & {"item", "bool", "tolist"})
+    return isinstance(node, (ast.Not, ast.IfExp))
+
+
 @lru_cache(1024)
 def _decides(file: str, line: int, innermost: bool) -> bool | None:
     """What is said of the line: True and False where a loop is around it, None where the caller knows."""

@@ -14,7 +14,7 @@ import torch
 from gapless.emulate import stacks
 from gapless.emulate.core import Core
 from gapless.emulate.dry.guess import Guess
-from gapless.emulate.dry.loops import repeats
+from gapless.emulate.dry.loops import passes, repeats
 from gapless.emulate.local import local
 from gapless.model.assumption import Assumption
 
@@ -23,14 +23,15 @@ _PATIENCE = 8
 _LONG = 400
 """Answers in a loop of any number of steps after which it is."""
 _MOST_PLACES = 4_000
+_UNASKED = object()
 
 
 class _Place:
     """What was told at one stack."""
 
     __slots__ = (
-        "broken", "equal", "first", "given", "kind", "last", "loops", "made_by", "of", "stack", "tick",
-        "ticks", "times",
+        "broken", "equal", "first", "given", "kind", "last", "loops", "made_by", "of", "passes", "stack",
+        "tick", "ticks", "times",
     )  # fmt: skip
 
     def __init__(self, stack: stacks.RawStack, kind: str, made_by: str) -> None:
@@ -42,6 +43,7 @@ class _Place:
         self.of = 0
         self.given: float | None = None
         self.loops: bool | None = None
+        self.passes: Any = _UNASKED
 
 
 class Reads:
@@ -78,6 +80,7 @@ class Reads:
             value = kind(place.given)
         else:
             value = _expected(guess, kind, place.times) if real is None else real
+            value = self._checked(place, value) if kind is bool else value
             value = self._unlooped(place, guess, kind, value)
         _count(place, value, self.core.recorder.tick)
         return value
@@ -122,6 +125,12 @@ class Reads:
                     self.used.add(place)
                     return value
         return None
+
+    def _checked(self, place: _Place, value: bool) -> bool:
+        """`value`, or its opposite where the line would raise because of it."""
+        if place.passes is _UNASKED:
+            place.passes = passes(stacks.resolve(place.stack))
+        return value if place.passes is None else bool(place.passes)
 
     def _unlooped(self, place: _Place, guess: Guess, kind: type, value: Any) -> Any:
         """`value`, or another one where a loop seems to go on because of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,14 +24,23 @@ class Unshaped(Exception):
         self.cause = cause
 
 
+_REDUCED = frozenset({"mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"})
+"""Losses that are reduced within the memory of what is reduced, and keep all of it."""
+_BY_KERNEL = frozenset({"_linalg_svd", "linalg_eig", "_fft_c2r", "col2im", "max_unpool2d", "nonzero_static"})
+"""Operators whose kernels lay their results out otherwise than their rules for tensors without data."""
+_TRIED = 1 << 14
+"""Elements up to which an operator is tried on zeros."""
+
+
 class New:
-    """A result that is a new tensor."""
+    """A result that is a new tensor, in memory with `room` for so many elements."""
 
-    __slots__ = ("bits", "dtype", "numel", "size", "stride")
+    __slots__ = ("dtype", "numel", "room", "size", "stride")
 
-    def __init__(self, meta: Tensor) -> None:
+    def __init__(self, meta: Tensor, room: int = 0) -> None:
         self.size, self.stride, self.dtype = tuple(meta.size()), meta.stride(), meta.dtype
         self.numel = meta.numel()
+        self.room = room if room > self.numel else 0
 
 
 class Results:
@@ -133,6 +143,8 @@ def _asked(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results 
     flat = [out] if single else list(out)
     if any(isinstance(one, (list, tuple)) for one in flat):
         return Unshaped(NotImplementedError("lists in its results"))
+    reduced = kind.base in _REDUCED and len(kept) > 1 and flat[0].dim() == 0
+    room = math.prod(torch.broadcast_shapes(*(one.shape for one in kept[:2]))) if reduced else 0
     shared = {one.untyped_storage()._cdata for one in kept}
     items: list[Any] = []
     aliases = False
@@ -145,9 +157,31 @@ def _asked(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results 
             return Unshaped(NotImplementedError("a result with data"))
         else:
             aliases = aliases or one.untyped_storage()._cdata in shared
-            items.append(New(one))
+            items.append(New(one, room))
     resized = {n: New(one) for n, one in enumerate(kept) if (one.shape, one.stride()) != before[n]}
-    return Results(None if single else type(out), items, aliases, resized)
+    found = Results(None if single else type(out), items, aliases, resized)
+    empty = found.numel == 0 and all(type(one) is New for one in items)  # strides of those are anybody's
+    if (kind.base in _BY_KERNEL or empty) and sum(one.numel() for one in kept) <= _TRIED:
+        return _tried(kind, args, kwargs) or found
+    return found
+
+
+def _tried(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results | None:
+    """What its kernel makes of zeros; None where it makes no tensors, or none of zeros."""
+    if kind.makes or kind.written:
+        return None
+    try:
+        out = kind.func(*trees.mapped(tuple(args), _zeros), **trees.mapped(dict(kwargs), _zeros))
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    flat = [out] if isinstance(out, Tensor) else list(out)
+    if not flat or not all(isinstance(one, Tensor) for one in flat):
+        return None
+    return Results(None if isinstance(out, Tensor) else type(out), [New(one) for one in flat], False, {})
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
 
 
 def _called(kind: Any, args: list[Any], options: dict[str, Any]) -> Any:

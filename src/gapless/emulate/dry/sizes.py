@@ -31,6 +31,9 @@ def _chosen(values: Any, mask: Tensor) -> int:
     record = values.of(mask)
     if record is None:
         return int(torch.count_nonzero(mask))
+    each = math.prod(n for n, by in zip(mask.shape, mask.stride(), strict=True) if by == 0)
+    if each > 1:  # an expanded mask: each of its elements chooses so many
+        return each * _chosen(values, mask[tuple(slice(None) if by else slice(1) for by in mask.stride())])
     if record.filled:
         return int(values.reads.size(record, int(torch.count_nonzero(mask)), mask.numel()))
     if mask.dtype is torch.bool or (record.low >= 0 and record.high <= 1):

@@ -17,6 +17,7 @@ from gapless import trees
 from gapless.emulate import halves
 from gapless.emulate.core import Core
 from gapless.emulate.dry import filling, host, sizes, specials
+from gapless.emulate.dry.budget import LITTLE, LITTLE_HEAVY, SMALL, WATCHED, Budget
 from gapless.emulate.dry.guess import Guess, anything, constant, mixed
 from gapless.emulate.dry.guesses import RULES, guess
 from gapless.emulate.dry.kinds import Kind
@@ -29,6 +30,7 @@ from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST
 from gapless.emulate.refusals import asked_at
 from gapless.errors import NotEmulated
+from gapless.model.assumption import Switch
 from gapless.torch_internals import (
     DispatchModeKey,
     dispatch_mode_of,
@@ -56,13 +58,33 @@ _SEALED = ("c10d", "_c10d_functional", "profiler")
 
 
 class Values(Table):
-    """The table of records, and what runs operators by it."""
+    """The table of records, and what runs operators by it.
 
-    def __init__(self, core: Core, given: dict[str, float] | None = None) -> None:
+    With a `budget` operators are computed, whatever their size, until it is used up; `switch` says where that
+    was.
+    """
+
+    def __init__(
+        self, core: Core, given: dict[str, float] | None = None, budget: Budget | None = None
+    ) -> None:
         super().__init__(core, given or {})
         self.placement = core.placement
         self.shapes = Shapes()
-        self._left = MADE_ON_HOST
+        self.budget = budget
+        self.switch: Switch | None = None
+        self._left: float = MADE_ON_HOST
+        core.races.flights.digests = budget is not None  # without values nothing in memory can be compared
+
+    @property
+    def dry(self) -> bool:
+        """Whether it goes on without values."""
+        return self.budget is None
+
+    def forked(self) -> None:
+        """In a forked child, whose tensors go to other processes, what is drawn and copied is computed."""
+        self._left = math.inf
+        if self.budget is not None:
+            self.budget.endless = True
 
     def install(self, patches: Patches) -> None:
         """Write files without values, until `patches` are undone."""
@@ -104,6 +126,10 @@ class Values(Table):
         records, most = self.records, HEAVY if kind.heavy else CHEAP
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self.budget is not None:
+                if self._computes(kind, HOST, args, kwargs):
+                    return compute(HOST, args, kwargs)
+                return self.run(kind, compute, HOST, args, kwargs)
             total = 0
             special = False
             for arg in (*args, *kwargs.values()) if kwargs else args:
@@ -157,6 +183,8 @@ class Values(Table):
 
     def run(self, kind: Kind, compute: Compute, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator whose results go to `index`, computing what can be known."""
+        if self.budget is not None and self._computes(kind, index, args, kwargs):
+            return compute(index, args, kwargs)
         tensors = list(trees.tensors((args, kwargs)))
         if _passes(tensors, kwargs):
             return compute(index, args, kwargs)
@@ -173,6 +201,30 @@ class Values(Table):
                 self.forget(target)
             return self._computed(kind, compute, index, args, kwargs, tensors, records)
         return self.without(kind, compute, index, args, kwargs)
+
+    def _computes(self, kind: Kind, index: int, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether the budget allows for the operator; where it does not, this is a dry run from now on."""
+        total = 0
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            of = type(arg)
+            if isinstance(arg, Tensor):
+                total += arg.numel()
+            elif of is list or of is tuple:
+                for one in arg:  # sizes of a factory, too
+                    total += one.numel() if isinstance(one, Tensor) else SMALL
+        least = SMALL
+        if self.core.recorder.tick >= WATCHED and not kind.makes:
+            least = LITTLE_HEAVY if kind.heavy else LITTLE
+        if total <= least or dispatch_mode_of(DispatchModeKey.FAKE) is not None:
+            return True
+        budget = self.budget
+        switch = budget.exceeded(kind, index, args, kwargs) if budget is not None else None
+        if budget is None or switch is None:
+            return True
+        self.budget, self.switch = None, switch
+        self.core.races.flights.digests = False
+        budget.switched(switch)
+        return False
 
     def _affordable(
         self, kind: Kind, index: int, args: Any, kwargs: dict[str, Any], tensors: list[Tensor],
@@ -210,7 +262,7 @@ class Values(Table):
         if kind.whole_numbers or (not dtype.is_floating_point and (kind.draws or copies)):
             return count <= KNOWN
         if on_host and (kind.draws or copies):
-            if count > self._left or (kind.draws and count > KNOWN):
+            if count > self._left or (kind.draws and count > KNOWN and self._left < math.inf):
                 return False
             self._left -= count
             return True
@@ -282,6 +334,8 @@ class Values(Table):
         if type(item) is not New:
             return item
         made = filling.untouched(item.size, item.stride, item.dtype)
+        if item.room:
+            made = filling.untouched((item.room,), (1,), item.dtype).as_strided(item.size, item.stride)
         self.mark(made, self._guessed(kind, args, kwargs, made, position))
         return made
 

@@ -38,8 +38,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, how: Setting) -> tuple[Te
     if how.dropout > 0:
         kept = torch.empty_like(shares).bernoulli_(1 - how.dropout)
         shares = shares * kept.div_(1 - how.dropout)
-    out_ = (shares @ value).transpose(1, 2).contiguous().transpose(1, 2)
-    return out_, scores.logsumexp(-1).float()
+    return _in_rows(shares @ value), scores.logsumexp(-1).float()
 
 
 def backward(
@@ -91,6 +90,11 @@ def _laid_like(like: Tensor, made: Tensor) -> Tensor:
     if made.shape != like.shape or made.stride() == like.stride():
         return made
     return torch.empty_like(like).copy_(made)
+
+
+def _in_rows(made: Tensor) -> Tensor:
+    """`made` (batch, heads, rows, width), laid out as (batch, rows, heads, width)."""
+    return made.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _plain(query: Tensor, value: Tensor, how: Setting) -> bool:
@@ -185,6 +189,7 @@ ON_HOST["_scaled_dot_product_efficient_attention"] = ON_HOST["_efficient_attenti
 def _efficient(call: Call) -> tuple[Tensor, ...]:
     state = state_now(call.dropout)
     out, sums = forward(*call.tensors, call.setting)
+    out = _in_rows(out)
     rows = -(-call.query.shape[2] // ROWS) * ROWS if call.sums_too else 0
     kept = torch.full((*sums.shape[:2], rows), float("inf"))
     if rows:
@@ -196,8 +201,7 @@ def _efficient(call: Call) -> tuple[Tensor, ...]:
 def _efficient_backward(call: Call) -> tuple[Tensor | None, ...]:
     sums = call.logsumexp[..., : call.query.shape[2]]
     *made, of_bias = backward(call.gradient, *call.tensors, call.out, sums, call.setting, call.wanted[3])
-    in_rows = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in made if one is not None]
-    results = (*in_rows, of_bias)  # laid out as (batch, rows, heads, width)
+    results = (*(_in_rows(one) for one in made if one is not None), of_bias)
     return tuple(one if wanted else None for one, wanted in zip(results, call.wanted, strict=True))
 
 

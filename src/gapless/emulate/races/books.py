@@ -12,8 +12,8 @@ from gapless.emulate.races import ranges
 from gapless.emulate.races.clocks import Clocks
 from gapless.emulate.races.ranges import Range
 
-_MOST = 32
-"""Accesses of one kind that are kept of a storage."""
+_MOST, _PENDING = 32, 128
+"""Accesses of one kind that are kept of a storage, and of both kinds while one stream alone uses it."""
 
 
 class Use(NamedTuple):
@@ -38,10 +38,11 @@ class Record:
 
     `home` is the stream that its memory belongs to (-1: not known; -2: pinned memory), `kept` the streams
     that it was given to by ``record_stream``. `alone` says that only `first` has used it so far:
-    `home`, where that is known.
+    `home`, where that is known. What one stream alone has done races with nothing: it is `pending`, by where
+    it was, until another stream comes.
     """
 
-    __slots__ = ("alone", "first", "home", "kept", "reads", "watch", "whole", "writes")
+    __slots__ = ("alone", "first", "home", "kept", "pending", "reads", "watch", "whole", "writes")
 
     def __init__(self, home: int, size: int) -> None:
         self.home = self.first = home
@@ -50,7 +51,32 @@ class Record:
         self.reads: list[Use] = []
         self.kept: set[int] = set()
         self.alone = True
+        self.pending: dict[Any, tuple[int, str, Any]] = {}
         self.watch: Watch | None = None
+
+    def settle(self) -> None:
+        """Make accesses of what is pending."""
+        for key, (mark, what, stack) in sorted(self.pending.items(), key=_by_mark):
+            writes, here = (key, self.whole) if type(key) is bool else (key[0], ranges.at(*key[1:]))
+            self.keep(Use(self.first, mark, here, what, stack), writes)
+        self.pending.clear()
+
+    def keep(self, use: Use, writes: bool) -> None:
+        """Keep `use`, and of those before it what a later access can still race with when not with `use`."""
+        if writes:
+            self.writes = [one for one in self.writes if not use.bytes.covers(one.bytes)][1 - _MOST :]
+            self.writes.append(use)
+            if self.reads:
+                self.reads = [one for one in self.reads if not use.bytes.covers(one.bytes)]
+            return
+        self.reads = [one for one in self.reads if one.track != use.track or not use.bytes.covers(one.bytes)][
+            1 - _MOST :
+        ]
+        self.reads.append(use)
+
+
+def _by_mark(item: tuple[Any, tuple[int, str, Any]]) -> int:
+    return item[1][0]
 
 
 Found = Callable[[Use, Use, bool, bool], None]
@@ -83,24 +109,33 @@ class Books:
         """The storage with that key has given its memory back."""
         record = self.records.pop(key, None)
         if record is not None and (record.home < 0 or not record.alone):
+            record.settle()
             self._ended(key, record)
 
     def touched(
         self, record: Record, tensor: torch.Tensor, track: int, mark: int, writes: bool, what: str, stack: Any
     ) -> None:
         """Work number `mark` of `track` reads or writes `tensor`, whose storage has that record."""
-        whole = record.whole
-        here = whole if tensor.nbytes == whole.end else ranges.of(tensor)
-        use = Use(track, mark, here, what, stack)
         if record.first != track:
+            record.settle()
             record.alone = record.first < 0
             record.first = track
-        own = record.writes if writes else record.reads
-        if len(own) == 1 and own[0].track == track and own[0].bytes is here and record.alone:
-            own[0] = use  # what nearly always happens: one stream, all of it
+        whole = tensor.nbytes == record.whole.end
+        if record.alone:  # what nearly always happens
+            pending = record.pending
+            if not whole:
+                where = (writes, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.itemsize)
+                pending[where] = mark, what, stack
+                if len(pending) > _PENDING:
+                    del pending[next(iter(pending))]
+                return
+            if writes:
+                pending.clear()
+            pending[writes] = mark, what, stack
             return
+        use = Use(track, mark, record.whole if whole else ranges.of(tensor), what, stack)
         self._check(record, use, writes)
-        self._keep(record, use, writes)
+        record.keep(use, writes)
 
     def _check(self, record: Record, use: Use, writes: bool) -> None:
         known, host, track = self.clocks.known[use.track], self.clocks.host, use.track
@@ -113,17 +148,3 @@ class Books:
                     and other.bytes.meets(use.bytes)
                 ):
                     self._found(other, use, kind, writes)
-
-    @staticmethod
-    def _keep(record: Record, use: Use, writes: bool) -> None:
-        """Keep `use`, and of those before it what a later access can still race with when not with `use`."""
-        if writes:
-            record.writes = [one for one in record.writes if not use.bytes.covers(one.bytes)][1 - _MOST :]
-            record.writes.append(use)
-            if record.reads:
-                record.reads = [one for one in record.reads if not use.bytes.covers(one.bytes)]
-            return
-        record.reads = [
-            one for one in record.reads if one.track != use.track or not use.bytes.covers(one.bytes)
-        ][1 - _MOST :]
-        record.reads.append(use)

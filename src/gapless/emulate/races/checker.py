@@ -21,6 +21,7 @@ from gapless.emulate.races.flights import Flight, Flights
 from gapless.emulate.races.found import CPU, Races, Side, here
 from gapless.emulate.races.ranges import Range
 from gapless.emulate.races.reuse import Freed, Reuse
+from gapless.emulate.races.threads import Draws, Threads
 from gapless.model.race import Race, RaceKind
 
 Tensor = torch.Tensor
@@ -49,12 +50,15 @@ class Checker:
         self.waits = 0
         self.clocks = Clocks()
         self.found = Races(self.clocks)
+        self.threads = Threads(self.found)
+        self.draws = Draws(self.threads, self.found)
         self.reuse = Reuse(self.clocks, self._reused)
         self.books = Books(self.clocks, self._unordered, self._ended)
         self.flights = Flights(self.clocks, self._changed, late.put)
         self.busy = self.flights.busy
         self._engine = Engine(self.clocks)
         self._groups: dict[tuple[int, int], int] = {}
+        self._asked: dict[int, int] = {}
         self._where = where
         self._thread = _Thread()
 
@@ -92,6 +96,7 @@ class Checker:
         if moment is None or moment.owner is self.clocks:
             if self.full:
                 self.found.waited(track, moment)
+                self.threads.hold()
             if moment is not None:
                 self.clocks.awaits(track, moment.clock)
 
@@ -101,6 +106,21 @@ class Checker:
             self.found.waited(CPU, moment)
         if moment is not None and moment.owner is self.clocks:
             self._host_awaits(moment.clock)
+
+    def not_yet(self, moment: Any) -> bool:
+        """Whether an event that is asked for is under way: copies are late, and nobody has waited."""
+        if not self.late or moment is None or moment.owner is not self.clocks:
+            return False
+        host = self.clocks.host
+        return any(mark > host[track] for track, mark in enumerate(moment.clock))
+
+    def not_yet_stream(self, index: int, stream: int) -> bool:
+        """The same of all that a stream has been given; asked again for the same work, it is done."""
+        track = self.clocks.track(index, stream)
+        mark = self.clocks.known[track][track]
+        again = self._asked.get(track) == mark
+        self._asked[track] = mark
+        return self.late and not again and mark > self.clocks.host[track]
 
     def reached_stream(self, index: int, stream: int) -> None:
         """The host has waited for that stream."""
@@ -122,9 +142,17 @@ class Checker:
             self._host_awaits(self.clocks.known[track])
 
     def _host_awaits(self, clock: list[int]) -> None:
+        if self.full or self.busy:
+            clock = clock.copy()  # what other threads launch now comes behind
+            self.threads.hold()
         self.clocks.host_awaits(clock)
         if self.busy:
             self.flights.settle()
+
+    def drawn(self, generator: Any, index: int, what: str) -> None:
+        """Random numbers are drawn on device `index`, from its default generator where none is given."""
+        if self.on and not local.quiet:
+            self.draws.drawn(generator, index, what)
 
     def keep(self, tensor: Tensor, stream: Any) -> None:
         """``tensor.record_stream(stream)``."""
@@ -181,8 +209,9 @@ class Checker:
     def _use(
         self, tensor: Tensor, track: int, mark: int, writes: bool, what: str, stack: Any, engine: bool
     ) -> None:
-        storage = _storage(tensor)
-        if storage is None:
+        try:
+            storage = tensor.untyped_storage()
+        except _NO_STORAGE:
             return
         key = storage._cdata
         record = self.books.records.get(key)
@@ -204,10 +233,12 @@ class Checker:
                     self._made(one, track, mark, what, stack, writes=writes)
                 continue
             storage = _storage(one)
-            if storage is None or self._where.get(storage._cdata, HOST) < 0:
+            if storage is None:
                 continue
             record = self.books.records.get(storage._cdata)
-            if record is None:
+            if record is None or record.home == _PINNED_HOME:
+                if self._where.get(storage._cdata, HOST) < 0:
+                    continue
                 record = self.books.record(storage, track)
                 if self.reuse.freed.get(track):
                     self._taken(record, track, mark, what or "aten::empty", stack)
@@ -330,10 +361,16 @@ class Checker:
             return
         self._touched(storage._cdata, ranges.of(tensor), writes, what)
 
-    def _touched(self, key: int, where: Range, writes: bool, what: str) -> None:
+    def returned(self, tensor: Tensor, to: str) -> None:
+        """`tensor` is a result, which `to` may read at once, at a line that nobody knows."""
+        storage = _storage(tensor)
+        if storage is not None and storage._cdata in self.busy and self.on:
+            self._touched(storage._cdata, ranges.of(tensor), False, to, None)
+
+    def _touched(self, key: int, where: Range, writes: bool, what: str, *place: Any) -> None:
         for flight in self.flights.under_way(key, where):
             if flight.arrives or writes:
-                later = Side(CPU, self.clocks.mark, what, writes, here())
+                later = Side(CPU, self.clocks.mark, what, writes, place[0] if place else here())
                 kind: RaceKind = "in-flight-read" if flight.arrives and not writes else "in-flight-write"
                 self.found.add(kind, _side(flight), later, flight.bytes.meets(where))
                 return
@@ -416,6 +453,7 @@ class Checker:
         )
 
 
+_NO_STORAGE = (AttributeError, NotImplementedError, RuntimeError, ValueError)
 _PINNED_HOME = -2
 """The home of pinned storages, whose memory is given back safely."""
 
@@ -424,7 +462,7 @@ def _storage(tensor: Any) -> Any:
     """The storage of a strided tensor; None of others."""
     try:
         return tensor.untyped_storage()
-    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+    except _NO_STORAGE:
         return None
 
 

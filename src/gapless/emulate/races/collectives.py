@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -20,7 +21,7 @@ Tensor = torch.Tensor
 _OUTPUTS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
 _PASSED_ON = ("get_future", "is_success", "exception", "result", "source_rank", "synchronize")
 _recent: deque[Any] = deque(maxlen=64)
-"""Works on their way to whoever asked: C++ alone would not keep what Python adds."""
+"""Works on their way to whoever asked, until waited for: C++ alone would not keep what Python adds."""
 
 
 def sides(name: str, values: dict[str, Any], rank: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -36,8 +37,19 @@ def sides(name: str, values: dict[str, Any], rank: int) -> tuple[list[Tensor], l
     return [], others
 
 
-def told(checker: Checker, name: str, values: dict[str, Any], group: Any, index: int, work: Any) -> Any:
-    """Tell of a collective on device `index`; gives the work to hand on in place of `work`, boxed both."""
+def told(
+    checker: Checker,
+    name: str,
+    values: dict[str, Any],
+    group: Any,
+    index: int,
+    heard: Callable[[], None],
+    work: Any,
+) -> Any:
+    """Tell of a collective on device `index`; gives the work to hand on in place of `work`, boxed both.
+
+    `heard` is called as well when somebody waits for it.
+    """
     asynchronous = bool(values.get("async_op", True)) and not local.coalescing
     if asynchronous and name not in ("send", "recv_"):
         checker.begin()
@@ -48,7 +60,12 @@ def told(checker: Checker, name: str, values: dict[str, Any], group: Any, index:
         checker.launched(f"c10d::{name}", reads, writes, index)
         return work
     awaited = checker.collective(f"c10d::{name}", reads, writes, index, id(group))
-    return _pending(Work.unbox(work), awaited)
+
+    def both() -> None:
+        heard()
+        awaited()
+
+    return _pending(Work.unbox(work), both)
 
 
 def _from_python() -> bool:
@@ -92,6 +109,8 @@ def _made() -> type:
 
         def wait(self, *timeout: Any) -> Any:
             self._awaited()
+            with suppress(ValueError):
+                _recent.remove(self)  # which holds the tensors, too
             return self._work.wait(*timeout)
 
         def block_current_stream(self) -> Any:

@@ -47,6 +47,7 @@ class Races:
         self._waits: deque[Wait] = deque(maxlen=_WAITS)
         self.listeners: list[Callable[[Race], None]] = []
         self.tick: Callable[[], int] = lambda: 0
+        self.met = 0
 
     def waited(self, track: int, moment: Moment | None) -> None:
         """Keep who waited for which event: where that does not help, it is why."""
@@ -54,6 +55,7 @@ class Races:
 
     def add(self, kind: RaceKind, earlier: Side, later: Side, nbytes: int, freed: Any = None) -> None:
         """`earlier` and `later` race."""
+        self.met += 1
         key = (kind, raw(earlier.stack), raw(later.stack), earlier.what, later.what)
         entry = self._found.get(key)
         if entry is None:

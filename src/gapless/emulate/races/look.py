@@ -10,6 +10,7 @@ from types import FrameType
 
 from gapless.emulate import stacks
 
+_GRAPHS = re.compile(r"\bCUDAGraph\s*\(|\bmake_graphed_callables\s*\(")
 _STREAMS = re.compile(r"\bStream\s*\(|\basync_op\s*=\s*True|\b(?:isend|irecv)\s*\(")
 
 
@@ -18,13 +19,23 @@ def speaks_of_streams() -> bool:
 
     What was written before the first stream was made could not be told otherwise.
     """
+    return _says(_STREAMS)
+
+
+def speaks_of_graphs() -> bool:
+    """Whether such a file captures a CUDA graph."""
+    return _says(_GRAPHS)
+
+
+def _says(pattern: re.Pattern[str]) -> bool:
     files = {file for file in _running() if stacks.library_of(file) == ""}
     folders = {os.path.dirname(file) for file in files}
+    near = tuple(os.path.join(folder, "") for folder in folders)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.dirname(file) in folders:
+        if isinstance(file, str) and file.startswith(near) and os.path.dirname(file) in folders:
             files.add(file)
-    return any(_STREAMS.search("".join(linecache.getlines(file))) for file in files)
+    return any(pattern.search("".join(linecache.getlines(file))) for file in files)
 
 
 def _running() -> set[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,16 +49,23 @@ class Range(NamedTuple):
 
 def of(tensor: torch.Tensor) -> Range:
     """The bytes that a strided tensor takes of its storage."""
-    item: int = tensor.itemsize
-    begin = int(tensor.storage_offset()) * item
-    if tensor.is_contiguous():
-        return Range(begin, begin + int(tensor.numel()) * item)
-    shape, strides = tuple(map(int, tensor.shape)), tuple(int(one) * item for one in tensor.stride())
-    if not tensor.numel():
+    return at(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.itemsize)
+
+
+def at(offset: Any, shape: Sequence[Any], strides: Sequence[Any], item: int) -> Range:
+    """The bytes that a tensor of `shape` takes; `offset` and `strides` are in elements of `item` bytes."""
+    begin, number, span = int(offset) * item, 1, 1
+    for size, stride in zip(shape, strides, strict=True):
+        number *= int(size)
+        span += (int(size) - 1) * int(stride)
+    if not number:
         return Range(begin, begin)
-    end = begin + item + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    dense = end - begin == tensor.numel() * item  # another order of dimensions
-    return Range(begin, end, None if dense else Strided(begin, shape, strides, item))
+    end = begin + span * item
+    if number == span:  # contiguous, or in another order of dimensions
+        return Range(begin, end)
+    return Range(
+        begin, end, Strided(begin, tuple(map(int, shape)), tuple(int(one) * item for one in strides), item)
+    )
 
 
 def _mask(of: Range, low: int, high: int) -> np.ndarray:

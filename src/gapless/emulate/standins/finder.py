@@ -15,6 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from gapless.emulate.standins import packages
+from gapless.emulate.standins.launch import State
 from gapless.emulate.standins.package import Package
 
 ORIGIN = "stand-in of Gapless"
@@ -101,8 +102,10 @@ class Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package = package_of(fullname.partition(".")[0]) if self.on else None
-        if package is None or (fullname != package.name and not is_standin(sys.modules.get(package.name))):
-            return None  # a part of the real one, if of any
+        if package is None or not _fits(package):
+            return None
+        if fullname != package.name and not is_standin(sys.modules.get(package.name)):
+            return None  # a part of the real one
         if fullname not in package.modules:
             self.missed(fullname)
             return None
@@ -116,11 +119,18 @@ class Finder(MetaPathFinder):
         wanted = None if name is None else _normal(name)
         for name in sorted(names()):
             package = package_of(name)
-            if package is not None and wanted in (None, _normal(package.distribution)) and _is_free(name):
+            if package is None or wanted not in (None, _normal(package.distribution)):
+                continue
+            if _fits(package) and _is_free(name):
                 yield _Distribution(package)
 
     def invalidate_caches(self) -> None:
         """Nothing is cached."""
+
+
+def _fits(package: Package) -> bool:
+    """Whether the emulated GPU is one that the package is installed for."""
+    return State.core is None or State.core.gpu.capability >= package.capability
 
 
 def _normal(name: str) -> str:

@@ -73,8 +73,12 @@ def launch(
     if index == HOST:
         return body(*args)
     State.used(name.partition("::")[0])
-    with unseen():
-        out = body(*args)
+
+    def ran(*given: Any) -> Any:
+        with unseen():
+            return body(*given)
+
+    out = core.graphs.call(name, ran, args, [t for t in writes if t is not None], lambda: ran(*args))
     made = list(trees.tensors(out))
     for tensor in made:
         if core.placement.state_of(tensor) != index:

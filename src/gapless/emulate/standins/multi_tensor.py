@@ -134,6 +134,54 @@ def l2norm(
     return found
 
 
+def novograd(
+    package: str,
+    chunk: int,
+    stop: Any,
+    lists: Lists,
+    norms: Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step: int,
+    correct: int,
+    decay: float,
+    averaging: int,
+    mode: int,
+    norm_type: int,
+) -> None:
+    """NovoGrad over lists of gradients, parameters and momenta; `norms` are those of the gradients so far.
+
+    Two kernels: norms are blended, by their squares where `norm_type` is 2 and 0 for the largest value. In
+    `mode` 0 the momentum holds what regularizes, too.
+    """
+
+    def blend(lists: Lists) -> None:
+        (held,) = lists[1]
+        if norm_type == 0:
+            new = torch.stack([one.float().abs().max() for one in lists[0]])
+            held.copy_(beta2 * held + (1 - beta2) * new)
+        else:
+            new = torch.stack([one.float().square().sum() for one in lists[0]])
+            held.copy_((beta2 * held.square() + (1 - beta2) * new).sqrt())
+
+    def body(lists: Lists, norms: Tensor) -> None:
+        c1, c2 = (1 - beta1**step, (1 - beta2**step) ** 0.5) if correct else (1.0, 1.0)
+        share = 1 - beta1 if averaging else 1.0
+        for norm, grad, param, held in zip(norms, *lists, strict=True):
+            g, p, unit = grad.float(), param.float(), norm / c2 + eps
+            if mode == 0:
+                g = g / unit + decay * p
+            m = beta1 * held.float() + share * g
+            update = m / c1 if mode == 0 else m / c1 / unit + decay * p
+            param.copy_(p - lr * update)
+            held.copy_(m)
+
+    _kernel(package, "multi_tensor_norm_out", blend, [lists[0], [norms]], (1,))
+    _kernel(package, "multi_tensor_novograd", body, lists, (1, 2), norms)
+
+
 def scale(package: str, chunk: int, stop: Tensor, lists: Lists, factor: Any) -> None:
     """Write the first list, times `factor`, into the second; `stop` becomes 1 at infinities."""
 
@@ -253,5 +301,5 @@ def kernels_for(package: str) -> dict[str, Callable[..., Any]]:
     """All of them by apex's names, as kernels of `package`."""
     return {
         f"multi_tensor_{one.__name__}": partial(one, package)
-        for one in (adam, sgd, l2norm, scale, axpby, adagrad, lion, lamb)
+        for one in (adam, sgd, l2norm, scale, axpby, adagrad, lion, lamb, novograd)
     }

@@ -12,7 +12,8 @@ class Package:
     """A package that another one stands in for.
 
     `name` is how it is imported, `distribution` how it is installed, `version` what it says of itself: the
-    release whose source was read for it. `lacks` says what the stand-in does not do.
+    release whose source was read for it. `lacks` says what the stand-in does not do. It is there on GPUs of
+    at least that compute `capability`: who has another seldom installs the package.
 
     >>> package = Package("fastops", "fast-ops", "1.2", lacks="computes in float32")
     >>> @package.provides("fastops", "fastops.ops")
@@ -22,8 +23,17 @@ class Package:
     ['double']
     """
 
-    def __init__(self, name: str, distribution: str, version: str, *, lacks: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        distribution: str,
+        version: str,
+        *,
+        lacks: str,
+        capability: tuple[int, int] = (0, 0),
+    ) -> None:
         self.name, self.distribution, self.version, self.lacks = name, distribution, version, lacks
+        self.capability = capability
         self.modules: dict[str, dict[str, Any]] = {name: {"__version__": version}}
 
     def provides(self, *modules: str, name: str = "") -> Callable[[T], T]:

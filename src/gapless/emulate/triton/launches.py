@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
+from gapless import trees
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST
@@ -46,6 +47,19 @@ class Launches:
         """
         if math.prod(grid) <= 0:
             return
+        graphs = self.core.graphs
+        if graphs.capture is None:
+            self._launch(compiled, grid, arguments)
+            return
+        graphs.call(
+            f"triton::{compiled.name}",
+            lambda *given: self._launch(compiled, grid, given),
+            arguments,
+            trees.tensors(arguments),
+            lambda: self._launch(compiled, grid, arguments),
+        )
+
+    def _launch(self, compiled: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...]) -> None:
         values = list(_expanded(leaves(compiled.src, arguments)))
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         self._check(values)

@@ -6,7 +6,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gapless.metrics.classification.curves import area, partial_area, roc_points
+from gapless.metrics.classification.curves import (
+    Bounds,
+    area,
+    area_bounds,
+    partial_area,
+    roc_points,
+)
 from gapless.metrics.classification.scored import AreaMetric, BinaryScored, MulticlassArea, MultilabelArea
 from gapless.metrics.classification.scores import Rising, Thresholds
 from gapless.metrics.tasks import Task, by_task
@@ -22,6 +28,9 @@ class RocArea(AreaMetric, abstract=True):
         if self.max_fpr is None or self.max_fpr == 1:
             return area(fpr, tpr)
         return partial_area(fpr, tpr, self.max_fpr)
+
+    def area_bounds(self, rising: Rising) -> Bounds:
+        return area_bounds(rising, self.max_fpr)
 
 
 class BinaryAUROC(RocArea, BinaryScored):

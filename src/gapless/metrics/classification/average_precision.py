@@ -7,7 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gapless.metrics.classification.curves import average_precision, recall_unknown
+from gapless.metrics.classification.curves import (
+    Bounds,
+    average_precision,
+    average_precision_bounds,
+    recall_unknown,
+)
 from gapless.metrics.classification.scored import AreaMetric, BinaryScored, MulticlassArea, MultilabelArea
 from gapless.metrics.classification.scores import Rising
 from gapless.metrics.tasks import Task, by_task
@@ -20,6 +25,9 @@ class PrecisionArea(AreaMetric, abstract=True):
         recall_unknown(rising, self.task)
         absent = self.task == "multiclass" and rising.exact
         return average_precision(rising, math.nan if absent else 0.0)
+
+    def area_bounds(self, rising: Rising) -> Bounds:
+        return average_precision_bounds(rising, math.nan if self.task == "multiclass" else 0.0)
 
 
 class BinaryAveragePrecision(PrecisionArea, BinaryScored):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from gapless.metrics import checks
+from gapless.metrics import checks, fusing
 from gapless.metrics.classification.counts import (
+    FORMS,
     BinaryCounts,
     Counts,
     Hits,
@@ -67,7 +69,30 @@ class CountMetric(Score, PredictionMetric, abstract=True):
     counted: Any
 
     def value(self) -> Tensor:
-        return self.score(self.counted.derive("counts", self.counted.counts))
+        counted = self.counted
+        if isinstance(counted, MulticlassCounts) and fusing.on(counted.device):
+            asked = self.scored()
+            if asked is not None:
+                return counted.derive("scores", partial(self._scores_of_all, asked))[asked]
+        return self.score(counted.derive("counts", counted.counts))
+
+    def _scores_of_all(self, asked: fusing.Scored) -> dict[fusing.Scored, Tensor]:
+        """The scores of all metrics that are computed together from the same counts, in one launch."""
+        counted = self.counted
+        others = (one.scored() for one in counted.readers if isinstance(one, CountMetric))
+        rows = [asked, *(row for row in others if row is not None)]
+        return fusing.scores(counted.state["table"], counted.asked, rows)
+
+    def scored(self) -> fusing.Scored | None:
+        """What Triton's kernel is told of the score; None where it is none of those that it computes."""
+        averaged = self.average in ("micro", "macro", "weighted")
+        if type(self).score is not Score.score or self.task != "multiclass" or self.flat or not averaged:
+            return None
+        weighing = {"micro": "micro", "weighted": "support"}.get(
+            self.average or "", "actual" if self.counts_top_k and self.top_k != 1 else "either"
+        )
+        over, under = self.ratio(FORMS)
+        return fusing.scored(over, under, weighing, self.zero_division, self.complement)  # type: ignore[arg-type]
 
     def _count(
         self, multidim_average: str, ignore_index: int | None, validate_args: bool, options: dict[str, Any]

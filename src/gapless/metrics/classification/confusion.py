@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.metrics import checks
+from gapless.metrics import checks, fusing
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels, words
-from gapless.metrics.classification.counts import BinaryCounts, Classes, Sides
+from gapless.metrics.classification.counts import BinaryCounts, Classes, Sides, count_fused
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.host import within_reach
@@ -38,6 +38,8 @@ class ConfusionCounts(Statistic):
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.classes, False)
+        if fusing.on(self.device) and count_fused(self, batch, self.classes, self.ignore_index, pairs=True):
+            return
         target, predicted = batch.derive(labels.target_classes), batch.derive(labels.top_class)
         at = target * self.classes + predicted
         strange = (target < 0) | (target >= self.classes)

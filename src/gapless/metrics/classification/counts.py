@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gapless.metrics import fusing
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification import labels, words
 from gapless.metrics.divide import share
@@ -161,6 +162,7 @@ class MulticlassCounts(Statistic):
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
         self.layout = Classes(classes, top_k, ignore_index)
         self._on_host: ClassTable | None = None
+        self.asked = fusing.Asked()
         self.constants = {"one": 1, "nowhere": classes + 1}
         slots = {"table": Slot((3, self.layout.width))}
         super().__init__((classes, top_k, ignore_index), slots, checked)
@@ -171,10 +173,16 @@ class MulticlassCounts(Statistic):
     def count(self, batch: Batch) -> None:
         if self.checked:
             batch.derive(labels.check_multiclass, self.layout.classes, False)
-        if self._count_on_host(batch) or self._tallied(batch):
+        if self._count_on_host(batch) or self._fused(batch) or self._tallied(batch):
             return
         at = self.layout.positions(batch, self.nowhere).view(3, -1)
         self.state["table"].scatter_add_(1, at, self.one.expand_as(at))
+
+    def _fused(self, batch: Batch) -> bool:
+        layout = self.layout
+        if not fusing.on(self.device) or layout.top_k > 1:
+            return False
+        return count_fused(self, batch, layout.classes, layout.ignore_index, pairs=False)
 
     def _tallied(self, batch: Batch) -> bool:
         layout, target = self.layout, batch.derive(labels.target_classes)
@@ -237,6 +245,19 @@ class MulticlassCounts(Statistic):
     def counts(self) -> Counts:
         """``(C,)`` each."""
         return self.layout.counts(self.state["table"])
+
+
+def count_fused(part: Statistic, batch: Batch, classes: int, ignored: int | None, pairs: bool) -> bool:
+    """Count `batch` into the table of `part` with Triton's kernels, and note; False where they cannot."""
+    clean = part.state["clean"] if part.checked else None
+    part.noted = fusing.count_classes(
+        part.state["table"], clean, (batch.args[0], batch.args[1]), classes, ignored, pairs
+    )
+    return part.noted
+
+
+FORMS = Counts(*fusing.UNITS[:3], lambda: fusing.UNITS[3])  # type: ignore[call-arg, arg-type, return-value]
+"""Counts not as numbers, but as what they are sums of."""
 
 
 class SamplewiseMulticlassCounts(Rows):

@@ -59,6 +59,53 @@ def average_precision(rising: Rising, missing: float = 0.0) -> Tensor:
     return (steps * precision).sum(1).float().masked_fill_(rising.positives == 0, missing)
 
 
+Bounds = tuple[Tensor, Tensor]
+"""``[K]`` each: the least and the largest area that scores in these bins may have."""
+
+
+def ends_of_bins(rising: Rising) -> tuple[Tensor, Tensor]:
+    """``[K, P + 2]`` of float64: true and false positives where each bin ends, from none to all."""
+    found = []
+    for counts, total in ((rising.tps, rising.positives), (rising.fps, rising.negatives)):
+        # Both fall with the threshold, in whatever order these were given.
+        inner = counts.sort(1).values
+        found.append(torch.cat((torch.zeros_like(inner[:, :1]), inner, total.unsqueeze(1)), 1).double())
+    return found[0], found[1]
+
+
+def area_bounds(rising: Rising, most: float | None) -> Bounds:
+    """Of the area up to the false positive rate `most`: within a bin either all positives score above all
+    negatives, or below them.
+    """
+    tps, fps = ends_of_bins(rising)
+    none = (rising.positives == 0) | (rising.negatives == 0)
+    limit = 1.0 if most is None else most
+    width = (fps / fps[:, -1:]).clamp(max=limit).diff(dim=1)
+    rate = tps / tps[:, -1:]
+    found = []
+    for heights in (rate[:, :-1], rate[:, 1:]):
+        part = (width * heights).sum(1)
+        if limit < 1:
+            least = 0.5 * limit**2
+            part = 0.5 * (1 + (part - least) / (limit - least))
+        found.append(part.masked_fill(none, 0.0).float())
+    return found[0], found[1]
+
+
+def average_precision_bounds(rising: Rising, missing: float) -> Bounds:
+    """Of average precision: within a bin either all negatives come first, or all positives, at one score."""
+    tps, fps = ends_of_bins(rising)
+    steps, before, after = tps.diff(dim=1), fps[:, :-1], fps[:, 1:]
+    first, last = tps[:, :-1] + 1, tps[:, 1:]
+    # Precision at the 1st, 2nd, … positive after so many negatives is concave: its sum is above the chord's.
+    low = (first / (first + after) + last / (last + after)) / 2
+    found = []
+    for precision in (low, last / (last + before)):
+        total = torch.where(steps > 0, steps * precision, 0.0).sum(1)
+        found.append((total / tps[:, -1]).float().masked_fill_(rising.positives == 0, missing))
+    return found[0], found[1]
+
+
 def recall_unknown(rising: Rising, task: str) -> None:
     """Warn of labels without positives, where every score is kept."""
     if rising.exact and task != "multiclass":

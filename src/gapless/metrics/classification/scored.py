@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from gapless.metrics import checks
-from gapless.metrics.classification.curves import Curve, mean_curve, over_classes
+from gapless.metrics.classification.curves import Bounds, Curve, mean_curve, over_classes
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, Rising, Thresholds, scored
+from gapless.metrics.metric import squeezed
 
 
 class ScoreMetric(PredictionMetric, abstract=True):
@@ -67,8 +68,33 @@ class AreaMetric(ScoreMetric, abstract=True):
         """``[K]``: the area under each curve."""
         raise NotImplementedError
 
+    def area_bounds(self, rising: Rising) -> Bounds:
+        """What the areas may be when only bins of scores are known."""
+        raise NotImplementedError
+
+    def bounds(self) -> Bounds:
+        """The least and the largest value that the metric could have with every score kept, on the device.
+
+        With `thresholds` only the number of scores between two of them is known; within these bounds lies the
+        value without. Where every score is kept, both are the value. The host does not wait; with several
+        processes it is a collective operation, as ``compute`` is.
+
+        Example:
+            >>> area = BinaryAUROC(thresholds=5)
+            >>> area.update(torch.tensor([0.1, 0.3, 0.4, 0.9]), torch.tensor([0, 0, 1, 1]))
+            >>> [bound.item() for bound in area.bounds()]
+            [0.75, 1.0]
+        """
+        with self.sync_context(should_sync=self._local is None):
+            rising = self.scored.rising(self.average == "micro")
+            areas = (self.areas(rising),) * 2 if rising.exact else self.area_bounds(rising)
+            low, high = (squeezed(self._over_classes(one, rising)) for one in areas)
+        return low, high
+
     def score(self, rising: Rising) -> Tensor:
-        areas = self.areas(rising)
+        return self._over_classes(self.areas(rising), rising)
+
+    def _over_classes(self, areas: Tensor, rising: Rising) -> Tensor:
         return areas[0] if self._single else over_classes(areas, self.average, rising.positives)
 
 

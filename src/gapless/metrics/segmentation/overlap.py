@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,41 +36,124 @@ class Masks(NamedTuple):
         return self.classes if self.background or self.classes == 1 else self.classes - 1
 
 
-def overlaps(batch: Batch, masks: Masks) -> tuple[Tensor, Tensor, Tensor]:
-    """Per sample and class, in pixels: in both, in the prediction, in the target.
-
-    ``[N, C]`` of int64 each.
+class Overlaps(NamedTuple):
+    """Pixels per sample and class, ``[N, C]`` of int64 each: in both masks, in either (those in both twice)
+    and in the target; and how many indices were no class (None where nothing was given as indices).
     """
-    if masks.format == "mixed" and abs(batch.args[0].dim() - batch.args[1].dim()) != 1:
+
+    both: Tensor
+    either: Tensor
+    in_target: Tensor
+    strange: Tensor | None
+
+
+def overlaps(batch: Batch, masks: Masks) -> Overlaps:
+    """How the masks of `batch` lie over each other."""
+    check_shapes(batch, masks)
+    preds, target = (indices(one, masks, batch) for one in batch.args)
+    if preds is not None and target is not None:
+        same_shape(batch, preds, target)
+        found = by_index(preds, target, masks, [is_index(one, masks, batch) for one in batch.args])
+    else:
+        found = by_channel(batch, masks)
+    if masks.counted == masks.classes:
+        return found
+    both, either, in_target = (one[:, 1:] for one in found[:3])
+    return Overlaps(both, either, in_target, found.strange)
+
+
+def check_shapes(batch: Batch, masks: Masks) -> None:
+    """Raises RuntimeError or ValueError for masks that do not fit each other, or the format."""
+    preds, target = batch.args
+    if masks.format == "mixed" and abs(preds.dim() - target.dim()) != 1:
         raise RuntimeError(
             "Predictions and targets are expected to have the same shape, "
-            f"got {batch.args[0].shape} and {batch.args[1].shape}."
+            f"got {preds.shape} and {target.shape}."
         )
-    preds, target = (channels(one, masks, batch) for one in batch.args)
+
+
+def same_shape(batch: Batch, preds: Tensor, target: Tensor) -> None:
+    """Raises RuntimeError unless both masks, in their common form, have the same shape."""
     if preds.shape != target.shape:
         raise RuntimeError(
             "Predictions and targets are expected to have the same shape, "
             f"but got {batch.args[0].shape} and {batch.args[1].shape}."
         )
+
+
+def is_index(mask: Tensor, masks: Masks, batch: Batch) -> bool:
+    """Whether `mask` holds class indices."""
+    dims = max(one.dim() for one in batch.args)
+    return masks.format == "index" or (masks.format == "mixed" and mask.dim() < dims)
+
+
+def indices(mask: Tensor, masks: Masks, batch: Batch) -> Tensor | None:
+    """The class of each pixel, ``(N, ...)``; None where a pixel may have several, or none."""
+    if is_index(mask, masks, batch):
+        mask = one_image(mask) if masks.single and masks.format == "index" else mask
+        if mask.dim() < 2:
+            raise ValueError(
+                f"Expected both `preds` and `target` to have at least 3 dimensions, but got {mask.dim() + 1}."
+            )
+        return mask
+    return argmax(mask, 1) if mask.is_floating_point() and mask.dim() > 2 else None
+
+
+def by_index(preds: Tensor, target: Tensor, masks: Masks, given: Sequence[bool]) -> Overlaps:
+    """The same from the class of each pixel; `given` says of which of both what is no class is counted.
+
+    Pairs of classes are counted, with a place before and one behind the classes for what is none: nothing is
+    larger than the masks, and no pixel is compared with every class.
+    """
+    samples, classes, width = len(preds), masks.classes, masks.classes + 2
+    each = width * width
+    first = torch.arange(width + 1, width + 1 + samples * each, each, device=preds.device)
+    pairs = first.reshape(-1, *[1] * (preds.dim() - 1)) + preds.clamp(-1, classes)
+    pairs.add_(target.clamp(-1, classes), alpha=width)
+    table = counted(pairs, samples * each).view(samples, width, width)
+    sides = (table.sum(1), table.sum(2))  # of predictions, of targets
+    either = sides[0] + sides[1]
+    both, in_either, in_target = (
+        one[:, 1 : classes + 1] for one in (table.diagonal(0, 1, 2), either, sides[1])
+    )
+    strange = None
+    if any(given):
+        chosen = either if all(given) else sides[given.index(True)]
+        strange = chosen[:, :: classes + 1].sum()
+    return Overlaps(both, in_either, in_target, strange)
+
+
+def counted(places: Tensor, bins: int) -> Tensor:
+    """How often each of the numbers below `bins` occurs in `places`; on a CUDA device block by block."""
+    plain = not torch.compiler.is_compiling()
+    if places.device.type == "cpu" and plain:
+        return torch.bincount(places.flatten(), minlength=bins)
+    if places.device.type == "cuda" and plain and not torch.are_deterministic_algorithms_enabled():
+        return torch.histc(places, bins, 0, bins)
+    flat = places.flatten()
+    found = torch.zeros(bins, dtype=torch.int64, device=places.device)
+    return found.scatter_add_(0, flat, torch.ones_like(flat))
+
+
+def by_channel(batch: Batch, masks: Masks) -> Overlaps:
+    """The same from a channel per class."""
+    preds, target = (channels(one, masks, batch) for one in batch.args)
+    same_shape(batch, preds, target)
     if preds.dim() < 3:
         raise ValueError(
             f"Expected both `preds` and `target` to have at least 3 dimensions, but got {preds.dim()}."
         )
-    if masks.counted != masks.classes:
-        preds, target = preds[:, 1:], target[:, 1:]
-    found = (one.flatten(2).sum(2) for one in (preds & target, preds, target))
-    return tuple(found)  # type: ignore[return-value]
+    both, in_preds, in_target = (one.flatten(2).sum(2) for one in (preds & target, preds, target))
+    return Overlaps(both, in_preds + in_target, in_target, strange_pixels(batch, masks))
 
 
 def channels(mask: Tensor, masks: Masks, batch: Batch) -> Tensor:
     """``(N, C, ...)`` of bool."""
-    indices = masks.format == "index" or (
-        masks.format == "mixed" and mask.dim() < max(one.dim() for one in batch.args)
-    )
-    if not indices and not mask.is_floating_point():
+    given = is_index(mask, masks, batch)
+    if not given and not mask.is_floating_point():
         return mask if mask.dtype == torch.bool else mask != 0
     index = one_image(mask) if masks.single and masks.format == "index" else mask
-    index = index if indices else argmax(mask, 1)
+    index = index if given else argmax(mask, 1)
     classes = torch.arange(masks.classes, device=mask.device).reshape(-1, *[1] * (index.dim() - 1))
     return index.unsqueeze(1) == classes
 
@@ -81,15 +165,11 @@ def one_image(index: Tensor) -> Tensor:
 
 def strange_pixels(batch: Batch, masks: Masks) -> Tensor | None:
     """How many indices are no class; None where there are no indices."""
-    found = None
-    for one in batch.args:
-        indices = masks.format == "index" or (
-            masks.format == "mixed" and one.dim() < max(other.dim() for other in batch.args)
-        )
-        if indices:
-            strange = ((one < 0) | (one >= masks.classes)).sum()
-            found = strange if found is None else found + strange
-    return found
+    given = [one for one in batch.args if is_index(one, masks, batch)]
+    if not given:
+        return None
+    found = [((one < 0) | (one >= masks.classes)).sum() for one in given]
+    return found[0] if len(found) == 1 else found[0] + found[1]
 
 
 class MaskCounts(SizedByData):
@@ -107,7 +187,7 @@ class MaskCounts(SizedByData):
         """The slots for so many classes that count."""
         raise NotImplementedError
 
-    def add(self, both: Tensor, in_preds: Tensor, in_target: Tensor) -> None:
+    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
         """Add pixels, ``[N, C]`` each, as :func:`overlaps` gives them."""
         raise NotImplementedError
 
@@ -116,10 +196,10 @@ class MaskCounts(SizedByData):
             self.show(channels_of(*batch.args))
         several = batch.args[0].dim() > 2
         masks = self.masks._replace(single=False) if several else self.masks
-        self.add(*batch.derive(overlaps, masks))
-        strange = batch.derive(strange_pixels, masks)
-        if strange is not None:
-            self.state["strange"].add_(strange)
+        found = batch.derive(overlaps, masks)
+        self.add(*found[:3])
+        if found.strange is not None:
+            self.state["strange"].add_(found.strange)
 
     def complaint(self, count: int) -> str:
         return f"Detected {count} pixel{'s' * (count != 1)} outside the classes 0 to {self.masks.classes - 1}"
@@ -140,15 +220,14 @@ class SampleScores(MaskCounts):
         counted = saved["score"].numel()
         return 0 if counted == 1 else counted + (not self.masks.background)
 
-    def add(self, both: Tensor, in_preds: Tensor, in_target: Tensor) -> None:
-        either, state = in_preds + in_target, self.state
-        score = (
-            divide(both, either - both, torch.nan)
-            if self.average == "iou"
-            else dice(both, either, in_target, self.average)
-        )
-        state["score"].add_(score.nansum(0, dtype=state["score"].dtype))
-        state["there"].add_((~score.isnan()).sum(0))
+    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
+        state = self.state
+        if self.average == "iou":
+            score, there = both / (either - both), either
+        else:
+            score, there = half_dice(both, either, in_target, self.average)
+        state["score"].add_(score.nansum(0, dtype=state["score"].dtype), alpha=1 + (self.average != "iou"))
+        state["there"].add_(there.count_nonzero(0))
 
 
 class Pixels(MaskCounts):
@@ -160,24 +239,32 @@ class Pixels(MaskCounts):
     def slots_of(self, classes: int) -> dict[str, Slot]:
         return {name: Slot((classes,)) for name in ("both", "either", "support")}
 
-    def add(self, both: Tensor, in_preds: Tensor, in_target: Tensor) -> None:
+    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
         state = self.state
         state["both"].add_(both.sum(0))
-        state["either"].add_((in_preds + in_target).sum(0))
+        state["either"].add_(either.sum(0))
         state["support"].add_(in_target.sum(0))
 
 
 def dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> Tensor:
     """Dice's coefficient over the last dimension, the classes; NaN where there is nothing."""
+    return 2 * half_dice(both, either, support, average)[0]
+
+
+def half_dice(both: Tensor, either: Tensor, support: Tensor, average: str | None) -> tuple[Tensor, Tensor]:
+    """Half of it, and numbers that are 0 where it is NaN."""
     if average == "micro":
-        return divide(2 * both.sum(-1), either.sum(-1), torch.nan)
-    score = divide(2 * both, either, torch.nan)
+        whole = either.sum(-1)
+        return both.sum(-1) / whole, whole
+    score = both / either  # NaN where it is 0 of 0
     if average == "macro":
-        return score.nanmean(-1)
+        there = either.count_nonzero(-1)
+        return score.nansum(-1) / there, there
     if average == "weighted":
-        weights = divide(support, support.sum(-1, keepdim=True), torch.nan)
-        return (score * weights).nansum(-1).masked_fill(score.isnan().all(-1), torch.nan)
-    return score
+        there = either.sum(-1)
+        weights = support / support.sum(-1, keepdim=True)
+        return (score * weights).nansum(-1).masked_fill(there == 0, torch.nan), there
+    return score, either
 
 
 class MaskMetric(Metric, abstract=True):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import re
+import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +30,11 @@ class Check(NamedTuple):
     words: str
     error: bool = True
 
+    def told(self, n: int) -> str:
+        """The words for so many: ``1 value was``, ``2 values were``."""
+        text = self.words.format(n=n)
+        return re.sub(r"^1 (\w+)s were\b", r"1 \1 was", text)
+
 
 @dataclass
 class _Copy:
@@ -38,7 +48,7 @@ class _Copy:
         return bool(self.event.query())  # type: ignore[no-untyped-call]
 
 
-@dataclass
+@dataclass(eq=False)
 class Counter:
     """What one metric has counted since its last report.
 
@@ -48,6 +58,7 @@ class Counter:
     """
 
     delivery: Delivery = "compute"
+    name: str = ""
     kinds: list[Check] = field(default_factory=list)
     counts: dict[torch.device, Tensor] = field(default_factory=dict)
     waiting: bool = False
@@ -55,6 +66,15 @@ class Counter:
     silent: int = 0
     noted: list[tuple[Check, int]] = field(default_factory=list)
     copies: list[_Copy] = field(default_factory=list)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Counter:
+        made = super().__new__(cls)
+        _live.add(made)
+        return made
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and self.__dict__ and (self.owed or self.copies or self.noted):
+            _gone.append(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "copies": [], "silent": 0}
@@ -114,6 +134,29 @@ class Counter:
             self.copies.remove(copy)
             total = [a + b for a, b in zip(total, copy.host.tolist(), strict=True)]
         return total
+
+
+_live: weakref.WeakSet[Counter] = weakref.WeakSet()
+_gone: list[Counter] = []
+"""Those whose metrics are gone before they were told of."""
+
+
+@atexit.register
+def tell_the_rest() -> None:
+    """When the process ends: what nobody was told of. **This waits** for the device."""
+    found: list[tuple[str, Check, int]] = []
+    with suppress(RuntimeError):  # of a device that is no more: then nothing can be said
+        for counter in (*_live, *_gone):
+            rows = [counts.tolist() for counts in counter.counts.values() if counter.owed]
+            for copy in counter.copies:
+                if not copy.arrived():
+                    copy.event.synchronize()
+            rows.append(counter.arrived())
+            values = [sum(column) for column in zip(*rows, strict=True)]
+            told = [*counter.take_noted(), *counter.found(values)]
+            found += [(counter.name, check, n) for check, n in told]
+    for name, check, n in found:
+        sys.stderr.write(f"gapless.metrics.torchmetrics: {name}: {check.told(n)}\n")
 
 
 _current = threading.local()
@@ -203,7 +246,7 @@ def tell(found: list[tuple[Any, Check, int]], warn_only: bool = False) -> None:
     """Warn of, or raise, what failed: first the warnings, then all errors in one."""
     errors = []
     for metric, check, n in found:
-        text = f"{type(metric).__name__}: {check.words.format(n=n)}"
+        text = f"{type(metric).__name__}: {check.told(n)}"
         if check.error and not warn_only:
             errors.append(text)
         else:

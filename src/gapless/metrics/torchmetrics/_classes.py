@@ -181,7 +181,7 @@ def make_unwaited(thing: Metric | MetricCollection, delivery: Delivery, stable_s
         if isinstance(known, Counter):
             known.delivery = delivery
         else:
-            thing.__dict__["_unwaited_checks"] = Counter(delivery)
+            thing.__dict__["_unwaited_checks"] = Counter(delivery, type(thing).__name__)
         thing.__dict__["_unwaited_stable"] = stable_states
     else:
         thing.__dict__["_unwaited_options"] = (delivery, stable_states)

@@ -41,6 +41,7 @@ class Window(Statistic):
         own = {"next": Slot((1,), reduction="max"), "faults": Slot()}
         super().__init__((inner.key, window), {**slots, **own}, inner.checked)
         self.severity = inner.severity
+        inner.silent = True  # what it meets is counted here
 
     def push(self) -> None:
         """Take the inner statistic's state, which is of one batch, into the place of the oldest."""

@@ -40,10 +40,14 @@ def facts(report: Report, clean: Clean) -> list[str]:
 def changes(report: Report, anchors: Sequence[str], clean: Clean) -> list[dict[str, Any]]:
     """What to do first: each with where, before → after, and the findings that it mends."""
     first = max((one.before for one in report.verdict.do_first[:1]), default=0.0)
-    return [_change(one, first, anchors, clean) for one in report.verdict.do_first]
+    _, brought = brief.effects(report.verdict)
+    return [
+        _change(one, gain, first, anchors, clean)
+        for one, gain in zip(report.verdict.do_first, brought, strict=True)
+    ]
 
 
-def _change(one: Change, first: float, anchors: Sequence[str], clean: Clean) -> dict[str, Any]:
+def _change(one: Change, brought: str, first: float, anchors: Sequence[str], clean: Clean) -> dict[str, Any]:
     where = one.place
     if one.line is not None:
         where = f"{clean.path(one.line.file)}:{brief.numbers(one.lines or (one.line.line,))}"
@@ -52,7 +56,7 @@ def _change(one: Change, first: float, anchors: Sequence[str], clean: Clean) -> 
     return {
         "what": one.what,
         "where": where,
-        "brought": brief.effect(one),
+        "brought": brought,
         "left": f"{100 * one.after / first:.1f}" if first > 0 and one.after >= 0 else "",
         "link": links[0] if links else "",
         "code": codes[0] if codes else "details",

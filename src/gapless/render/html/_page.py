@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from gapless._version import __version__
 from gapless.model import Report
+from gapless.render._brief import effects
 from gapless.render._style import Style
 from gapless.render.html import _findings as findings
 from gapless.render.html import _first as first
@@ -117,6 +118,7 @@ def _run(
         "report": report,
         "facts": first.facts(report, clean),
         "changes": first.changes(report, anchors, clean),
+        "per": effects(report.verdict)[0],
         "strip": first.strip(profile) if profile is not None else None,
         "split": first.split(profile) if profile is not None else [],
         "views": views,

@@ -75,6 +75,11 @@ def _cross_entropy(made: Made) -> Guess | None:
     return Guess(math.log(2), 0.1, 0.0)
 
 
+@rule("multilabel_margin_loss_forward")
+def _margins(made: Made) -> Guess | None:
+    return Guess(0.1, 0.3, 0.0, 1.0) if made.position else Guess(1.0, 0.1, 0.0)  # which classes are targets
+
+
 @rule("kl_div", "_ctc_loss", "ctc_loss")
 def _divergence(made: Made) -> Guess | None:
     return None if made.position else Guess(1.0, 0.1, 0.0)

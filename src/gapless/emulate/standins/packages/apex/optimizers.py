@@ -265,3 +265,74 @@ class FusedAdagrad(_Fused):
                     self._package, 0, None, lists, group["lr"], group["eps"], self.adagrad_w_mode,
                     group["weight_decay"],
                 )  # fmt: skip
+
+
+@PACKAGE.provides("apex.optimizers", "apex.optimizers.fused_novograd")
+class FusedNovoGrad(_Fused):
+    """NovoGrad: momentum of gradients that are divided by a running norm of each.
+
+    The first step reads the norm of each gradient, unless the norms begin with zero.
+    """
+
+    dtypes = (_HALF, _SINGLE)
+    _states = ("exp_avg",)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        reg_inside_moment: bool = False,
+        grad_averaging: bool = True,
+        norm_type: int = 2,
+        init_zero: bool = False,
+        set_grad_none: bool = True,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedNovoGrad does not support the AMSGrad variant.")
+        if norm_type not in (0, 2):
+            raise RuntimeError("FusedNovoGrad only support l2/inf norm now.")
+        defaults = {
+            "lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps,
+            "weight_decay": weight_decay, "grad_averaging": grad_averaging, "norm_type": norm_type,
+            "init_zero": init_zero,
+        }  # fmt: skip
+        super().__init__(params, defaults, set_grad_none)
+        self.moment_mode = int(not reg_inside_moment)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Norms come back to where their parameters are."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            device = group["params"][0].device
+            if "exp_avg_sq" in group:
+                group["exp_avg_sq"] = [one if one is None else one.to(device) for one in group["exp_avg_sq"]]
+
+    def _update(self, groups: list[_Group]) -> None:
+        for group, found in groups:
+            step = self._counted(group)
+            held = group.setdefault("exp_avg_sq", [None] * len(self.dtypes))
+            for lists in found:
+                at = self.dtypes.index(lists[0][0].dtype)
+                if held[at] is None:
+                    held[at] = self._first_norms(group, lists[0])
+                beta1, beta2 = group["betas"]
+                multi_tensor.novograd(
+                    self._package, 0, None, lists, held[at], group["lr"], beta1, beta2, group["eps"], step,
+                    int(group["bias_correction"]), group["weight_decay"], int(group["grad_averaging"]),
+                    self.moment_mode, group["norm_type"],
+                )  # fmt: skip
+
+    @staticmethod
+    def _first_norms(group: dict[str, Any], gradients: list[Tensor]) -> Tensor:
+        """Zeros, or the norms of the first gradients, so that blending them changes nothing."""
+        device = gradients[0].device
+        if group["init_zero"]:
+            return torch.zeros(len(gradients), device=device)
+        if group["norm_type"] == 0:
+            return torch.tensor([one.float().abs().max().item() for one in gradients], device=device)
+        return torch.tensor([one.float().pow(2).sum().sqrt().item() for one in gradients], device=device)

@@ -49,13 +49,23 @@ def _dense(rules: Rules, sums: bool, query: Tensor, key: Tensor, value: Tensor) 
     return (attend_with_sums if sums else attend)(query, key, value, rules)
 
 
-def _launched(name: str, body: Any, *tensors: Tensor, work: Any, probs: bool, dropout: float) -> Any:
-    """What `body` gives; with `probs` the sums and, in place of the probabilities, None behind it."""
-    out = differentiable(
-        f"flash_attn::_{name}_forward", body, *tensors, backward=f"flash_attn::_{name}_backward", work=work,
-        constants=int(probs), random=dropout > 0,
+def attention(kernel: str, rules: Rules, sums: bool, q: Tensor, k: Tensor, v: Tensor) -> Any:
+    """The `kernel` over ``[batch, length, heads, width]``; with `sums` each row's sum as well."""
+    _checked(q, k)
+    body = partial(_dense, rules, sums)
+    return _launched(kernel, body, q, k, v, work=_shapes(q, k), sums=sums, dropout=rules.dropout)
+
+
+def _launched(kernel: str, body: Any, *tensors: Tensor, work: Any, sums: bool, dropout: float) -> Any:
+    return differentiable(
+        f"{kernel}_forward", body, *tensors, backward=f"{kernel}_backward", work=work, constants=int(sums),
+        random=dropout > 0,
     )  # fmt: skip
-    return (*out, None) if probs else out
+
+
+def _with_probs(out: Any, wanted: bool) -> Any:
+    """Behind the sums stand the probabilities, for debugging alone: None."""
+    return (*out, None) if wanted else out
 
 
 @PACKAGE.provides(*_INTERFACE)
@@ -73,11 +83,9 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """Attention over ``[batch, length, heads, width]``."""
-    _checked(q, k)
     rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
-    body = partial(_dense, rules, return_attn_probs)
-    work, probs = _shapes(q, k), return_attn_probs
-    return _launched("flash_attn", body, q, k, v, work=work, probs=probs, dropout=dropout_p)
+    out = attention("flash_attn::_flash_attn", rules, return_attn_probs, q, k, v)
+    return _with_probs(out, return_attn_probs)
 
 
 @PACKAGE.provides(*_INTERFACE)
@@ -113,11 +121,12 @@ PACKAGE.holds(_INTERFACE[1], flash_attn_gpu=_Compiled())
 # -- sequences of different lengths, one behind the other ----------------------------------------------
 
 
-def _bounds(starts: Tensor) -> list[tuple[int, int]]:
-    """Begin and end of each sequence, read where nobody counts it."""
+def _bounds(starts: Tensor, used: Tensor | None = None) -> list[tuple[int, int]]:
+    """Begin and end of each sequence, or of as much of it as is `used`, read where nobody counts it."""
     with unseen():
-        at = starts.tolist()
-    return list(itertools.pairwise(at))
+        pairs = list(itertools.pairwise(starts.tolist()))
+        lengths = [j - i for i, j in pairs] if used is None else used.tolist()
+    return [(i, i + length) for (i, _), length in zip(pairs, lengths, strict=True)]
 
 
 def _one_by_one(
@@ -173,27 +182,49 @@ def flash_attn_varlen_func(
 
     The package's binding takes the longest lengths as numbers: a tensor is read, which waits.
     """
+    max_seqlen_q, max_seqlen_k = int(max_seqlen_q), int(max_seqlen_k)
+    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
+    starts, kernel = (cu_seqlens_q, cu_seqlens_k), "flash_attn::_flash_attn_varlen"
+    out = attention_apart(kernel, rules, return_attn_probs, q, k, v, *starts, table=block_table)
+    return _with_probs(out, return_attn_probs)
+
+
+def attention_apart(
+    kernel: str,
+    rules: Rules,
+    sums: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts_q: Tensor,
+    starts_k: Tensor,
+    *,
+    table: Tensor | None = None,
+    used: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> Any:
+    """The `kernel` within each of several sequences in ``[tokens, heads, width]``.
+
+    Keys may lie in the blocks that `table` names. Of queries and of keys only the first `used` count.
+    """
     _checked(q, k)
-    for one in (cu_seqlens_q, cu_seqlens_k):
+    for one in (starts_q, starts_k):
         if one.dtype is not torch.int32:
             raise RuntimeError("cu_seqlens_q must have dtype int32")
-    max_seqlen_q, max_seqlen_k = int(max_seqlen_q), int(max_seqlen_k)
-    queries, keys = _bounds(cu_seqlens_q), _bounds(cu_seqlens_k)
-    rules = Rules(softmax_scale, causal, _edges(window_size), softcap, alibi_slopes, dropout_p)
-    if block_table is not None:
-        blocks = len(keys), block_table.shape[1] * k.shape[1]
-        keys = [(at * blocks[1], at * blocks[1] + n - m) for at, (m, n) in enumerate(keys)]
+    queries, keys = _bounds(starts_q, used[0]), _bounds(starts_k, used[1])
+    if table is not None:
+        size = table.shape[1] * k.shape[1]
+        keys = [(at * size, at * size + n - m) for at, (m, n) in enumerate(keys)]
     pairs = sum((j - i) * (n - m) for (i, j), (m, n) in zip(queries, keys, strict=True))
     tokens, heads, width = q.shape
     work = [(1, heads, tokens, width), *[(1, heads, pairs // max(tokens, 1), width)] * 2]
 
     def body(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Any:
-        if block_table is not None:
-            key, value = _paged(key, block_table).flatten(0, 1), _paged(value, block_table).flatten(0, 1)
-        return _one_by_one(rules, return_attn_probs, queries, keys, query, key, value)
+        if table is not None:
+            key, value = _paged(key, table).flatten(0, 1), _paged(value, table).flatten(0, 1)
+        return _one_by_one(rules, sums, queries, keys, query, key, value)
 
-    tensors, probs = (q, k, v, cu_seqlens_q, cu_seqlens_k), return_attn_probs
-    return _launched("flash_attn_varlen", body, *tensors, work=work, probs=probs, dropout=dropout_p)
+    tensors = (q, k, v, starts_q, starts_k)
+    return _launched(kernel, body, *tensors, work=work, sums=sums, dropout=rules.dropout)
 
 
 @PACKAGE.provides(*_INTERFACE)

@@ -1,0 +1,69 @@
+"""What indexing with tensors moves: places, elements and, where values are added up, a sort of the places.
+
+As ATen goes about it (``TensorAdvancedIndexing.cpp``, ``Indexing.cu``): a mask becomes places by two passes
+over it, 8 bytes for each dimension of each element that it lets through; a gradient's places are made one
+number each, dimension by dimension, sorted by radix, and their values added in that order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from gapless.model.programme import Entry, Shape
+
+_PLACE = 8
+"""Bytes of a place in one dimension."""
+_LINEAR = 56
+"""Bytes for each place and dimension: the remainder, its stride, and the sum are read and written."""
+_DIGIT, _PAIR = 8, 32
+"""Bits that a pass of the sort looks at, and what it reads and writes of a place and where it came from."""
+
+
+class Indexed(NamedTuple):
+    """Bytes that are moved, elements that are picked one by one, and kernels."""
+
+    moved: float
+    picked: float
+    kernels: int
+
+
+def indexed(entry: Entry, stem: str, size: int) -> Indexed | None:
+    """What ``index`` and ``index_put`` of `entry`, whose elements have `size` bytes, move; None where its
+    shapes do not tell."""
+    puts = stem != "index"
+    if len(entry.inputs) < 2 + puts or not entry.outputs:
+        return None
+    source = entry.inputs[0]
+    places = entry.inputs[1:-1] if puts else entry.inputs[1:]
+    values = entry.inputs[-1] if puts else entry.outputs[0]
+    mask = _is_mask(source, places, values)
+    dimensions = len(places[0]) if mask else len(places)
+    rest = math.prod(source[dimensions:])
+    count = _count(places, values, mask)
+    moved = dimensions * _PLACE * count + 2.0 * count * rest * size
+    kernels = 1
+    if mask:
+        moved += 2.0 * math.prod(places[0]) + dimensions * _PLACE * count
+        kernels += 3
+    if puts and entry.backward:
+        passes = -(-max(math.prod(source[:dimensions]) - 1, 1).bit_length() // _DIGIT)
+        moved += count * (dimensions * _LINEAR + passes * _PAIR + 2.0 * _PLACE + rest * size)
+        kernels += 4 * dimensions + passes + 1
+    return Indexed(moved, float(count * rest), kernels)
+
+
+def _is_mask(source: Shape, places: tuple[Shape, ...], values: Shape) -> bool:
+    """Whether one mask over the first dimensions says which elements: it gives as many dimensions less."""
+    if len(places) != 1 or not places[0] or places[0] != source[: len(places[0])]:
+        return False
+    if len(places[0]) == 1:
+        return bool(values) and values[0] != places[0][0]
+    return not values or len(values) == 1 + len(source) - len(places[0])
+
+
+def _count(places: tuple[Shape, ...], values: Shape, mask: bool) -> int:
+    """How many places there are; of a mask whose values are one number, half of it."""
+    if not mask:
+        return max(map(math.prod, places))
+    return values[0] if values else math.prod(places[0]) // 2

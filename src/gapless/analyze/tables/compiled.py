@@ -1,0 +1,64 @@
+"""What torch.compile makes of what a run compiled, a row for each callable."""
+
+from __future__ import annotations
+
+from gapless.analyze.estimate.fusion import ASSUMED
+from gapless.model import Compiled, Report, Table
+from gapless.model.estimate import Range
+from gapless.model.table import Row, table
+from gapless.model.wording import duration, number, reach
+
+
+def compiled(report: Report) -> Table | None:
+    """Graphs, breaks and recompilations; None where nothing was compiled."""
+    if not report.compiled:
+        return None
+    rows = [
+        Row((
+            _name(one),
+            number(one.calls),
+            number(one.graphs),
+            number(one.broken),
+            number(one.again),
+            number(one.shapes),
+            one.line or "",
+        ))
+        for one in report.compiled
+    ]  # fmt: skip
+    return table(
+        "Compiled code, compiled again after the run as for the GPU",
+        "calls | graphs | breaks | recompiled | sizes | <at",
+        rows,
+        shown=4,
+        notes=("sizes: each graph counted once for each set of input sizes that it ran with",),
+    )
+
+
+def what_if(report: Report) -> Table | None:
+    """A step as it is and as it would be if it were compiled; None where that was not asked."""
+    one = report.estimate
+    if one is None or one.compiling is None:
+        return None
+    then = one.compiling
+    rows = [
+        Row(("kernels", number(round(one.launches)), number(round(then.launches)))),
+        Row(("a step", _ranged(one.step), _ranged(then.step))),
+    ]
+    saved = f"saves {_ranged(then.saved)} per step"
+    return table(
+        "If the forward and the backward pass were compiled",
+        "now | then",
+        rows,
+        notes=(f"{saved}, if one graph holds them", f"assumed: {ASSUMED}"),
+        where="before",
+    )
+
+
+def _ranged(of: Range) -> str:
+    return f"{duration(of.likely)} ({reach(of.least, of.most)})"
+
+
+def _name(one: Compiled) -> str:
+    """``Net, fullgraph=True``."""
+    state = ("not compiled",) if one.failed else ("runs eagerly after the limit",) if one.limit else ()
+    return ", ".join((one.name, *one.options, *state))

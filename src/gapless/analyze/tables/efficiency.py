@@ -1,0 +1,68 @@
+"""What operators reach of the GPU, and what an estimate would have said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model import Profile, Table
+from gapless.model.efficiency import Efficiency, Rate
+from gapless.model.programme import Shape
+from gapless.model.table import Row, row, table
+from gapless.model.wording import duration, percent, three_digits
+
+_ROWS = 30
+_SHAPES = 3
+"""Shapes of an operator's tensors that are told."""
+
+
+def efficiencies(profile: Profile, per: int) -> Iterator[Table]:
+    """By family, and by operator and shapes; none where no shapes were recorded."""
+    found = profile.efficiency
+    if found is None:
+        return
+    columns = "GPU time | calls | TFLOP/s | GB/s | FLOP/byte"
+    if found.card:
+        columns += " | of the roof"
+    if found.estimated:
+        columns += " | estimated"
+    families = (_row(one.name, one, per, found) for one in found.families)
+    yield table("GPU time by family", columns, families, shown=0, notes=tuple(_explained(found)))
+    operators = (_row(_named(one), one, per, found) for one in found.operators[:_ROWS])
+    yield table("Operators furthest below the roof", columns, operators, shown=0)
+
+
+def _row(name: str, one: Rate, per: int, found: Efficiency) -> Row:
+    known = [percent(one.share)] if found.card else []
+    known += [f"× {one.estimated / one.time:.2f}"] if found.estimated else []
+    arithmetic = [three_digits(one.tflops), three_digits(one.intensity)] if one.flops else ["", ""]
+    return row(
+        name,
+        duration(one.time / per),
+        three_digits(one.calls / per),
+        arithmetic[0],
+        three_digits(one.bandwidth),
+        arithmetic[1],
+        *known,
+    )
+
+
+def _named(one: Rate) -> str:
+    """``aten::mm 512×512 · 512×64 float32``."""
+    told = " · ".join(map(_shape, one.shapes[:_SHAPES]))
+    return f"{one.name} {told}{' · …' if len(one.shapes) > _SHAPES else ''} {one.dtype}"
+
+
+def _shape(shape: Shape) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _explained(found: Efficiency) -> Iterator[str]:
+    share = percent(found.covered / found.time) if found.time else "none"
+    yield f"Operators whose recorded shapes tell what they move: {share} of the GPU's time"
+    if found.card:
+        yield (
+            f"The roof is the data sheet of the {found.card}: what the arithmetic, or the bytes that must be "
+            "read and written at least, would take at its peaks"
+        )
+    else:
+        yield "This GPU is in no table of Gapless: no roof, and no estimate"

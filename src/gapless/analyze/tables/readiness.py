@@ -1,0 +1,50 @@
+"""What of a step a CUDA graph could hold, and what stands in the way, as tables."""
+
+from __future__ import annotations
+
+from gapless.model import Report, Table
+from gapless.model.readiness import Obstacle, Stretch
+from gapless.model.table import Row, table
+from gapless.model.wording import duration, percent, reach
+
+_FEW = 3
+_NOTE = "a capture wants fixed shapes, inputs that stay where they are, and a few warm-up steps"
+
+
+def tables(report: Report) -> tuple[Table, ...]:
+    """The stretches that could be captured, and the obstacles; nothing where that was not asked."""
+    ready = report.readiness
+    if ready is None or ready.refused:
+        return ()
+    made = []
+    if ready.stretches:
+        rows = [_stretch(one, ready.launches) for one in ready.stretches]
+        made.append(
+            table(
+                "Could be captured, from",
+                "<to | launches | of a step | saves per step",
+                rows,
+                shown=_FEW,
+                where="before",
+                notes=(_NOTE,),
+            )
+        )
+    if ready.obstacles:
+        rows = [_obstacle(one, ready.steps) for one in ready.obstacles]
+        made.append(
+            table("Stays out of a CUDA graph", "<at | steps | <change", rows, shown=8, where="before")
+        )
+    return tuple(made)
+
+
+def _stretch(one: Stretch, launches: int) -> Row:
+    saved = f"{duration(one.saved.likely)} ({reach(one.saved.least, one.saved.most)})" if one.saved else ""
+    share = percent(one.launches / launches) if launches else ""
+    first, last = (at.short if at is not None else "?" for at in (one.first, one.last))
+    return Row((first, last, str(one.launches), share, saved))
+
+
+def _obstacle(one: Obstacle, steps: int) -> Row:
+    often = "each" if one.steps >= steps else f"{one.steps} of {steps}"
+    code = f" ({one.code})" if one.code else ""
+    return Row((one.reason, one.line.short if one.line is not None else "", often, one.change + code))

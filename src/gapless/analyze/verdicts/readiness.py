@@ -1,0 +1,84 @@
+"""The first lines where it was asked how much of a step a CUDA graph could hold."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gapless.analyze.verdicts.changes import MOST
+from gapless.model import Change, Report, Verdict
+from gapless.model.readiness import Obstacle, Readiness, Stretch
+from gapless.model.wording import count, duration, percent, reach
+
+
+def with_readiness(told: Verdict, found: Report) -> Verdict:
+    """`told` behind what a graph could hold, where that was asked."""
+    ready = found.readiness
+    if ready is None:
+        return told
+    sentence = _sentence(ready)
+    own = told.sentence[:1].lower() + told.sentence[1:]
+    why = (*_why(ready), f"Apart from that: {own}", *told.why)
+    priced = {(one.what, one.line) for one in told.do_first}
+    changes = [_change(one) for one in ready.obstacles if not one.input]
+    changes = [one for one in changes if (one.what, one.line) not in priced]
+    return msgspec.structs.replace(
+        told,
+        sentence=sentence,
+        why=why,
+        level="act" if ready.eager and ready.stretches else told.level,
+        do_first=(*changes, *told.do_first)[:MOST],
+    )
+
+
+def _sentence(ready: Readiness) -> str:
+    if ready.refused:
+        return f"What a CUDA graph could hold cannot be told: {ready.refused}"
+    if not ready.eager:
+        return f"CUDA graphs launch all of a step already ({count(ready.held, 'kernel')})"
+    if not ready.stretches:
+        return "Nothing of a step can be captured in a CUDA graph as it stands"
+    longest = ready.stretches[0]
+    share = percent(longest.launches / ready.launches)
+    held = f"{longest.launches} of {ready.launches} launches{_between(longest)}"
+    return f"A CUDA graph could hold {share} of a step as it stands ({held}): {_saves(longest, ready)}"
+
+
+def _saves(longest: Stretch, ready: Readiness) -> str:
+    saved, step = longest.saved, ready.step
+    if saved is None or step is None:
+        return "what it saves was not estimated"
+    if not saved.tells(step.likely):
+        return f"a replay saves next to nothing of {duration(step.likely)}"
+    reached = reach(saved.least, saved.most)
+    return f"a replay saves {duration(saved.likely)} ({reached}) of {duration(step.likely)} per step"
+
+
+def _between(part: Stretch) -> str:
+    if part.first is None:
+        return ""
+    if part.last is None or (part.last.file, part.last.line) == (part.first.file, part.first.line):
+        return f", {part.first.short}"
+    if part.last.file == part.first.file and part.last.line > part.first.line:
+        return f", {part.first.short}–{part.last.line}"
+    return f", {part.first.short} to {part.last.short}"
+
+
+def _why(ready: Readiness) -> tuple[str, ...]:
+    stops = [one for one in ready.obstacles if not one.input and one.steps >= ready.steps]
+    told = []
+    if stops:
+        first = stops[0]
+        at = f" at {first.line.short}" if first.line is not None else ""
+        more = f", and {count(len(stops) - 1, 'more obstacle')}" if len(stops) > 1 else ""
+        told.append(f"What stops it: {first.reason}{at}{more}")
+    whole = ready.whole
+    if stops and whole is not None and ready.step is not None and whole.tells(ready.step.likely):
+        told.append(
+            f"With nothing in the way, one replay of the whole step saves {duration(whole.likely)} "
+            f"({reach(whole.least, whole.most)})"
+        )
+    return tuple(told)
+
+
+def _change(one: Obstacle) -> Change:
+    return Change(what=one.change, line=one.line, unit="", codes=(one.code,) if one.code else ())

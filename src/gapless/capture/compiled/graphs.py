@@ -1,0 +1,165 @@
+"""The backend that compiles nothing: it takes graphs down, and computes them as they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gapless import trees
+from gapless.capture.compiled.machine import Places, Placing
+from gapless.capture.compiled.watching import line_at
+from gapless.model import SourceLine
+from gapless.model.compiled import Outside, Skip
+from gapless.torch_internals import FakeTensorMode
+
+_LOCAL = re.compile(r"^[LG]\['([^']+)'\]")
+_STATIC = "_dynamo_static_input_type"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_READS = ("item", "tolist", "_local_scalar_dense")
+
+
+@dataclass
+class Graphs:
+    """The graphs of one callable, and with which sizes they were run."""
+
+    count: int = 0
+    dynamic: int = 0
+    scalars: int = 0
+    runs: dict[tuple[int, Any], None] = field(default_factory=dict)
+    outside: dict[Any, Outside] = field(default_factory=dict)
+    made: list[Any] = field(default_factory=list)
+
+
+class Backend:
+    """Stands in for `original`, of which it is the equal where that is equal to another's: graphs are shared
+    between callables with equal backends. `current` gives what the graph at hand belongs to."""
+
+    def __init__(self, original: Any, places: Places, current: Callable[[], Graphs], values: bool) -> None:
+        self.original = original
+        self._places, self._current, self._values = places, current, values
+        self._cudagraphs = uses_cudagraphs(original)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Backend) and _same(self.original, other.original)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __call__(self, graph: Any, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        graphs = self._current()
+        graphs.count += 1
+        number = graphs.count
+        nodes = list(graph.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        symbolic = any(isinstance(one, torch.SymInt) for one in inputs)
+        graphs.dynamic += symbolic
+        graphs.scalars += sum(_reads(node) for node in nodes)
+        graphs.made.append(graph)
+        sources = [_source(node) for node in placeholders]
+
+        def run(*args: Any) -> Any:
+            shapes = _sizes(args)
+            again = (number, shapes) in graphs.runs
+            graphs.runs[number, shapes] = None
+            if not self._values:
+                return _shaped(graph, args)
+            versions = [one._version if isinstance(one, torch.Tensor) else 0 for one in args]
+            with Placing(self._places):
+                made = graph.forward(*args)
+            if self._cudagraphs and not again:
+                self._look(graphs, placeholders, sources, args, versions)
+                if symbolic and sum(known == number for known, _ in graphs.runs) > 1:
+                    _add(graphs, "dynamic-shapes", "", _line(nodes))
+            return made
+
+        return run
+
+    def _look(
+        self, graphs: Graphs, nodes: list[Any], sources: list[str], args: Any, versions: list[int]
+    ) -> None:
+        """What of this graph cannot be in a CUDA graph."""
+        gpu = [isinstance(one, torch.Tensor) and self._places(one) >= 0 for one in args]
+        for node, name, one, version, on_gpu in zip(nodes, sources, args, versions, gpu, strict=True):
+            if not isinstance(one, torch.Tensor):
+                continue
+            static = isinstance(one, torch.nn.Parameter) or _STATIC in (node.meta.get("tensor_dict") or {})
+            if not on_gpu and any(gpu) and self._places.knows(one):
+                _add(graphs, "cpu-input", name, _line(list(node.users)))
+            elif on_gpu and one._version != version and not static:
+                _add(graphs, "mutated-input", name, _line(list(node.users)))
+
+
+def _sizes(value: Any) -> Any:
+    """The sizes of what a graph is given, to tell apart what is captured apart."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, list | tuple):
+        return tuple(map(_sizes, value))
+    return value if isinstance(value, int | float) else None
+
+
+def uses_cudagraphs(backend: Any) -> bool:
+    """Whether a backend captures what it compiles: ``mode="reduce-overhead"``, the option, or by its name."""
+    config = getattr(backend, "config", None)
+    if isinstance(config, dict) and "triton.cudagraphs" in config:
+        return bool(config["triton.cudagraphs"])
+    return isinstance(backend, str) and backend == "cudagraphs"
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one is other or one == other)
+    except Exception:  # anybody's object
+        return False
+
+
+def _name(node: Any) -> str:
+    target = node.target
+    return target if isinstance(target, str) else str(getattr(target, "__name__", "")).split(".")[0]
+
+
+def _reads(node: Any) -> bool:
+    """Whether a node reads a value of the GPU on the CPU."""
+    if not node.op.startswith("call_") or _name(node) not in _READS or not node.args:
+        return False
+    read = getattr(node.args[0], "meta", {}).get("example_value")
+    return isinstance(read, torch.Tensor) and read.device.type == "cuda"
+
+
+def _source(node: Any) -> str:
+    """What the user calls an input: ``x`` for ``L['x']``."""
+    argument = node.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    name = getattr(source, "name", "")
+    text = str(name() if callable(name) else name)
+    return _LOCAL.sub(r"\1", text) or str(node.name)
+
+
+def _line(nodes: Sequence[Any]) -> SourceLine | None:
+    """The user's line of the first node that tells."""
+    for node in nodes:
+        frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
+        for file, number, function in reversed(frames):
+            line = line_at(file, int(number), function)
+            if line.is_user:
+                return line
+    return None
+
+
+def _add(graphs: Graphs, skip: Skip, what: str, line: SourceLine | None) -> None:
+    known = graphs.outside.get((skip, what, line))
+    times = known.times + 1 if known is not None else 1
+    graphs.outside[skip, what, line] = Outside(skip=skip, what=what, line=line, times=times)
+
+
+def _shaped(graph: Any, args: Any) -> Any:
+    """What a graph gives for `args`, of the right shape and with nothing in it (a dry run has no values)."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        made = graph.forward(
+            *(mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in args)
+        )
+    return trees.mapped(made, lambda one: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype))

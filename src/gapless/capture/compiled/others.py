@@ -1,0 +1,44 @@
+"""The other ranks, for a copy of the process in which nobody answers: collectives give back what they get."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gapless import torch_internals
+from gapless.torch_internals import path
+
+
+def without_others(modules: Iterable[Any]) -> None:
+    """Let collectives of all process groups, those that `modules` have among them, come to nothing.
+
+    Where the script has left its ranks already, this process is one of as many as before again.
+    """
+    if not dist.is_available():
+        return
+    groups = {id(one): one for one in _groups(modules)}
+    if not groups and "WORLD_SIZE" not in os.environ:
+        return
+    fakes = importlib.import_module(path("fake_process_group"))
+    for group in groups.values():
+        with suppress(Exception):  # a kind of group that has no backend of its own
+            fake = fakes.FakeProcessGroup._create_internal(group.rank(), group.size(), None)
+            group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, fake)
+    if not dist.is_initialized():
+        rank, size = (int(os.environ.get(name, one)) for name, one in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        with suppress(Exception):  # the environment is anybody's
+            dist.init_process_group("fake", store=dist.HashStore(), rank=rank, world_size=size)
+
+
+def _groups(modules: Iterable[Any]) -> Iterable[Any]:
+    yield from torch_internals.world.pg_map
+    for module in modules:
+        group = getattr(module, "process_group", None)
+        if isinstance(group, dist.ProcessGroup):
+            yield group

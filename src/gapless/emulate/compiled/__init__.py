@@ -1,0 +1,1 @@
+"""What the script compiles, and with which calls: taken down to be compiled afterwards."""

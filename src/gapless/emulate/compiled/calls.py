@@ -1,0 +1,192 @@
+"""`Calls`: the compiled callables of a run, and the calls of them that differ, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gapless.emulate import stacks
+from gapless.emulate.compiled.hidden import Attributes, Changes, Hidden, State
+from gapless.emulate.compiled.signatures import DeviceOf, Keeper, signature
+from gapless.emulate.local import local
+from gapless.emulate.patches import Patches
+from gapless.torch_internals import DisableTorchFunction, sequence_number
+
+REPEATS = 10
+"""How often a call of the same signature is kept: what depends on values may be compiled anew each time, and
+the compiler gives up after eight."""
+_MOST = 300
+
+Settings = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""The function of ``torch._dynamo`` that is to compile, and its arguments."""
+
+
+@dataclass(frozen=True)
+class Modes:
+    """What is on around a call: gradients, inference mode, the dtype of autocast on the GPU (None: off), what
+    the script has told the compiler to do in place of compiling (``"eager_on_recompile"``)."""
+
+    grad: bool
+    inference: bool
+    autocast: torch.dtype | None
+    stance: str = ""
+
+    @staticmethod
+    def now(stance: str) -> Modes:
+        on = torch.is_autocast_enabled("cuda")
+        return Modes(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.get_autocast_dtype("cuda") if on else None,
+            stance,
+        )
+
+    @property
+    def compiles(self) -> bool:
+        """Whether anything is compiled at all."""
+        return self.stance != "force_eager"
+
+
+@dataclass
+class Target:
+    """One callable that was compiled, by `settings`.
+
+    `place` is where that was asked for. Once it is compiled for good, `real` takes its calls.
+    """
+
+    calls: Calls
+    inner: Any
+    settings: Settings
+    place: stacks.RawStack
+    seen: dict[Any, int] = field(default_factory=dict)
+    number: int = 0
+    real: Callable[..., Any] | None = None
+    hidden: Hidden | None = None
+    modules: frozenset[int] = frozenset()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.real is not None:
+            return self.real(*args, **kwargs)
+        calls = self.calls
+        if local.compiled:
+            return self.inner(*args, **kwargs)
+        calls.heard(self, args, kwargs)
+        begin = sequence_number()
+        local.compiled = True
+        try:
+            return self.inner(*args, **kwargs)
+        finally:
+            local.compiled = False
+            local.compiled_nodes.append((begin, sequence_number()))
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """The module that is compiled, if it is one (or a method of one)."""
+        owner = getattr(self.inner, "__self__", self.inner)
+        return owner if isinstance(owner, torch.nn.Module) else None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call to be made again: of `target`, the `number`-th of all calls of it, from `place`."""
+
+    target: Target
+    number: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    modes: Modes
+    state: State
+    changes: Changes
+    place: stacks.RawStack
+
+
+class Calls:
+    """Takes down each new kind of call, and the first few of each kind.
+
+    `device_of` says where tensors are; without `values` (a dry run) only shapes are kept.
+    """
+
+    def __init__(self, device_of: DeviceOf, values: bool = True) -> None:
+        self.targets: list[Target] = []
+        self.kept: list[Call] = []
+        self.left_out = 0
+        self.failed = ""
+        self.attributes = Attributes()
+        self.stance: Callable[[], str] = str
+        self._device_of, self._values = device_of, values
+        self._patches: Patches | None = None
+
+    def install(self, patches: Patches) -> None:
+        """Look on at modules once something is compiled, until `patches` are undone."""
+        self._patches = patches
+
+    def compiled(self, inner: Any, settings: Settings) -> Target:
+        """`inner` is compiled by the caller's callers."""
+        if not self.targets and self._patches is not None:
+            self.attributes.install(self._patches)
+        return Target(self, inner, settings, stacks.capture(1))
+
+    def heard(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`target` is called: keep the call where it is of a new kind, or one of the first of its kind."""
+        target.number += 1
+        if self.failed:
+            return
+        try:
+            with DisableTorchFunction():
+                self._heard(target, args, kwargs)
+        except Exception as error:  # arguments are anybody's objects, and the script is not to fail for them
+            self.failed = f"{type(error).__name__}: {error}"
+
+    def _heard(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        modes = Modes.now(self.stance())
+        if not modes.compiles:
+            return
+        if target.hidden is None:
+            self._begin(target)
+        key = self._key(target, args, kwargs, modes)
+        times = target.seen.get(key, 0)
+        if times >= REPEATS:
+            return
+        target.seen[key] = times + 1
+        if len(self.kept) >= _MOST:
+            self.left_out += 1
+            return
+        self._keep(target, args, kwargs, modes)
+
+    def _begin(self, target: Target) -> None:
+        self.targets.append(target)
+        target.hidden = Hidden(target.inner, self._device_of)
+        modules = [one for root in target.hidden.roots for one in root.modules()]
+        target.modules = frozenset(map(id, modules))
+        self.attributes.begin(modules)
+
+    def _key(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes) -> Any:
+        module, hidden = target.module, target.hidden
+        attributes = self.attributes
+        return (
+            signature(args, self._device_of),
+            signature(kwargs, self._device_of) if kwargs else (),
+            hidden.key() if hidden is not None else (),
+            module.training if module is not None else None,
+            attributes.pending(target.modules) if attributes.waiting else (),
+            modes,
+        )
+
+    def _keep(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes) -> None:
+        keep = Keeper(self._device_of, self._values)
+        assert target.hidden is not None
+        self.kept.append(
+            Call(
+                target,
+                target.number,
+                tuple(map(keep, args)),
+                {name: keep(one) for name, one in kwargs.items()},
+                modes,
+                target.hidden.state(keep),
+                self.attributes.taken(),
+                stacks.capture(1),
+            )
+        )

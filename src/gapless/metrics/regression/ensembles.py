@@ -1,0 +1,58 @@
+"""How well an ensemble of forecasts foretells what happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.batch import Batch
+from gapless.metrics.metric import Metric
+from gapless.metrics.reduced import Sum
+from gapless.metrics.regression.errors import widened
+
+
+class EnsembleScores(Sum):
+    """The sum of continuous ranked probability scores."""
+
+    def measure(self, batch: Batch) -> Tensor:
+        preds, target = batch.args
+        if preds.dim() != 2 or preds.shape[:1] != target.shape:
+            raise RuntimeError(
+                "Predictions and targets are expected to have the same shape but for the members, "
+                f"but got {preds.shape} and {target.shape}."
+            )
+        members = preds.shape[1]
+        if members < 2:
+            raise ValueError(f"CRPS requires at least 2 ensemble members, but you provided {preds.shape}.")
+        preds, target = widened(preds), widened(target)
+        missed = (preds - target.unsqueeze(1)).abs().mean(1)
+        # In order, a member is the larger one in as many pairs as there are before it.
+        weights = torch.arange(1 - members, members, 2, device=preds.device)
+        spread: Tensor = (preds.sort(1).values * weights).sum(1) / members**2
+        return missed - spread
+
+
+class ContinuousRankedProbabilityScore(Metric):
+    """The mean continuous ranked probability score: how far forecasts are off, less how far from each other.
+
+    Nothing is larger than the forecasts: members are sorted, not compared with each other.
+    """
+
+    torchmetrics_file = "crps"
+    plot_lower_bound = 0.0
+    is_differentiable = False
+    higher_is_better = False
+    scores: EnsembleScores
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.use("scores", EnsembleScores(()))
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add forecasts ``(N, members)`` and what happened, ``(N,)``."""
+        self.observe(preds, target)
+
+    def value(self) -> Tensor:
+        return self.scores.reduced("mean").to(self.dtype)

@@ -1,0 +1,87 @@
+"""Deviances of the distributions of Tweedie's family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics.batch import Batch
+from gapless.metrics.metric import Metric
+from gapless.metrics.reduced import Sum
+from gapless.metrics.regression.errors import pair
+
+
+class Deviance(Sum):
+    """The sum of deviances. Pairs for which there is none are counted, and left out."""
+
+    def __init__(self, power: float) -> None:
+        self.power = power
+        super().__init__((power,), checked=power != 0)
+
+    def count(self, batch: Batch) -> None:
+        preds, target = batch.derive(pair)
+        if self.power == 0:
+            deviance, strange = (target - preds).square(), None
+        else:
+            strange = self.outside(preds, target)
+            deviance = self.deviance(preds.masked_fill(strange, 1.0), target.masked_fill(strange, 1.0))
+        total, seen = self.state["sum"], self.state["seen"]
+        total.add_(deviance.sum(dtype=total.dtype))
+        seen.add_(deviance.numel())
+        if strange is not None:
+            number = strange.sum()
+            seen.sub_(number)
+            self.state["strange"].add_(number)
+
+    def outside(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Where predictions or targets are outside of what the distribution can have."""
+        if self.power < 0:
+            return preds <= 0
+        return (preds <= 0) | (target < 0 if 1 <= self.power < 2 else target <= 0)
+
+    def deviance(self, preds: Tensor, target: Tensor) -> Tensor:
+        """The deviance of each pair; 0 where both are 1."""
+        power = self.power
+        if power == 1:
+            return 2 * (torch.xlogy(target, target / preds) + preds - target)
+        if power == 2:
+            return 2 * ((preds / target).log() + target / preds - 1)
+        own = target.clamp(min=0).pow(2 - power) / ((1 - power) * (2 - power))
+        both = target * preds.pow(1 - power) / (1 - power)
+        return 2 * (own - both + preds.pow(2 - power) / (2 - power))
+
+    def complaint(self, count: int) -> str:
+        words = "`preds` has to be positive"
+        if self.power >= 1:
+            words += " and `targets` not negative" if self.power < 2 else ", and `targets` too"
+        return f"Left out {count} pair{'s' * (count != 1)}: for power={self.power}, {words}"
+
+
+class TweedieDevianceScore(Metric):
+    """The mean deviance of a distribution of Tweedie's family.
+
+    Args:
+        power: how the variance grows with the mean: 0 for the normal distribution (the squared error), 1 for
+            Poisson's, 2 for the gamma distribution, 3 for the inverse normal one.
+    """
+
+    torchmetrics_file = "tweedie_deviance"
+    plot_lower_bound = 0.0
+    is_differentiable = True
+    deviance: Deviance
+
+    def __init__(self, power: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if 0 < power < 1:
+            raise ValueError(f"Deviance Score is not defined for power={power}.")
+        self.power = power
+        self.use("deviance", Deviance(power))
+
+    def update(self, preds: Tensor, targets: Tensor) -> None:
+        """Add a batch of predictions and targets of the same shape."""
+        self.observe(preds, targets)
+
+    def value(self) -> Tensor:
+        return self.deviance.reduced("mean").to(self.dtype)

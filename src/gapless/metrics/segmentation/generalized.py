@@ -1,0 +1,101 @@
+"""Dice's coefficient of all classes together, rare ones weighted up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapless.metrics import checks
+from gapless.metrics.divide import divide
+from gapless.metrics.segmentation.overlap import MaskCounts, MaskMetric, Masks, check_masks
+from gapless.metrics.statistic import Slot, State
+
+WEIGHTS = ("square", "simple", "linear")
+
+
+def generalized_dice(
+    both: Tensor, either: Tensor, support: Tensor, weight_type: str, per_class: bool
+) -> Tensor:
+    """``[N]``, or ``[N, C]`` per class, from the pixels ``[N, C]`` in both, in either and in the target.
+
+    A class that a sample lacks has the largest weight that it has in the batch.
+    """
+    if weight_type == "linear":
+        weights = torch.ones_like(support, dtype=torch.float32)
+    else:
+        weights = 1.0 / (support if weight_type == "simple" else support * support)
+        absent = support == 0
+        weights = torch.where(absent, weights.masked_fill(absent, 0.0).amax(0), weights)
+    over, under = 2.0 * both * weights, either * weights
+    return divide(over, under) if per_class else divide(over.sum(-1), under.sum(-1))
+
+
+class GeneralizedScores(MaskCounts):
+    """The sum of coefficients over samples."""
+
+    def __init__(self, masks: Masks, weight_type: str, per_class: bool) -> None:
+        self.weight_type = weight_type
+        self.per_class = per_class
+        super().__init__(masks, (weight_type, per_class))
+
+    def slots_of(self, classes: int) -> dict[str, Slot]:
+        return {"score": Slot((classes,) if self.per_class else (), torch.float64), "seen": Slot()}
+
+    def size_in(self, saved: State) -> int:
+        return self.masks.classes
+
+    def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
+        found = generalized_dice(both, either, in_target, self.weight_type, self.per_class)
+        total = self.state["score"]
+        total.add_(found.sum(0, dtype=total.dtype))
+        self.state["seen"].add_(len(found))
+
+
+def check_generalized(weight_type: Any, per_class: Any) -> None:
+    """Raises ValueError for weights that there are not, or what is no boolean."""
+    if not isinstance(per_class, bool):
+        raise ValueError(f"Expected argument `per_class` must be a boolean, but got {per_class}.")
+    checks.one_of("weight_type", weight_type, WEIGHTS, stop=".", listed="'square', 'simple', 'linear'")
+
+
+class GeneralizedDiceScore(MaskMetric):
+    """Dice's coefficient of all classes together, weighted by how rare they are, averaged over samples.
+
+    Args:
+        num_classes: how many classes there are.
+        include_background: whether class 0 counts.
+        per_class: whether to give one value per class.
+        weight_type: what a class weighs, by its pixels in the target: ``"square"`` the inverse of their
+            square, ``"simple"`` their inverse, ``"linear"`` the same for all.
+        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
+            one of each.
+    """
+
+    torchmetrics_file = "generalized_dice"
+    scores: GeneralizedScores
+
+    def __init__(
+        self,
+        num_classes: int,
+        include_background: bool = True,
+        per_class: bool = False,
+        weight_type: str = "square",
+        input_format: str = "one-hot",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_masks(num_classes, include_background, input_format)
+        check_generalized(weight_type, per_class)
+        self.num_classes = num_classes
+        self.include_background = include_background
+        self.per_class = per_class
+        self.weight_type = weight_type
+        self.input_format = input_format
+        masks = Masks(num_classes, include_background, input_format)
+        self.use("scores", GeneralizedScores(masks, weight_type, per_class))
+
+    def value(self) -> Tensor:
+        state = self.scores.state
+        return torch.div(state["score"], state["seen"]).to(self.dtype)

@@ -1,0 +1,140 @@
+"""GAP511."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gapless.model import CompiledRule, Hit
+from gapless.model.compiled import Compiled, GraphBreak
+from gapless.model.wording import count
+from gapless.rules._compiled import place, site, which
+
+_MEANT = ("torch._dynamo.graph_break()", "torch.compiler.disable", "Skip inlining")
+"""How the compiler names breaks that somebody asked for."""
+_LONG = 220
+_FILE = re.compile(r" in file `[^`]*`")
+_REMEDIES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (
+        ("Data-dependent branching", "data-dependent expression", "Data-dependent assertion"),
+        "choose on the GPU: `torch.where(condition, a, b)` for values, `torch.cond(condition, f, g, (x,))` "
+        "for work; what must be decided in Python goes outside of the compiled function",
+        "`torch.where` or `torch.cond` in place of the branch",
+    ),
+    (
+        ("Tensor.item", "Data dependent operator", "capture_scalar_outputs"),
+        "keep the value a tensor and read it behind the compiled call; where the number itself is needed in "
+        "the graph, `torch._dynamo.config.capture_scalar_outputs = True` keeps the graph whole, and the sync",
+        "keep the value a tensor inside of the compiled code",
+    ),
+    (
+        ("Dynamic shape operator", "nonzero", "Boolean mask"),
+        "give the result a fixed size (`torch.where`, `gapless.ops`), or set "
+        "`torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
+        "give the result a fixed size",
+    ),
+    (
+        ("print", "logging", "warnings"),
+        "print and log behind the compiled call; "
+        "`torch._dynamo.config.reorderable_logging_functions.add(print)` moves prints behind the graph",
+        "print and log outside of the compiled code",
+    ),
+    (
+        ("marked that the function", "marked as skipped"),
+        "call it before or behind the compiled function: the compiler does not follow it",
+        "call it outside of the compiled function",
+    ),
+    (
+        ("Tensor.backward", "autograd.grad"),
+        "compile the model or the loss, and call `backward()` outside; compiled autograd "
+        "(`torch._dynamo.config.compiled_autograd = True`) takes it in",
+        "call `backward()` outside of the compiled function",
+    ),
+)
+
+
+class GraphBroken(CompiledRule):
+    """The compiler ends a graph in the middle of compiled code, and Python runs in between.
+
+    ## What waits
+    Often nobody; sometimes the CPU, where the break is a value that is read from the GPU. `torch.compile`
+    puts what it can follow into graphs. Where it meets something else, a `print`, a branch on a value, a
+    call that it does not know, it ends the graph, lets Python run, and begins another one behind it.
+
+    ## Why it costs
+    Kernels are fused within a graph only, so each break adds launches and trips through memory. CUDA graphs
+    end there, too, and each graph has guards that are checked in every call. What was meant to be one launch
+    becomes several, with Python in between.
+
+    ## Example
+    ```python
+    @torch.compile
+    def scaled(x):
+        x = x.relu()
+        print("mean", x.mean().item())
+        return x * 2
+
+
+    for step in range(3):
+        scaled(torch.rand(8, device="cuda"))
+    ```
+
+    ## Use instead
+    ```python
+    @torch.compile
+    def scaled(x):
+        x = x.relu()
+        return x * 2, x.mean()
+
+
+    for step in range(3):
+        y, mean = scaled(torch.rand(8, device="cuda"))
+    print("mean", mean.item())
+    ```
+    `torch.compile(..., fullgraph=True)` makes a break an error, so that none comes back.
+
+    ## When it is fine
+    Where the code between two graphs is rare or long anyway. A break that is asked for
+    (`torch._dynamo.graph_break()`, `torch.compiler.disable`) and one within PyTorch itself are not reported.
+    """
+
+    code = "GAP511"
+    name = "graph-broken"
+    advice = (
+        "move what the compiler cannot follow out of the compiled function, and compile with "
+        "`fullgraph=True` so that no break comes back"
+    )
+    change = "move what breaks the graph out of the compiled code"
+
+    def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
+        for one in compiled.breaks:
+            if one.is_users and not any(word in one.kind + one.reason for word in _MEANT):
+                yield self._hit(compiled, one)
+
+    def _hit(self, compiled: Compiled, one: GraphBreak) -> Hit:
+        where = place(one.line)
+        if one.raises:
+            first = (
+                f"{which(compiled)} does not compile: `fullgraph=True` allows no break, and {where} is one"
+            )
+        else:
+            first = f"{where} ends a graph of {which(compiled)}, {count(one.times, 'time')}"
+        graphs = f"{count(compiled.graphs, 'graph')} instead of one" if compiled.graphs > 1 else ""
+        reason = _FILE.sub("", one.reason or one.kind)
+        remedy, change = self._instead(one)
+        told = (first, f"the compiler says: {reason[:_LONG].rstrip('.')}", graphs)
+        return Hit(
+            evidence=tuple(text for text in told if text),
+            remedy=remedy,
+            change=change,
+            site=site(one.stack),
+            calls=one.times,
+        )
+
+    def _instead(self, one: GraphBreak) -> tuple[str, str]:
+        text = f"{one.kind} {one.reason}"
+        for words, remedy, change in _REMEDIES:
+            if any(word in text for word in words):
+                return remedy, change
+        hint = next((hint.rstrip(".") for hint in one.hints if "report an issue" not in hint), "")
+        return (f"{self.advice}; PyTorch's own advice: {hint}" if hint else self.advice), self.change

@@ -1,0 +1,99 @@
+"""GAP512."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gapless.model import CompiledRule, Hit
+from gapless.model.compiled import Compiled, Recompile
+from gapless.model.wording import count
+from gapless.rules._compiled import instead, place, said, site, which
+
+_OFTEN = 2
+"""Compiled again once is how the compiler learns that a size varies, or that there is an evaluation."""
+_NAMED = 4
+
+
+class Recompiled(CompiledRule):
+    """A compiled function is compiled again and again, since what it was compiled for keeps changing.
+
+    ## What waits
+    Everything. Compiled code holds for the inputs that it was compiled for: sizes, numbers, flags, lengths of
+    lists, attributes of modules. A guard checks each of them at each call, and where one fails the call first
+    compiles, which takes seconds to minutes.
+
+    ## Why it costs
+    A number that changes at each step (a counter, a learning rate, a value that was read from the GPU) has
+    the function compiled at each step, until the limit of eight is reached and it runs uncompiled from then
+    on.
+
+    ## Example
+    ```python
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.calls
+
+
+    net = torch.compile(Net())
+    for step in range(4):
+        net(torch.rand(8, device="cuda"))
+    ```
+
+    ## Use instead
+    ```python
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.calls
+
+
+    net = torch.compile(Net().cuda())
+    for step in range(4):
+        net(torch.rand(8, device="cuda"))
+    ```
+
+    ## When it is fine
+    Once for a second kind of call: an evaluation without gradients, a size that turns out to vary. Such
+    single recompilations are in the table of the report, and are no finding.
+    """
+
+    code = "GAP512"
+    name = "recompiled"
+    advice = (
+        "make what changes a tensor, mark sizes that vary with `torch._dynamo.mark_dynamic`, and keep "
+        "counters and numbers for the log outside of compiled code"
+    )
+    change = "keep what is guarded the same between calls"
+
+    def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
+        for one in compiled.recompiles:
+            if one.times >= _OFTEN:
+                yield self._hit(compiled, one)
+
+    def _hit(self, compiled: Compiled, one: Recompile) -> Hit:
+        remedy, change = instead(one, compiled)
+        shown = ", ".join(map(str, one.calls[:_NAMED]))
+        more = f" and {len(one.calls) - _NAMED} more" if len(one.calls) > _NAMED else ""
+        calls = f"by {'call' if len(one.calls) == 1 else 'calls'} {shown}{more}"
+        user = one.line is not None and one.line.is_user
+        stack = tuple(line for line in (one.line if user else None, one.caller) if line is not None)
+        told = (
+            f"{which(compiled)} was compiled again {count(one.times, 'time')}, {calls}: {said(one.guard)}",
+            f"the first such call: {place(one.caller)}" if one.caller is not None else "",
+        )
+        return Hit(
+            evidence=tuple(text for text in told if text),
+            remedy=remedy,
+            change=change,
+            site=site(stack),
+            calls=one.times,
+        )

@@ -1,0 +1,67 @@
+"""GAP513."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gapless.model import CompiledRule, Hit
+from gapless.model.compiled import Compiled
+from gapless.model.wording import count
+from gapless.rules._compiled import instead, place, said, site, which
+
+
+class RecompileLimit(CompiledRule):
+    """A function was compiled so often that the compiler gave up: it runs uncompiled from then on.
+
+    ## What waits
+    The GPU, for launches. After eight compilations of one function (`torch._dynamo.config.recompile_limit`)
+    PyTorch stops compiling it, with one warning in the log, and runs it eagerly.
+
+    ## Why it costs
+    All of the time that was spent on compiling is lost, and so is all that compiled code saves: the step is
+    that of eager code again, for the rest of the run.
+
+    ## Example
+    ```python
+    compiled = torch.compile(torch.nn.Linear(8, 8).cuda(), dynamic=False)
+    for length in range(1, 12):
+        compiled(torch.rand(length, 8, device="cuda"))
+    ```
+
+    ## Use instead
+    ```python
+    compiled = torch.compile(torch.nn.Linear(8, 8).cuda())
+    for length in range(2, 12):
+        batch = torch.rand(length, 8, device="cuda")
+        torch._dynamo.mark_dynamic(batch, 0)
+        compiled(batch)
+    ```
+
+    ## When it is fine
+    Never: either the function is compiled for what it gets, or it need not be compiled.
+    """
+
+    code = "GAP513"
+    name = "recompile-limit"
+    advice = (
+        "see to it that one compiled version serves all calls: mark sizes that vary with "
+        "`torch._dynamo.mark_dynamic`, pad to few sizes, make numbers that change tensors"
+    )
+    change = "let one compiled version serve all calls"
+
+    def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
+        if not compiled.limit:
+            return
+        often = max(compiled.recompiles, key=lambda one: one.times, default=None)
+        remedy = instead(often, compiled)[0] if often is not None else self.advice
+        line = compiled.limited
+        user = line if line is not None and line.is_user else None
+        caller = often.caller if often is not None else None
+        told = (
+            f"{which(compiled)} reached `torch._dynamo.config.{compiled.limit}` after "
+            f"{count(compiled.again, 'recompilation')}: it runs eagerly from then on",
+            f"most often {said(often.guard)}" if often is not None else "",
+            f"called at {place(caller)}" if caller is not None else "",
+        )
+        stack = tuple(one for one in (user, caller, compiled.line) if one is not None)
+        yield Hit(evidence=tuple(text for text in told if text), remedy=remedy, site=site(stack))

@@ -1,0 +1,78 @@
+"""GAP515."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gapless.model import CompiledRule, Hit
+from gapless.model.compiled import Compiled
+from gapless.model.wording import count
+from gapless.rules._compiled import site, which
+
+_MANY = 3
+"""Two sizes are those of a batch and of the last one."""
+
+
+class CudaGraphPerShape(CompiledRule):
+    """`mode="reduce-overhead"` captures a CUDA graph for each new size of its inputs.
+
+    ## What waits
+    The step with the new size. A CUDA graph has its sizes built in. A compiled graph that takes any size
+    (`dynamic=True`, or once a second size was seen) is captured anew for each size that comes.
+
+    ## Why it costs
+    Capturing runs the graph twice more and keeps its memory for ever. With batches that are padded to their
+    own longest sequence nearly every step captures, and what CUDA graphs save is spent on making them.
+
+    ## Example
+    ```python
+    @torch.compile(mode="reduce-overhead")
+    def scores(x):
+        return (x @ x.T).softmax(-1)
+
+
+    for length in (8, 9, 10, 11):
+        scores(torch.rand(length, 16, device="cuda"))
+    ```
+
+    ## Use instead
+    ```python
+    @torch.compile(mode="reduce-overhead")
+    def scores(x):
+        return (x @ x.T).softmax(-1)
+
+
+    for length in (8, 9, 10, 11):
+        padded = torch.zeros(16, 16, device="cuda")
+        padded[:length] = torch.rand(length, 16, device="cuda")
+        scores(padded)
+    ```
+    `gapless.loading.BucketBatchSampler` keeps sizes few where padding to one would waste too much.
+
+    ## When it is fine
+    A few sizes that come again and again: each is captured once. Fewer than three are not reported.
+    """
+
+    code = "GAP515"
+    name = "cuda-graph-per-shape"
+    advice = (
+        "pad to one size or a few (multiples of 64, `gapless.loading.BucketBatchSampler`), so that captured "
+        "graphs are used again; `torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True` "
+        "captures none for graphs of many sizes"
+    )
+    change = "pad inputs to a few sizes"
+
+    def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
+        sizes = [one for one in compiled.outside if one.skip == "dynamic-shapes"]
+        captures = compiled.shapes
+        if not sizes or captures < _MANY + compiled.graphs - 1:
+            return
+        line = sizes[0].line or compiled.line
+        calls, graphs = count(compiled.compiled, "call"), count(compiled.graphs, "compiled graph")
+        told = f"{which(compiled)}: {count(captures, 'CUDA graph')} captured in {calls}"
+        yield Hit(
+            evidence=(f"{told}, one for each set of sizes of {graphs}",),
+            remedy=self.advice,
+            site=site((line,) if line is not None else ()),
+            calls=captures,
+        )

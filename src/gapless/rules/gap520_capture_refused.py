@@ -1,0 +1,107 @@
+"""GAP520."""
+
+from __future__ import annotations
+
+from gapless.model.graph_fault import GraphFault
+from gapless.rules import match
+from gapless.rules._graphs import FaultRule
+
+_OUTSIDE = "move it before or behind the capture"
+_REMEDIES = (
+    (
+        "CUDA graphs must be captured",
+        "capture on a side stream: `with torch.cuda.graph(g):` takes one by itself",
+    ),
+    (
+        "Capture must end",
+        "call `capture_end` on the stream of `capture_begin`, or use `with torch.cuda.graph(g):`",
+    ),
+    ("This CUDAGraph instance", "capture into a new `torch.cuda.CUDAGraph()`, or call `g.reset()` before"),
+    ("Called CUDAGraph::replay", "capture before `g.replay()`: `with torch.cuda.graph(g):`"),
+    ("Cannot prepare for replay", "replay graphs one after the other, outside of captures"),
+    ("Attempt to increase offset", "call `g.register_generator_state(generator)` before the capture"),
+    (
+        "Cannot call CUDAGeneratorImpl",
+        "seed, save and restore random states outside of the capture; for checkpointing without dropout pass "
+        "`preserve_rng_state=False`",
+    ),
+    (
+        "Please ensure to utilize",
+        "use `generator.graphsafe_set_state(...)`, or set the state outside of the capture",
+    ),
+    ("Cannot construct a new", "make generators before the capture"),
+    (
+        "has a stale reference",
+        "run the warm-up on a side stream (`with torch.cuda.stream(s):`), and `del loss` before the capture",
+    ),
+    ("Attempting CUDA graph capture", "make the optimizer with `capturable=True`"),
+    (
+        "capturing stream has unjoined work",
+        "let the captured stream wait for the side stream before the capture ends: "
+        "`torch.cuda.current_stream().wait_stream(side)`",
+    ),
+    (
+        "dependency created on uncaptured",
+        "wait for that stream before the capture begins, or fork it inside: `side.wait_stream("
+        "torch.cuda.current_stream())`",
+    ),
+    (
+        "operation would make the legacy",
+        "leave the default stream alone in a capture: it can wait for `g.replay()` instead",
+    ),
+    ("operation not permitted on an event", "synchronize behind `g.replay()`, with an event recorded there"),
+    ("the operation cannot be performed", "end one capture before the next begins"),
+    ("operation not permitted when stream is capturing", _OUTSIDE),
+)
+
+
+class CaptureRefused(FaultRule):
+    """CUDA or PyTorch refuses something inside the capture of a CUDA graph.
+
+    ## What waits
+    Nothing: a capture records launches and runs nothing, so that the CPU cannot be told a value, wait for the
+    GPU, or ask whether it is done. Whatever does that ends the capture with an error.
+
+    ## Why it costs
+    The script ends there on a GPU, in words that do not say which line to change.
+
+    ## Example
+    ```python
+    model = torch.nn.Linear(8, 8).cuda()
+    x = torch.randn(4, 8, device="cuda")
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        y = model(x)
+        peak = y.max().item()
+    ```
+
+    ## Use instead
+    ```python
+    model = torch.nn.Linear(8, 8).cuda()
+    x = torch.randn(4, 8, device="cuda")
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        y = model(x)
+        peak = y.max()
+    g.replay()
+    print(peak.item())  # behind the replay the CPU may wait
+    ```
+
+    ## When it is fine
+    Never inside of a capture. What must wait belongs between replays.
+    """
+
+    code = "GAP520"
+    name = "capture-refused"
+    kinds = ("refused",)
+    advice = "move what waits, asks or seeds out of the capture: before it, or behind `g.replay()`"
+    change = "move it out of the capture"
+
+    def told(self, fault: GraphFault) -> tuple[str, ...]:
+        return (f'{fault.what}: "{fault.said.rstrip(".")}"',)
+
+    def remedy(self, fault: GraphFault) -> str:
+        if fault.site is not None and fault.site.mechanism not in ("none", "explicit"):
+            rule = match(fault.site)
+            return f"{rule.code}: {rule.remedy(fault.site)}; or {_OUTSIDE}"
+        return next((remedy for said, remedy in _REMEDIES if fault.said.startswith(said)), self.advice)

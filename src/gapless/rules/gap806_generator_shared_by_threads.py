@@ -1,0 +1,70 @@
+"""GAP806."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gapless.model.race import Race
+from gapless.rules._races import KindRule, at
+
+
+class GeneratorSharedByThreads(KindRule):
+    """Two threads draw random numbers from one generator at the same time: other numbers in each run.
+
+    ## What waits
+    Nothing, and that is the mistake. Each draw takes the next numbers of the generator; which thread comes
+    first, Python's scheduler decides. Without one of their own, all threads draw from the GPU's default one.
+
+    ## Why it costs
+    The seed does not make a run repeatable: dropout masks, noise and augmentations differ from run to run.
+    What is compared with an earlier run, or resumed from a checkpoint, differs without a reason that shows.
+
+    ## Example
+    ```python
+    import threading
+
+    generator = torch.Generator(device="cuda").manual_seed(0)
+
+    def augment():
+        for _ in range(1000):
+            torch.rand(8, device="cuda", generator=generator)
+
+    thread = threading.Thread(target=augment)
+    thread.start()
+    augment()
+    thread.join()
+    ```
+
+    ## Use instead
+    ```python
+    import threading
+
+    def augment(seed):
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        for _ in range(1000):
+            torch.rand(8, device="cuda", generator=generator)
+
+    thread = threading.Thread(target=augment, args=(1,))
+    thread.start()
+    augment(2)
+    thread.join()
+    ```
+    A lock does not help: it keeps the draws apart, and not in order.
+
+    ## When it is fine
+    Where nobody needs the same numbers again. Draws from a default generator that the script has not seeded
+    are not reported, nor are those of threads that take turns.
+    """
+
+    code = "GAP806"
+    name = "generator-shared-by-threads"
+    kind = "generator"
+    advice = "give each thread a generator of its own: `torch.Generator(device='cuda').manual_seed(seed)`"
+    change = "give each thread a generator of its own"
+
+    def told(self, race: Race) -> Iterator[str]:
+        yield f"{at(race.earlier.line)} draws from a generator in one thread ({race.earlier.what})"
+        yield f"{at(race.later.line)} draws from it in another, at the same time ({race.later.what})"
+
+    def wrong(self, race: Race) -> str:
+        return "as here, each thread gets other numbers in each run, in spite of the seed"

@@ -1,0 +1,69 @@
+"""Compiled code in an estimate: what becomes one kernel, and what a step would be if it were compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from gapless.analyze.estimate.fusion import FUSED, as_compiled, fused, launches
+from gapless.model.programme import Entry
+
+
+def operator(name: str, *, size: int = 1024, compiled: bool = True, backward: bool = False) -> Entry:
+    shape = (size,)
+    return Entry(
+        name=f"aten::{name}",
+        dtype="float32",
+        inputs=(shape, shape),
+        outputs=(shape,),
+        reads=8 * size,
+        writes=4 * size,
+        backward=backward,
+        compiled=compiled,
+    )
+
+
+def names(*entries: Entry) -> list[str]:
+    return [entry.name for entry in fused(entries)]
+
+
+def test_eager_code_stays_as_it_is() -> None:
+    step = (operator("add", compiled=False), operator("mul", compiled=False), operator("sum", compiled=False))
+    assert fused(step) == step
+
+
+def test_a_chain_is_one_kernel_and_what_lies_between_is_not_moved() -> None:
+    (kernel,) = fused((operator("add"), operator("relu"), operator("sum")))
+    assert kernel.name == FUSED
+    assert (kernel.reads, kernel.writes) == (8 * 1024 + 2 * 4 * 1024, 4 * 1024)
+
+
+@pytest.mark.parametrize("other", ["addmm", "convolution", "sort", "cumsum", "index_put_"])
+def test_what_is_no_chain_stays_and_parts_two(other: str) -> None:
+    assert names(operator("add"), operator("mul"), operator(other), operator("add"), operator("mul")) == [
+        FUSED,
+        f"aten::{other}",
+        FUSED,
+    ]
+
+
+def test_waits_other_sizes_and_the_backward_pass_part_chains() -> None:
+    add = operator("add")
+    wait = Entry(kind="wait", name="aten::_local_scalar_dense", mechanism="read", waits=1)
+    assert names(add, add, wait, add, add) == [FUSED, "aten::_local_scalar_dense", FUSED]
+    assert names(add, operator("add", size=2048)) == ["aten::add", "aten::add"]
+    assert names(add, operator("add", backward=True)) == ["aten::add", "aten::add"]
+
+
+def test_fusing_again_changes_nothing() -> None:
+    step = (operator("add"), operator("mul"), operator("addmm"), operator("mul"))
+    assert fused(fused(step)) == fused(step)
+
+
+def test_an_optimizer_is_not_taken_to_be_compiled() -> None:
+    step = (operator("add", compiled=False), Entry(name="aten::_foreach_add_", optimizer=True))
+    assert [entry.compiled for entry in as_compiled(step)] == [True, False]
+
+
+def test_compiling_never_adds_kernels() -> None:
+    step = tuple(operator(name, compiled=False) for name in ("add", "addmm", "relu", "sum", "mul", "sort"))
+    assert launches([fused(as_compiled(step))]) < launches([step])

@@ -1,0 +1,161 @@
+"""What operators reach of the GPU: by hand, and in real profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tracing import Trace
+
+from gapless.analyze.estimate.recorded import entry
+from gapless.analyze.profile.profile import of_file, profile
+from gapless.analyze.report import report
+from gapless.model import gpus
+from gapless.model.efficiency import Efficiency
+from gapless.render import Style, renderer
+from gapless.trace.arguments import Arguments
+
+TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
+MM = {"Input Dims": [[512, 1024], [1024, 2048]], "Input type": ["c10::Half", "c10::Half"]}
+RELU = {"Input Dims": [[4096, 4096]], "Input type": ["float"]}
+
+
+def trace(gpu: str = "NVIDIA A100-SXM4-40GB") -> Trace:
+    """Two products of 20 µs, one of them with the second kernel of a split contraction; a relu of 150 µs."""
+    made = Trace(gpu=gpu)
+    made.step(1, 0, 300)
+    made.operator("aten::linear", 0, 30)
+    made.operator("aten::mm", 1, 20, **MM)
+    made.launch("gemm", 2, kernel=(10, 15))
+    made.launch("splitKreduce", 10, kernel=(26, 5))
+    made.operator("aten::mm", 35, 10, **MM)
+    made.launch("gemm", 36, kernel=(45, 20))
+    made.operator("aten::relu", 50, 20, **RELU)
+    made.operator("aten::clamp_min", 51, 18, **RELU)
+    made.launch("relu", 55, kernel=(70, 150))
+    made.operator("aten::nowhere_known", 80, 10, **RELU)
+    made.launch("own", 81, kernel=(225, 10))
+    return made
+
+
+def test_rates_by_hand() -> None:
+    found = profile(trace().timeline()).efficiency
+    assert found is not None
+    card = gpus.find("a100-40gb")
+    assert (found.card, found.estimated, found.time, found.covered) == (card.name, True, 200_000, 190_000)
+    relu, mm = found.operators
+    assert (mm.name, mm.calls, mm.time, mm.dtype) == ("aten::mm", 2, 40_000, "float16")
+    assert mm.shapes == ((512, 1024), (1024, 2048))
+    flops, nbytes = 2 * 512 * 1024 * 2048, 2 * (512 * 1024 + 1024 * 2048 + 512 * 2048)
+    assert mm.tflops == pytest.approx(2 * flops / 40e-6 / 1e12)
+    assert mm.bandwidth == pytest.approx(2 * nbytes / 40e-6 / 1e9)
+    assert mm.intensity == pytest.approx(flops / nbytes)
+    assert mm.share == pytest.approx(flops / card.fp16 / 1e12 / 20e-6, rel=1e-3)
+    assert (relu.name, relu.calls, relu.flops) == ("aten::clamp_min", 1, 0)
+    assert relu.share == pytest.approx(8 * 4096**2 / card.bandwidth / 1e9 / 150e-6, rel=1e-3)
+    assert [(one.name, one.calls) for one in found.families] == [("pointwise", 1), ("matmul", 2)]
+    assert sum(one.time for one in found.families) == found.covered
+    assert found.families[1].estimated == mm.estimated > 0
+
+
+def test_a_gpu_of_another_vendor_has_a_roof_and_no_estimate() -> None:
+    found = profile(trace("AMD Instinct MI300X").timeline()).efficiency
+    assert found is not None
+    assert (found.card, found.estimated) == ("AMD Instinct MI300X", False)
+    assert {one.estimated for one in (*found.families, *found.operators)} == {-1}
+    assert all(one.share > 0 for one in found.operators)
+
+
+def test_an_unknown_gpu_has_rates_alone() -> None:
+    found = profile(trace("Some Accelerator").timeline()).efficiency
+    assert found is not None
+    assert (found.card, found.estimated) == ("", False)
+    assert {one.share for one in found.operators} == {-1.0}
+    assert all(one.bandwidth > 0 for one in found.operators)
+
+
+def test_without_shapes_there_is_nothing() -> None:
+    made = Trace()
+    made.operator("aten::mm", 0, 20)
+    made.launch("gemm", 2, kernel=(10, 15))
+    assert profile(made.timeline()).efficiency is None
+
+
+def test_the_tables_stand_in_every_format() -> None:
+    made = report([profile(trace().timeline())])
+    tables = [table for table in made.tables if "roof" in str(table.columns)]
+    assert [table.shown for table in tables] == [0, 0]
+    told = {name: renderer(name)(made, Style(unfold=True)) for name in ("json", "html", "text")}
+    assert {name: "clamp_min" in text for name, text in told.items()} == dict.fromkeys(told, True)
+    assert "aten::mm 512×1024 · 1024×2048 float16" in told["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "outputs", "reads", "writes"),
+    [
+        ("aten::gt", Arguments(((8, 4), ()), ("float", "Scalar"), ("", "1.")), ((8, 4),), 128, 32),
+        ("aten::add", Arguments(((8, 4), (1, 4)), ("c10::Half", "float")), ((8, 4),), 80, 128),
+        ("aten::copy_", Arguments(((8, 4), (8, 4)), ("c10::Half", "float")), ((8, 4),), 128, 64),
+        ("aten::_to_copy", Arguments(((8, 4), ()), ("c10::Half", "Scalar"), ("", "6")), ((8, 4),), 64, 128),
+        ("aten::_to_copy", Arguments(((8, 4), ()), ("float", "Scalar"), ("", "15")), ((8, 4),), 128, 64),
+        ("aten::sum", Arguments(((8, 4), ()), ("float", "ScalarList"), ("", "[-1]")), ((8,),), 128, 32),
+        ("aten::sum", Arguments(((8, 4),), ("float",), ("",)), ((),), 128, 4),
+        ("aten::embedding", Arguments(((900, 4), (2, 3)), ("float", "long int")), ((2, 3, 4),), 144, 96),
+        (
+            "aten::convolution",
+            Arguments(
+                ((2, 3, 9, 9), (8, 3, 3, 3), (8,), (), (), (), ()),
+                ("float", "float", "float", "ScalarList", "ScalarList", "ScalarList", "Scalar"),
+                ("", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False"),
+            ),
+            ((2, 8, 5, 5),),
+            4 * (2 * 3 * 81 + 8 * 27 + 8),
+            4 * 2 * 8 * 25,
+        ),
+    ],
+    ids=str,
+)
+def test_what_an_operator_gives_back(name, given, outputs, reads, writes) -> None:
+    asked = entry(name, given)
+    assert asked is not None
+    assert (asked.outputs, asked.reads, asked.writes) == (outputs, reads, writes)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("aten::cat", Arguments((((8, 4), (8, 4)), ()), ("TensorList", "Scalar"))),
+        ("aten::nowhere_known", Arguments(((8, 4),), ("float",))),
+        ("aten::convolution", Arguments(((2, 3, 9, 9), (8, 3, 3, 3)), ("float", "float"))),
+        ("aten::mm", Arguments()),
+        ("aten::gelu", Arguments(((), ()), ("", ""))),
+        ("aten::add", Arguments(((), (8, 4), ()), ("", "float", "Scalar"), ("", "", "1"))),
+        ("aten::mul", Arguments(((8, 4), ()), ("float", ""))),
+        ("aten::mm", Arguments(((8, 4),), ("float",))),
+    ],
+    ids=str,
+)
+def test_what_arguments_do_not_tell(name, given) -> None:
+    assert entry(name, given) is None
+
+
+def real(name: str) -> Efficiency:
+    path = next(TRACES.glob(f"{name}*.json.gz"), None) if TRACES.is_dir() else None
+    if path is None:
+        pytest.skip("the profiles are not here")
+    found = of_file(str(path)).efficiency
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["TraceLens-h100-Falconsai", "TraceLens-mi300-resnet", "particle_transformer-gpu"]
+)
+def test_nothing_is_faster_than_the_data_sheet_allows(name: str) -> None:
+    """What the L2 cache holds comes faster than from memory; no arithmetic is faster than its peak."""
+    found = real(name)
+    assert 0.85 < found.covered / found.time <= 1
+    assert found.covered >= sum(one.time for one in found.operators)
+    assert {one.name for one in found.families} >= {"pointwise", "matmul"}
+    for one in found.operators:
+        assert 0 <= one.share < (1 if one.flops else 1.5), one

@@ -1,0 +1,145 @@
+"""How much of a step a CUDA graph could hold, and what keeps the rest out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gapless.analyze import report
+from gapless.emulate.emulator import Emulator
+from gapless.model import Report
+from gapless.model.session import decode, encode
+from gapless.render import Style, renderer
+
+SCRIPT = """\
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)]).cuda()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, capturable={capturable})
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + {lower} * step))
+for step in range(12):
+    x = torch.randn(16, 64).pin_memory().cuda(non_blocking=True)
+    out = net(x){shape}
+    {read}
+    loss = out.square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+"""
+
+
+def checked(folder: Path, **changes: object) -> Report:
+    code = SCRIPT.format(**{"capturable": True, "lower": 0, "shape": "", "read": "pass", **changes})
+    path = folder / "train.py"
+    path.write_text(code)
+    with Emulator(programme=True, graphs=True) as emulator:
+        exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
+    return report(decode(encode(emulator.session(("train.py",)))))
+
+
+def test_all_of_a_step(tmp_path: Path) -> None:
+    found = checked(tmp_path)
+    ready = found.readiness
+    assert ready is not None
+    (whole,) = ready.stretches
+    assert whole.launches == ready.launches > 30
+    assert whole.first is not None
+    assert whole.last is not None
+    assert (whole.first.line, whole.last.line) == (7, 12)
+    (batch,) = ready.obstacles
+    assert batch.input
+    assert batch.line is not None
+    assert batch.line.line == 6
+    assert whole.saved is not None
+    assert ready.step is not None
+    assert 0 < whole.saved.least <= whole.saved.likely <= whole.saved.most < ready.step.most
+    assert whole.saved == ready.whole
+    assert found.verdict.sentence.startswith(
+        f"A CUDA graph could hold 100 % of a step as it stands ({ready.launches} of {ready.launches} "
+        "launches, train.py:7–12): a replay saves "
+    )
+    for name in ("text", "markdown", "html"):
+        assert "Could be captured" in renderer(name)(found, Style())
+    assert msgspec.json.decode(renderer("json")(found, Style()))["readiness"]["launches"] == ready.launches
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "reason", "change"),
+    [
+        ({"read": "out.sum().item()"}, 8, "the CPU waits: Tensor.item", "read the value"),
+        (
+            {"capturable": False},
+            12,
+            "Adam.step() without capturable=True",
+            "make Adam with `capturable=True`",
+        ),
+        ({"lower": 1}, 12, "the learning rate of Adam changes", "make Adam with `lr=torch.tensor("),
+        ({"read": "torch.cuda.manual_seed(1)"}, 8, "torch.cuda.manual_seed", "set, save and restore random"),
+        ({"shape": "[: 4 + step % 3]"}, 9, "operators or shapes change from step to step", "give the graph"),
+    ],
+    ids=["read", "optimizer", "rate", "seed", "shapes"],
+)
+def test_what_stops_it(
+    tmp_path: Path, changes: dict[str, object], line: int, reason: str, change: str
+) -> None:
+    found = checked(tmp_path, **changes)
+    ready = found.readiness
+    assert ready is not None
+    (stop,) = [one for one in ready.obstacles if not one.input]
+    assert stop.line is not None
+    assert (stop.line.line, stop.steps) == (line, ready.steps)
+    assert stop.reason.startswith(reason)
+    assert stop.change.startswith(change)
+    assert ready.stretches[0].launches < ready.launches
+    if "Adam" in reason:  # no part of its step is capturable, and all else is one stretch
+        assert len(ready.stretches) == 1
+    assert any(one.what == stop.change for one in found.verdict.do_first)
+    assert found.verdict.why[0] == f"What stops it: {stop.reason} at train.py:{line}"
+
+
+def test_a_step_that_is_a_graph_already(tmp_path: Path) -> None:
+    code = """\
+import torch
+weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    (weight @ weight).sum().backward()
+    optimizer.step()
+for step in range(12):
+    graph.replay()
+"""
+    path = tmp_path / "train.py"
+    path.write_text(code)
+    with Emulator(programme=True, graphs=True) as emulator:
+        exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
+    found = report(emulator.session(("train.py",)))
+    assert found.readiness is not None
+    assert found.readiness.eager == 0
+    assert found.verdict.sentence.startswith("CUDA graphs launch all of a step already")
+    assert found.estimate is not None
+    assert not found.estimate.refused
+
+
+def test_nothing_is_told_that_was_not_asked(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(capturable=True, lower=0, shape="", read="pass"))
+    with Emulator(programme=True) as emulator:
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
+    found = report(emulator.session(("train.py",)))
+    assert found.readiness is None
+    assert "graph" not in found.verdict.sentence
+
+
+def test_a_short_batch_now_and_then_does_not_cut(tmp_path: Path) -> None:
+    found = checked(tmp_path, shape="[: 8 if step % 4 == 3 else 16]")
+    ready = found.readiness
+    assert ready is not None
+    assert ready.stretches[0].launches == ready.launches
+    (short,) = [one for one in ready.obstacles if not one.input]
+    assert short.line is not None
+    assert (short.line.line, short.steps) == (9, 3)
+    assert "drop_last=True" in short.change
+    assert not any(one.startswith("What stops it") for one in found.verdict.why)

@@ -1,0 +1,92 @@
+"""What becomes of a run whose compile pass fails, and of what child processes compile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+import gapless.capture.compiled.again as again
+from gapless.commands import _compiled
+from gapless.emulate.emulator import Emulator
+from gapless.loading import forked
+from gapless.model import Session
+from gapless.model.session import load
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be copied here")
+
+
+SPAWNS = """
+import torch
+import torch.multiprocessing as mp
+
+def work(rank):
+    @torch.compile
+    def read(x):
+        return x * x.sum().item()
+
+    for _ in range(3):
+        read(torch.ones(4, device="cuda"))
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=1)
+"""
+
+
+def fails(*_: Any) -> NoReturn:
+    raise ValueError("a graph of no kind")
+
+
+def dies(*_: Any) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def hangs(*_: Any) -> NoReturn:
+    time.sleep(600)
+    raise AssertionError
+
+
+def leaves(*_: Any) -> NoReturn:
+    os._exit(3)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (fails, "the compiler failed: a graph of no kind"),
+        (dies, "the compiler failed: a crash in native code, or no memory left"),
+        (leaves, "the compiler failed: a crash in native code, or no memory left"),
+        (hangs, "compiling took longer than 0 s (--no-compile-pass leaves it out)"),
+    ],
+)
+def test_a_compiler_that_fails_costs_a_note(
+    end: Callable[..., NoReturn], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "compile_again", end)
+    monkeypatch.setattr(_compiled, "PATIENCE", 0.3)
+    monkeypatch.setattr(forked, "_GRACE", 0.0 if end is hangs else 60.0)
+    seen = Session(notes=("before",))
+    with Emulator() as emulator:
+        torch.compile(lambda x: x + 1)(torch.zeros(2, device="cuda"))
+        found = _compiled.with_compiled(seen, emulator, lambda text: None)
+    assert found.compiled == ()
+    assert found.notes == ("before", f"graph breaks and recompilations are not known: {said}")
+
+
+def test_what_a_child_process_compiles_is_compiled_again(
+    write: Callable[..., Path], python: Callable[..., Any], tmp_path: Path
+) -> None:
+    write("spawns.py", SPAWNS)
+    saved = tmp_path / "run.gapless.json"
+    seen = python("-m", "gapless", "check", "--no-loader", "--no-prices", "-q", "-o", str(saved), "spawns.py")
+    assert seen.returncode == 0, seen.stderr
+    (one,) = load(str(saved)).compiled
+    assert (one.name, one.calls, one.broken) == ("work.read", 3, 1)

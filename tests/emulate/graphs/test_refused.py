@@ -1,0 +1,194 @@
+"""What CUDA and torch refuse in a capture, in their words; and the twin of each that they do not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gapless
+
+CAPTURING = "operation not permitted when stream is capturing"
+SET_STATE = "Please ensure to utilize the CUDAGeneratorImpl::set_state_index method during capturing"
+SEED = "during CUDA graph capture. If you need this call to be captured, please file an issue"
+
+
+class Case:
+    """A block that runs in a capture; `x` is a tensor on the device, `side` another stream."""
+
+    def __init__(self) -> None:
+        self.x, self.graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+        self.side = torch.cuda.Stream()
+        while self.side == torch.cuda.graph.default_capture_stream:  # streams come around again
+            self.side = torch.cuda.Stream()
+        self.host, self.pinned = torch.ones(4), torch.ones(4).pin_memory()
+        self.weight = nn.Parameter(torch.ones(4, device="cuda"))
+        self.generator = torch.Generator("cuda")
+        self.state = torch.cuda.get_rng_state()
+        self.state[0] ^= 1  # of another seed
+        self.done = torch.cuda.current_stream().record_event()
+
+    def capture(self, run: Callable[[Case], Any]) -> None:
+        with torch.cuda.graph(self.graph):
+            run(self)
+
+    def adam(self, capturable: bool) -> None:
+        optimizer = torch.optim.Adam([self.weight], capturable=capturable)
+        self.weight.grad = torch.ones_like(self.weight)
+        optimizer.step()
+
+    def forked(self, join: bool) -> None:
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            self.x * 2
+        if join:
+            torch.cuda.current_stream().wait_stream(self.side)
+
+
+CASES: dict[str, tuple[Callable[[Case], Any], str, Callable[[Case], Any]]] = {
+    "item": (lambda c: c.x.sum().item(), CAPTURING, lambda c: c.x.sum()),
+    "print": (lambda c: f"{c.x}", CAPTURING, lambda c: f"{c.x.shape}"),
+    "numpy": (lambda c: c.x.cpu().numpy(), CAPTURING, lambda c: c.x.clone()),
+    "condition": (lambda c: bool(c.x.sum() > 0), CAPTURING, lambda c: torch.where(c.x.sum() > 0, c.x, -c.x)),
+    "nonzero": (lambda c: c.x.nonzero(), CAPTURING, lambda c: torch.nonzero_static(c.x, size=4)),
+    "mask": (lambda c: c.x[c.x > 0], CAPTURING, lambda c: c.x * (c.x > 0)),
+    "index from the CPU": (lambda c: c.x[[0, 2]], CAPTURING, lambda c: c.x[0:3:2]),
+    "bound from the GPU": (lambda c: c.x[: c.x.sum().long()], CAPTURING, lambda c: c.x[:2]),
+    "constant": (
+        lambda c: torch.tensor([1.0], device="cuda"), CAPTURING, lambda c: torch.ones(1, device="cuda")
+    ),
+    "pageable": (lambda c: c.x.copy_(c.host), CAPTURING, lambda c: c.x.copy_(c.pinned, non_blocking=True)),
+    "to the CPU": (lambda c: c.x.to("cpu"), CAPTURING, lambda c: c.pinned.copy_(c.x, non_blocking=True)),
+    "synchronize": (lambda c: torch.cuda.synchronize(), CAPTURING, lambda c: torch.cuda.empty_cache()),
+    "stream": (lambda c: c.side.synchronize(), CAPTURING, lambda c: c.forked(True)),
+    "stream query": (lambda c: c.side.query(), CAPTURING, lambda c: torch.cuda.is_current_stream_capturing()),
+    "event query": (lambda c: c.done.query(), CAPTURING, lambda c: torch.cuda.Event().record()),
+    "captured event": (
+        lambda c: torch.cuda.current_stream().record_event().synchronize(),
+        "operation not permitted on an event last recorded in a capturing stream",
+        lambda c: torch.cuda.current_stream().record_event().wait(),
+    ),
+    "unjoined": (lambda c: c.forked(False), "capturing stream has unjoined work", lambda c: c.forked(True)),
+    "outside work": (
+        lambda c: torch.cuda.current_stream().wait_event(c.done),
+        "dependency created on uncaptured work in another stream",
+        lambda c: torch.cuda.current_stream().wait_event(torch.cuda.Event()),
+    ),
+    "default stream": (
+        lambda c: torch.cuda.default_stream().wait_stream(torch.cuda.current_stream()),
+        "operation would make the legacy stream depend on a capturing blocking stream",
+        lambda c: c.forked(True),
+    ),
+    "generator": (
+        lambda c: torch.rand(4, device="cuda", generator=c.generator),
+        "Attempt to increase offset for a CUDA generator not in capture mode.",
+        lambda c: torch.rand(4, device="cuda"),
+    ),
+    "seed": (
+        lambda c: torch.cuda.manual_seed(3),
+        f"Cannot call CUDAGeneratorImpl::set_current_seed {SEED}",
+        lambda c: c.generator.graphsafe_get_state(),
+    ),
+    "random state": (
+        lambda c: torch.cuda.set_rng_state(c.state), SET_STATE,
+        lambda c: torch.cuda.set_rng_state(torch.cuda.get_rng_state()),
+    ),
+    "adam": (
+        lambda c: c.adam(False), "param_groups' capturable is False", lambda c: c.adam(True)
+    ),
+    "nested": (
+        lambda c: torch.cuda.graph(torch.cuda.CUDAGraph()).__enter__(), CAPTURING, lambda c: c.x + 1
+    ),
+    "replay": (
+        lambda c: c.graph.replay(),
+        "Called CUDAGraph::replay without a preceding successful capture",
+        lambda c: c.x + 1,
+    ),
+}  # fmt: skip
+
+
+def test_what_is_refused_and_what_is_not() -> None:
+    with gapless.emulate() as seen, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+        for name, (wrong, words, right) in CASES.items():
+            case, before = Case(), len(seen.session.graphs)
+            with pytest.raises(RuntimeError) as raised:
+                case.capture(wrong)
+            told = [str(raised.value), str(raised.value.__context__)]
+            assert any(words in one for one in told), (name, told)
+            found = seen.session.graphs[before:]
+            if name != "adam":  # torch's own Python says it
+                assert [one.kind for one in found] == ["refused"], name
+                assert found[0].said.rstrip(".") in words, name
+            again, before = Case(), len(seen.session.graphs)
+            again.capture(right)
+            again.graph.replay()
+            assert [one for one in seen.session.graphs[before:] if one.kind == "refused"] == [], name
+
+
+def test_a_capture_that_failed_leaves_everything_as_it_was() -> None:
+    with gapless.emulate():
+        case = Case()
+        with pytest.raises(RuntimeError, match="due to a previous error during capture"):
+            case.capture(lambda c: c.x.mul_(5).sum().item())
+        assert case.x.tolist() == [1.0] * 4
+        assert not torch.cuda.is_current_stream_capturing()
+        case.x.sum().item()
+
+
+def test_begin_and_end() -> None:
+    with gapless.emulate():
+        case = Case()
+        with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
+            case.graph.capture_begin()
+        with pytest.raises(RuntimeError, match=r"Called CUDAGraph::pool\(\) without"):
+            case.graph.pool()
+        with torch.cuda.stream(case.side):
+            case.graph.capture_begin()
+            case.x + 1
+            assert torch.cuda.CUDAGraph.get_currently_capturing_graph() is case.graph
+        with pytest.raises(RuntimeError, match="Capture must end on the same stream it began on"):
+            case.graph.capture_end()
+        case.graph.reset()
+        case.capture(lambda c: c.x + 1)
+        with pytest.raises(RuntimeError, match="already owns a captured graph"):
+            case.capture(lambda c: c.x + 1)
+
+
+def test_a_backward_pass_that_reaches_behind_the_capture() -> None:
+    """A loss from warm-up on the default stream keeps the node of its leaves alive."""
+    with gapless.emulate():
+        net = nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x, graph = torch.ones(2, 4, device="cuda"), torch.cuda.CUDAGraph()
+        loss = net(x).sum()
+        loss.backward()
+        with (
+            pytest.raises(RuntimeError, match="AccumulateGrad' has a stale reference to the default stream"),
+            torch.cuda.graph(graph),
+        ):
+            net(x).sum().backward()
+        del loss
+        optimizer.zero_grad()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            net(x).sum().backward()
+
+
+def test_graphed_callables_refuse_what_torch_refuses() -> None:
+    x = torch.ones(2, 4)
+    with gapless.emulate():
+        net, given = nn.Linear(4, 4).cuda(), (x.cuda(),)
+        with (
+            torch.autocast("cuda"),
+            pytest.raises(RuntimeError, match="does not support the autocast caching"),
+        ):
+            torch.cuda.make_graphed_callables(net, given)
+        with pytest.raises(AssertionError, match="must contain only Tensors"):
+            torch.cuda.make_graphed_callables(net, (*given, 3))
+        net.register_forward_hook(lambda *_: None)
+        with pytest.raises(AssertionError, match="must not have hooks registered"):
+            torch.cuda.make_graphed_callables(net, given)

@@ -1,0 +1,14 @@
+"""Fixtures for tests of `compare`."""
+
+from __future__ import annotations
+
+import pytest
+
+from gapless.prove import proving
+from gapless.prove.waits import Counted
+
+
+@pytest.fixture
+def nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits are another matter, and take the longer part of the time."""
+    monkeypatch.setattr(proving, "both_costs", lambda setup: Counted())
