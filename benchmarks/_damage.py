@@ -5,75 +5,22 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
-Event = dict[str, Any]
-Test = Callable[[Event], bool]
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A profile as it was: its bytes, and what is in them. `other` is one more, of another process."""
-
-    data: bytes
-    other: bytes = b""
-
-    @cached_property
-    def document(self) -> dict[str, Any]:
-        return _parsed(self.data)
-
-    @property
-    def events(self) -> list[Event]:
-        """A list of its own; the events in it are shared and must not be changed."""
-        return list(self.document["traceEvents"])
-
-    @cached_property
-    def spans(self) -> tuple[float, float]:
-        """When the first event begins and the last one ends, microseconds."""
-        timed = [one for one in self.document["traceEvents"] if one.get("ph") == "X"]
-        starts = [float(one["ts"]) for one in timed if float(one["ts"]) > 0]
-        return min(starts), max(float(one["ts"]) + float(one.get("dur", 0)) for one in timed)
-
-    def with_events(self, events: Iterable[Event]) -> bytes:
-        """The same file with other events."""
-        return json.dumps({**self.document, "traceEvents": list(events)}).encode()
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
-    found = json.loads(data.decode(errors="replace"), strict=False)
-    return found if isinstance(found, dict) else {"traceEvents": found}
-
-
-def category(event: Event) -> str:
-    return str(event.get("cat", "")).lower()
-
-
-def on_device(event: Event) -> bool:
-    return category(event) in ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
-
-
-def is_call(event: Event) -> bool:
-    return category(event) in ("cuda_runtime", "cuda_driver", "runtime")
-
-
-def is_operator(event: Event) -> bool:
-    return category(event) in ("cpu_op", "operator")
-
-
-def is_annotation(event: Event) -> bool:
-    return category(event) == "user_annotation" or str(event.get("name", "")).startswith("ProfilerStep")
-
-
-def is_arrow(event: Event) -> bool:
-    return event.get("ph") in ("s", "f", "t")
-
-
-def anything(event: Event) -> bool:
-    return event.get("ph") != "M"
+from _whole import (
+    Event,
+    Test,
+    Whole,
+    anything,
+    category,
+    is_annotation,
+    is_arrow,
+    is_call,
+    is_operator,
+    on_device,
+)
 
 
 def _args(event: Event, **changed: Any) -> Event:
@@ -351,6 +298,139 @@ def clock_reset(whole: Whole, random: Random) -> bytes:
     )
 
 
+def _number(event: Event) -> Any:
+    """What ties a launch to its work, None for other events."""
+    tied = on_device(event) or (is_call(event) and "Synchronize" not in event["name"])
+    return event.get("args", {}).get("correlation") if tied else None
+
+
+def _without_pairs(whole: Whole, gone: set[Any]) -> bytes:
+    """Without these launches, their work and the arrows between them."""
+    return whole.with_events(
+        e for e in whole.events
+        if not (_number(e) in gone or (is_arrow(e) and e.get("cat") != "fwdbwd" and e.get("id") in gone))
+    )  # fmt: skip
+
+
+def _launches(whole: Whole) -> list[Event]:
+    work = {_number(e) for e in whole.events if on_device(e)}
+    calls = [e for e in whole.events if is_call(e) and _number(e) in work]
+    return sorted(calls, key=lambda e: float(e["ts"]))
+
+
+def pairs_thinned(whole: Whole, random: Random) -> bytes:
+    """Some launches are missing, and all that would tell of them."""
+    share = random.choice((0.1, 0.3, 0.7))
+    return _without_pairs(whole, {_number(e) for e in _launches(whole) if random.random() < share})
+
+
+def pairs_of_a_while_lost(whole: Whole, random: Random) -> bytes:
+    """The launches of one or more whiles are missing, with all that would tell of them."""
+    calls, gone = _launches(whole), set()
+    for _ in range(random.choice((1, 1, 3))):
+        length = max(int(random.choice((0.05, 0.2, 0.5)) * len(calls)), 1)
+        begin = random.randrange(max(len(calls) - length, 1))
+        gone |= {_number(e) for e in calls[begin : begin + length]}
+    return _without_pairs(whole, gone)
+
+
+def everything_of_whiles_lost(whole: Whole, random: Random) -> bytes:
+    """Host events of several whiles are missing, and the work that was launched in them."""
+    low, high = whole.spans
+    length = random.choice((0.02, 0.1)) * (high - low)
+    begins = [random.uniform(low, high - length) for _ in range(random.choice((1, 3, 5)))]
+
+    def lost(event: Event) -> bool:
+        when = float(event.get("ts", 0))
+        return any(begin <= when < begin + length for begin in begins)
+
+    gone = {_number(e) for e in _launches(whole) if lost(e)} - {None}
+    return whole.with_events(
+        e for e in whole.events if not (_number(e) in gone if on_device(e) else anything(e) and lost(e))
+    )
+
+
+def holes(whole: Whole, random: Random) -> bytes:
+    """Several stretches of events are missing as they stand in the file."""
+    events = whole.events
+    for _ in range(random.choice((2, 5))):
+        length = int(random.choice((0.02, 0.1)) * len(events))
+        begin = random.randrange(max(len(events) - length, 1))
+        events = events[:begin] + [e for e in events[begin : begin + length] if not anything(e)] + events[
+            begin + length :
+        ]  # fmt: skip
+    return whole.with_events(events)
+
+
+def cut_and_closed(whole: Whole, random: Random) -> bytes:
+    """Cut off, and made valid JSON again."""
+    events = whole.events
+    return whole.with_events(events[: random.randrange(len(events) // 20, len(events))])
+
+
+def cut_by_time(whole: Whole, random: Random) -> bytes:
+    """The end or the beginning is missing, of all but the mark of the recording."""
+    low, high = whole.spans
+    when = random.uniform(low, high)
+    after = random.random() < 0.5
+    return whole.with_events(
+        e for e in whole.events
+        if str(e.get("name", "")).startswith(("PyTorch Profiler", "Record Window End"))
+        or not anything(e) or (float(e.get("ts", 0)) < when) is after
+    )  # fmt: skip
+
+
+def lines_lost(whole: Whole, random: Random) -> bytes:
+    """Lines of the file are missing."""
+    lines = json.dumps(whole.document, indent=1).encode().split(b"\n")
+    for _ in range(random.choice((1, 10, 100))):
+        del lines[random.randrange(len(lines))]
+    return b"\n".join(lines)
+
+
+def thread_lost(whole: Whole, random: Random) -> bytes:
+    """All that one thread did is missing."""
+    threads = sorted({str(e.get("tid")) for e in whole.events if is_operator(e)})
+    thread = random.choice(threads or [""])
+    return whole.with_events(
+        e for e in whole.events if on_device(e) or not anything(e) or str(e.get("tid")) != thread
+    )
+
+
+def marks_lost(whole: Whole, random: Random) -> bytes:
+    """The marks of steps are missing, some or all."""
+    share = random.choice((0.4, 1.0))
+
+    def mark(event: Event) -> bool:
+        return str(event.get("name", "")).startswith(("ProfilerStep", "Optimizer.step"))
+
+    return whole.with_events(e for e in whole.events if not (mark(e) and random.random() < share))
+
+
+def lengths_off(whole: Whole, random: Random) -> bytes:
+    """Lengths that are not those of the events."""
+    factor, share = random.choice((0.0, 10.0)), random.choice((0.05, 1.0))
+    return whole.with_events(
+        {**e, "dur": round(float(e["dur"]) * factor, 3)} if on_device(e) and random.random() < share else e
+        for e in whole.events
+    )
+
+
+def numbers_swapped(whole: Whole, random: Random) -> bytes:
+    """Correlation ids are those of other launches."""
+    wanted = [e for e in whole.events if on_device(e)]
+    numbers = [_number(e) for e in wanted]
+    some = random.sample(range(len(wanted)), max(int(random.choice((0.1, 1.0)) * len(wanted)), 1))
+    others = [numbers[at] for at in some]
+    random.shuffle(others)
+    for at, number in zip(some, others, strict=True):
+        numbers[at] = number
+    given = dict(zip(map(id, wanted), numbers, strict=True))
+    return whole.with_events(
+        _args(e, correlation=given[id(e)]) if id(e) in given else e for e in whole.events
+    )
+
+
 BYTES = (
     cut, cut_gzip, changed_gzip, two_members, changed_bytes, changed_digits, garbage, zeros, hole,
     piece_doubled, pieces_swapped, log_lines, head_lost, twice, followed,
@@ -358,7 +438,9 @@ BYTES = (
 EVENTS = (
     one_kernel_lost, longest_lost, stream_lost, graphs_without_kernels, without_numbers, without_times,
     without_arrows, without_ends_of_arrows, without_head, without_places, shuffled, events_doubled,
-    two_processes, clock_of_the_device_off, clock_reset,
+    two_processes, clock_of_the_device_off, clock_reset, pairs_thinned, pairs_of_a_while_lost,
+    everything_of_whiles_lost, holes, cut_and_closed, cut_by_time, lines_lost, thread_lost, marks_lost,
+    lengths_off, numbers_swapped,
 )  # fmt: skip
 _TESTS: dict[str, Test] = {
     "anything": anything,

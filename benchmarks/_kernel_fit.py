@@ -61,7 +61,7 @@ def product_times(rows: Sized, gpu: str, share: float, memory: float, c: Constan
     rate = (card.fp16 if half else card.fp32) * 1e3 * share
     bandwidth = card.bandwidth * memory
     best = np.full(len(m), np.inf)
-    single = (batch > 1) & ("A100" in gpu) & (not half) & (np.minimum(m, n) > SKINNY)
+    single = (batch > 1) & ("A100" in gpu) & (not half) & (m > SKINNY)
     for tall, wide in TILES:
         tiles = batch * np.ceil(m / tall) * np.ceil(n / wide)
         side = tall * wide / (tall + wide)
@@ -136,21 +136,26 @@ def fit(
         )  # fmt: skip
         flat = moved(result.x)
         c = Constants.of(flat * scale, not half)
-        for gpu in gpus:
-            mine = {key: _long(rows) for key, rows in chosen.items() if key[0] == gpu}
+        found = {gpu: _share(gpu, found[gpu], chosen, memory, c, half) for gpu in gpus}
+    return Constants.of(flat * scale, not half), found
 
-            def off(share: float, mine: dict[tuple[str, str], Sized] = mine, c: Constants = c) -> float:
-                return float(
-                    np.mean(
-                        [
-                            np.median(np.abs(_errors(r, k[0], share, memory[k[0]], c, half)))
-                            for k, r in mine.items()
-                        ]
-                    )
-                )
 
-            found[gpu] = min(found[gpu] * np.geomspace(0.86, 1.17, 21), key=off)
-    return Constants.of(flat * scale, not half), {gpu: float(found[gpu]) for gpu in gpus}
+def _share(
+    gpu: str,
+    before: float,
+    chosen: Mapping[tuple[str, str], Sized],
+    memory: Mapping[str, float],
+    c: Constants,
+    half: bool,
+) -> float:
+    """The share of its peak near `before` at which long products of this GPU are off least."""
+    mine = [_long(rows) for key, rows in chosen.items() if key[0] == gpu]
+
+    def off(share: float) -> float:
+        errors = [np.median(np.abs(_errors(rows, gpu, share, memory[gpu], c, half))) for rows in mine]
+        return float(np.mean(errors))
+
+    return float(min(before * np.geomspace(0.86, 1.17, 21), key=off))
 
 
 def _long(rows: Sized) -> Sized:

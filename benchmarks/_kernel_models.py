@@ -78,6 +78,8 @@ def _listed(line: dict[str, str], layers: int, trains: bool) -> Listed:
     inputs = [tuple(one) for one in json.loads(line["inputs"]) if one != [1]]
     output = tuple(int(one) for one in re.findall(r"\d+", line["output"]))
     kind = _kind(line["name"], line["target"])
+    if kind == "dropout" and trains and not float(line["bw_us"]):
+        kind = ""  # of probability 0, as OPT's attention has it: what it is given is returned
     times = layers if line["in_layer"] == "1" else 1
     forward: tuple[Entry, ...] = ()
     backward: tuple[Entry, ...] = ()

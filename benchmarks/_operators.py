@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from gapless.analyze.estimate.recorded import nested
 from gapless.model.programme import Entry
 from gapless.trace.read import read
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
@@ -27,6 +28,11 @@ DTYPES = {
     "int": torch.int32, "short": torch.int16, "bool": torch.bool, "unsigned char": torch.uint8,
     "signed char": torch.int8,
 }  # fmt: skip
+NUMBERED = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
+    6: torch.float32, 7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
+}  # fmt: skip
+"""Types as the numbers by which profiles tell an argument `dtype`."""
 LIKE_INPUT = (
     "threshold_backward",
     "cudnn_batch_norm",
@@ -122,6 +128,8 @@ def _arguments(path: Path) -> dict[int, tuple[str, list[Any], list[str], list[st
 
 
 def _entry(name: str, shapes: list[Any], types: list[str], concrete: list[str]) -> Entry | None:
+    if nested(name, types):
+        return None
     given: list[Any] = []
     inputs: list[torch.Tensor] = []
     for shape, kind, value in zip(shapes, types, concrete, strict=False):
@@ -172,7 +180,9 @@ def _run(name: str, given: list[Any]) -> list[torch.Tensor] | None:
         for argument, value in zip(function._schema.arguments, given, strict=False):
             if argument.name == "device":
                 arguments["device"] = torch.device("meta")
-            elif argument.name not in ("layout", "pin_memory", "generator", "dtype") and value is not None:
+            elif argument.name == "dtype":
+                arguments["dtype"] = NUMBERED.get(value) if isinstance(value, int) else None
+            elif argument.name not in ("layout", "pin_memory", "generator") and value is not None:
                 arguments[argument.name] = value
         try:
             out = function(**arguments)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import subprocess
+import warnings
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SHEETS = HERE / "sheets"
@@ -61,3 +65,40 @@ def write(name: str, text: str, folder: Path = SHEETS) -> Path:
     path = folder / f"{name}.md"
     path.write_text(text)
     return path
+
+
+def fitted(doc: str, name: str, fit: Callable[[Path], None], text: Callable[[Path], str]) -> None:
+    """The command line of a script that fits constants to the tables in a folder, or tells how far off they
+    are: ``FOLDER``, ``--fit`` to print the constants, ``--write`` to keep the sheet `name`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--fit", action="store_true")
+    asked = parser.parse_args()
+    if asked.fit:
+        fit(asked.folder)
+        return
+    told = text(asked.folder)
+    if asked.write:
+        write(name, told)
+    print(told)
+
+
+def main(name: str, about: str, made: Callable[[argparse.Namespace], str], **options: dict[str, Any]) -> None:
+    """Print the sheet that `made` gives for the command's arguments; with ``--write`` it is kept.
+
+    `options` are the arguments by name, as `argparse` takes them; those without a default come by place.
+    """
+    import torch
+
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option, known in options.items():
+        parser.add_argument(f"--{option}" if "default" in known else option, **known)
+    parser.add_argument("--write", action="store_true", help=f"write it to sheets/{name}.md")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    text = made(asked)
+    if asked.write:
+        write(name, text)
+    print(text)

@@ -11,7 +11,6 @@ the fit, and the sheet tells of those alone. Needs scipy, which Gapless does not
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import zlib
@@ -132,18 +131,7 @@ def fit(found: Sequence[Row]) -> None:
         print(name, np.exp(flat[:3]).round(2), np.exp(flat[3:].reshape(4, 3)).round(3).tolist())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--fit", action="store_true")
-    given = parser.parse_args()
-    found = rows(given.folder)
-    if given.fit:
-        fit(found)
-        return
+def sheet_of(folder: Path) -> str:
     text = _sheet.header(
         "Times of collectives, against open tables",
         "python benchmarks/collective_times.py FOLDER --write",
@@ -152,11 +140,8 @@ def main() -> None:
         "PyTorch) nor to the B300's, which takes the figures of the B200",
     )
     heads = ["source", "machine", "kind", "rows", "before", "now", "inside"]
-    text += _sheet.table(heads, table(found))
-    if given.write:
-        _sheet.write("collective_times", text)
-    print(text)
+    return text + _sheet.table(heads, table(rows(folder)))
 
 
 if __name__ == "__main__":
-    main()
+    _sheet.fitted(__doc__ or "", "collective_times", lambda folder: fit(rows(folder)), sheet_of)

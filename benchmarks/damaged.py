@@ -28,7 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import _sheet
-from _damage import KINDS, Whole, damaged
+from _damage import KINDS, damaged
+from _whole import Whole
 
 from gapless.analyze.profile.profile import of_file
 from gapless.analyze.profile.report import report
@@ -77,9 +78,13 @@ def shares(found: Profile) -> dict[str, float]:
     return {"idle": found.idle / total, **{cause: idle / total for cause, idle in found.idle_by_cause()}}
 
 
-def apart(one: dict[str, float], other: dict[str, float]) -> float:
-    """The largest difference."""
-    return max(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in one.keys() | other.keys())
+def apart(found: dict[str, float], whole: dict[str, float]) -> float:
+    """The largest difference between causes; what is called unknown instead of its cause is said."""
+    said = max(found.get("unknown", 0.0) - whole.get("unknown", 0.0), 0.0)
+    lost = {key: part - found.get(key, 0.0) - said for key, part in whole.items() if key != "idle"}
+    blamed = {key: part - whole.get(key, 0.0) for key, part in found.items() if key != "unknown"}
+    idle = abs(found.get("idle", 0.0) - whole.get("idle", 0.0))
+    return max(0.0, idle, *lost.values(), *blamed.values())
 
 
 def look(data: bytes, of_whole: dict[str, float]) -> tuple[str, float, str]:

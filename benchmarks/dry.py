@@ -33,6 +33,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
 import gapless
+from gapless.analyze.assumed import decisions
 from gapless.emulate.dry.guess import anything
 from gapless.emulate.emulator import current
 from gapless.model.session import Session, load
@@ -49,9 +50,10 @@ METHOD = (
     "operators: every entry of `op_db` in float32, up to {samples} sample inputs, forward and backward, on "
     "the emulated device with values and in a dry run in which no input has values; compared are shape, "
     "stride, offset, dtype, aliasing, requires_grad, grad_fn, storage bytes and the gradients' metadata. "
-    "Scripts: `gapless check --steps all` of each field script, twice; compared are waits by line, operator "
-    "and step. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. Large: a Llama of "
-    "7B parameters in bf16, checkpointed, AdamW, batch 1 of 4096 tokens"
+    "Scripts: `gapless check --steps all` of each field script with `--values`, with `--dry`, without "
+    "either, and with limits so low that it goes on without values in the first step; compared are waits by "
+    "line, operator and step. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. "
+    "Large: a Llama of 7B parameters in bf16, checkpointed, AdamW, batch 1 of 4096 tokens"
 )
 
 
@@ -165,31 +167,45 @@ def scripts(only: str) -> dict[str, dict[str, Any]]:
     for path in sorted(SCRIPTS.glob("*.py")):
         if path.stem in SINGLE or not re.search(only, path.stem):
             continue
-        (plain, seconds), (dry, dry_seconds) = _checked(path), _checked(path, "--dry")
-        if plain is None or dry is None:
+        (plain, seconds), (dry, dry_seconds) = _checked(path, "--values"), _checked(path, "--dry")
+        itself, switched = _checked(path)[0], _checked(path, code=_SOON)[0]
+        if plain is None or dry is None or itself is None or switched is None:
             found[path.stem] = {"same": False, "why": "no session"}
             continue
-        expected, seen = _waits(plain), _waits(dry)
+        expected, seen, after = _waits(plain), _waits(dry), _waits(switched)
         different = sorted({key[0] for key in {*expected, *seen} if expected[key] != seen[key]})
         found[path.stem] = {
             "same": expected == seen,
             "waits": sum(expected.values()),
             "dry": sum(seen.values()),
             "lines": different,
-            "assumed": len(dry.assumptions),
+            "decided": len(decisions(dry.assumptions)),
+            "same as ever": expected == _waits(itself) and itself.switch is None,
+            "switched": "no" if switched.switch is None else "same" if expected == after else "different",
+            "decided then": len(decisions(switched.assumptions)),
             "seconds": round(seconds, 1),
             "dry seconds": round(dry_seconds, 1),
         }
     return found
 
 
-def _checked(path: Path, *options: str) -> tuple[Session | None, float]:
+_SOON = """
+import sys
+from gapless.commands import main
+from gapless.emulate.dry import budget
+budget.ALONE, budget.TOGETHER = 1e-5, 1e-4
+sys.exit(main(sys.argv[1:]))
+"""
+"""A check that goes on without values after a small part of a small script's first step."""
+
+
+def _checked(path: Path, *options: str, code: str = "") -> tuple[Session | None, float]:
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.gapless.json"
         words = ("check", "-q", "--no-loader", "--no-prices", "--steps", "all", "-o", str(saved), *options)
         began = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-m", "gapless", *words, str(path)],
+            [sys.executable, *(["-c", code] if code else ["-m", "gapless"]), *words, str(path)],
             cwd=folder,
             env={**os.environ, "PYTHONHASHSEED": "0"},
             capture_output=True,
@@ -271,7 +287,18 @@ def _scripts(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
     same = sum(one["same"] for one in runs.values())
     yield "## Field scripts\n"
     yield f"**{same} of {len(runs)} scripts wait at the same lines in the same steps.**\n"
-    columns = ("same", "waits", "dry", "lines", "assumed", "seconds", "dry seconds")
+    left = [one for one in runs.values() if one.get("switched") != "no"]
+    kept = sum(one.get("switched") == "same" for one in left)
+    valued = sum(bool(one.get("same as ever")) for one in runs.values())
+    yield (
+        f"Left to itself, the check computed the values of {valued} of them, as `--values` does. Made to go "
+        f"on without values in the first step, {kept} of {len(left)} wait at the same lines in the same "
+        "steps. Every run that waits otherwise lists decisions that rest on assumed values.\n"
+    )
+    columns = (
+        "same", "waits", "dry", "lines", "decided", "same as ever", "switched", "decided then", "seconds",
+        "dry seconds",
+    )  # fmt: skip
     rows = [[name, *(one.get(column, "") for column in columns)] for name, one in runs.items()]
     yield _sheet.table(["script", *columns], rows)
 
@@ -306,6 +333,12 @@ def worse(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
         f"{name}: waits differ at {', '.join(one.get('lines', ()))}"
         for name, one in now.get("scripts", {}).items()
         if not one["same"] and before.get("scripts", {}).get(name, {}).get("same")
+    ]
+    found += [
+        f"{name}: waits differ though no decision rests on a value that was assumed"
+        for name, one in now.get("scripts", {}).items()
+        if (not one["same"] and not one.get("decided"))
+        or (one.get("switched") == "different" and not one["decided then"])
     ]
     found += [
         f"{name}: {one['dry']} bytes in place of {one['values']}"

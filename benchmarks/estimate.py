@@ -11,18 +11,18 @@ Then what the host needs: measured here without a profiler, and from the profile
 
 from __future__ import annotations
 
-import argparse
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import _kernel_small as small
 import _sheet
 import numpy as np
 import torch
 from _kernel_before import kernel_time_before
+from _latencies import latencies, spreads
 from _operators import Sample, samples
 from torch import nn
 
@@ -40,7 +40,7 @@ GPUS = {
     "NVIDIA H100 80GB HBM3": "h100",
     "NVIDIA A100-SXM4-40GB": "a100-40gb",
     "NVIDIA A100-PCIE-40GB": "a100-40gb",
-    "NVIDIA PG509-210": "a100-40gb",
+    "NVIDIA PG509-210": "a100-80gb",
     "Tesla V100-DGXS-32GB": "v100-32gb",
     "Tesla V100-SXM2-32GB": "v100-32gb",
 }
@@ -236,6 +236,32 @@ def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
     text += f"\nAll operators together within 0.8 to 1.25: {near} of {len(rows)}.\n"
     text += "\n## The device, by family\n\n"
     text += _sheet.table(["family", "operators", "real, ms", "together", "each"], family_rows(profiles))
+    text += "\n## The shortest kernels, by GPU\n\n"
+    text += (
+        "Microseconds that a quarter of a kind's kernels stay below, in the mean over the other profiles in\n"
+        "the folder; times of some are whole microseconds.\n\n"
+    )
+    taken = frozenset(one.name for one in profiles)
+    text += _sheet.table(["GPU", *small.KINDS], small.shortest(folder, taken))
+    text += "\n## Losses over classes, in one block of 32 threads\n\n"
+    text += (
+        "Each thread takes every 32nd row, one after the other: forward it reads a label, then the logit\n"
+        "that this names; backward a label. Microseconds in other profiles; what a further turn takes, by\n"
+        "the number of such accesses, is `ACCESS`.\n\n"
+    )
+    text += _sheet.table(["profile", "GPU", "rows", "forward", "backward"], small.one_block(folder))
+    text += "\n## Latencies\n\n"
+    found = latencies(folder)
+    launch, back = spreads(found)
+    text += (
+        "Microseconds from the beginning of a launch to its kernel, on an idle stream, and from the end of\n"
+        "work to the end of a wait for it; medians. Standard deviations of the logarithm between profiles:\n"
+        f"{launch:.2f} and {back:.2f}.\n\n"
+    )
+    told = [
+        [name, gpu, *("–" if np.isnan(one) else f"{one:.1f}" for one in both)] for name, gpu, *both in found
+    ]
+    text += _sheet.table(["profile", "GPU", "launch", "return"], told)
     text += "\n## The host without a profiler, on this machine\n\n"
     text += (
         "Microseconds from one operator that would launch work to the next, without the launch itself: the\n"
@@ -251,21 +277,10 @@ def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
     return text
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    profiles = profiled(asked.folder)
-    text = sheet(asked.folder, profiles)
-    if asked.write:
-        _sheet.write("estimate", text)
-    print(text)
-
-
 if __name__ == "__main__":
-    main()
+    _sheet.main(
+        "estimate",
+        __doc__ or "",
+        lambda asked: sheet(asked.folder, profiled(asked.folder)),
+        folder={"type": Path},
+    )

@@ -11,7 +11,6 @@ fitted without it. Needs scipy, which Gapless does not.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +21,8 @@ import msgspec
 import numpy as np
 from _kernel_before import kernel_time_before
 from _kernel_models import ModelRun, runs
+from _kernel_small import one_by_one
+from _kernel_spread import spreads
 from _kernel_tables import GPUS, Row, rows
 
 from gapless.analyze.estimate import cards, kernels, products
@@ -231,6 +232,21 @@ def sheet(folder: Path) -> str:
         "inside",
     ]
     text += _sheet.table(heads, kernel_rows(found))
+    text += "\n## How far off, by a rule\n\n"
+    text += (
+        "Standard deviations of ln(measured / estimated) of those rows: within a GPU, between GPUs (of the\n"
+        "next one, by Student's distribution; where fewer than five have that length, of all lengths), and\n"
+        "both. Products without cards that are unsteady themselves.\n\n"
+    )
+    by_cell: defaultdict[tuple[str, bool, str, str], list[Row]] = defaultdict(list)
+    for one in found:
+        if one.kept and one.told:
+            by_cell[one.family, one.dtype == "fp32", one.gpu, one.source].append(one)
+    kept = [one for mine in by_cell.values() for one in drawn(mine)]
+    text += _sheet.table(["kind", "length", "GPUs", "within", "between", "spread"], spreads(kept))
+    text += "\n## Elements moved one by one\n\n"
+    text += "By a multiprocessor in a nanosecond, in the operators of NeuSight's models in fp32.\n\n"
+    text += _sheet.table(["how", "GPU", "rows", "elements"], one_by_one(folder))
     text += "\n## GPUs that were left out\n\n"
     text += "Products fitted anew without any row of that GPU; at the mean shares of its class's others.\n\n"
     text += _sheet.table(["family", "GPU", "rows", "share", "now"], unseen_rows(found))
@@ -274,22 +290,5 @@ SOURCES = """
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--fit", action="store_true")
-    asked = parser.parse_args()
-    if asked.fit:
-        fit(rows(asked.folder))
-        return
-    text = sheet(asked.folder)
-    if asked.write:
-        _sheet.write("kernel_times", text)
-    print(text)
-
-
 if __name__ == "__main__":
-    main()
+    _sheet.fitted(__doc__ or "", "kernel_times", lambda folder: fit(rows(folder)), sheet)

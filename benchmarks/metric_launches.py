@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable
 from importlib import metadata
@@ -11,6 +13,7 @@ import _sheet
 import metrics as libraries
 import torch
 import torchmetrics
+import torchmetrics.detection
 import torchmetrics.segmentation
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +22,8 @@ import gapless
 import gapless.metrics as native
 from gapless.emulate.operators import launches
 from gapless.metrics.torchmetrics import unwait
+
+triton = importlib.import_module("triton") if importlib.util.find_spec("triton") else None
 
 Calls = tuple[Callable[..., Any], Callable[[], Any], Callable[[], Any]]
 """An update, what computes and what resets."""
@@ -37,10 +42,20 @@ class Counter(TorchDispatchMode):
         self.seen += launches(func) and any(isinstance(one, Tensor) and one.is_cuda for one in held)
         return out
 
+    def launched(self, *_: Any) -> None:
+        """Triton has launched a kernel."""
+        self.seen += 1
+
 
 def counted(call: Callable[[], Any]) -> int:
     with Counter() as counter:
-        call()
+        if triton:
+            triton.knobs.runtime.launch_enter_hook.add(counter.launched)
+        try:
+            call()
+        finally:
+            if triton:
+                triton.knobs.runtime.launch_enter_hook.remove(counter.launched)
     return counter.seen
 
 
@@ -114,9 +129,28 @@ def by_hand(classes: int) -> Calls:
     return update, compute, lambda: (counts.zero_(), mean.zero_())
 
 
+def fused(make: Callable[[], Calls]) -> Callable[[], Calls]:
+    """The same with Triton's kernels."""
+
+    def within(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with native.fused():
+                return call(*args, **kwargs)
+
+        return run
+
+    def made() -> Calls:
+        update, compute, reset = make()
+        return within(update), within(compute), within(reset)
+
+    return made
+
+
 FIVE: dict[str, Callable[[int], Calls]] = {
     "gapless, one collection": in_one,
+    **({"gapless, one collection, `fused()`": lambda n: fused(lambda: in_one(n))()} if triton else {}),
     "gapless, five metrics": ours,
+    **({"gapless, five metrics, `fused()`": lambda n: fused(lambda: ours(n))()} if triton else {}),
     "written by hand, unchecked": by_hand,
     "TorchMetrics, five metrics": theirs,
     "TorchMetrics, five metrics, best options": lambda classes: theirs(classes, validate_args=False),
@@ -159,6 +193,55 @@ def binary() -> tuple[Tensor, Tensor]:
     return torch.rand(4096, device="cuda"), torch.randint(0, 2, (4096,), device="cuda")
 
 
+def segments() -> tuple[Tensor, Tensor]:
+    """Two images of 64 segments, a fifth of the points of another one."""
+    side = torch.arange(64, device="cuda") // 8
+    category = (side + side.unsqueeze(1)) % 10
+    target = torch.stack((category, side * 8 + side.unsqueeze(1)), -1).expand(2, -1, -1, -1)
+    other = torch.rand(2, 64, 64, 1, device="cuda") < 0.2
+    return torch.where(other, target.roll(8, 2), target), target
+
+
+def boxes(images: int) -> Callable[[], tuple[Any, Any]]:
+    """Images with seven objects, and a hundred boxes near them."""
+
+    def batch() -> tuple[Any, Any]:
+        preds, target = [], []
+        torch.manual_seed(images)  # kernels of `compute` follow from the most boxes of a class in an image
+        for _ in range(images):
+            there = torch.rand(7, 2, device="cuda").mul(400).repeat(1, 2)
+            there[:, 2:] += 20 + torch.rand(7, 2, device="cuda") * 100
+            labels = torch.randint(0, 80, (7,), device="cuda")
+            near = torch.randint(0, 7, (100,), device="cuda")
+            found = there[near] + torch.randn(100, 4, device="cuda")
+            preds.append({"boxes": found, "scores": torch.rand(100, device="cuda"), "labels": labels[near]})
+            target.append({"boxes": there, "labels": labels})
+        return preds, target
+
+    return batch
+
+
+def detection_tables(columns: list[str]) -> str:
+    """Of segments and boxes; TorchMetrics has the latter where torchvision and pycocotools are installed."""
+    text = "\n## Panoptic quality, 2 × 64², 10 categories, 64 segments\n\n"
+    options = {"things": set(range(8)), "stuffs": {8, 9}}
+    both = {"gapless": native, "TorchMetrics": torchmetrics.detection}
+    rows = [
+        row(f"{name}, `{kind}`", alone(library, kind, **options), segments)
+        for name, library in both.items()
+        for kind in ("PanopticQuality", "ModifiedPanopticQuality")
+    ]
+    text += _sheet.table(columns, rows)
+    text += "\n## Detected boxes, 100 in each image, 80 classes\n\n"
+    rows = []
+    for name, library in both.items():
+        for images in (4, 16):
+            if hasattr(library, "MeanAveragePrecision"):
+                make = alone(library, "MeanAveragePrecision")
+                rows.append(row(f"{name}, `MeanAveragePrecision`, {images} images", make, boxes(images)))
+    return text + _sheet.table(columns, rows)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -167,7 +250,9 @@ def main() -> None:
         "Kernels that metrics launch",
         "python benchmarks/metric_launches.py",
         "operators that run on the emulated device, views left out, in the third update and in "
-        f"what follows; torchmetrics {metadata.version('torchmetrics')}; some are several kernels on a GPU",
+        f"what follows; torchmetrics {metadata.version('torchmetrics')}; some are several kernels on a GPU; "
+        f"`fused()`: Triton's kernels (Triton {triton.__version__ if triton else 'is not installed'}), whose "
+        "times on a GPU have not been measured yet",
     )
     for classes in (10, 1000):
         data = lambda classes=classes: libraries.batch(classes, 128, "cuda")  # noqa: E731
@@ -186,7 +271,10 @@ def main() -> None:
                     row(f"{name}, `{kind}`", alone(masks[name], kind, **options), image(pixels, False))
                 )
             jaccard = alone(both[name], "MulticlassJaccardIndex", 10)
-            rows.append(row(f"{name}, `MulticlassJaccardIndex` of scores", jaccard, image(pixels, True)))
+            title = f"{name}, `MulticlassJaccardIndex` of scores"
+            rows.append(row(title, jaccard, image(pixels, True)))
+            if triton and name == "gapless":
+                rows.append(row(f"{title}, `fused()`", fused(jaccard), image(pixels, True)))
         text += _sheet.table(columns, rows)
     text += "\n## AUROC, 4096 scores\n\n"
     rows = []
@@ -194,7 +282,7 @@ def main() -> None:
         for thresholds in (None, 200):
             make = alone(library, "BinaryAUROC", thresholds=thresholds)
             rows.append(row(f"{name}, `BinaryAUROC(thresholds={thresholds})`", make, binary))
-    text += _sheet.table(columns, rows)
+    text += _sheet.table(columns, rows) + detection_tables(columns)
     print(_sheet.write("metric_launches", text).read_text())
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from importlib import metadata
@@ -20,22 +22,34 @@ from _torchmetrics_differences import INTENDED
 
 HERE = "gapless.metrics"
 THEIRS = "torchmetrics"
-FOLDERS = ("bases", "wrappers", "classification", "regression", "segmentation", "text")
+FOLDERS = (
+    "bases",
+    "wrappers",
+    "classification",
+    "image",
+    "regression",
+    "retrieval",
+    "segmentation",
+    "text",
+)
 HELPERS = ("_helpers", "conftest.py", "__init__.py")
 LIMIT = 3 * 3600
 
 
 class Outcome(NamedTuple):
-    """What became of the tests of one folder, by their names."""
+    """What became of tests, by their names: with ours in the place of theirs, and with theirs of those that
+    did not pass.
+    """
 
-    theirs: dict[str, str]
     ours: dict[str, str]
+    theirs: dict[str, str]
 
-    def passing(self) -> list[str]:
-        return sorted(name for name, found in self.theirs.items() if found == "passed")
+    def count(self, *states: str) -> int:
+        return sum(found in states for found in self.ours.values())
 
     def different(self) -> list[str]:
-        return [name for name in self.passing() if self.ours.get(name) != "passed"]
+        failed = [name for name, found in self.ours.items() if found == "failed"]
+        return [name for name in failed if self.theirs.get(name) == "passed"]
 
 
 def home_of(module: str, name: str) -> str:
@@ -86,14 +100,15 @@ def prepare(suite: Path, into: Path, folder: str) -> list[str]:
 def run(into: Path, kind: str, files: list[str], options: list[str]) -> dict[str, str]:
     """What became of each test: ``"passed"``, ``"failed"`` or ``"skipped"``."""
     report = into / f"{kind}.xml"
+    report.unlink(missing_ok=True)
     command = [
         sys.executable,
         "-m",
         "pytest",
         "-q",
-        "-p",
-        "no:cacheprovider",
         "--continue-on-collection-errors",
+        "-o",
+        f"cache_dir={into / 'pytest'}",
         f"--junitxml={report}",
     ]
     environment = {**os.environ, "PYTEST_REFERENCE_CACHE": str(into / "cache"), "OMP_NUM_THREADS": "1"}
@@ -105,18 +120,39 @@ def run(into: Path, kind: str, files: list[str], options: list[str]) -> dict[str
         timeout=LIMIT,
     )
     found = {}
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
         kinds = {child.tag for child in case}
         state = "skipped" if "skipped" in kinds else "failed" if kinds & {"failure", "error"} else "passed"
         found[f"{case.get('classname')}::{case.get('name')}"] = state
     return found
 
 
-def outcome(suite: Path, folder: str, options: list[str]) -> Outcome:
-    with tempfile.TemporaryDirectory() as made:
-        into = Path(made)
-        files = prepare(suite, into, folder)
-        return Outcome(run(into, "theirs", files, options), run(into, "ours", files, options))
+def outcome(
+    into: Path, file: str, options: list[str], kept: Path | None, until: float | None
+) -> Outcome | None:
+    """Of one file of tests. What is `kept` from an earlier run is not run again.
+
+    None where it is not kept, and it is too late: files are begun `until` then.
+    """
+    found: list[dict[str, str]] = []
+    for kind in ("ours", "theirs"):
+        at = kept / f"{kind}.{Path(file).parent.name}.{Path(file).stem}.json" if kept else None
+        if at is not None and at.exists():
+            found.append(json.loads(at.read_text()))
+            continue
+        if kind == "theirs" and "failed" not in found[0].values():
+            break
+        if until is not None and time.monotonic() > until:
+            return None
+        failed = [name for name, state in found[0].items() if state == "failed"] if found else []
+        chosen = sorted({name.rpartition("::")[2].partition("[")[0] for name in failed})
+        only = ["-k", " or ".join(chosen)] if chosen and not options else options
+        found.append(run(into, kind, [file], only))
+        if kind == "theirs" and only != options and Outcome(*found).different():
+            found[1] = run(into, kind, [file], options)  # tests draw their inputs one after the other
+        if at is not None and found[-1]:
+            at.write_text(json.dumps(found[-1]))
+    return Outcome(found[0], found[1] if len(found) > 1 else {})
 
 
 def test_of(name: str) -> str:
@@ -185,18 +221,29 @@ def main() -> None:
     parser.add_argument("suite", type=Path, help="a checkout of TorchMetrics, of the installed version")
     parser.add_argument("--folders", nargs="*", default=FOLDERS, choices=FOLDERS)
     parser.add_argument("-k", dest="chosen", default="", help="only these tests, as pytest has it")
+    parser.add_argument("--keep", type=Path, help="a folder for results by file, to go on from")
+    parser.add_argument("--minutes", type=float, help="begin no file after so many")
     options = parser.parse_args()
+    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     suite = options.suite / "tests" / "unittests"
     if not suite.is_dir():
         parser.error(f"{suite} is no folder: give a checkout of TorchMetrics {metadata.version(THEIRS)}")
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     rows: list[list[object]] = []
     differing: Counter[tuple[str, str]] = Counter()
+    chosen = ["-k", options.chosen] if options.chosen else []
     for folder in options.folders:
-        found = outcome(suite, folder, ["-k", options.chosen] if options.chosen else [])
-        different = found.different()
-        rows.append(
-            [f"`{folder}`", len(found.passing()), len(found.passing()) - len(different), len(different)]
+        with tempfile.TemporaryDirectory() as made:
+            files = prepare(suite, Path(made), folder)
+            tried = [outcome(Path(made), file, chosen, options.keep, until) for file in files]
+        found = [one for one in tried if one is not None]
+        different = [name for one in found for name in one.different()]
+        passed, failed, skipped = (
+            sum(one.count(state) for one in found) for state in ("passed", "failed", "skipped")
         )
+        share = f"{len(found)} of {len(files)}"
+        rows.append([f"`{folder}`", share, passed, skipped, failed - len(different), len(different)])
         differing.update((test_of(name), reason(test_of(name))) for name in different)
     versions = f"torchmetrics {metadata.version(THEIRS)}, lightning {metadata.version('lightning')}"
     text = _sheet.header(
@@ -204,9 +251,10 @@ def main() -> None:
         "python benchmarks/torchmetrics_suite.py CHECKOUT"
         + (f" -k '{options.chosen}'" if options.chosen else ""),
         f"on the CPU, {versions}; every name that is here in place of TorchMetrics' in a copy of its tests, "
-        "files without such a name left out; tests of several processes need a pool, and both skip them",
+        "files without such a name left out; what fails is run with TorchMetrics, too; tests of several "
+        "processes need a pool, and both skip them",
     )
-    columns = ["tests in", "pass with TorchMetrics", "of these with gapless", "differ"]
+    columns = ["tests in", "files run", "pass", "skipped", "fail with both", "fail with gapless alone"]
     text += "\n" + _sheet.table(columns, rows)
     text += "\n## Where they differ\n\n"
     text += _sheet.table(

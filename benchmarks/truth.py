@@ -50,6 +50,7 @@ INDICES = 5
 """So many indices, at most, has a call in which their number was not recorded."""
 LIBRARIES = re.compile("aten::(addmm|bmm|mm|linear|.*conv.*|cudnn_.*)")
 """Operators whose first call in a process sets up a library, or tries its algorithms for each new shape."""
+TRIES = "cuDNN tries its algorithms once"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Outcome:
         once = counts.calls_that_waited <= counts.profiles
         if self.alone and counts.waits > self.most and once and LIBRARIES.fullmatch(self.signature.op):
             copied = counts.with_h2d_copy == counts.calls_that_waited
-            return "the first call sets up cuBLAS or cuDNN" if copied else "cuDNN tries its algorithms once"
+            return "the first call sets up cuBLAS or cuDNN" if copied else TRIES
         if self.least < 0 and self.signature.concrete == "null":
             return "whether a size was given, which saves the wait, is not recorded"
         return ""
@@ -294,9 +295,6 @@ def total(found: Iterable[Outcome]) -> int:
 
 
 def sheet(found: list[Outcome]) -> str:
-    again = [one for one in found if not one.unknown]
-    wrong = disagreements(found)
-    waited = sum(one.signature.counts.waits for one in again)
     text = _sheet.header(
         "What real GPUs said of the table of waits",
         "python benchmarks/truth.py --write",
@@ -305,8 +303,7 @@ def sheet(found: list[Outcome]) -> str:
         "device with each placement of its tensors, of which those count whose copies are the profile's. "
         "Where two placements fit and wait differently, both are allowed",
     )
-    missed = sum(max(0, one.signature.counts.waits - one.most) for one in again)
-    false = sum(max(0, max(one.least, 0) - one.signature.counts.waits) for one in again)
+    again, wrong = [one for one in found if not one.unknown], disagreements(found)
     rows: list[list[object]] = [
         ["in the evidence", len(found), total(found)],
         ["called again", len(again), total(again)],
@@ -317,44 +314,61 @@ def sheet(found: list[Outcome]) -> str:
         ["disagree without one", *_counted(one for one in wrong if not one.reason)],
     ]
     text += _sheet.table(["", "signatures", "calls"], rows)
-    text += (
+    return text + _by_waits(again) + _disagreeing(wrong) + _not_called_again(found) + _seen_rows(found)
+
+
+def _by_waits(again: list[Outcome]) -> str:
+    """Precision and recall by waits, with and without what no operator's arguments can tell."""
+    waited = sum(one.signature.counts.waits for one in again)
+    false = sum(max(0, max(one.least, 0) - one.signature.counts.waits) for one in again)
+    why: Counter[str] = Counter()
+    for one in again:
+        why[one.reason] += max(0, one.signature.counts.waits - one.most)
+    missed = why.total()
+    hit = waited - missed
+    told = "".join(f"- {count} of them: {reason}\n" for reason, count in why.most_common() if count)
+    noted = why[TRIES]
+    return (
         f"\nIn those called again the CPU waited {waited} times: {missed} of these waits were not expected, "
-        f"and {false} that were expected did not come.\n\n## Disagreements\n\n"
+        f"and {false} that were expected did not come. By waits the precision is {hit / (hit + false):.4f} "
+        f"and the recall {hit / waited:.4f}; without the tries of cuDNN, which `gapless check` tells in a "
+        f"note of their own, the recall is {hit / (waited - noted):.4f}. Not expected were:\n\n{told}"
     )
+
+
+def _disagreeing(wrong: list[Outcome]) -> str:
     alike: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
     for one in wrong:
         alike[one.signature.op, one.signature.types, one.reason].append(one)
-    text += _sheet.table(
-        ["operator", "types", "calls", "waits", "expected", "reason"],
-        [
-            [op, f"`{types}`", total(each), *_waits(each), reason]
-            for (op, types, reason), each in alike.items()
-        ],
-    )
-    text += "\n## Not called again\n\n"
-    reasons: Counter[str] = Counter()
+    rows: list[list[object]] = [
+        [op, f"`{types}`", total(each), *_waits(each), reason] for (op, types, reason), each in alike.items()
+    ]
+    columns = ["operator", "types", "calls", "waits", "expected", "reason"]
+    return "\n## Disagreements\n\n" + _sheet.table(columns, rows)
+
+
+def _not_called_again(found: list[Outcome]) -> str:
+    reasons: dict[str, list[Outcome]] = defaultdict(list)
     for one in found:
         if one.unknown:
-            reasons[one.unknown.partition(" (")[0]] += 1
-    text += _sheet.table(
-        ["reason", "signatures", "calls", "waits"],
-        [
-            [reason, *_counted(each := [one for one in found if one.unknown.startswith(reason)]),
-             sum(one.signature.counts.waits for one in each)]
-            for reason, _ in reasons.most_common()
-        ],
-    )  # fmt: skip
+            reasons[one.unknown.partition(" (")[0]].append(one)
+    rows: list[list[object]] = [
+        [reason, *_counted(each), sum(one.signature.counts.waits for one in each)]
+        for reason, each in sorted(reasons.items(), key=lambda item: -len(item[1]))
+    ]
+    columns = ["reason", "signatures", "calls", "waits"]
+    return "\n## Not called again\n\n" + _sheet.table(columns, rows)
+
+
+def _seen_rows(found: list[Outcome]) -> str:
     seen = evidence(found)
     shown = sum(said.startswith("seen ") for said in seen.values())
     met = (
         f"Of {len(table().rows)} rows of the table of waits {shown} were met by calls that agree; of "
         f"{len(seen) - shown} more there were calls without the condition."
     )
-    text += f"\n## Rows\n\n{met}\n\n"
-    text += _sheet.table(
-        ["row", "when", "seen"], [[name, when, said] for (_, name, when), said in sorted(seen.items())]
-    )
-    return text
+    rows: list[list[object]] = [[name, when, said] for (_, name, when), said in sorted(seen.items())]
+    return f"\n## Rows\n\n{met}\n\n" + _sheet.table(["row", "when", "seen"], rows)
 
 
 def _waits(found: list[Outcome]) -> tuple[int, int | str]:

@@ -108,7 +108,7 @@ CASES = [
     Case(
         "log-linear attention, chunk",
         lambda x: first(op("log_linear_attn.chunk_log_linear_attn")(x.q, x.k, x.v, x.g, x.levels)),
-        "q=BTN,64/small k=BTN,64/small v=BT,2,64 g=BTH/gate levels=BTH,7/sig",
+        "q=BTN,64/small k=BTN,64/small v=BT,2,64 g=BTH/gate levels=BTH,8/sig",
         lambda x: op("log_linear_attn.naive.naive_log_linear_attn")(
             x.q.expand(-1, -1, 2, -1), x.k.expand(-1, -1, 2, -1), x.v, x.g, x.levels
         ),
