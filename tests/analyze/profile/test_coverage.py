@@ -323,6 +323,26 @@ def test_python_frames_that_are_missing() -> None:
     assert found.coverage.reason.endswith("of 219 CPU events are not in this file")
 
 
+def test_python_frames_that_are_missing_from_some_time_on() -> None:
+    def calls(trace: Trace) -> Trace:
+        trace.frame("train.py(1): <module>", 0.0, 20_000)
+        for number in range(100):
+            trace.frame(f"<built-in method {NAMES[number % len(NAMES)]}>", 100.0 * number - 1, 22)
+        return trace
+
+    assert told(calls(varied(100))).coverage.missing == ()
+    numbers = iter(range(1000))
+    found = told(calls(varied(100)), lambda e: category(e) != "python_function" or next(numbers) < 71)
+    assert kinds(found) == {"operator": 30}
+    # The engine's thread has frames only where gradients of Python's own functions are computed.
+    engine = calls(varied(100))
+    engine.operator("autograd::engine::evaluate_function: MmBackward0", 50, 20, thread=7)
+    for number in range(1, 100):
+        engine.operator("aten::mm", 100.0 * number + 50, 20, thread=7)
+    engine.frame("ops.py(9): backward", 151.0, 10, thread=7)
+    assert told(engine).coverage.missing == ()
+
+
 def test_launches_that_are_missing_here_and_there() -> None:
     gone = set(random.Random(1).sample(range(600), 180))
     found = without_launches(varied(600), gone.__contains__)

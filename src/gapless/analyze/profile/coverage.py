@@ -110,7 +110,7 @@ def _missing(timeline: Timeline, device: int, calls: Ints, gone: Ints) -> Iterat
     bare, all_of_them = _without_launch(timeline, device)
     yield from _kind("call", all_of_them - bare, all_of_them)
     operators = max(losses.numbered, int(np.count_nonzero(host.kind == HostKind.OPERATOR)))
-    gone_ones = max(losses.numbers - losses.numbered, _unknown_operators(timeline))
+    gone_ones = max(losses.numbers - losses.numbered, _unknown_operators(timeline), _uncalled(timeline))
     yield from _kind("operator", operators, operators + gone_ones)
 
 
@@ -178,6 +178,23 @@ def _unknown_operators(timeline: Timeline) -> int:
     wanted = np.concatenate([host.external[host.kind == HostKind.CALL], timeline.work.external])
     wanted = np.unique(wanted[wanted > 0])
     return len(np.setdiff1d(wanted, host.external[named], assume_unique=False))
+
+
+def _uncalled(timeline: Timeline) -> int:
+    """How many operators come behind the last Python frame of a thread on which frames called all others."""
+    host = timeline.host
+    found = 0
+    for thread in np.unique(host.thread[host.kind == HostKind.FRAME]):
+        own = np.flatnonzero(host.thread == thread)  # by start
+        frames, operators = (own[host.kind[own] == kind] for kind in (HostKind.FRAME, HostKind.OPERATOR))
+        start = host.start[operators]
+        late = start > host.end[frames[-1]]
+        at = np.searchsorted(host.start[frames], start, side="right") - 1
+        end = np.maximum.accumulate(host.end[frames])
+        # Autograd's threads have frames only where the gradients of Python's own functions are computed.
+        if (at >= 0).all() and (end[at] >= start).all():
+            found += int(np.count_nonzero(late))
+    return found
 
 
 def _processes(timeline: Timeline, calls: Ints) -> int:
