@@ -47,6 +47,11 @@ def synchronize(site: int = 0) -> Entry:
     return Entry(kind="wait", name="cudaDeviceSynchronize", site=site, mechanism="explicit", waits=1)
 
 
+def empty(site: int = 0) -> Entry:
+    """``torch.cuda.empty_cache()`` where there is something to give back."""
+    return Entry(kind="wait", name="cudaFree", site=site, mechanism="free", waits=1)
+
+
 def programme(*steps: Sequence[Entry], gpu: Gpu = A100, **more: object) -> Programme:
     """These steps, one for each tick."""
     entries = tuple(dict.fromkeys(entry for step in steps for entry in step))

@@ -10,6 +10,7 @@ from gapless.emulate import programme
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.programme import ProgrammeRecorder
 from gapless.model import gpus
+from gapless.model.memory import EMPTY
 from gapless.model.programme import Entry
 
 
@@ -273,3 +274,23 @@ def test_how_many_threads_sum_up_a_loss_depends_on_the_version_of_torch(old, thr
     assert len(losses) == 2
     assert {one.block for one in losses} == threads
     assert {one.block for one in asked if "nll_loss" not in one.name} == {0}
+
+
+def test_what_a_step_asks_for_between_two_times_that_it_empties_the_cache():
+    def step():
+        torch.ones(1 << 20, device="cuda")
+        torch.ones(1 << 23, device="cuda")
+        torch.cuda.empty_cache()
+
+    asked = recorded(step, steps=9)[1].emptied
+    assert [run.action.count(EMPTY) for run in asked] == [3]
+    assert [sorted(set(run.size)) for run in asked] == [[0, 4 << 20, 32 << 20]]
+    assert recorded(lambda: torch.ones(3, device="cuda"), steps=9)[1].emptied == ()
+
+
+def test_a_cache_that_is_emptied_before_the_first_step_is_not_looked_at():
+    def prepare():
+        torch.ones(1 << 20, device="cuda")
+        torch.cuda.empty_cache()
+
+    assert recorded(lambda: torch.ones(3, device="cuda"), steps=3, prepare=prepare)[1].emptied == ()

@@ -126,8 +126,11 @@ class Core:
             self.askers.setdefault(line)
 
     def take_freed(self, index: int) -> int:
-        if self.placement.memory is not None and self.enabled:
-            self.placement.memory.emptied(index)
+        memory, programme = self.placement.memory, self.recorder.programme
+        if self.enabled and programme is not None and index == 0 and (memory is None or not memory.places):
+            self.placement.tell(programme.emptied())
+        if self.enabled and memory is not None and self.placement.memory is memory:
+            memory.emptied(index)
         return self.placement.take_freed(index)
 
     # -- waits -------------------------------------------------------------------------------------

@@ -63,8 +63,9 @@ class _Watch(weakref.ref):  # type: ignore[type-arg]  # of a storage
 class MemoryRecorder:
     """Told of storages by `Placement`, of what runs by the modes, and of steps by the marks."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, places: bool = True) -> None:
         self.gpu = gpu
+        self.places = places  # whether it is wanted where memory is asked for
         self.operator = ""
         self.stream = 0
         self.optimizing = False
@@ -126,6 +127,8 @@ class MemoryRecorder:
 
     def _place(self) -> tuple[Any, ...]:
         """Where this is asked for, and its module: in backward the forward call's, where that is known."""
+        if not self.places:
+            return ("", (), "")
         if local.backward != HOST and not self.optimizing:
             node = current_node()
             if node is not None:

@@ -184,6 +184,14 @@ class Placement:
         )
         return [storage for storage in found if storage is not None]
 
+    def tell(self, memory: MemoryRecorder | None) -> None:
+        """From now on `memory` is told of what comes and goes, and once of what is there."""
+        if memory is not None and self.memory is not memory:
+            for storage in self.storages():
+                key = storage._cdata
+                memory.placed(storage, key, self._bytes[key], self.where[key])
+        self.memory = memory
+
     def clear(self) -> None:
         """Forget everything."""
         for weak in self._weak.values():

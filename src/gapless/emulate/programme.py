@@ -18,6 +18,7 @@ from gapless import trees
 from gapless.emulate import stacks
 from gapless.emulate.device import Queued
 from gapless.emulate.local import local
+from gapless.emulate.memory import MemoryRecorder
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
@@ -37,6 +38,8 @@ _ARRIVALS = 256
 """Tensors from the host that are kept of one segment."""
 _FEW = 8
 """Tensors of an operator whose shapes are kept."""
+_EMPTIED = 5
+"""Calls of ``torch.cuda.empty_cache()`` in steps after which it is known what is asked for between two."""
 
 
 def one_warp(version: tuple[int, int]) -> dict[str, int]:
@@ -71,6 +74,8 @@ class ProgrammeRecorder:
         self._others = False
         self._streams: dict[int, int] = {}
         self._events: dict[int, int] = {}
+        self._emptied = 0
+        self._asked: MemoryRecorder | None = None
         self.collectives = 0
         self.made: dict[int, int] = {}
         """By storage which collective gave it, until somebody waits for that."""
@@ -243,6 +248,13 @@ class ProgrammeRecorder:
         if shape and len(self._arrived) < _ARRIVALS:
             self._arrived.append((dtype, shape))
 
+    def emptied(self) -> MemoryRecorder | None:
+        """The allocator gives its cache back; who is to be told of requests from now on, if anybody is."""
+        self._emptied += self._tick > 0
+        if self._emptied == 1:
+            self._asked = MemoryRecorder(self.gpu, places=False)
+        return self._asked if self._emptied < _EMPTIED else None
+
     # -- segments ------------------------------------------------------------------------------------
 
     def evaluating(self) -> None:
@@ -282,6 +294,7 @@ class ProgrammeRecorder:
             truncated=self._truncated,
             node=self.node,
             lines=self.lines,
+            emptied=self._asked.runs() if self._asked is not None else (),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from gapless.model.gpus import Card
+from gapless.model.memory import MemoryRun
 from gapless.model.source import SourceLine
 
 Kind = Literal["operator", "wait", "copy", "stream", "record", "await", "collective", "graph", "obstacle"]
@@ -163,7 +164,8 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     that other threads than the main one launched work as well, which is not in it; `truncated` that a segment
     was too long to be kept whole. A machine has `node` GPUs (0: unknown), each with `network` GB/s to other
     machines (0: not said), and `link` GB/s within one where the user says so. `host` is how fast the host is,
-    where that was measured or said. With `lines` each entry has the user's line that asks for it.
+    where that was measured or said. With `lines` each entry has the user's line that asks for it. `emptied`
+    is what was asked of each device's memory where steps call ``torch.cuda.empty_cache()``, for a few calls.
     """
 
     gpu: Gpu = Gpu()
@@ -178,6 +180,7 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     calibration: Calibration | None = None
     host: HostSpeed | None = None
     lines: bool = False
+    emptied: tuple[MemoryRun, ...] = ()
 
 
 def sheet(card: Card) -> Gpu:

@@ -6,6 +6,7 @@ queued behind another, a wait that was still waiting when its work ended.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,17 +153,18 @@ class Returns:
     copy_own: Ints
 
 
-def fit_returns(timeline: Timeline, known: Links, table: Waits) -> Returns:
-    """Fits how waits end."""
+def fit_returns(timeline: Timeline, known: Links, table: Waits, besides: Mapping[int, int]) -> Returns:
+    """Fits how waits end. `besides` has for rows of the host what their calls do after they have waited."""
     host, work = timeline.host, timeline.work
     last = np.where(table.sync >= 0, table.sync, table.host)
     group = _wait_groups(timeline, known, table)
     device = table.kind == WaitKind.DEVICE
     usual = np.where(device, UNBLOCKED_DEVICE, UNBLOCKED)
-    after, own = _fit(host.start[last], host.end[last], work.end, table.work, group, usual)
+    more = np.array([besides.get(row, 0) for row in last.tolist()], np.int64)
+    after, own = _fit(host.start[last], host.end[last] - more, work.end, table.work, group, usual)
     first = np.where((table.sync >= 0) & table.blocks, table.copy, -1)
     copy_after, copy_own = _fit(host.start[table.host], host.end[table.host], work.end, first, group, usual)
-    return Returns(after, own, copy_after, copy_own)
+    return Returns(after + more, own + more, copy_after, copy_own)
 
 
 def _wait_groups(timeline: Timeline, known: Links, table: Waits) -> Ints:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -143,8 +144,9 @@ def _parts(sets: list[Bools], size: int = 64) -> Iterator[list[Bools]]:
         yield sets[begin : begin + size]
 
 
-def build(timeline: Timeline) -> Model | Refusal:
-    """The model of a timeline, or why there is none."""
+def build(timeline: Timeline, besides: Mapping[int, int] = MappingProxyType({})) -> Model | Refusal:
+    """The model of a timeline, or why there is none. `besides` has for rows of the host what calls that wait
+    do after that, in nanoseconds, where it is known: it goes with the wait."""
     if not len(timeline.work):
         return Refusal("the profile shows no work on a device")
     known = links(timeline)
@@ -159,7 +161,7 @@ def build(timeline: Timeline) -> Model | Refusal:
     order = device_order(timeline, known, before, launches)
     crossed = crossings(timeline, known, order, launches)
     order.released[crossed.work] = False  # another stream is the better explanation
-    moments = anchors(timeline, known, table, fit_returns(timeline, known, table), launches, threads)
+    moments = anchors(timeline, known, table, fit_returns(timeline, known, table, besides), launches, threads)
     peers = np.flatnonzero(collective_kernels(timeline))
     of = graph(timeline, known, moments, launches, order, crossed, peers)
     at = edges(timeline, of, order)

@@ -6,10 +6,14 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from programmes import A100, MS, add, prefetch, programme, read, send, session, synchronize
+from programmes import A100, MS, add, empty, prefetch, programme, read, send, session, synchronize
 
 from gapless.analyze import report
+from gapless.analyze.estimate.emptying import emptying
+from gapless.memory.recorder import Recorder
 from gapless.model import Environment
+from gapless.model.memory import MemoryRun
+from gapless.model.memory_calls import CallTimes
 from gapless.model.programme import Entry, Segment
 from gapless.model.session import decode, encode
 
@@ -212,3 +216,35 @@ def test_programmes_of_bodies_that_repeat_are_small():
     assert len(run.programme.bodies) == 1
     assert len(encode(run)) < 20_000
     assert programme([add()], [add()]).bodies == ((0,),)
+
+
+def emptied(segments: int, times: int) -> MemoryRun:
+    """A run that asks for so many whole segments again and again, and gives its cache back in between."""
+    recorder = Recorder()
+    for _ in range(times):
+        for one in range(segments):
+            recorder.alloc(one, 32 << 20)
+        for one in range(segments):
+            recorder.free(one)
+        recorder.empty_cache()
+    return recorder.run()
+
+
+@given(segments=st.integers(1, 5), times=st.integers(2, 6), work=st.sampled_from([0.0, 0.5]))
+@settings(max_examples=12)
+def test_emptying_the_cache_costs_what_the_driver_takes_to_give_and_take(segments, times, work):
+    run, calls = emptied(segments, times), CallTimes()
+    step = [*[add(work)] * 50, empty(), *[add(work)] * 50]
+    found = told(*step, emptied=(run,))
+    whole = segments * (calls.free + calls.malloc * (times - 1) / times)
+    assert emptying([run]) == pytest.approx(whole)
+    assert price(found).alone >= whole
+    assert price(found).alone == pytest.approx(whole, abs=0.2 * MS + 0.05 * whole)
+    rest = told(*step[:50], *step[51:]).estimate.step.likely
+    assert found.estimate.step.likely - price(found).alone == pytest.approx(rest, rel=0.05)
+
+
+def test_a_cache_of_which_nothing_is_known_holds_one_segment():
+    calls = CallTimes()
+    assert emptying([]) == calls.free + calls.malloc
+    assert price(told(*[add()] * 100, empty())).alone >= emptying([])

@@ -80,7 +80,7 @@ def estimate(session: Session, steps: Steps, groups: Groups, what_if: bool = Fal
         return Estimate(gpu=gpu, refused="no steady step was recorded whole")
     eager = chosen(whole)
     order = [fused(step) for step in eager]
-    times = times_of(programme)
+    times = times_of(programme, session.memory)
     if not any(entry.kind == "operator" for step in order for entry in step):
         return Estimate(gpu=gpu, refused="the steps launch nothing on the GPU")
     unknown = times.unknown(order)
@@ -129,7 +129,8 @@ def _uncalibrated(programme: Programme, order: Sequence[Step]) -> int:
     plain = msgspec.structs.replace(programme, calibration=None)
     times = times_of(plain)
     timed = [[times.timed(entry) for entry in step] for step in order]
-    model = build(run(timed, plain.gpu, times.host).timeline)
+    ran = run(timed, plain.gpu, times.host)
+    model = build(ran.timeline, ran.besides)
     return -1 if isinstance(model, Refusal) else round(model.span() / len(order))
 
 
@@ -169,7 +170,7 @@ def _priced(
     keep their waits: the first of a run has nothing to wait for yet, and the last nothing to hold up."""
     timed = [[times.timed(entry) for entry in step] for step in (order[-1], *order, order[0])]
     ran = run(timed, programme.gpu, times.host)
-    model = build(ran.timeline)
+    model = build(ran.timeline, ran.besides)
     if isinstance(model, Refusal):
         return model.reason
     rows = {key: _rows(ran, sites) for key, sites in groups.items()}

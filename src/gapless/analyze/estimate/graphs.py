@@ -67,7 +67,7 @@ def _spans(programme: Programme, step: Step, times: Times) -> _Spans | None:
     order = chosen([step])
     timed = [[times.timed(entry) for entry in one] for one in order]
     ran = run(timed, programme.gpu, times.host)
-    model = build(ran.timeline)
+    model = build(ran.timeline, ran.besides)
     if isinstance(model, Refusal):
         return None
     asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]

@@ -24,8 +24,6 @@ SMALL_CALL = 1_000
 """Nanoseconds of calls for events."""
 READ = 8
 """Bytes that a read of a value copies."""
-FREEING = 100_000
-"""Nanoseconds that the driver needs to take memory back, besides the wait."""
 _STREAM = 7
 
 
@@ -41,14 +39,16 @@ class Timed:
 
 @dataclass
 class Run:
-    """What came of it. `waits` holds, for each step that ran, the rows of each site's waiting calls, and
-    `asked` for each correlation whose work it is (None: nobody's)."""
+    """What came of it. `waits` holds, for each step that ran, the rows of each site's waiting calls, `asked`
+    for each correlation whose work it is (None: nobody's), and `besides` for rows of calls that wait what
+    they do after that."""
 
     timeline: Timeline
     waits: list[dict[int, list[int]]]
     busy: int
     host: int
     asked: list[Entry | None]
+    besides: dict[int, int]
 
 
 class _Event(NamedTuple):
@@ -76,6 +76,7 @@ class _Machine:
     held: dict[int, _Event] = field(default_factory=dict)
     asked: list[Entry | None] = field(default_factory=lambda: [None])
     backward: bool = False
+    besides: dict[int, int] = field(default_factory=dict)
     busy: int = 0
     working: float = 0
 
@@ -177,10 +178,14 @@ class _Machine:
             else []
         )
 
-    def synchronize(self, name: str, until: float, least: int) -> int:
+    def synchronize(self, name: str, until: float, least: int, besides: float = 0) -> int:
+        """A wait until then; when it is over the call takes `besides`."""
         self.next()
-        self.working += least
-        return self.call(name, max(least, until + RETURN - self.now))
+        self.working += least + besides
+        row = self.call(name, max(least, until + RETURN - self.now) + besides)
+        if besides:
+            self.besides[row] = round(besides)
+        return row
 
     def wait(self, timed: Timed) -> list[int]:
         """A wait, as its mechanism has it; returns the rows of its calls."""
@@ -188,19 +193,17 @@ class _Machine:
         rows: list[int] = []
         for _ in range(max(entry.waits, 1)):
             if entry.mechanism in ("explicit", "free"):
-                rows.append(self._explicit(entry))
+                rows.append(self._explicit(timed))
             else:
                 rows += self.copy(entry, True)
         return rows
 
-    def _explicit(self, entry: Entry) -> int:
+    def _explicit(self, timed: Timed) -> int:
         self.spend(self.host.call)
-        if entry.mechanism == "free":
-            self.spend(FREEING)
         whole = max(self.free.values(), default=0)
-        if entry.name in ("cudaStreamSynchronize", "cudaEventSynchronize"):
+        if timed.entry.name in ("cudaStreamSynchronize", "cudaEventSynchronize"):
             return self.synchronize("cudaStreamSynchronize", self.free.get(self.stream, 0), UNBLOCKED)
-        return self.synchronize("cudaDeviceSynchronize", whole, UNBLOCKED_DEVICE)
+        return self.synchronize("cudaDeviceSynchronize", whole, UNBLOCKED_DEVICE, timed.host)
 
     def other(self, entry: Entry) -> None:
         """A stream is chosen, an event recorded or waited for, something copied without a wait."""
@@ -247,4 +250,5 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> Run:
     machine.synchronize("cudaDeviceSynchronize", max(machine.free.values(), default=0), UNBLOCKED_DEVICE)
     timeline, place = written(machine.calls, machine.work, machine.syncs, marks, gpu.name)
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
-    return Run(timeline, moved, machine.busy, int(machine.working), machine.asked)
+    besides = {place[row]: time for row, time in machine.besides.items()}
+    return Run(timeline, moved, machine.busy, int(machine.working), machine.asked, besides)

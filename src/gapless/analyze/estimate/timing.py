@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gapless.analyze.estimate.draws import Doubt
+from gapless.analyze.estimate.emptying import emptying
 from gapless.analyze.estimate.families import UNKNOWN
 from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.machine import Timed
@@ -14,6 +15,7 @@ from gapless.analyze.estimate.spread import spread, unproven
 from gapless.analyze.estimate.steps import Step
 from gapless.analyze.estimate.times import USUAL, Host
 from gapless.analyze.estimate.work import work
+from gapless.model.memory import MemoryRun
 from gapless.model.programme import Calibration, Entry, Gpu, HostSpeed, Programme
 
 UNMEASURED, MEASURED, PROFILED = 0.5, 0.35, 0.1
@@ -37,6 +39,7 @@ class Times:
     speed: HostSpeed | None = None
     calibration: Calibration | None = None
     measured: Lookup | None = None
+    emptying: float = 0.0
     _known: dict[Entry, Timed] = field(default_factory=dict)
 
     @property
@@ -73,6 +76,8 @@ class Times:
         return known
 
     def _timed(self, entry: Entry) -> Timed:
+        if entry.kind == "wait" and entry.mechanism == "free":
+            return Timed(entry, host=self.emptying)
         if entry.kind != "operator":
             return Timed(entry)
         asked = work(entry)
@@ -130,12 +135,16 @@ class Times:
         return f"a host that takes {self.speed.factor:.2g} times the usual, {whose}"
 
 
-def times_of(programme: Programme) -> Times:
-    """The times for a programme: its calibration's, where it has one."""
+def times_of(programme: Programme, asked: Sequence[MemoryRun] = ()) -> Times:
+    """The times for a programme: its calibration's, where it has one. `asked` is what the run asked of each
+    device's memory, where that was recorded."""
     measured = programme.calibration
+    empties = any(one.kind == "wait" and one.mechanism == "free" for one in programme.entries)
+    driver = emptying(asked or programme.emptied) if empties else 0.0
     if measured is None:
         speed = programme.host
-        return Times(programme.gpu, USUAL.paced(speed.factor) if speed else USUAL, speed)
+        host = USUAL.paced(speed.factor) if speed else USUAL
+        return Times(programme.gpu, host, speed, emptying=driver)
     gpu = programme.gpu
     host = Host(
         forward=_or(measured.forward, USUAL.forward),
@@ -145,7 +154,7 @@ def times_of(programme: Programme) -> Times:
         call=_or(measured.call, USUAL.call),
     )
     found = lookup(measured, programme, lambda entry: device_time(work(entry), gpu))
-    return Times(gpu, host, None, measured, found)
+    return Times(gpu, host, None, measured, found, driver)
 
 
 def _or(measured: int, usual: float) -> float:
