@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
-from gapless.torch_internals import place
+from gapless.torch_internals import DisableTorchFunction, place
 
 
 def install(core: Core, patches: Patches) -> None:
@@ -17,8 +15,9 @@ def install(core: Core, patches: Patches) -> None:
     def group(tensorlistlist: Any, with_indices: bool = False) -> dict[Any, Any]:
         lists = [list(tensors) for tensors in tensorlistlist]
         groups: dict[Any, Any] = {}
-        for position, leader in enumerate(lists[0]):
-            key = (leader.device, leader.dtype)
+        with DisableTorchFunction():  # C++ asks nobody for them either
+            keys = [(leader.device, leader.dtype) for leader in lists[0]]
+        for position, key in enumerate(keys):
             columns, indices = groups.setdefault(key, ([[] for _ in lists], []))
             for column, tensors in zip(columns, lists, strict=True):
                 if tensors:  # a list may be empty: that state is not kept
@@ -27,4 +26,4 @@ def install(core: Core, patches: Patches) -> None:
                 indices.append(position)
         return groups
 
-    patches.set_everywhere(*place("group_tensors"), torch.no_grad()(group))
+    patches.set_everywhere(*place("group_tensors"), group)

@@ -109,15 +109,15 @@ class Placement:
 
     def put_storage(self, storage: Any, state: int) -> None:
         """Like `put`, for an `UntypedStorage`."""
-        key = storage._cdata
-        before = self.where.get(key)
+        key, where = storage._cdata, self.where
+        before = where.get(key)
         if before is not None:
             self._leave(key, before, state)
         if state == HOST:
             return
         if before is None:
             self._weak[key] = storage._weak_ref()
-        self.where[key] = state
+        where[key] = state
         self._bytes[key] = size = storage.nbytes()
         if state >= 0:
             self.placed += 1
@@ -128,7 +128,7 @@ class Placement:
                 self.pool.take(storage, size)
             if self.memory is not None:
                 self.memory.placed(storage, key, size, state)
-        if len(self._weak) > self._sweep_at:
+        if len(where) > self._sweep_at:
             self.sweep()
 
     def _leave(self, key: int, before: int, state: int) -> None:

@@ -89,14 +89,11 @@ class ProgrammeRecorder:
         if get_ident() != self._thread:
             self._others = True
             return
-        backward = local.backward != HOST
-        key: list[Any] = [
-            id(func),
-            backward,
-            self.optimizing,
-            backward and torch.is_grad_enabled(),
-            is_compiled(),
-        ]  # its own hash is a Python function
+        if local.backward == HOST:  # its own hash is a Python function
+            key: list[Any] = [id(func), self.optimizing, local.compiled]
+        else:
+            compiled = is_compiled() if local.compiled_nodes else local.compiled
+            key = [id(func), self.optimizing, compiled, "backward", torch.is_grad_enabled()]
         for arg in (*args, *kwargs.values()) if kwargs else args:
             kind = type(arg)
             if kind is Tensor or kind is Parameter:
@@ -112,7 +109,8 @@ class ProgrammeRecorder:
         if type(out) is Tensor:
             key.append(out.shape)
         line = stacks.users_line() if self.lines else None
-        key.append(line)
+        if line is not None:
+            key.append(line)
         known = tuple(key)
         number = self._numbers.get(known)
         if number is None:
