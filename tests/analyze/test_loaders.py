@@ -51,7 +51,9 @@ def only(*uses: LoaderUse) -> Finding:
 class TestLimiter:
     """A step of 40 ms (30–50) that the GPU limits in nine machines of ten."""
 
-    MADE = Estimate(step=ranged(30, 40, 50), limiter="device", sure=0.9)
+    MADE = Estimate(
+        step=ranged(30, 40, 50), limiter="device", sure=0.9, limiters={"device": 0.9, "host": 0.1}
+    )
 
     @pytest.mark.parametrize(
         ("late", "workers", "limiter", "sure"),
@@ -72,6 +74,8 @@ class TestLimiter:
         found = limiting(self.MADE, [use(late=late, setting=setting, diagnosis=made)])
         assert found.limiter == limiter
         assert found.sure == pytest.approx(sure, abs=0.06)
+        assert sum(found.limiters.values()) == pytest.approx(1)
+        assert [*found.limiters.items()][0] == (found.limiter, found.sure)
 
     def test_a_loader_in_time_or_not_measured_changes_nothing(self):
         assert limiting(self.MADE, [use(late=(0, 0, 0)), use(diagnosis=None)]) == self.MADE

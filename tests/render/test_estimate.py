@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from programmes import add, read, session
 
 from gapless.analyze import report
+from gapless.analyze.tables.session import tables
 from gapless.analyze.verdicts.session import verdict
 from gapless.model.estimate import Range
 from gapless.render import Style, renderer
@@ -44,6 +46,28 @@ def test_what_limits_a_step_is_told_and_whose_speed_is_assumed():
     assert "at best" not in text
     deep = shown(told(*[add(5.0)] * 20, read(), *[add()] * 60))
     assert "Almost certainly limited by the GPU." in deep
+
+
+@pytest.mark.parametrize("form", ["text", "html", "markdown", "json"])
+def test_what_is_likely_to_limit_no_more_than_half_of_the_time_is_not_clear(form):
+    made = told(*[add()] * 50, read(), *[add()] * 50)
+
+    def limited(**shares: float) -> str:
+        (first, share), *_ = shares.items()
+        found = msgspec.structs.replace(made.estimate, limiter=first, sure=share, limiters=shares)
+        other = msgspec.structs.replace(made, estimate=found)
+        other = msgspec.structs.replace(other, verdict=verdict(other), tables=tables(other))
+        return renderer(form)(other, msgspec.structs.replace(STYLE, unfold=True))
+
+    even = limited(device=0.41, communication=0.38, host=0.21)
+    assert "Not clear what limits it: the GPU (41 %) or communication (38 %)" in even
+    assert "robably (" not in even
+    assert "the GPU (50 %) or the CPU (30 %); the CPU's speed is" in html.unescape(
+        limited(device=0.5, host=0.3, copies=0.2)
+    )
+    assert "Probably (51 %) limited by the GPU" in limited(device=0.51, host=0.49)
+    if form in ("text", "html"):  # the table of what an estimate rests on
+        assert "not clear: the GPU (41 %) or communication (38 %)" in even
 
 
 def test_a_saving_that_may_be_none_is_no_number():

@@ -126,9 +126,12 @@ def limiting(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
     lengths = np.exp(np.interp(_DRAWN, [-_END, 0, _END], np.log([step.least, step.likely, step.most])))
     waits = np.interp(lengths, [use.step.least, use.step.likely, use.step.most], [most, likely, least])
     share = float((waits > (LITTLE * lengths if use.setting.workers else lengths)).mean())
-    if share >= (1 - share) * estimate.sure:
-        return msgspec.structs.replace(estimate, limiter="input", sure=share)
-    return msgspec.structs.replace(estimate, sure=(1 - share) * estimate.sure)
+    if not share:
+        return estimate
+    found = {"input": share, **{name: (1 - share) * part for name, part in estimate.limiters.items()}}
+    limiters = dict(sorted(found.items(), key=lambda one: -one[1]))
+    limiter, sure = next(iter(limiters.items()))
+    return msgspec.structs.replace(estimate, limiter=limiter, sure=sure, limiters=limiters)
 
 
 def notes(uses: Iterable[LoaderUse]) -> Iterator[str]:

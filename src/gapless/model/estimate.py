@@ -82,7 +82,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
     the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
     the CPU, launching; ``device``: the GPU; ``input``; ``communication``), `sure` the share of the drawn
-    machines in which it does. `speed` is the host's, where it was measured or said.
+    machines in which it does, and `limiters` the share of each that does in any, the largest first. `speed` is the host's, where it was measured or said.
     `uncalibrated` is what a step would be without the profile, whose own steps take `profiled` (-1: there is
     none, or it marks none). `reasons` say why the numbers are bounds; `refused` why there are none.
 
@@ -108,9 +108,15 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     communication: int = -1
     limiter: str = ""
     sure: float = 0.0
+    limiters: dict[str, float] = {}
     speed: HostSpeed | None = None
     uncalibrated: int = -1
     profiled: int = -1
     launches: float = 0.0
     eager: float = 0.0
     compiling: Compiling | None = None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the limiter is one in more than half of the drawn machines."""
+        return self.sure > 0.5

@@ -12,12 +12,13 @@ from programmes import A100, MS, add, prefetch, read, send, session, synchronize
 
 from gapless.analyze import report
 from gapless.analyze.estimate import draws, machine, timing
+from gapless.analyze.estimate.communication import Moving
 from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, Doubt, interval, paces
 from gapless.analyze.estimate.machine import Timed, run
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
-from gapless.model.programme import HostSpeed
+from gapless.model.programme import Entry, HostSpeed
 from gapless.replay.change import NOTHING, Change, Pace
 from gapless.replay.model import build
 from gapless.replay.price import prices, savings
@@ -194,6 +195,34 @@ def test_what_limits_a_step_and_how_surely(monkeypatch):
     assert of(*GPU) == ("device", 1.0)
     even = [add(0.017)] * 100
     assert 0.5 <= of(*even)[1] < 0.95
+
+
+@pytest.mark.parametrize(("time", "exposed"), [(20 * MS, 0), (60 * MS, 0), (60 * MS, 20 * MS), (400 * MS, 0)])
+def test_a_step_with_collectives_is_in_the_middle_of_its_interval(time, exposed, monkeypatch):
+    """Of 40 ms of work and collectives behind it: as many machines take longer as less."""
+    monkeypatch.setattr(
+        "gapless.analyze.estimate.estimate.communication", lambda *words: Moving(time, exposed, 0.3)
+    )
+    made, seen = interval, {}
+
+    def kept(likely, drawn):
+        found = made(likely, drawn)
+        seen[found.likely] = np.array(drawn)
+        return found
+
+    monkeypatch.setattr("gapless.analyze.estimate.estimate.interval", kept)
+    collective = Entry(kind="collective", name="all_reduce", group="ranks 0-7", ranks=8)
+    step = estimated(*GPU, collective, device=0.2, monkeypatch=monkeypatch).estimate.step
+    assert step.least < step.likely < step.most
+    assert (seen[step.likely] < step.likely).mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_all_that_may_limit_a_step_is_told_the_likeliest_first(monkeypatch):
+    found = estimated(*[add(0.017)] * 100, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
+    assert {*found.limiters} == {"host", "device"}
+    assert sum(found.limiters.values()) == pytest.approx(1)
+    assert [*found.limiters.items()][0] == (found.limiter, found.sure)
+    assert [*found.limiters.values()] == sorted(found.limiters.values(), reverse=True)
 
 
 def test_an_interval_is_between_quantiles_and_holds_the_likely_value():

@@ -74,6 +74,10 @@ def paces(
     return [Pace(float(hosts[n]), factors[n][rows], float(late[n])) for n in range(count)]
 
 
+APART = 0.5
+"""The median of `shares`."""
+
+
 def shares(count: int = COUNT) -> Floats:
     """A number between 0 and 1 for each draw, which goes with no other."""
     return (_apart("shares", [_host(count), _common(count)]) + 0.5) / count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 
 from gapless.analyze.estimate.communication import Moving, assumed, communication
-from gapless.analyze.estimate.draws import interval, normal, paces, shares
+from gapless.analyze.estimate.draws import APART, interval, normal, paces, shares
 from gapless.analyze.estimate.fusion import ASSUMED, DOUBT, as_compiled, fused, launches
 from gapless.analyze.estimate.machine import Run, run
 from gapless.analyze.estimate.steps import Step, arrivals, chosen, recorded
@@ -134,11 +135,11 @@ def _uncalibrated(programme: Programme, order: Sequence[Step]) -> int:
     return -1 if isinstance(model, Refusal) else round(model.span() / len(order))
 
 
-def _limits(answer: _Priced, moving: Moving) -> tuple[Range, str, float]:
-    """A step's length, what limits it and the share of machines in which that does.
+def _limits(answer: _Priced, moving: Moving) -> tuple[Range, dict[str, float]]:
+    """A step's length, and the share of machines in which each thing limits it, the largest first.
 
-    Collectives that the GPU's work waits for at once come on top of it; others are hidden behind everything
-    else as far as they can be in the likely machine, and less so in others.
+    Collectives that the GPU's work waits for at once come on top of it; of the others anything between all
+    and nothing is hidden behind everything else, and half in the likely machine.
     """
     hidden, slower = shares(len(answer.steps)), np.exp(moving.doubt * normal("links", len(answer.steps)))
     steps, limiters = [], []
@@ -147,10 +148,11 @@ def _limits(answer: _Priced, moving: Moving) -> tuple[Range, str, float]:
         steps.append(max(work, rest) + apart * min(work, rest))
         limiters.append("communication" if moving.time * factor > step else one.limiter)
     likely = "communication" if moving.time > answer.step else answer.found.limiter
-    limiter = max(limiters, key=lambda name: (limiters.count(name), name == likely), default=likely)
-    sure = limiters.count(limiter) / len(limiters) if limiters else 1.0
-    most = max(_behind_collectives(answer.step, answer.found.limiter, moving, 1.0))
-    return interval(most, steps), limiter, sure
+    counted = Counter(limiters or [likely])
+    order = sorted(counted, key=lambda name: (counted[name], name == likely), reverse=True)
+    work, rest = _behind_collectives(answer.step, answer.found.limiter, moving, 1.0)
+    middle = max(work, rest) + APART * min(work, rest)
+    return interval(middle, steps), {name: counted[name] / counted.total() for name in order}
 
 
 def _behind_collectives(step: float, limiter: str, moving: Moving, factor: float) -> tuple[float, float]:
@@ -205,7 +207,8 @@ def _told(
 ) -> Estimate:
     collective = any(entry.kind == "collective" for step in order for entry in step)
     moving = communication(order, programme) if collective else Moving()
-    step, limiter, sure = _limits(answer, moving)
+    step, limiters = _limits(answer, moving)
+    limiter, sure = next(iter(limiters.items()))
     measured = programme.calibration
     told = _assumptions(session, programme, times, order)
     if moving.time > 0:
@@ -225,6 +228,7 @@ def _told(
         communication=moving.time,
         limiter=limiter,
         sure=sure,
+        limiters=limiters,
         speed=times.speed,
         uncalibrated=_uncalibrated(programme, order),
         profiled=measured.step if measured is not None else -1,

@@ -8,7 +8,7 @@ from gapless.analyze.tables.memory import tables as memory_tables
 from gapless.analyze.tables.offers import offers
 from gapless.analyze.tables.readiness import tables as readiness
 from gapless.analyze.tables.speed import speeds, told_by
-from gapless.analyze.verdicts.session import LIMITED
+from gapless.analyze.verdicts.session import limiter
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.assumption import Assumption
 from gapless.model.estimate import Estimate, Range
@@ -125,6 +125,11 @@ def _places(findings: list[Finding]) -> str | SourceLine:
     return places(lines, lambda file: SourceLine(file, 0).name)
 
 
+def _limited(estimate: Estimate) -> str:
+    what = limiter(estimate)
+    return f"{what} ({percent(estimate.sure)} sure)" if estimate.clear else f"not clear: {what}"
+
+
 def _estimate(report: Report) -> Table | None:
     """The estimated step, and what it rests on."""
     one = report.estimate
@@ -134,7 +139,7 @@ def _estimate(report: Report) -> Table | None:
         Row(("a step, at the sizes of this run", _ranged(one.step))),
         Row(("of it the GPU has work for", duration(one.device))),
         Row(("and the CPU, launching it", duration(one.host))),
-        Row(("what limits it", f"{LIMITED.get(one.limiter, one.limiter)} ({percent(one.sure)} sure)")),
+        Row(("what limits it", _limited(one))),
         Row(("all syncs together cost", _ranged(one.saved))),
     ]
     if one.eager:

@@ -224,25 +224,38 @@ def _why(found: Report, estimate: Estimate | None, late: Finding | None, level: 
         yield f"The estimate without the profile was {off} × the profile's step of {step}"
 
 
-LIMITED = {
-    "host": "the CPU, which launches the work",
-    "device": "the GPU",
-    "input": "its batches, which come late",
-    "communication": "communication between ranks",
+_LIMITED = {
+    "host": ("the CPU", ", which launches the work"),
+    "device": ("the GPU", ""),
+    "input": ("its batches", ", which come late"),
+    "communication": ("communication", " between ranks"),
+    "copies": ("copies", " between CPU and GPU"),
 }
 _SURE = 0.95
 _COMPILING = ": `--what-if compile` tells what compiling would bring"
 
 
 def limited(estimate: Estimate) -> str:
-    """``Almost certainly limited by the CPU, which launches the work (its speed is …)``."""
-    what = LIMITED.get(estimate.limiter, estimate.limiter)
+    """``Almost certainly limited by the CPU, which launches the work (its speed is …)``; where nothing limits
+    most of the drawn machines ``Not clear what limits it: the GPU (41 %) or communication (38 %)``."""
+    what, speed = limiter(estimate), estimate.speed
+    if not estimate.clear:
+        assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
+        whose = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
+        return f"Not clear what limits it: {what}{whose}"
     how = "Almost certainly" if estimate.sure >= _SURE else f"Probably ({percent(estimate.sure)})"
     whose = ""
     if estimate.limiter == "host" and not estimate.calibrated:
-        speed = estimate.speed
         whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
     return f"{how} limited by {what}{whose}"
+
+
+def limiter(estimate: Estimate) -> str:
+    """What limits a step; the two likeliest, with their shares, where neither does in most machines."""
+    if estimate.clear:
+        return "".join(_LIMITED[estimate.limiter])
+    two = [*estimate.limiters.items()][:2]
+    return " or ".join(f"{_LIMITED[name][0]} ({percent(share)})" for name, share in two)
 
 
 def _speed(found: Report, estimate: Estimate | None) -> Iterator[str]:
