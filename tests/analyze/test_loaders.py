@@ -75,7 +75,7 @@ class TestLimiter:
         assert found.limiter == limiter
         assert found.sure == pytest.approx(sure, abs=0.06)
         assert sum(found.limiters.values()) == pytest.approx(1)
-        assert [*found.limiters.items()][0] == (found.limiter, found.sure)
+        assert next(iter(found.limiters.items())) == (found.limiter, found.sure)
 
     def test_a_loader_in_time_or_not_measured_changes_nothing(self):
         assert limiting(self.MADE, [use(late=(0, 0, 0)), use(diagnosis=None)]) == self.MADE

@@ -221,7 +221,7 @@ def test_all_that_may_limit_a_step_is_told_the_likeliest_first(monkeypatch):
     found = estimated(*[add(0.017)] * 100, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
     assert {*found.limiters} == {"host", "device"}
     assert sum(found.limiters.values()) == pytest.approx(1)
-    assert [*found.limiters.items()][0] == (found.limiter, found.sure)
+    assert next(iter(found.limiters.items())) == (found.limiter, found.sure)
     assert [*found.limiters.values()] == sorted(found.limiters.values(), reverse=True)
 
 
