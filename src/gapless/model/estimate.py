@@ -82,8 +82,8 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
     the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
     the CPU, launching; ``device``: the GPU; ``input``; ``communication``), `sure` the share of the drawn
-    machines in which it does, and `limiters` the share of each that does in any, the largest first. `speed` is the
-    host's, where it was measured or said.
+    machines in which it does, and `limiters` the share of each that does in any, the largest first.
+    `speed` is the host's, where it was measured or said.
     `uncalibrated` is what a step would be without the profile, whose own steps take `profiled` (-1: there is
     none, or it marks none). `reasons` say why the numbers are bounds; `refused` why there are none.
 
