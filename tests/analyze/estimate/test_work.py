@@ -206,6 +206,56 @@ def test_elements_that_are_moved_one_by_one_take_longer(whole, apart):
     assert work(entry("add", [(64, 64), ()], [(64, 64)])).strided == 0  # a number is no tensor
 
 
+SIDE = (4096, 4096)
+MIXED = msgspec.structs.replace(entry("add", [SIDE, SIDE], [SIDE]), reads=6 * 4096 * 4096)
+
+
+@pytest.mark.parametrize(
+    ("asked", "apart"),
+    [
+        (MIXED, True),  # float32 and bfloat16
+        (msgspec.structs.replace(MIXED, compiled=True), False),  # a kernel for these types
+        (msgspec.structs.replace(MIXED, name="aten::where.self"), False),
+        (entry("add", [SIDE, SIDE], [SIDE], "bfloat16", 2), False),
+        (entry("gt.Scalar", [SIDE], [SIDE], "bool", 1), True),
+        (entry("logical_not", [SIDE], [SIDE], "bool", 1), False),
+        (entry("gt.Scalar", [SIDE], [SIDE], "int64", 8), False),
+        (entry("mul", [SIDE, ()], [SIDE], "bfloat16", 2), False),
+    ],
+)  # fmt: skip
+def test_types_that_are_mixed_are_looked_up_for_each_element(asked, apart):
+    number = msgspec.structs.replace(asked, inputs=(*asked.inputs, ()), reads=asked.reads + 8)
+    for one in (asked, number) if len(asked.inputs) > 1 else (asked,):  # a number is no tensor
+        assert work(one).strided == (4096 * 4096 if apart else 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "made", "apart"),
+    [
+        ("float32", 2, False),
+        ("bfloat16", 4, True),
+        ("int64", 4, True),
+        ("bool", 4, True),
+        ("float32", 4, False),
+    ],
+)
+def test_only_float32_has_copies_of_its_own_to_16_bits(given, made, apart):
+    each = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}[given]
+    asked = msgspec.structs.replace(entry("_to_copy", [SIDE], [SIDE], given, each), writes=made * 4096**2)
+    assert work(asked).strided == (4096 * 4096 if apart else 0)
+
+
+def test_products_whose_rows_are_no_whole_vectors_take_twice_as_long():
+    """Long contractions in 16 bits, by their arithmetic; in fp32 an element is a vector."""
+
+    def time(width: int, dtype: str, size: int) -> float:
+        shapes = [(8192, width), (width, 8192)]
+        return device_time(work(entry("mm", shapes, [(8192, 8192)], dtype, size)), A100)
+
+    assert time(8191, "bfloat16", 2) == pytest.approx(2 * time(8192, "bfloat16", 2), rel=0.05)
+    assert time(8191, "float32", 4) == pytest.approx(time(8192, "float32", 4), rel=0.05)
+
+
 def test_a_bias_is_a_pass_of_its_own():
     shapes = [(8, 64, 56, 56), (64, 64, 1, 1)]
     out = (8, 64, 56, 56)

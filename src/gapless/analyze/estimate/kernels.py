@@ -92,7 +92,9 @@ TRITON_SHARE = 0.5
 FURTHER = 0.7
 """Start-up of the second and later kernels of a call, in parts of the first's."""
 RAGGED = 2.0
-"""Products in 16 bits whose rows do not begin at multiples of 16 bytes take so many times as long."""
+"""Products in 16 bits whose rows do not begin at multiples of 16 bytes take so many times as long: their
+elements come in parts, and the kernels that take such (``…_align1``) are those of the first tensor cores,
+with half the products in an instruction."""
 
 
 def device_time(work: Work, gpu: Gpu) -> float:
@@ -181,7 +183,8 @@ def _matmul(work: Work, gpu: Gpu, can: Reach) -> float:
     memory = _product_memory(work, work.moved, gpu, can, form)
     if any(1 in product[1:3] for product in work.products):
         return memory  # a matrix by a vector
-    return joined(sum(arithmetic(one, form, rates) for one in work.products), memory, form)
+    again = RAGGED if work.ragged and not form.fp32 else 1.0
+    return joined(again * sum(arithmetic(one, form, rates) for one in work.products), memory, form)
 
 
 def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:

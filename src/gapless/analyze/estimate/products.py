@@ -86,7 +86,7 @@ def arithmetic(product: Product, form: Form, rates: Rates) -> float:
             time = waves * each * (inner / split + ahead) + adding
             if time < best:
                 best = time
-            if parts >= 4 * processors:
+            if parts >= 8 * processors:
                 break  # enough of them; more parts only cost
     return best
 

@@ -97,14 +97,42 @@ def work(entry: Entry) -> Work:
 
 def _strided(entry: Entry, stem: str, family: str) -> bool:
     """Whether elements are moved one by one and not in whole vectors: where one tensor is broadcast, or laid
-    out otherwise (`contiguous` and `reshape` copy by `clone` what they cannot give as it is), or where each
-    pixel is made of its neighbours."""
-    if stem == "clone":
+    out otherwise (`contiguous` and `reshape` copy by `clone` what they cannot give as it is), where types
+    are mixed, or where each pixel is made of its neighbours."""
+    if stem == "clone" or _cast(entry, stem, family):
         return True
     made = entry.outputs[0]
     if stem.startswith("upsample_"):
         return True
     return family == "pointwise" and any(math.prod(one) > 1 and one != made for one in entry.inputs)
+
+
+def _cast(entry: Entry, stem: str, family: str) -> bool:
+    """Whether each element's type is looked up as it is read and written: operators of several types have no
+    kernels that move whole vectors (ATen's ``CUDALoops.cuh``), but for copies of float32 to 16 bits
+    (``Copy.cu``) and those that take a mask."""
+    if entry.compiled or not entry.dtype or not entry.inputs or stem in _OWN_TYPES:
+        return False
+    size, made = _each(entry.dtype), entry.writes // max(math.prod(entry.outputs[0]), 1)
+    if stem == "_to_copy":
+        return made != size and (entry.dtype, made) != ("float32", 2)
+    if family != "pointwise":
+        return False
+    if entry.dtype == "bool" and len(entry.inputs) == 1:
+        return stem in _WITH_NUMBERS  # which are no truth values
+    several = [shape for shape in entry.inputs if math.prod(shape) > 1]
+    # A number on the GPU takes up to 8 bytes more or less, whatever its type.
+    return len(several) > 1 and abs(entry.reads - size * entry.elements) > 8 * len(entry.inputs)
+
+
+_OWN_TYPES = frozenset(["where", "masked_fill", "masked_fill_", "native_dropout_backward"])
+_WITH_NUMBERS = frozenset(["gt", "ge", "lt", "le", "add", "sub", "rsub", "mul", "div", "true_divide"])
+"""Operators that turn truth values into numbers where the other of two is a number."""
+
+
+def _each(dtype: str) -> int:
+    """Bytes of an element."""
+    return _SIZES.get(dtype) or {"bool": 1, "int64": 8, "complex64": 8, "complex128": 16}.get(dtype, 4)
 
 
 _ONE_BLOCK = {"nll_loss_forward": 2, "nll_loss_backward": 1}
