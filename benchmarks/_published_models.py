@@ -125,8 +125,9 @@ def main() -> None:
     order = torch.channels_last if asked.channels_last else torch.contiguous_format
     model = MODELS[asked.model]().cuda().train(asked.train)
     model = model.to(memory_format=order)
-    kind = torch.optim.AdamW if words else torch.optim.SGD
-    optimizer = kind(model.parameters(), lr=1e-3, **({} if words else {"momentum": 0.9}))
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    if words:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if words:
         given, wanted = torch.randint(50_257, (2, asked.batch, 1024), device="cuda")
     else:

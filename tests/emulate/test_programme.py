@@ -294,3 +294,39 @@ def test_a_cache_that_is_emptied_before_the_first_step_is_not_looked_at():
         torch.cuda.empty_cache()
 
     assert recorded(lambda: torch.ones(3, device="cuda"), steps=3, prepare=prepare)[1].emptied == ()
+
+
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("whose", ["neither", "input", "weight", "both"])
+def test_a_convolution_runs_with_channels_last_where_its_input_or_weight_has_them_so(side, whose):
+    """Forward and backward; weights of 1×1 are contiguous in either way, and tell by their strides."""
+
+    def prepare():
+        model = nn.Conv2d(4, 8, side, bias=False).cuda()
+        images = torch.randn(2, 4, 6, 6, device="cuda")
+        if whose in ("weight", "both"):
+            model = model.to(memory_format=torch.channels_last)
+        if whose in ("input", "both"):
+            images = images.to(memory_format=torch.channels_last)
+        return model, images.requires_grad_()
+
+    def run(given):
+        model, images = given
+        model(images).sum().backward()
+
+    _, found = recorded(run, prepare=prepare)
+    told = [one.channels_last for one in found.entries if one.name.startswith("aten::convolution")]
+    assert told == [whose != "neither"] * 2
+
+
+def test_convolutions_that_differ_in_layout_alone_are_two_entries():
+    weight = torch.zeros(8, 4, 3, 3)
+
+    def run():
+        images, kernels = torch.zeros(2, 4, 6, 6, device="cuda"), weight.cuda()
+        torch.conv2d(images, kernels)
+        torch.conv2d(images.to(memory_format=torch.channels_last), kernels)
+
+    _, found = recorded(run)
+    told = [one.channels_last for one in found.entries if one.name == "aten::convolution"]
+    assert told == [False, True]

@@ -51,6 +51,11 @@ def one_warp(version: tuple[int, int]) -> dict[str, int]:
 _ONE_WARP = one_warp(VERSION)
 
 
+_CONVOLUTIONS = {
+    id(one): one for one in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+}
+
+
 class ProgrammeRecorder:
     """Keeps the last segments of a run: what lies between two marks that advance the tick."""
 
@@ -106,6 +111,8 @@ class ProgrammeRecorder:
                 key.append(arg[0].dtype)
             elif arg is True:
                 key.append(True)
+        if id(func) in _CONVOLUTIONS:
+            key.append(_channels_last(args))
         if type(out) is Tensor:
             key.append(out.shape)
         line = stacks.users_line() if self.lines else None
@@ -334,7 +341,25 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         regraded=local.backward != HOST and torch.is_grad_enabled(),
         compiled=is_compiled(),
         causal=_is_causal(func, args, kwargs),
+        channels_last=id(func) in _CONVOLUTIONS and _channels_last(args),
     )
+
+
+def _channels_last(args: tuple[Any, ...]) -> bool:
+    """Whether a convolution runs with channels last: where what it is given or its weight has them so."""
+    return any(_has_channels_last(one) for one in args[:3] if isinstance(one, torch.Tensor))
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    """By the strides, as torch itself tells it: weights of 1×1 are contiguous in either way."""
+    if tensor.dim() != 4:
+        return False
+    shape, strides, least = tensor.shape, tensor.stride(), 1
+    for dimension in (1, 3, 2, 0):
+        if strides[dimension] < least or (dimension == 0 and least == strides[1]):
+            return False
+        least = strides[dimension] * max(shape[dimension], 1)
+    return True
 
 
 def _is_causal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -61,7 +61,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     of torch. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the autograd thread
     launches it, `optimizer` that an optimizer's step does, `regraded` that it ran in backward
     with gradients on: a forward pass that is computed again, or a backward pass that is differentiated.
-    `causal` says of attention that a query meets no later key, `compiled` that it is part of what the script
+    `causal` says of attention that a query meets no later key, `channels_last` of a convolution that its
+    tensors are laid out so, `compiled` that it is part of what the script
     gave to `torch.compile`, or of the backward pass of that, `graph` that no call of its own launches it: it
     is in the captured graph that was launched last. A ``graph`` holds `tensors` of such.
 
@@ -90,6 +91,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     optimizer: bool = False
     regraded: bool = False
     causal: bool = False
+    channels_last: bool = False
     graph: bool = False
     compiled: bool = False
     site: int = -1

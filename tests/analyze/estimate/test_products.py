@@ -45,7 +45,7 @@ def test_no_way_that_is_left_out_is_faster(asked: Product, form: Form, processor
     ways = [
         way(asked, form, rates, tile, split)
         for tile, split in every(tiles, splits)
-        # More parts than four for each multiprocessor are not made where half as many are that.
-        if split == 1 or batch * -(-rows // tile[0]) * -(-columns // tile[1]) * split < 8 * processors
+        # More parts than eight for each multiprocessor are not made where half as many are that.
+        if split == 1 or batch * -(-rows // tile[0]) * -(-columns // tile[1]) * split < 16 * processors
     ]
     assert found == pytest.approx(min(ways), rel=1e-9)

@@ -12,7 +12,9 @@ from programmes import A100
 
 from gapless.analyze.estimate.families import CONVOLUTION, MATMUL, UNKNOWN
 from gapless.analyze.estimate.kernels import device_time, peak
+from gapless.analyze.estimate.throughput import throughput
 from gapless.analyze.estimate.times import USUAL
+from gapless.analyze.estimate.timing import Times
 from gapless.analyze.estimate.work import work
 from gapless.model.gpus import find
 from gapless.model.programme import Entry, sheet
@@ -254,6 +256,24 @@ def test_products_whose_rows_are_no_whole_vectors_take_twice_as_long():
 
     assert time(8191, "bfloat16", 2) == pytest.approx(2 * time(8192, "bfloat16", 2), rel=0.05)
     assert time(8191, "float32", 4) == pytest.approx(time(8192, "float32", 4), rel=0.05)
+
+
+def test_channels_that_come_last_need_not_be_written_again_for_tensor_cores():
+    shapes, out = [(64, 256, 56, 56), (64, 256, 1, 1)], (64, 64, 56, 56)
+
+    def time(dtype: str, size: int, **more) -> float:
+        return device_time(work(entry("convolution", shapes, [out], dtype, size, **more)), A100)
+
+    assert time("float16", 2, channels_last=True) < 0.5 * time("float16", 2)
+    assert time("float32", 4, channels_last=True) == time("float32", 4)
+
+
+def test_a_gpu_without_tf32_has_its_peak_in_fp32():
+    """torch lets convolutions run as TF32 wherever they can: a V100 cannot."""
+    asked = entry("mm", [(64, 64)] * 2, [(64, 64)], tf32=True)
+    for gpu, unit, top in (("v100", "fp32", 15.7), ("a100", "tf32", 156)):
+        done = throughput([(asked,)], [], Times(sheet(find(gpu))))
+        assert (done.unit, done.peak) == (unit, top)
 
 
 def test_a_bias_is_a_pass_of_its_own():

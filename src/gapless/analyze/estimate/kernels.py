@@ -199,12 +199,12 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
         _moving(2 * work.size * work.strided, gpu, can, CACHED), work.strided / STRIDED / rates.processors
     )
     if not form.fp32:
-        memory *= CONVERTED
+        memory *= 1.0 if work.channels_last else CONVERTED
         found = tuple(
             (b, m, n, -(-work.channels // PADDED) * PADDED * (k // work.channels) if work.channels else k)
             for b, m, n, k in found
         )
-        after += FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
+        after += 0.0 if work.channels_last else FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
     time = after + joined(DIRECT * sum(arithmetic(one, form, rates) for one in found), memory, form)
     if not work.winograd or not form.fp32:
         return time

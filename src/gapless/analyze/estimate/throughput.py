@@ -25,7 +25,7 @@ def throughput(steps: Sequence[Step], arrived: Sequence[Arrived], times: Times) 
         tokens=_tokens(steps),
         flops=needed / len(steps),
         repeated=again / len(steps),
-        unit=unit,
+        unit="fp32" if unit == "tf32" and not times.gpu.tf32 else unit,
         peak=peak(times.gpu, unit) if unit else 0.0,
         phases={name: round(time / len(steps)) for name, time in _phases(steps, times).items()},
     )

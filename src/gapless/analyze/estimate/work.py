@@ -38,10 +38,10 @@ class Work(NamedTuple):
     what replaces them where Winograd's algorithm can. Of attention the heads, queries, keys and a head's
     size; `causal` that a query meets only the keys before it, `backward` how many times the forward pass it
     does.
-    `depthwise` convolutions are no products; others go over so many `channels` of their input. `columns` are
-    normalized together; `picked` elements are looked up, `strided` ones moved one by one; of `chained`
-    accesses of memory each waits for the one before. `ragged` says that rows do not begin at multiples of 16
-    bytes, which spoils wide accesses.
+    `depthwise` convolutions are no products; others go over so many `channels` of their input, which
+    come last in memory or not. `columns` are normalized together; `picked` elements are looked up, `strided`
+    ones moved one by one; of `chained` accesses of memory each waits for the one before. `ragged` says that
+    rows do not begin at multiples of 16 bytes, which spoils wide accesses.
     """
 
     family: str
@@ -60,6 +60,7 @@ class Work(NamedTuple):
     strided: float = 0.0
     chained: int = 0
     channels: int = 0
+    channels_last: bool = False
     ragged: bool = False
 
 
@@ -250,6 +251,7 @@ def _convolution(entry: Entry, backward: bool, plain: Work) -> Work:
     bias = not backward and entry.inputs[2:3] == ((made[1],),)
     return plain._replace(
         channels=0 if backward else taken,
+        channels_last=entry.channels_last,
         strided=float(math.prod(made)) if bias else 0.0,
         kernels=plain.kernels + bias,
         flops=2.0 * times * math.prod(over) * math.prod(weight[1:]),
