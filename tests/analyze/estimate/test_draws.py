@@ -166,6 +166,15 @@ def test_what_whole_models_have_proved():
     assert times.doubt(replace_(add(1.0), name="aten::sort")).unproven > 0.2
 
 
+def test_why_an_interval_is_wider_is_told():
+    def told(entry: Entry) -> bool:
+        found = report(session(*8 * [[entry] * 40])).estimate
+        return any("100% of the GPU's time may be off by 40% together" in one for one in found.assumptions)
+
+    assert told(replace_(add(1.0), dtype="bfloat16"))
+    assert not told(add(1.0))
+
+
 def test_more_draws_tell_the_same(monkeypatch):
     few = estimated(*GPU, read(), *HOST, host=0.4, device=0.3, monkeypatch=monkeypatch).estimate
     drawn = paces

@@ -11,7 +11,7 @@ from gapless.analyze.estimate.families import UNKNOWN
 from gapless.analyze.estimate.kernels import device_time
 from gapless.analyze.estimate.machine import Timed
 from gapless.analyze.estimate.measure import Lookup, lookup
-from gapless.analyze.estimate.spread import spread, unproven
+from gapless.analyze.estimate.spread import UNPROVEN, spread, unproven
 from gapless.analyze.estimate.steps import Step
 from gapless.analyze.estimate.times import USUAL, Host
 from gapless.analyze.estimate.work import work
@@ -28,6 +28,8 @@ LIKENED = 0.7
 """What is left of an operator's own uncertainty where a profile knows others of that GPU."""
 COPIED = 0.3
 """The same for copies between host and device."""
+WIDER = 0.2
+"""The share of the GPU's time from which on it is told that operators are less well known."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,13 @@ class Times:
             f"{self.gpu.name} by its data sheet, at the shares of its peaks that real profiles show; "
             f"{self._host_told()}, without a profiler"
         )
+        share = self._share(steps, lambda entry: self.doubt(entry).unproven > 0)
+        if share >= WIDER:
+            yield (
+                f"operators with {share:.0%} of the GPU's time may be off by {UNPROVEN:.0%} together, which "
+                "makes the interval wider: in 16 bits, below 20 µs or of kinds that no model with known "
+                "times consists of"
+            )
 
     def _host_told(self) -> str:
         if self.speed is None:
