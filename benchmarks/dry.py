@@ -1,7 +1,7 @@
 """Runs without values beside runs with them: metadata of operators, field scripts, memory, speed.
 
     python benchmarks/dry.py                       # everything; prints what it found
-    python benchmarks/dry.py --part operators      # one part: operators, scripts, memory, large
+    python benchmarks/dry.py --part operators      # one part: operators, scripts, stacks, memory, large
     python benchmarks/dry.py --only 'linalg\\.'     # a subset of operators or scripts
     python benchmarks/dry.py --write               # writes benchmarks/sheets/dry.md and .json
 
@@ -28,6 +28,7 @@ from typing import Any
 
 import _dry_models
 import _sheet
+import stacks as training_stacks
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
@@ -43,7 +44,7 @@ SHEET = Path(__file__).with_name("sheets") / "dry.md"
 RECORD = SHEET.with_suffix(".json")
 SCRIPTS = Path(__file__).resolve().parents[1] / "tests" / "field" / "scripts"
 SEED = 20
-PARTS = ("operators", "scripts", "memory", "large")
+PARTS = ("operators", "scripts", "stacks", "memory", "large")
 SINGLE = frozenset({"ddp", "fsdp2", "multi_gpu_model_parallel"})
 """Field scripts for several devices or processes, which are left out here."""
 METHOD = (
@@ -52,7 +53,8 @@ METHOD = (
     "stride, offset, dtype, aliasing, requires_grad, grad_fn, storage bytes and the gradients' metadata. "
     "Scripts: `gapless check --steps all` of each field script with `--values`, with `--dry`, without "
     "either, and with limits so low that it goes on without values in the first step; compared are waits by "
-    "line, operator and step. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. "
+    "line, operator and step. Stacks: `gapless check` of each script of `stacks/` in the environment of "
+    "`make stacks`, offline, with `--values` and with `--dry`, compared likewise. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. "
     "Large: a Llama of 7B parameters in bf16, checkpointed, AdamW, batch 1 of 4096 tokens"
 )
 
@@ -199,18 +201,60 @@ sys.exit(main(sys.argv[1:]))
 """A check that goes on without values after a small part of a small script's first step."""
 
 
-def _checked(path: Path, *options: str, code: str = "") -> tuple[Session | None, float]:
+def stacks(only: str) -> dict[str, dict[str, Any]]:
+    """For each script of today's stacks whether it trains and waits without values as it does with them."""
+    training_stacks.make()
+    found = {}
+    for path in sorted(training_stacks.SCRIPTS.glob("[!_]*.py")):
+        if not re.search(only, path.stem):
+            continue
+        options = training_stacks.ALL_STEPS.get(path.stem, [])
+        (plain, seconds), (dry, dry_seconds) = (
+            _checked(path, how, *options, python=training_stacks.PYTHON) for how in ("--values", "--dry")
+        )
+        if plain is None or dry is None:
+            found[path.stem] = {"same": False, "why": "no session", "reached": "no"}
+            continue
+        expected, seen = _waits(plain), _waits(dry)
+        steps = max((tick for _, _, tick in seen), default=0)
+        reached = steps >= 10 and dry.ending.how != "error" and not dry.ending.status
+        found[path.stem] = {
+            "same": expected == seen,
+            "reached": "yes" if reached else dry.ending.message[:120] or f"ended in step {steps}",
+            "waits": sum(expected.values()),
+            "dry": sum(seen.values()),
+            "lines": sorted({key[0] for key in {*expected, *seen} if expected[key] != seen[key]}),
+            "decided": len(decisions(dry.assumptions)),
+            "seconds": round(seconds, 1),
+            "dry seconds": round(dry_seconds, 1),
+        }
+        print(path.stem, found[path.stem], file=sys.stderr)
+    return found
+
+
+def _checked(
+    path: Path, *options: str, code: str = "", python: Path | None = None
+) -> tuple[Session | None, float]:
+    """The session of a check of `path`, and its seconds; `python` is the one of the stacks, if any."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.gapless.json"
-        words = ("check", "-q", "--no-loader", "--no-prices", "--steps", "all", "-o", str(saved), *options)
+        words = ["check", "-q", "--no-loader", "--no-prices", "-o", str(saved), *options]
+        offline = training_stacks.environment() if python is not None else {}
         began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, *(["-c", code] if code else ["-m", "gapless"]), *words, str(path)],
-            cwd=folder,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
-            capture_output=True,
-            check=False,
-        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [
+                    str(python or sys.executable),
+                    *(["-c", code] if code else ["-m", "gapless"]),
+                    *(words if python is not None else [*words, "--steps", "all"]),
+                    str(path),
+                ],
+                cwd=folder,
+                env={**os.environ, **offline, "PYTHONHASHSEED": "0"},
+                capture_output=True,
+                check=False,
+                timeout=training_stacks.SECONDS,
+            )
         seconds = time.perf_counter() - began
         return (load(saved) if saved.exists() else None), seconds
 
@@ -267,7 +311,7 @@ def _parts(found: dict[str, Any], samples: int) -> Iterator[str]:
     left = [part for part in PARTS if part not in found]
     if left:
         yield f"Not measured for this sheet: {', '.join(left)}.\n"
-    for part, shown in zip(PARTS, (_operators, _scripts, _memory, _large), strict=True):
+    for part, shown in zip(PARTS, (_operators, _scripts, _stacks, _memory, _large), strict=True):
         if part in found:
             yield from shown(found[part])
 
@@ -299,6 +343,22 @@ def _scripts(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
         "same", "waits", "dry", "lines", "decided", "same as ever", "switched", "decided then", "seconds",
         "dry seconds",
     )  # fmt: skip
+    rows = [[name, *(one.get(column, "") for column in columns)] for name, one in runs.items()]
+    yield _sheet.table(["script", *columns], rows)
+
+
+def _stacks(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    same, reached = (
+        sum(one["same"] for one in runs.values()),
+        sum(one["reached"] == "yes" for one in runs.values()),
+    )
+    yield "## Scripts of today's stacks\n"
+    yield (
+        f"**{reached} of {len(runs)} scripts reach step 10 without values; {same} wait at the same lines in the "
+        "same steps.** Where others wait otherwise, decisions that rest on assumed values are listed by the "
+        "run itself (decided).\n"
+    )
+    columns = ("reached", "same", "waits", "dry", "lines", "decided", "seconds", "dry seconds")
     rows = [[name, *(one.get(column, "") for column in columns)] for name, one in runs.items()]
     yield _sheet.table(["script", *columns], rows)
 
@@ -341,6 +401,11 @@ def worse(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
         or (one.get("switched") == "different" and not one["decided then"])
     ]
     found += [
+        f"{name}: {'waits differ' if one['reached'] == 'yes' else one['reached']}"
+        for name, one in now.get("stacks", {}).items()
+        if one["reached"] != "yes" or (not one["same"] and not one["decided"])
+    ]
+    found += [
         f"{name}: {one['dry']} bytes in place of {one['values']}"
         for name, one in now.get("memory", {}).items()
         if one["dry"] != one["values"]
@@ -369,7 +434,12 @@ def main(arguments: list[str] | None = None) -> int:
             for name, text in now[part]["different"].items():
                 print(f"  {name}: {text}")
             continue
-        now[part] = scripts(options.only) if part == "scripts" else memory() if part == "memory" else large()
+        now[part] = {
+            "scripts": lambda: scripts(options.only),
+            "stacks": lambda: stacks(options.only),
+            "memory": memory,
+            "large": large,
+        }[part]()
         print(json.dumps(now[part], indent=1))
     if options.write:
         data = {**before, **now}

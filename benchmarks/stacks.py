@@ -87,8 +87,6 @@ def started(script: Path, how: str, *words: str) -> tuple[str, float | None]:
     """What it printed, and the seconds of a step from the third to the twelfth."""
     times = FOLDER / "times.json"
     times.unlink(missing_ok=True)
-    paths = os.pathsep.join((str(ROOT / "src"), str(SCRIPTS)))
-    environment = {**os.environ, **OFFLINE, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [str(PYTHON), str(_sheet.HERE / "_stack_run.py"), str(times), how, *words]
     with (RESULTS / f"{script.stem}.{how}.txt").open("w") as errors:
         try:
@@ -100,12 +98,18 @@ def started(script: Path, how: str, *words: str) -> tuple[str, float | None]:
                 check=False,
                 timeout=SECONDS,
                 cwd=FOLDER,
-                env=environment,
+                env=environment(),
             )
         except subprocess.TimeoutExpired:
             return "", None
     stepped = json.loads(times.read_text()) if times.exists() else []
     return done.stdout, (stepped[-1] - stepped[1]) / (len(stepped) - 2) if len(stepped) > 2 else None
+
+
+def environment() -> dict[str, str]:
+    """The variables that a script finds: nothing is asked of the network."""
+    paths = os.pathsep.join((str(ROOT / "src"), str(SCRIPTS)))
+    return {**os.environ, **OFFLINE, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
 def versions(script: Path) -> dict[str, str]:

@@ -88,7 +88,7 @@ class Placement:
         inner = unwrapped(tensor)
         if inner is not tensor:
             return self.state_of(inner)
-        for part in _parts(tensor):
+        for part in sparse_parts(tensor):
             return self.state_of(part)
         return HOST
 
@@ -156,7 +156,7 @@ class Placement:
         if inner is not tensor:
             self.put(inner, state)
             return
-        for part in _parts(tensor):
+        for part in sparse_parts(tensor):
             self.put(part, state)
         setattr(tensor, _ATTRIBUTE, state)
 
@@ -240,7 +240,7 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The dense tensors a sparse one consists of."""
     layout = tensor.layout
     with DisableTorchDispatch(), DisableTorchFunction():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 
 import pytest
@@ -351,3 +352,31 @@ def test_a_reduced_loss_keeps_the_memory_of_all_of_it_as_with_values(dry, reduct
     loss = torch.nn.functional.mse_loss(x, x.detach(), reduction=reduction)
     assert loss.untyped_storage().nbytes() == 4 * 40 * 50
     assert loss.shape == (() if reduction == "mean" else x.shape)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.SGD])
+def test_sparse_gradients_that_have_no_values(kind: type[torch.optim.Optimizer]) -> None:
+    with gapless.emulate(dry=True) as seen:
+        layer = nn.Embedding(400_000, 256, sparse=True).cuda()
+        optimizer = kind(layer.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            tokens = torch.randint(400_000, (40_000,)).cuda()
+            layer(tokens).square().mean().backward()
+            optimizer.step()
+        gradient = layer.weight.grad
+        assert gradient.is_sparse and gradient.device.type == "cuda"
+        left = gradient.coalesce()
+        assert left._nnz() == tokens.unique().numel() and left.is_coalesced()
+        assert left.values().shape == (left._nnz(), 256)
+        assert not seen.session.assumptions
+        assert math.isfinite(left.values().sum().item())
+        assert seen.session.assumptions
+
+
+def test_small_sparse_tensors_keep_their_values() -> None:
+    with gapless.emulate(dry=True) as seen:
+        layer = nn.Embedding(10, 8, sparse=True).cuda()
+        layer(torch.tensor([1, 1, 3]).cuda()).sum().backward()
+        assert layer.weight.grad.to_dense()[:, 0].tolist() == [0, 2, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert not seen.session.assumptions

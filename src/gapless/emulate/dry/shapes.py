@@ -143,6 +143,8 @@ def _asked(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results 
     flat = [out] if single else list(out)
     if any(isinstance(one, (list, tuple)) for one in flat):
         return Unshaped(NotImplementedError("lists in its results"))
+    if any(isinstance(one, Tensor) and one.layout is not torch.strided for one in flat):
+        return Unshaped(NotImplementedError("a sparse result"))
     reduced = kind.base in _REDUCED and len(kept) > 1 and flat[0].dim() == 0
     room = math.prod(torch.broadcast_shapes(*(one.shape for one in kept[:2]))) if reduced else 0
     shared = {one.untyped_storage()._cdata for one in kept}
@@ -197,10 +199,10 @@ def without_data(tensor: Tensor) -> Tensor:
     """A tensor that looks like this one and has nothing in it.
 
     Raises:
-        RuntimeError: it is not strided.
+        NotImplementedError: it is not strided.
     """
     if tensor.layout is not torch.strided:
-        raise RuntimeError(f"a {tensor.layout} tensor")
+        raise NotImplementedError(f"a {tensor.layout} tensor")
     made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
     made = made.conj() if tensor.is_conj() else made
     return neg_view(made) if tensor.is_neg() else made

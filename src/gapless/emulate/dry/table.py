@@ -16,6 +16,7 @@ from gapless.emulate.core import Core
 from gapless.emulate.dry import filling
 from gapless.emulate.dry.guess import Guess, anything, constant
 from gapless.emulate.dry.reads import Reads
+from gapless.emulate.placement import sparse_parts
 from gapless.torch_internals import free_weak_ref, weak_ref_expired
 
 Tensor = torch.Tensor
@@ -40,11 +41,12 @@ class Table:
         try:
             return self.records.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
-            return None
+            inner = stored(tensor)
+            return None if inner is tensor else self.of(inner)
 
     def mark(self, tensor: Tensor, guess: Guess) -> None:
         """The whole storage of `tensor` is like this from now on."""
-        storage: Any = tensor.untyped_storage()
+        storage: Any = stored(tensor).untyped_storage()
         key = storage._cdata
         if key not in self._weak:
             self._weak[key] = storage._weak_ref()
@@ -63,7 +65,7 @@ class Table:
 
     def forget(self, tensor: Tensor) -> None:
         """The storage of `tensor` has real values from now on."""
-        self.records.pop(tensor.untyped_storage()._cdata, None)
+        self.records.pop(stored(tensor).untyped_storage()._cdata, None)
 
     def sweep(self) -> None:
         """Forget storages that no longer exist."""
@@ -110,7 +112,7 @@ class Table:
         record = self.of(tensor)
         if record is None or record.filled:
             return True
-        if not self._filler.fill(tensor, record):
+        if not self._filler.fill(stored(tensor), record):
             return False
         if record.exact:
             self.forget(tensor)
@@ -130,6 +132,12 @@ class Table:
         ):
             self.reads.values(record, tensor.numel())
         return tensor
+
+
+def stored(tensor: Tensor) -> Tensor:
+    """What holds the values: `tensor` itself, or the dense part of a sparse one that does."""
+    parts = sparse_parts(tensor)
+    return parts[-1] if parts else tensor
 
 
 def is_whole(tensor: Tensor) -> bool:

@@ -24,7 +24,7 @@ from gapless.emulate.dry.kinds import Kind
 from gapless.emulate.dry.made import Made
 from gapless.emulate.dry.shapes import New, Results, Shapes, Unshaped
 from gapless.emulate.dry.specials import Compute
-from gapless.emulate.dry.table import Table, is_whole
+from gapless.emulate.dry.table import Table, is_whole, stored
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST
@@ -295,7 +295,7 @@ class Values(Table):
             arguments = kind.arguments(args, kwargs)
             written = [arguments[n] for n in kind.written if n < len(arguments)]
             for one in trees.tensors((written, out)):
-                if one.layout is torch.strided and self.of(one) is None:
+                if has_storage(stored(one)) and self.of(one) is None:
                     self.mark(one, filling.made_up(kind.base, one.dtype))
         return out
 
@@ -413,7 +413,7 @@ class Values(Table):
     ) -> Any:
         """Compute with values that are made up, where nothing less will do."""
         tensors = [one for one in trees.tensors((args, kwargs)) if self.of(one) is not None]
-        largest = max((one.untyped_storage().nbytes() for one in tensors), default=0)
+        largest = max((stored(one).untyped_storage().nbytes() for one in tensors), default=0)
         if largest > filling.MOST:
             if not isinstance(error.cause, NotImplementedError) and _about_arguments(error.cause):
                 raise error.cause
