@@ -1,4 +1,4 @@
-"""Twenty linear layers under DDP on two GPUs, by Adam and by Adam whose states are sharded, as a recipe has it.
+"""Twenty linear layers under DDP on two GPUs, by Adam with whole and with sharded states.
 
 gapless check --dry --memory --world-size 2 _published_zero.py --sharded
 """

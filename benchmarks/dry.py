@@ -54,7 +54,8 @@ METHOD = (
     "Scripts: `gapless check --steps all` of each field script with `--values`, with `--dry`, without "
     "either, and with limits so low that it goes on without values in the first step; compared are waits by "
     "line, operator and step. Stacks: `gapless check` of each script of `stacks/` in the environment of "
-    "`make stacks`, offline, with `--values` and with `--dry`, compared likewise. Memory: a training step of each model; `torch.cuda.max_memory_allocated()`. "
+    "`make stacks`, offline, with `--values` and with `--dry`, compared likewise. Memory: a training "
+    "step of each model; `torch.cuda.max_memory_allocated()`. "
     "Large: a Llama of 7B parameters in bf16, checkpointed, AdamW, batch 1 of 4096 tokens"
 )
 
@@ -354,9 +355,9 @@ def _stacks(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
     )
     yield "## Scripts of today's stacks\n"
     yield (
-        f"**{reached} of {len(runs)} scripts reach step 10 without values; {same} wait at the same lines in the "
-        "same steps.** Where others wait otherwise, decisions that rest on assumed values are listed by the "
-        "run itself (decided).\n"
+        f"**{reached} of {len(runs)} scripts reach step 10 without values; {same} wait at the same lines in "
+        "the same steps.** Where others wait otherwise, decisions that rest on assumed values are listed "
+        "by the run itself (decided).\n"
     )
     columns = ("reached", "same", "waits", "dry", "lines", "decided", "seconds", "dry seconds")
     rows = [[name, *(one.get(column, "") for column in columns)] for name, one in runs.items()]

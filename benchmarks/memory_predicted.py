@@ -78,13 +78,13 @@ OTHERS: dict[str, tuple[str, tuple[str, ...], str, int, float]] = {
     ),
     "… SDPA": ("gpt", ("--mask-made", "--bf16", "--native", "--flash"), "reserved", GIB, 5.9004),
     "LoRA, phi-1.5, batch 1": ("lora", ("phi-1.5",), "allocated", 10**9, 4.82),
-    "… batch 2": ("lora", ("phi-1.5", "--batch", "2"), "allocated", 10**9, 6.76),
-    "… batch 4": ("lora", ("phi-1.5", "--batch", "4"), "allocated", 10**9, 10.68),
+    "… phi-1.5, batch 2": ("lora", ("phi-1.5", "--batch", "2"), "allocated", 10**9, 6.76),
+    "… phi-1.5, batch 4": ("lora", ("phi-1.5", "--batch", "4"), "allocated", 10**9, 10.68),
     "LoRA, StableLM 3B, batch 1": ("lora", ("stablelm-3b",), "allocated", 10**9, 9.69),
-    "… batch 2": ("lora", ("stablelm-3b", "--batch", "2"), "allocated", 10**9, 12.10),
-    "… batch 4": ("lora", ("stablelm-3b", "--batch", "4"), "allocated", 10**9, 16.92),
+    "… StableLM 3B, batch 2": ("lora", ("stablelm-3b", "--batch", "2"), "allocated", 10**9, 12.10),
+    "… StableLM 3B, batch 4": ("lora", ("stablelm-3b", "--batch", "4"), "allocated", 10**9, 16.92),
     "LoRA, Llama 2 7B, batch 1": ("lora", ("llama-2-7b",), "allocated", 10**9, 21.30),
-    "… batch 2": ("lora", ("llama-2-7b", "--batch", "2"), "allocated", 10**9, 29.07),
+    "… Llama 2 7B, batch 2": ("lora", ("llama-2-7b", "--batch", "2"), "allocated", 10**9, 29.07),
     "LoRA, Llama 2 13B, batch 1": ("lora", ("llama-2-13b",), "allocated", 10**9, 38.12),
     "ViT-giant, bf16, checkpointed": ("vit", (), "allocated", 10**9, 9.82),
     "DDP, Adam, rank 0 of 2": ("zero", (), "allocated", 10**9, 1.697),
@@ -99,8 +99,8 @@ OTHER_SOURCES = (
     "torch 2.1, code at 8641822); [torchao's optimizers](https://github.com/pytorch/ao/blob/main/torchao/"
     "optim/README.md) (4070 Ti SUPER, `max_memory_allocated`, torch 2.4; its size of images is the one that "
     "its benchmark crops to); [a recipe of PyTorch's](https://docs.pytorch.org/tutorials/recipes/"
-    "zero_redundancy_optimizer.html) (`max_memory_allocated`). Nothing in the scripts was fitted to a figure, "
-    "with one thing put in after a first comparison: Fabric's `bf16-true` returns float32 logits, without "
+    "zero_redundancy_optimizer.html) (`max_memory_allocated`). Nothing in them was fitted to a figure. One "
+    "thing was put in after a first comparison: Fabric's `bf16-true` returns float32 logits, without "
     "which LoRA comes out 2 to 9 % too low. Not known: which attention kernel LitGPT ran (flash-attn or "
     "SDPA). What is left of Llama's difference grows with the batch; why is not known.\n"
 )

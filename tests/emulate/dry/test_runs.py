@@ -365,9 +365,11 @@ def test_sparse_gradients_that_have_no_values(kind: type[torch.optim.Optimizer])
             layer(tokens).square().mean().backward()
             optimizer.step()
         gradient = layer.weight.grad
-        assert gradient.is_sparse and gradient.device.type == "cuda"
+        assert gradient.is_sparse
+        assert gradient.device.type == "cuda"
         left = gradient.coalesce()
-        assert left._nnz() == tokens.unique().numel() and left.is_coalesced()
+        assert left._nnz() == tokens.unique().numel()
+        assert left.is_coalesced()
         assert left.values().shape == (left._nnz(), 256)
         assert not seen.session.assumptions
         assert math.isfinite(left.values().sum().item())
@@ -380,3 +382,17 @@ def test_small_sparse_tensors_keep_their_values() -> None:
         layer(torch.tensor([1, 1, 3]).cuda()).sum().backward()
         assert layer.weight.grad.to_dense()[:, 0].tolist() == [0, 2, 0, 1, 0, 0, 0, 0, 0, 0]
     assert not seen.session.assumptions
+
+
+def test_safetensors_say_that_they_hold_zeros(tmp_path) -> None:
+    save = pytest.importorskip("safetensors.torch").save_file
+    with gapless.emulate(dry=True) as seen:
+        layer = nn.Linear(4096, 4096, bias=False).cuda()
+        layer.weight.untyped_storage().data_ptr()  # compared, not read
+        small = nn.Linear(16, 16).cuda()
+        save(small.state_dict(), tmp_path / "small.safetensors")
+        assert not seen.session.notes
+        save(layer.state_dict(), tmp_path / "large.safetensors")
+    assert (tmp_path / "large.safetensors").stat().st_size > 4096**2 * 4
+    (note,) = seen.session.notes
+    assert "safetensors wrote zeros" in note

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from gapless.torch_internals import place
 
 Tensor = torch.Tensor
 Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+_NEAR = 6
+"""Frames between a call and the mode that sees it, at most."""
 _SMALL = 1 << 20
 """Bytes up to which values are made up to be saved."""
 
@@ -30,7 +34,32 @@ def handlers(values: Any, others: dict[Any, Handler]) -> dict[Any, Handler]:
         Tensor.__reduce_ex__,
     ]
     real = [inspect.unwrap(function) for function in lookers]  # as the function mode is asked for them
-    return {function: _looked(values, others.get(function)) for function in real}
+    found = {function: _looked(values, others.get(function)) for function in real}
+    pointer = inspect.unwrap(Tensor.data_ptr)
+    return {**found, pointer: _pointed(values, others.get(pointer))}
+
+
+def _pointed(values: Any, otherwise: Handler | None) -> Handler:
+    """safetensors writes what it finds at an address; others ask for one to compare it."""
+
+    def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        record = values.of(args[0])
+        if record is not None and not record.filled and _writes_bytes() and not values.fill(args[0]):
+            values.core.note(_WRITTEN)
+        return func(*args, **kwargs) if otherwise is None else otherwise(mode, func, args, kwargs)
+
+    return handler
+
+
+def _writes_bytes() -> bool:
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_NEAR):
+        if frame is None:
+            return False
+        if frame.f_globals.get("__name__") == "safetensors.torch":
+            return "bytes" in frame.f_code.co_name or "ndarray" in frame.f_code.co_name
+        frame = frame.f_back
+    return False
 
 
 def _looked(values: Any, otherwise: Handler | None) -> Handler:
@@ -83,6 +112,10 @@ def install(values: Any, patches: Patches) -> None:
     patches.set(*place("FileWriter"), FileWriter)
 
 
+_WRITTEN = (
+    "safetensors wrote zeros for what has no values in a dry run: the file has its full length; do not use "
+    "it as a checkpoint"
+)
 _SAVED = (
     "torch.save wrote no values of what has none in a dry run: the file has its full length, takes no room "
     "on disk and reads as zeros; do not use it as a checkpoint"
