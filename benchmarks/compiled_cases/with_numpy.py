@@ -6,6 +6,7 @@ from torch import nn
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
+np.random.seed(0)
 net = nn.Linear(8, 8).to(device)
 
 

@@ -9,9 +9,13 @@ import msgspec
 from gapless.model.source import SourceLine, Stack, user_line
 
 Limit = Literal["", "recompile_limit", "accumulated_recompile_limit"]
-Skip = Literal["cpu-input", "mutated-input", "dynamic-shapes"]
+Skip = Literal[
+    "cpu-input", "scalar-input", "mutated-input", "operator", "copied-out",
+    "uncached-memory", "dynamic-shapes",
+]  # fmt: skip
 """Why a graph, or part of it, runs outside of CUDA graphs, or in more of them than one: a CPU tensor goes in,
-an input is written in place, or each new shape is captured anew."""
+or a number in one; an input is written in place; an operator cannot be captured; a
+result is copied to the CPU; memory is not cached; or each new shape is captured anew."""
 
 
 class GraphBreak(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -58,12 +62,14 @@ class Recompile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Outside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What keeps work from one CUDA graph under ``mode="reduce-overhead"``: `what` it is, in a few words."""
+    """What keeps work from one CUDA graph under ``mode="reduce-overhead"``: `what` it is, in a few words, and
+    whether it keeps out the `whole` compiled graph."""
 
     skip: Skip
     what: str = ""
     line: SourceLine | None = None
     times: int = 1
+    whole: bool = False
 
 
 class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

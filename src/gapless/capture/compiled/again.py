@@ -16,7 +16,8 @@ import msgspec
 import torch
 
 from gapless.capture.compiled import machine
-from gapless.capture.compiled.graphs import Backend, Graphs, uses_cudagraphs
+from gapless.capture.compiled.cudagraphs import named, uses_cudagraphs
+from gapless.capture.compiled.graphs import Backend, Graphs
 from gapless.capture.compiled.others import without_others
 from gapless.capture.compiled.watching import Heard, Watch
 from gapless.emulate import stacks
@@ -25,7 +26,10 @@ from gapless.emulate.compiled.reach import CALLS
 from gapless.emulate.compiled.signatures import Rebuilder
 from gapless.emulate.emulator import Emulator
 from gapless.model import Compiled, SourceLine, user_line
-from gapless.torch_internals import path
+from gapless.torch_internals import C, path
+
+_CACHED = "_cuda_cudaCachingAllocator_is_enabled"
+_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
 class Pass(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -59,12 +63,13 @@ def compile_again(emulator: Emulator, seconds: float, on_gpu: bool = True) -> Pa
     are on the CPU.
     """
     calls = emulator.compiled
+    cached = bool(getattr(C, _CACHED)()) and _UNCACHED not in os.environ
     emulator.leave_in_copy()
     _silence()
     places = machine.enter(emulator.core, on_gpu)
     hidden = (target.hidden for target in calls.targets if target.hidden is not None)
     without_others(module for one in hidden for root in one.roots for module in root.modules())
-    return _Pass(emulator, calls, seconds, places).result()
+    return _Pass(emulator, calls, seconds, places, cached).result()
 
 
 def _silence() -> None:
@@ -79,7 +84,10 @@ def _silence() -> None:
 
 
 class _Pass:
-    def __init__(self, emulator: Emulator, calls: Calls, seconds: float, places: machine.Places) -> None:
+    def __init__(
+        self, emulator: Emulator, calls: Calls, seconds: float, places: machine.Places, cached: bool
+    ) -> None:
+        self._cached = cached
         self._places, self._calls, self._seconds = places, calls, seconds
         self._values = not emulator.core.dry
         self._dynamo = importlib.import_module(path("dynamo"))
@@ -118,7 +126,7 @@ class _Pass:
         """Compile `target` for good, with a backend that takes graphs down."""
         name, args, kwargs = target.settings
         original = kwargs.get("backend", args[0] if args else "inductor")
-        backend = Backend(original, self._places, lambda: self._now, self._values)
+        backend = Backend(original, self._places, lambda: self._now, self._values, self._cached)
         for known in self._backends:
             if known == backend:
                 backend = known
@@ -139,6 +147,7 @@ class _Pass:
         watch = self._watch
         watch.heard, watch.place, watch.number = subject.heard, stacks.resolve(call.place), call.number
         self._now = subject.graphs
+        self._now.managed.clear()
         for reference, name, value in call.changes:
             module = reference()
             if module is not None and getattr(module, name, None) != value:
@@ -229,12 +238,12 @@ def options_of(target: Target) -> tuple[str, ...]:
     if kwargs.get("dynamic") is not None:
         found.append(f"dynamic={kwargs['dynamic']}")
     config = getattr(backend, "config", {})
-    if uses_cudagraphs(backend):
+    if uses_cudagraphs(backend) and named(backend) == "inductor":
         found.append('mode="max-autotune"' if config.get("max_autotune") else 'mode="reduce-overhead"')
     elif isinstance(config, dict) and config.get("max_autotune"):
         found.append('mode="max-autotune-no-cudagraphs"')
-    if isinstance(backend, str) and backend != "inductor":
-        found.append(f'backend="{backend}"')
+    if named(backend) not in ("inductor", ""):
+        found.append(f'backend="{named(backend)}"')
     return tuple(found)
 
 

@@ -5,26 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from gapless import trees
-from gapless.capture.compiled.machine import Places, Placing
+from gapless.capture.compiled.cudagraphs import Capturing, Looking
+from gapless.capture.compiled.machine import MOVES, Places, Placing
 from gapless.capture.compiled.watching import line_at
 from gapless.model import SourceLine
 from gapless.model.compiled import Outside, Skip
 from gapless.torch_internals import FakeTensorMode
 
 _LOCAL = re.compile(r"^[LG]\['([^']+)'\]")
-_STATIC = "_dynamo_static_input_type"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _READS = ("item", "tolist", "_local_scalar_dense")
 
 
 @dataclass
 class Graphs:
-    """The graphs of one callable, and with which sizes they were run."""
+    """The graphs of one callable, and with which sizes they were run; `managed` are storages that CUDA graphs
+    have made in the call at hand."""
 
     count: int = 0
     dynamic: int = 0
@@ -32,16 +34,20 @@ class Graphs:
     runs: dict[tuple[int, Any], None] = field(default_factory=dict)
     outside: dict[Any, Outside] = field(default_factory=dict)
     made: list[Any] = field(default_factory=list)
+    managed: set[int] = field(default_factory=set)
 
 
 class Backend:
     """Stands in for `original`, of which it is the equal where that is equal to another's: graphs are shared
-    between callables with equal backends. `current` gives what the graph at hand belongs to."""
+    between callables with equal backends. `current` gives what the graph at hand belongs to; memory of the
+    GPU is `cached` by PyTorch, or asked from CUDA each time."""
 
-    def __init__(self, original: Any, places: Places, current: Callable[[], Graphs], values: bool) -> None:
+    def __init__(
+        self, original: Any, places: Places, current: Callable[[], Graphs], values: bool, cached: bool
+    ) -> None:
         self.original = original
         self._places, self._current, self._values = places, current, values
-        self._cudagraphs = uses_cudagraphs(original)
+        self._capturing = Capturing.of(original, cached)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Backend) and _same(self.original, other.original)
@@ -54,6 +60,7 @@ class Backend:
         graphs.count += 1
         number = graphs.count
         nodes = list(graph.graph.nodes)
+        _index_devices(graph, nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         symbolic = any(isinstance(one, torch.SymInt) for one in inputs)
         graphs.dynamic += symbolic
@@ -67,30 +74,26 @@ class Backend:
             graphs.runs[number, shapes] = None
             if not self._values:
                 return _shaped(graph, args)
-            versions = [one._version if isinstance(one, torch.Tensor) else 0 for one in args]
+            capturing = self._capturing
             with Placing(self._places):
-                made = graph.forward(*args)
-            if self._cudagraphs and not again:
-                self._look(graphs, placeholders, sources, args, versions)
-                if symbolic and sum(known == number for known, _ in graphs.runs) > 1:
-                    _add(graphs, "dynamic-shapes", "", _line(nodes))
+                if capturing is None or again:
+                    return graph.forward(*args)
+                told = partial(_add, graphs)
+                made = Looking(capturing, self._places, told, graphs.managed).run(graph, sources, args)
+            if symbolic and capturing.any_size and sum(known == number for known, _ in graphs.runs) > 1:
+                told("dynamic-shapes", "", nodes, False)
             return made
 
         return run
 
-    def _look(
-        self, graphs: Graphs, nodes: list[Any], sources: list[str], args: Any, versions: list[int]
-    ) -> None:
-        """What of this graph cannot be in a CUDA graph."""
-        gpu = [isinstance(one, torch.Tensor) and self._places(one) >= 0 for one in args]
-        for node, name, one, version, on_gpu in zip(nodes, sources, args, versions, gpu, strict=True):
-            if not isinstance(one, torch.Tensor):
-                continue
-            static = isinstance(one, torch.nn.Parameter) or _STATIC in (node.meta.get("tensor_dict") or {})
-            if not on_gpu and any(gpu) and self._places.knows(one):
-                _add(graphs, "cpu-input", name, _line(list(node.users)))
-            elif on_gpu and one._version != version and not static:
-                _add(graphs, "mutated-input", name, _line(list(node.users)))
+
+def _index_devices(graph: Any, nodes: list[Any]) -> None:
+    """Let the graph move tensors as `MOVES` does."""
+    moves = [node for node in nodes if node.op == "call_method" and node.target in MOVES]
+    for node in moves:
+        node.op, node.target = "call_function", MOVES[node.target]
+    if moves:
+        graph.recompile()
 
 
 def _sizes(value: Any) -> Any:
@@ -100,14 +103,6 @@ def _sizes(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_sizes, value))
     return value if isinstance(value, int | float) else None
-
-
-def uses_cudagraphs(backend: Any) -> bool:
-    """Whether a backend captures what it compiles: ``mode="reduce-overhead"``, the option, or by its name."""
-    config = getattr(backend, "config", None)
-    if isinstance(config, dict) and "triton.cudagraphs" in config:
-        return bool(config["triton.cudagraphs"])
-    return isinstance(backend, str) and backend == "cudagraphs"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -150,10 +145,11 @@ def _line(nodes: Sequence[Any]) -> SourceLine | None:
     return None
 
 
-def _add(graphs: Graphs, skip: Skip, what: str, line: SourceLine | None) -> None:
+def _add(graphs: Graphs, skip: Skip, what: str, nodes: Sequence[Any], whole: bool) -> None:
+    line = _line(nodes)
     known = graphs.outside.get((skip, what, line))
     times = known.times + 1 if known is not None else 1
-    graphs.outside[skip, what, line] = Outside(skip=skip, what=what, line=line, times=times)
+    graphs.outside[skip, what, line] = Outside(skip=skip, what=what, line=line, times=times, whole=whole)
 
 
 def _shaped(graph: Any, args: Any) -> Any:

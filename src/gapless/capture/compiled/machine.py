@@ -144,6 +144,36 @@ def _guard_devices() -> bool:
     return bool(registry[_CUDA])
 
 
+def with_index(value: Any) -> Any:
+    """A device of CUDA's with its index: asked for without one, it is that of the guard, which is none.
+
+    >>> with_index(torch.device("cuda")), with_index("cuda"), with_index("cpu")
+    (device(type='cuda', index=0), device(type='cuda', index=0), 'cpu')
+    """
+    if isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] == "cuda"):
+        device = torch.device(value)
+        return torch.device("cuda", device.index or 0) if device.type == "cuda" else value
+    return value
+
+
+def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """``tensor.to(…)``, with the index of each device."""
+    named = {name: with_index(one) for name, one in kwargs.items()}
+    return torch.Tensor.to(tensor, *map(with_index, args), **named)
+
+
+def move_to_gpu(
+    tensor: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
+) -> Any:
+    """``tensor.cuda(…)``, in the same way."""
+    where = torch.device("cuda", device) if isinstance(device, int) else device or torch.device("cuda", 0)
+    return move(tensor, where, non_blocking=non_blocking, memory_format=memory_format)
+
+
+MOVES = {"to": move, "cuda": move_to_gpu}
+"""What stands in for methods of tensors, by name."""
+
+
 def _say_where(places: Places, patches: Patches) -> None:
     """Let tensors answer from `places`."""
     cuda = torch.device("cuda", 0)
@@ -157,6 +187,9 @@ def _say_where(places: Places, patches: Patches) -> None:
     real_cuda, real_cpu = _Base.is_cuda.__get__, _Base.is_cpu.__get__
     patches.set(torch.Tensor, "is_cuda", property(lambda one: on_gpu(one) or real_cuda(one)))
     patches.set(torch.Tensor, "is_cpu", property(lambda one: real_cpu(one) and not on_gpu(one)))
+    fake = importlib.import_module(path("fake_tensors")).FakeTensor
+    for name, moved in MOVES.items():
+        setattr(fake, name, moved)
 
 
 def _adopt_inputs(places: Places) -> None:
