@@ -241,3 +241,75 @@ doubled(torch.rand(4, device="cuda"))
 """
     (one,) = compiled(tmp_path, script)
     assert [(skip.skip, skip.whole) for skip in one.outside] == [("uncached-memory", True)]
+
+
+KEPT = """
+import torch
+
+captured = torch.compile(mode="reduce-overhead")
+plain = torch.compile()
+weight = torch.nn.Parameter(torch.rand(8, device="cuda"))
+
+
+@captured
+def loss_of(x):
+    return (x * weight).sum()
+
+
+@captured
+def written(x, total):
+    total.add_(1)
+    return (x + total).sum()
+
+
+@captured
+def given_back(x):
+    return x
+
+
+def batch():
+    return torch.rand(8, device="cuda")
+
+
+losses = []
+for _ in range(3):
+    loss = loss_of(batch())
+    loss.backward()
+    losses.append(loss.detach())
+wrong = torch.stack(losses)
+
+losses = []
+for _ in range(3):
+    loss = loss_of(batch())
+    loss.backward()
+    losses.append(loss.detach().clone())
+right = torch.stack(losses)
+
+both = loss_of(batch()), loss_of(batch())  # the backward pass is still to come
+(both[0] + both[1]).backward()
+
+x = batch()
+skipped = [written(batch(), torch.zeros(8, device="cuda")) for _ in range(3)]
+right = torch.stack(skipped)
+given = [given_back(one) for one in (x, x + 1, x + 2)]
+right = torch.stack(given)
+
+torch.compiler.cudagraph_mark_step_begin()
+kept = loss_of(batch()).detach()
+loss_of(batch())
+right = kept + 1
+torch.compiler.cudagraph_mark_step_begin()
+loss_of(batch())
+also_wrong = kept + 1
+"""
+
+
+def test_results_used_after_they_were_overwritten(tmp_path: Path) -> None:
+    made = compiled(tmp_path, KEPT)
+    lines = {
+        (one.name, skip.line.code.split(" =")[0])
+        for one in made
+        for skip in one.outside
+        if skip.skip == "output-overwritten" and skip.line is not None
+    }
+    assert lines == {("loss_of", "wrong"), ("loss_of", "also_wrong")}

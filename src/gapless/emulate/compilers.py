@@ -83,7 +83,7 @@ def install(note: Note, patches: Patches, lasting: bool = False, calls: Calls | 
     if lasting:
         defer(path("dynamo"), _UNCOMPILED, patches)
     # It separates steps inside compiled CUDA graphs, and loads the whole code generator to say so.
-    patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", calls.replays.mark)
     torchscript.install(note, patches)
     foreign.install(patches)
 

@@ -152,6 +152,8 @@ class Emulator:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self.compiled = Calls(self.core.device_of, values=not dry)
+        replays = self.compiled.replays
+        replays.watch = lambda: self.core.graphs.watch(replays)
         self._patches = Patches()
         self._lasting = lasting
         self._standins = standins

@@ -11,11 +11,12 @@ from gapless.model.source import SourceLine, Stack, user_line
 Limit = Literal["", "recompile_limit", "accumulated_recompile_limit"]
 Skip = Literal[
     "cpu-input", "scalar-input", "mutated-input", "operator", "copied-out",
-    "uncached-memory", "dynamic-shapes",
+    "uncached-memory", "dynamic-shapes", "output-overwritten",
 ]  # fmt: skip
 """Why a graph, or part of it, runs outside of CUDA graphs, or in more of them than one: a CPU tensor goes in,
 or a number in one; an input is written in place; an operator cannot be captured; a
-result is copied to the CPU; memory is not cached; or each new shape is captured anew."""
+result is copied to the CPU; memory is not cached; each new shape is captured
+anew; or a result is used after the replay that overwrites it, which PyTorch refuses."""
 
 
 class GraphBreak(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from gapless.analyze.verdicts.changes import MOST
-from gapless.model import Change, Finding, Report, Verdict
+from gapless.model import Change, CompiledRule, Finding, Report, Verdict
 from gapless.model.wording import count
+from gapless.rules import of_kind
 
 COMPILED = "GAP51"
 """How the codes of compiled code begin."""
@@ -33,14 +34,17 @@ def with_compiled(told: Verdict, found: Report) -> Verdict:
 
 def _sentence(met: list[tuple[int, Finding]], found: Report) -> str:
     """``Compiled code: 3 graph breaks and 7 recompilations (train.py:8, train.py:12)``."""
-    broken = sum(one.broken for one in found.compiled)
+    breaks = next(rule for rule in of_kind(CompiledRule) if rule.code == BREAK)
+    broken = sum(hit.calls for one in found.compiled for hit in breaks.of_compiled(one))
     again = sum(one.again for one in found.compiled)
-    parts = [count(broken, "graph break")] if any(one.code == "GAP511" for _, one in met) else []
+    parts = [count(broken, "graph break")] if any(one.code == BREAK for _, one in met) else []
     parts += (
         [count(again, "recompilation")] if any(one.code in ("GAP512", "GAP513") for _, one in met) else []
     )
+    if any(one.code == "GAP516" for _, one in met):
+        parts.insert(0, "a result is used after its CUDA graph has overwritten it, which fails on a GPU")
     if not parts:
-        parts = ["CUDA graphs are skipped or captured again and again"]
+        parts = ["CUDA graphs are skipped, cut, or captured again and again"]
     places = list(dict.fromkeys(one.line.short for _, one in met if one.line is not None))
     rest = f" and {count(len(places) - _NAMED, 'other line')}" if len(places) > _NAMED else ""
     where = f" ({', '.join(places[:_NAMED])}{rest})" if places else ""

@@ -15,17 +15,19 @@ from typing import Any
 import msgspec
 import torch
 
+from gapless import trees
 from gapless.capture.compiled import machine
-from gapless.capture.compiled.cudagraphs import named, uses_cudagraphs
 from gapless.capture.compiled.graphs import Backend, Graphs
 from gapless.capture.compiled.others import without_others
 from gapless.capture.compiled.watching import Heard, Watch
 from gapless.emulate import stacks
+from gapless.emulate.compiled.backends import named, uses_cudagraphs
 from gapless.emulate.compiled.calls import Call, Calls, Target
 from gapless.emulate.compiled.reach import CALLS
 from gapless.emulate.compiled.signatures import Rebuilder
 from gapless.emulate.emulator import Emulator
 from gapless.model import Compiled, SourceLine, user_line
+from gapless.model.compiled import Outside
 from gapless.torch_internals import C, path
 
 _CACHED = "_cuda_cudaCachingAllocator_is_enabled"
@@ -53,6 +55,7 @@ class _Subject:
     targets: list[Target] = field(default_factory=list)
     heard: Heard = field(default_factory=Heard)
     graphs: Graphs = field(default_factory=Graphs)
+    captured: set[int] = field(default_factory=set)
     made: int = 0
     failed: str = ""
 
@@ -167,9 +170,16 @@ class _Pass:
             if call.modes.stance:
                 stack.enter_context(torch.compiler.set_stance(call.modes.stance))
             try:
-                target.real(*args, **kwargs)
+                self._returned(subject, target.real(*args, **kwargs))
             except Exception as error:
                 self._failed(subject, error)
+
+    def _returned(self, subject: _Subject, made: Any) -> None:
+        """Which of the tensors it returns are in memory of CUDA graphs."""
+        for at, one in enumerate(trees.tensors(made)):
+            with suppress(NotImplementedError, RuntimeError):
+                if one.untyped_storage()._cdata in subject.graphs.managed:
+                    subject.captured.add(at)
 
     def _failed(self, subject: _Subject, error: BaseException) -> None:
         kinds = importlib.import_module(f"{path('dynamo')}.exc")
@@ -196,7 +206,7 @@ class _Pass:
             scalars=graphs.scalars,
             breaks=tuple(heard.breaks.values()),
             recompiles=tuple(heard.recompiles.values()),
-            outside=tuple(graphs.outside.values()),
+            outside=(*graphs.outside.values(), *_overwritten(subject)),
             limit=heard.limit,
             limited=heard.limited,
             failed=heard.unable or ("" if raises else subject.failed),
@@ -217,6 +227,14 @@ def _limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def _overwritten(subject: _Subject) -> Iterator[Outside]:
+    """Where the run used results of CUDA graphs after a later call."""
+    used = [one for target in subject.targets for one in target.overwritten]
+    places = dict.fromkeys(user_line(stack) for at, stack in used if at in subject.captured)
+    for line in places:
+        yield Outside(skip="output-overwritten", line=line)
 
 
 def name_of(target: Target) -> str:

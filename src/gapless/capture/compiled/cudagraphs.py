@@ -11,6 +11,7 @@ import torch
 
 from gapless import trees
 from gapless.capture.compiled.machine import Places
+from gapless.emulate.compiled.backends import named, setting, uses_cudagraphs
 from gapless.model.compiled import Skip
 from gapless.torch_internals import TorchDispatchMode, path
 
@@ -37,50 +38,24 @@ class Capturing:
     @staticmethod
     def of(backend: Any, cached: bool) -> Capturing | None:
         """What `backend` does; None where it makes no CUDA graphs."""
+        importlib.import_module(f"{path('inductor')}.config")
         if not uses_cudagraphs(backend):
             return None
         inductors = named(backend) == "inductor"
         return Capturing(
             inductors,
-            inductors and bool(_setting(backend, "graph_partition")) and not _setting(backend, "cpp_wrapper"),
-            not _setting(backend, "triton.cudagraph_skip_dynamic_graphs"),
+            inductors and bool(setting(backend, "graph_partition")) and not setting(backend, "cpp_wrapper"),
+            not setting(backend, "triton.cudagraph_skip_dynamic_graphs"),
             cached,
         )
-
-
-def named(backend: Any) -> str:
-    """What `backend` is called in ``torch.compile(backend=…)``; empty where it is somebody's own."""
-    if isinstance(backend, str):
-        return backend
-    if isinstance(getattr(backend, "config", None), dict):
-        return "inductor"
-    name = getattr(backend, "compiler_name", "")
-    return str(name) if name in torch.compiler.list_backends(exclude_tags=()) else ""
-
-
-def uses_cudagraphs(backend: Any) -> bool:
-    """Whether a backend captures what it compiles: ``mode="reduce-overhead"``, the option, inductor's own
-    setting, or by its name."""
-    name = named(backend)
-    return name == "cudagraphs" or (name == "inductor" and bool(_setting(backend, "triton.cudagraphs")))
-
-
-def _setting(backend: Any, name: str) -> Any:
-    """One of inductor's settings, as `backend` has it."""
-    own = getattr(backend, "config", {})
-    if name in own:
-        return own[name]
-    found = importlib.import_module(f"{path('inductor')}.config")
-    for part in name.split("."):
-        found = getattr(found, part, None)  # type: ignore[assignment]
-    return found
 
 
 class Looking:
     """Runs one graph and says what of it cannot be captured, or not with the rest."""
 
     def __init__(self, capturing: Capturing, places: Places, told: Told, managed: set[int]) -> None:
-        self._capturing, self._places, self._told, self._managed = capturing, places, told, managed
+        self._capturing, self._places, self._tells, self._managed = capturing, places, told, managed
+        self._left_out = False
         self._node: Any = None
         self._forbidden = importlib.import_module(f"{path('inductor')}.utils").FORBIDDEN_CUDAGRAPH_OPS
 
@@ -100,7 +75,9 @@ class Looking:
                 self._tell("scalar-input" if number else "cpu-input", name, list(node.users))
             elif on_gpu and one._version != version and not self._stays(node, one):
                 self._told("mutated-input", name, list(node.users), True)
-        self._managed.update(one.untyped_storage()._cdata for one in trees.tensors(made) if _dense(one))
+        if not self._left_out:
+            own = _storages(args)
+            self._managed.update(one for one in _storages(made) if one not in own)
         return made
 
     def _stays(self, node: Any, one: Any) -> bool:
@@ -115,6 +92,10 @@ class Looking:
 
     def _at(self, node: Any) -> None:
         self._node = node
+
+    def _told(self, skip: Skip, what: str, nodes: list[Any], whole: bool) -> None:
+        self._left_out = self._left_out or whole
+        self._tells(skip, what, nodes, whole)
 
     def _tell(self, skip: Skip, what: str, nodes: list[Any]) -> None:
         self._told(skip, what, nodes, not self._capturing.cuts)
@@ -193,5 +174,5 @@ def _is_mask(index: Any) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype in _MASKS
 
 
-def _dense(tensor: Any) -> bool:
-    return bool(tensor.layout is torch.strided)
+def _storages(value: Any) -> set[int]:
+    return {one.untyped_storage()._cdata for one in trees.tensors(value) if one.layout is torch.strided}

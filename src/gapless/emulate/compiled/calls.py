@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 from gapless.emulate import stacks
+from gapless.emulate.compiled.backends import uses_cudagraphs
 from gapless.emulate.compiled.hidden import Attributes, Changes, Hidden, State
+from gapless.emulate.compiled.replays import Replays
 from gapless.emulate.compiled.signatures import DeviceOf, Keeper, signature
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
+from gapless.model.source import Stack
 from gapless.torch_internals import DisableTorchFunction, sequence_number
 
 REPEATS = 10
@@ -54,13 +57,17 @@ class Modes:
 class Target:
     """One callable that was compiled, by `settings`.
 
-    `place` is where that was asked for. Once it is compiled for good, `real` takes its calls.
+    `place` is where that was asked for; it `captures` CUDA graphs or not, and `overwritten` are results of
+    theirs that were used too late, by their number and place. Once it is compiled for good, `real` takes its
+    calls.
     """
 
     calls: Calls
     inner: Any
     settings: Settings
     place: stacks.RawStack
+    captures: bool = False
+    overwritten: dict[tuple[int, Stack], None] = field(default_factory=dict)
     seen: dict[Any, int] = field(default_factory=dict)
     number: int = 0
     real: Callable[..., Any] | None = None
@@ -77,10 +84,17 @@ class Target:
         begin = sequence_number()
         local.compiled = True
         try:
-            return self.inner(*args, **kwargs)
+            return self._captured(args, kwargs) if self.captures else self.inner(*args, **kwargs)
         finally:
             local.compiled = False
             local.compiled_nodes.append((begin, sequence_number()))
+
+    def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        replays = self.calls.replays
+        replays.begin()
+        made = self.inner(*args, **kwargs)
+        replays.end(self, (args, kwargs), made)
+        return made
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -115,6 +129,7 @@ class Calls:
         self.left_out = 0
         self.failed = ""
         self.attributes = Attributes()
+        self.replays = Replays()
         self.stance: Callable[[], str] = str
         self._device_of, self._values = device_of, values
         self._patches: Patches | None = None
@@ -127,7 +142,9 @@ class Calls:
         """`inner` is compiled by the caller's callers."""
         if not self.targets and self._patches is not None:
             self.attributes.install(self._patches)
-        return Target(self, inner, settings, stacks.capture(1))
+        _, args, kwargs = settings
+        captures = uses_cudagraphs(kwargs.get("backend", args[0] if args else "inductor"))
+        return Target(self, inner, settings, stacks.capture(1), captures)
 
     def heard(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`target` is called: keep the call where it is of a new kind, or one of the first of its kind."""

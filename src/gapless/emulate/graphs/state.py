@@ -51,6 +51,7 @@ class Graphs:
         self.core = core
         self.runtime: Any = None
         self.on = False
+        self.replays: Any = None
         self.capture: Capture | None = None
         self.pools = Pools()
         self.found = Found(core)
@@ -286,6 +287,10 @@ class Graphs:
 
     # -- told ----------------------------------------------------------------------------------------
 
+    def watch(self, replays: Any) -> None:
+        """Have `replays`, those of compiled CUDA graphs, see which tensors operators use."""
+        self.on, self.replays = True, replays
+
     def dispatched(self, mode: Any, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """An operator is about to run."""
         capture = self.capture
@@ -294,6 +299,8 @@ class Graphs:
             if capture is not None and capture.holds(False):
                 return capture.operator(mode, func, types, args, kwargs)
             self.found.operator(mode.of(func), args, kwargs)
+            if self.replays is not None:
+                self.replays.used(args, kwargs)
             return mode.__torch_dispatch__(func, types, args, kwargs)
         finally:
             local.graphed = False

@@ -1,0 +1,69 @@
+"""GAP516."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gapless.model import CompiledRule, Hit
+from gapless.model.compiled import Compiled
+from gapless.rules._compiled import place, site, which
+
+
+class CudaGraphOutputOverwritten(CompiledRule):
+    """What a compiled CUDA graph returned is used after a later call, which has its memory.
+
+    ## What waits
+    Nothing: on a GPU the script ends there, with "accessing tensor output of CUDAGraphs that has been
+    overwritten by a subsequent run".
+
+    ## Why it costs
+    `mode="reduce-overhead"` gives results in memory that each replay uses again. A loss that is kept in a
+    list for the end of the epoch, or a hidden state that goes from one batch to the next, is gone by then;
+    `detach()` shares its memory.
+
+    ## Example
+    ```python
+    @torch.compile(mode="reduce-overhead")
+    def scored(x):
+        return x.square().mean()
+
+
+    scores = [scored(torch.rand(8, device="cuda")) for _ in range(4)]
+    mean = torch.stack(scores).mean()
+    ```
+
+    ## Use instead
+    ```python
+    @torch.compile(mode="reduce-overhead")
+    def scored(x):
+        return x.square().mean()
+
+
+    scores = [scored(torch.rand(8, device="cuda")).clone() for _ in range(4)]
+    mean = torch.stack(scores).mean()
+    ```
+
+    ## When it is fine
+    Never. Results may be kept until the next call of any compiled CUDA graph, or, with
+    `torch.compiler.cudagraph_mark_step_begin()`, until the next one behind the next mark.
+    """
+
+    code = "GAP516"
+    name = "cuda-graph-output-overwritten"
+    advice = "clone what is kept, outside of the compiled function: `kept = result.detach().clone()`"
+    change = "clone what is kept of a compiled CUDA graph"
+
+    def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
+        for one in compiled.outside:
+            if one.skip == "output-overwritten":
+                yield Hit(
+                    evidence=(
+                        f"a result of {which(compiled)} is used at {place(one.line)} after a later call, "
+                        "which has its memory",
+                        'on a GPU PyTorch raises "accessing tensor output of CUDAGraphs that has been '
+                        'overwritten by a subsequent run"',
+                    ),
+                    remedy=self.advice,
+                    site=site((one.line,) if one.line is not None else ()),
+                    calls=one.times,
+                )
