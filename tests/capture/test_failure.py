@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 import gapless
-from gapless.capture.failure import message, place, without_own_frames
+from gapless.capture.failure import message, place, show, without_own_frames
 from gapless.capture.stopping import EnoughSteps, Stopper, chain, comes_from_stopping
 from gapless.emulate import faults
 from gapless.model import Mark
@@ -116,3 +117,19 @@ def test_no_thread_is_stopped_between_marks():
     with ThreadPoolExecutor(1) as pool:
         pool.submit(stopper.between, 99).result()
     assert stopper.requests == 0
+
+
+def test_what_only_torchscript_has_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with gapless.emulate():
+        traced = torch.jit.trace(doubled, torch.ones(2, device="cuda"))
+        asked, other = caught(lambda: traced.graph), caught(lambda: traced.elsewhere)
+    show(asked)
+    assert (
+        "TorchScript runs as the Python it was made from here, which has no `graph`"
+        in capsys.readouterr().err
+    )
+    show(other)
+    assert "TorchScript" not in capsys.readouterr().err

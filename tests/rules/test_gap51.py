@@ -91,6 +91,8 @@ def test_breaks_that_were_asked_for_or_are_torchs_own_are_none() -> None:
     asked = msgspec.structs.replace(broken, kind="Call to `torch._dynamo.graph_break()`")
     within = msgspec.structs.replace(broken, stack=(TORCH, CALL))
     assert met(Compiled(name="f", breaks=(asked, within))) == []
+    raised = msgspec.structs.replace(within, raises=True)  # as DistributedDataParallel's with fullgraph=True
+    assert met(Compiled(name="f", options=("fullgraph=True",), breaks=(raised,))) == ["GAP511"]
 
 
 def test_compiled_again_once_is_how_a_size_is_learnt() -> None:

@@ -16,6 +16,11 @@ NO_TRITON = (
     "a GPU is not needed, kernels are evaluated on the CPU)"
 )
 
+NO_TORCHSCRIPT = (
+    "TorchScript runs as the Python it was made from here, which has no `{}`: leave that out of what is "
+    "checked (`torch.jit.save` works)"
+)
+
 
 def show(error: BaseException, own_frames: bool = False) -> None:
     """Print the traceback of `error` through `sys.excepthook`, with Gapless's frames if `own_frames`."""
@@ -28,12 +33,23 @@ def show(error: BaseException, own_frames: bool = False) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
     if _without_triton(error) and sys.stderr is not None:
         sys.stderr.write(f"gapless: {NO_TRITON}\n")
+    if (wanted := _of_torchscript(error)) and sys.stderr is not None:
+        sys.stderr.write(f"gapless: {NO_TORCHSCRIPT.format(wanted)}\n")
 
 
 def _without_triton(error: BaseException) -> bool:
     """Whether an import failed for want of Triton, however a library words it."""
     wanted = any(isinstance(one, ImportError) and "triton" in str(one).lower() for one in chain(error))
     return wanted and importlib.util.find_spec("triton") is None
+
+
+def _of_torchscript(error: BaseException) -> str:
+    """The attribute of TorchScript that the script asked for, where Python runs in its place."""
+    emulation = sys.modules.get("gapless.emulate.torchscript")
+    if emulation is None or not isinstance(error, AttributeError):
+        return ""
+    name = error.name or ""
+    return name if emulation.lacks(error.obj, name) else ""
 
 
 def _is_own(file: str) -> bool:

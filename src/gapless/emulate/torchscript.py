@@ -31,6 +31,11 @@ _DRAWN = {"torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph"
 """Who traces a model to draw it, and takes the graph from what tracing returns."""
 _NOT_DRAWN = "SummaryWriter.add_graph wrote an empty graph: under emulation no TorchScript is made"
 
+_ITS_OWN = frozenset(
+    ["code", "code_with_constants", "graph", "graph_for", "inlined_graph", "save", "save_to_buffer", "schema"]
+)
+"""What scripted functions and modules have, and Python's have not."""
+
 _recipes: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
 """How to make the TorchScript that was asked for, by the object that runs in its place."""
 
@@ -85,6 +90,13 @@ def install(note: Note, patches: Patches) -> None:
     for name in ("freeze", "optimize_for_inference"):
         _pass_through(name, patches)
     _load_onto_the_device(patches)
+
+
+def lacks(obj: Any, name: str) -> bool:
+    """Whether `obj` runs in the place of TorchScript, which would have `name`."""
+    with contextlib.suppress(TypeError):  # cannot be referred to weakly, and is not among them
+        return name in _ITS_OWN and obj in _recipes
+    return False
 
 
 def _remember(obj: Any, make: Callable[[Any], Any]) -> None:

@@ -108,7 +108,8 @@ class GraphBroken(CompiledRule):
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
         for one in compiled.breaks:
-            if one.is_users and not any(word in one.kind + one.reason for word in _MEANT):
+            meant = any(word in one.kind + one.reason for word in _MEANT)
+            if one.raises or (one.is_users and not meant):  # what raises ends the script, wherever it is
                 yield self._hit(compiled, one)
 
     def _hit(self, compiled: Compiled, one: GraphBreak) -> Hit:
