@@ -2,6 +2,7 @@
 
     python benchmarks/damaged.py FOLDER                 # 1,000 versions of ten profiles
     python benchmarks/damaged.py FOLDER --count 100     # so many
+    python benchmarks/damaged.py FOLDER --others        # as many of ten others
     python benchmarks/damaged.py FOLDER --write         # writes benchmarks/sheets/damaged.md
 
 Each version is read, explained and told as `gapless trace` does it, without prices. It fails with a
@@ -148,8 +149,8 @@ def _keep(into: str, one: Result) -> None:
         file.write(json.dumps(asdict(one)) + "\n")
 
 
-def chosen(folder: Path) -> list[Path]:
-    """Ten profiles of the folder: spread over what is there by size, those that can be told about whole."""
+def chosen(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Twice ten profiles of the folder, by size spread over those there that can be told about whole."""
     fit: list[Path] = []
     for path in sorted(folder.glob("*.json*"), key=lambda one: one.stat().st_size):
         if path.stat().st_size > LARGEST:
@@ -160,8 +161,13 @@ def chosen(folder: Path) -> list[Path]:
             continue
         if found.coverage.complete and found.launches.count >= 50:
             fit.append(path)
-    step = max(len(fit) / PROFILES, 1)
-    return [fit[int(number * step)] for number in range(min(PROFILES, len(fit)))]
+    first = _spread(fit)
+    return first, _spread([path for path in fit if path not in first])
+
+
+def _spread(some: Sequence[Path]) -> list[Path]:
+    step = max(len(some) / PROFILES, 1)
+    return [some[int(number * step)] for number in range(min(PROFILES, len(some)))]
 
 
 def versions(count: int, profiles: int) -> Iterator[tuple[int, str, int]]:
@@ -172,14 +178,14 @@ def versions(count: int, profiles: int) -> Iterator[tuple[int, str, int]]:
         yield (number // len(kinds) + number) % profiles, kind, number // len(kinds)
 
 
-def sheet(found: Sequence[Result], folder: str) -> str:
-    """What became of all of them."""
+def sheet(found: Sequence[Result], sets: Sequence[Sequence[Path]], command: str) -> str:
+    """What became of all of them, with the `sets` of profiles apart."""
     method = (
         f"{len(found):,} versions of {len({one.profile for one in found})} profiles are read, explained and "
         "told in a process each, and compared with the whole profile: idleness and each cause's part of it, "
         "as shares of the steps"
     )
-    text = _sheet.header("Damaged profiles", f"python benchmarks/damaged.py {folder} --write", method)
+    text = _sheet.header("Damaged profiles", command, method)
     failed = [one for one in found if one.failed]
     said = sum(bool(one.said) for one in found)
     text += (
@@ -190,6 +196,11 @@ def sheet(found: Sequence[Result], folder: str) -> str:
         f"- more than {100 * POINTS:.0f} points off without a word: "
         f"{sum(not one.said and one.points > POINTS for one in found)}\n\n"
     )
+    for title, paths in zip(("The ten first", "Ten others"), sets, strict=False):
+        names = {path.name for path in paths}
+        own = [one for one in found if one.profile in names]
+        text += f"- {title}: {sum(bool(one.failed) for one in own)} of {len(own):,} failed\n"
+    text += "\n"
     by_kind = {kind: [one for one in found if one.kind == kind] for kind in sorted(KINDS)}
     columns = ["damage", "versions", "said", "furthest off without a word", "failed"]
     rows: list[list[object]] = [
@@ -205,18 +216,14 @@ def sheet(found: Sequence[Result], folder: str) -> str:
     return text
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--kind", default="", help="only kinds with this in their name")
-    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "damaged.jsonl")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    paths = chosen(options.folder)
-    names = {path.name for path in paths}
-    lines = options.keep.read_text().splitlines() if options.keep.exists() else []
-    done = {(one.profile, one.kind, one.seed): one for one in (Result(**json.loads(line)) for line in lines)}
+def _kept(path: Path) -> list[Result]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Result(**json.loads(line)) for line in lines]
+
+
+def _made(paths: Sequence[Path], options: argparse.Namespace) -> set[tuple[str, str, int]]:
+    """The versions of these profiles that are asked for: those that are not kept are looked at."""
+    done = {(one.profile, one.kind, one.seed) for one in _kept(options.keep)}
     wanted: dict[int, list[tuple[str, int]]] = {}
     asked = set()
     for at, kind, seed in versions(options.count, len(paths)):
@@ -227,9 +234,23 @@ def main() -> int:
             wanted.setdefault(at, []).append((kind, seed))
     for at, some in wanted.items():
         of_profile(paths[at], paths[(at + 1) % len(paths)], some, str(options.keep))
-    found = [Result(**json.loads(line)) for line in options.keep.read_text().splitlines()]
-    found = [one for one in found if one.profile in names and (one.profile, one.kind, one.seed) in asked]
-    text = sheet(found, options.folder.name)
+    return asked
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--kind", default="", help="only kinds with this in their name")
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "damaged.jsonl")
+    parser.add_argument("--others", action="store_true", help="as many versions of ten other profiles too")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    sets = chosen(options.folder)[: 1 + options.others]
+    asked = {key for paths in sets for key in _made(paths, options)}
+    found = [one for one in _kept(options.keep) if (one.profile, one.kind, one.seed) in asked]
+    words = "".join(f" --{word}" for word in ("others", "write") if word == "write" or options.others)
+    text = sheet(found, sets, f"python benchmarks/damaged.py {options.folder.name}{words}")
     print(text)
     print(dict(Counter(one.kind for one in found if one.failed)))
     if options.write:

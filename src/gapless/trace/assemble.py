@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gapless.trace.build import TWICE, Builder
+from gapless.trace.build import ASTRAY, TWICE, Builder
 from gapless.trace.events import Head, integer
 from gapless.trace.links import links
-from gapless.trace.losses import arrows, numbered
+from gapless.trace.losses import arrows, numbered, ranges
 from gapless.trace.timeline import (
     Facts,
     Gpu,
@@ -86,7 +86,8 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         given=_renumbered(builder.given, host.given),
     )
     origin = (builder.zero or 0) * 1000 + earliest + head.base
-    counted = numbered(builder, made, earliest)
+    counted, ends = numbered(builder, made, earliest), arrows(builder, made, earliest)
+    bare, beyond = ranges(builder, made, earliest)
     losses = replace(
         facts.losses,
         numbered=counted.seen,
@@ -94,7 +95,11 @@ def timeline(builder: Builder, head: Head, facts: Facts) -> Timeline:
         before=counted.before,
         gaps=counted.gaps,
         dense=counted.dense,
-        arrows=arrows(builder, made),
+        arrows=ends.gone,
+        uncaused=ends.uncaused,
+        bare=bare,
+        beyond=beyond,
+        astray=builder.dropped[ASTRAY],
         window=_window(builder, made, earliest),
         endless=not builder.window_ends and not builder.ended,
     )
@@ -240,7 +245,7 @@ def _together(
         start = table.time if isinstance(table, Memory) else table.start
         end = table.time if isinstance(table, Memory) else table.end
         near = (np.abs(start - middle) < _FAR) & (end - start < _FAR)
-        builder.dropped["without a credible time"] += int((~near).sum())
+        builder.dropped[ASTRAY] += int((~near).sum())
         kept.append(table.take(near))
     return kept[0], kept[1], kept[2], kept[3]
 

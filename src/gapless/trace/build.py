@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from itertools import islice
 from operator import attrgetter
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapless.trace.arguments import SEPARATOR, Written
+from gapless.trace.codes import Codes, ThreadCodes
 from gapless.trace.events import NO_ARGS, Args, Event, integer, place
 from gapless.trace.names import SILENT
 from gapless.trace.timeline import (
@@ -55,6 +56,8 @@ _ARROWS = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu"}
 """Arrows from a call to what it launched."""
 TWICE = "there twice"
 """What is counted of events that are the same as others; they are no loss."""
+ASTRAY = "without a credible time"
+"""What is counted of events that lie days away from the others."""
 _LATEST = 9e15
 """Microseconds: what is later overflows as nanoseconds, and would be in the year 2255."""
 _SYNC_ROWS = 1_000_000
@@ -66,56 +69,25 @@ _arguments_old = attrgetter("sizes_old", "types", "values")
 _name, _thread, _id = attrgetter("name"), attrgetter("pid", "tid"), attrgetter("id")
 
 
-class Codes(dict[Any, int]):
-    """Numbers for values, in order of appearance."""
-
-    def __missing__(self, value: Any) -> int:
-        number = self[value] = len(self)
-        return number
-
-    def of(self, values: Iterable[Any], count: int) -> Any:
-        """The number of each value."""
-        return np.fromiter(map(self.__getitem__, values), np.int32, count)
-
-
-class ThreadCodes(Codes):
-    """Numbers for threads: "7" and 7 are the same, as the oldest files write both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads: list[tuple[str, str]] = []
-
-    def __missing__(self, value: Any) -> int:
-        key = (str(value[0]), str(value[1]))
-        if value == key:
-            number = self[key] = len(self.threads)
-            self.threads.append(key)
-            return number
-        number = self[value] = self[key]
-        return number
-
-
 class Arrows:
-    """Where arrows from calls to what they launched end: the number of the arrow, and the place."""
+    """Where arrows from calls to what they launched end: the number of the arrow, the place and the time."""
 
     def __init__(self) -> None:
         self._places = Codes()
-        self._ends: list[tuple[Ints, NDArray[np.int32]]] = []
+        self._ends: list[tuple[Ints, NDArray[np.int32], Ints]] = []
 
-    def add(self, events: Iterable[Event]) -> None:
-        """Take in the ends among these."""
-        ends = [event for event in events if event.ph == "f"]
+    def add(self, ends: Sequence[Event], time: Ints) -> None:
+        """Take in these ends."""
         if ends:
-            self._ends.append((_integers(ends, _id), self._places.of(map(_thread, ends), len(ends))))
+            self._ends.append((_integers(ends, _id), self._places.of(map(_thread, ends), len(ends)), time))
 
-    def beside(self, threads: Collection[tuple[str, str]]) -> Ints:
-        """The numbers of those that end on none of these threads, but on a device."""
+    def beside(self, threads: Collection[tuple[str, str]]) -> tuple[Ints, Ints]:
+        """Number and time of those that end on none of these threads, but on a device."""
         if not self._ends:
-            return np.empty(0, np.int64)
-        numbers, places = (np.concatenate(one) for one in zip(*self._ends, strict=True))
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        numbers, places, times = (np.concatenate(one) for one in zip(*self._ends, strict=True))
         device = np.array([(str(pid), str(tid)) not in threads for pid, tid in self._places], bool)
-        found: Ints = numbers[device[places]]
-        return found
+        return numbers[device[places]], times[device[places]]
 
 
 class Numbers:
@@ -162,10 +134,12 @@ class Builder:
         self.memory: list[Memory] = []
         self.flows: dict[str, list[tuple[int | str, int, int]]] = {"s": [], "f": []}
         self.arrows = Arrows()
+        self.ranges: list[tuple[int, int, int, int]] = []
+        """Device, stream, beginning and end of what the profiler says of an annotation's work."""
         self.window_ends: list[Event] = []
         self.ended = False
         self.numbers = Numbers()
-        self.memory_numbers = Numbers()
+        self.other_numbers = Numbers()
         self.frame_numbers = Numbers()
         self.zero: int | None = None
         self.events = 0
@@ -263,7 +237,7 @@ class Builder:
 
     def _take(self, category: str, events: list[Event]) -> bool:
         if category in _ARROWS:  # the correlation of both ends says the same, where both are there
-            self.arrows.add(events)
+            self.arrows.add(*self._instants([event for event in events if event.ph == "f"]))
             return True
         kind = _HOST.get(category)
         if kind is not None:
@@ -275,6 +249,9 @@ class Builder:
             return True
         if category == "fwdbwd":
             self._add_flows(events)
+            return True
+        if category == "gpu_user_annotation":
+            self._add_ranges(*self._spans(category, events))
             return True
         if category == "cuda_sync":
             self._add_syncs(*self._spans(category, events))
@@ -313,6 +290,10 @@ class Builder:
 
     def _others(self, events: list[Event]) -> None:
         memory: list[Event] = []
+        numbered = [event for event in events if event.args.index != -1 or event.args.index_old != -1]
+        if numbered:
+            numbered, time = self._instants(numbered)
+            self.other_numbers.add(list(map(_args, numbered)), time)
         for event in events:
             if event.ph == "M":
                 if event.name == "thread_name":
@@ -415,6 +396,10 @@ class Builder:
             )
         )
 
+    def _add_ranges(self, events: list[Event], start: Ints, end: Ints) -> None:
+        devices, streams = [place(event.pid) for event in events], [place(event.tid) for event in events]
+        self.ranges += zip(devices, streams, start.tolist(), end.tolist(), strict=True)
+
     def _add_syncs(self, events: list[Event], start: Ints, end: Ints) -> None:
         count = len(events)
         if not count:
@@ -442,7 +427,6 @@ class Builder:
 
     def _add_memory(self, events: list[Event], time: Ints) -> None:
         args = list(map(_args, events))
-        self.memory_numbers.add(args, time)
         self.memory.append(
             Memory(
                 time=time,

@@ -159,8 +159,10 @@ class Losses:
     The file holds `lists` profiles one after the other. The profiler numbers the CPU's events: `numbered` of
     them are there, of `numbers`, and others begin in the `gaps`, from and to nanoseconds; `before` those are
     more, in an excerpt; `dense` says that the first one is there, and all up to the last of them. `arrows`
-    lead to work of a device that is not there. The profiler recorded in its `window`, from and to
-    nanoseconds; an `endless` file does not say when that ended.
+    lead to work of a device that is not there, and those at `uncaused` to such whose call is not there
+    either. Where the profiler says that an annotation's work begins or ends there is none in the `bare`
+    spans, and `beyond` operations run across its end. `astray` events lie days away. The profiler recorded in
+    its `window`, from and to nanoseconds; an `endless` file does not say when that ended.
     """
 
     broken: int = 0
@@ -172,6 +174,10 @@ class Losses:
     gaps: tuple[tuple[int, int], ...] = ()
     dense: bool = False
     arrows: int = 0
+    uncaused: tuple[int, ...] = ()
+    bare: tuple[tuple[int, int], ...] = ()
+    beyond: int = 0
+    astray: int = 0
     window: tuple[int, int] = (0, 0)
     endless: bool = False
 

@@ -1,8 +1,9 @@
 """Events whose times cannot be right, as other events of the same profile show.
 
 Of 50 public profiles none breaks these laws by more than 0.1 ms, or in more than 0.4 % of its spans: work
-begins after its launch, kernels of one stream follow one another, spans of one thread nest, and what a
-synchronization waits for has ended when it returns.
+begins after its launch, kernels of one stream follow one another, spans of one thread nest, nothing runs on
+a thread that is in a call of the driver's, what a synchronization waits for has ended when it returns, and
+work of an annotation ends within the span that the profiler gives for it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def _kinds(timeline: Timeline) -> Iterator[int]:
     yield _if_many(int(early.sum()), len(linked))
     yield _overlaps(timeline)
     yield _crossing(timeline)
+    yield _within_calls(timeline)
+    yield timeline.facts.losses.beyond
+    yield _if_many(timeline.facts.losses.astray, len(host) + len(work))
     yield _out_of_order(timeline)
     yield _after_device_syncs(timeline, linked)
     yield _after_copies(timeline, linked)
@@ -103,6 +107,28 @@ def _crossing(timeline: Timeline) -> int:
     ahead = (host.kind[:-1] == HostKind.CALL) & (host.kind[1:] != HostKind.CALL)
     crossing &= ~(ahead & (host.start[1:] - host.start[:-1] <= _OVERLAP))
     return _if_many(int(crossing.sum()), len(host))
+
+
+def _within_calls(timeline: Timeline) -> int:
+    """What torch or Python did within a call of the driver's: the thread was in the driver."""
+    host = timeline.host
+    found, long = 0, 0
+    for thread in range(len(timeline.threads)):
+        begin, end = timeline.thread_rows[thread]
+        own = np.arange(begin, end)  # by start
+        calls = own[host.kind[own] == HostKind.CALL]
+        rows = own[(host.kind[own] != HostKind.CALL) & (host.kind[own] != HostKind.OVERHEAD)]
+        if not len(calls):
+            continue
+        latest = np.maximum.accumulate(host.end[calls])
+        last = calls[np.maximum.accumulate(np.where(host.end[calls] == latest, np.arange(len(calls)), 0))]
+        at = np.searchsorted(host.start[calls], host.start[rows] - _OVERLAP) - 1
+        inside = (at >= 0) & (latest[at] > host.end[rows] + _OVERLAP)
+        found += int(inside.sum())
+        around = np.unique(last[at[inside]])
+        long += int((host.end[around] - host.start[around]).sum())
+    low, high = timeline.span
+    return found if long > _MATTERS * (high - low) else _if_many(found, len(host))
 
 
 def _out_of_order(timeline: Timeline) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gapless.analyze.profile.contradictions import contradictory, lengthless
 from gapless.analyze.profile.holes import Launches
+from gapless.analyze.profile.promises import begun, left_out
 from gapless.analyze.profile.spans import Spans, intersect
 from gapless.analyze.profile.steps import StepSpans, compute_busy
 from gapless.model.coverage import Coverage, Kind, Missing
@@ -34,6 +35,8 @@ _UNMARKED = 0.1
 """Part of the launches that may lie outside of the steps where CPU events are missing."""
 _SECOND = 0.02
 """Part of the launches that make a second process one."""
+_FEW = 3
+"""Fewer launches that the file promises are no sign that more are missing."""
 
 
 def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
@@ -41,13 +44,13 @@ def coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverage:
     facts, losses, work = timeline.facts, timeline.facts.losses, timeline.work
     (low, high), (begin, end) = timeline.span, losses.window
     launches = _launch_calls(timeline)
-    begun = timeline.host.start[launches]
-    captured = _captured(timeline, begun)
-    calls = launches[(begun < (steps.end[-1] if len(steps.end) else 0)) & ~captured]
+    when = timeline.host.start[launches]
+    captured = _captured(timeline, when)
+    calls = launches[(when < (steps.end[-1] if len(steps.end) else 0)) & ~captured]
     recorded = np.isin(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
     numberless = int(np.count_nonzero(work.correlation <= 0))
     gone = calls[~recorded] if not numberless else calls[~recorded][numberless:]
-    untold = Launches(timeline, launches, captured)
+    untold = Launches(timeline, launches, captured, begun(timeline, launches))
     missing = [*_missing(timeline, device, calls, gone)]
     missing += _untold(untold, any(one.kind == "operator" for one in missing))
     lost = np.append(timeline.host.start[gone], untold.holes().start)
@@ -210,7 +213,9 @@ def _untold(launches: Launches, numbered: bool) -> Iterator[Missing]:
     """What is missing with all that would tell of it; `numbered`: of operators it is known already."""
     there = len(launches.calls)
     yield from _kind("stretch", there, there + launches.holes().lost)
-    yield from _kind("scattered", there, there + launches.scattered())
+    promised = max(left_out(launches.timeline, launches.calls), len(launches.begun))
+    scattered = max(launches.scattered(), promised if promised >= _FEW else 0)
+    yield from _kind("scattered", there, there + scattered)
     alone = launches.outside()
     if alone > 1 and not numbered:  # a memset at the end is nothing
         yield from _kind("around", there - alone, there)
@@ -231,7 +236,8 @@ def _hidden(timeline: Timeline, device: int, steps: StepSpans, lost: Ints) -> in
     """Idleness in the steps in which work that is missing may have run.
 
     That is from launches without a record, begun at the times in `lost`, to the next work that was launched
-    later, and from operations without a length to the next one of their stream.
+    later, from operations without a length to the next one of their stream, and where the profiler says that
+    an annotation's work was.
     """
     if not len(steps.start):
         return 0
@@ -244,15 +250,30 @@ def _hidden(timeline: Timeline, device: int, steps: StepSpans, lost: Ints) -> in
     least = np.minimum.accumulate(begins[::-1])[::-1] if len(begins) else begins
     at = np.searchsorted(when[order], lost, side="right")
     until = np.append(least, steps.end[-1])[at]
-    short = lengthless(timeline, device)
-    low, high = union(np.append(lost, short.start), np.append(np.maximum(until, lost), short.end))
+    short, bare = lengthless(timeline, device), _pairs(timeline.facts.losses.bare)
+    low, high = union(
+        np.concatenate([lost, short.start, bare[:, 0]]),
+        np.concatenate([np.maximum(until, lost), short.end, bare[:, 1]]),
+    )
     return _idle(timeline, device, steps, low, high)
 
 
 def _unexplained(timeline: Timeline, device: int, steps: StepSpans) -> int:
-    """Idleness in the steps while events of the CPU begin that are missing."""
-    gaps = np.array(timeline.facts.losses.gaps, np.int64).reshape(-1, 2)
-    return _idle(timeline, device, steps, *union(gaps[:, 0], gaps[:, 1]))
+    """Idleness in the steps while events of the CPU begin that are missing, or before work without a call.
+
+    Of that work only the arrow is left which led to it.
+    """
+    losses = timeline.facts.losses
+    gaps, begun = _pairs(losses.gaps), np.array(losses.uncaused, np.int64)
+    start, end = compute_busy(timeline, device)
+    at = np.searchsorted(start, begun, side="right") - 1
+    since = np.minimum(np.where(at >= 0, end[at], timeline.span[0]), begun) if len(start) else begun
+    low, high = np.append(gaps[:, 0], since), np.append(gaps[:, 1], begun)
+    return _idle(timeline, device, steps, *union(low, high))
+
+
+def _pairs(some: Sequence[tuple[int, int]]) -> Ints:
+    return np.array(some, np.int64).reshape(-1, 2)
 
 
 def _idle(timeline: Timeline, device: int, steps: StepSpans, low: Ints, high: Ints) -> int:

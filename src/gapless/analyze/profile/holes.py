@@ -36,6 +36,8 @@ _PARTS, _MANY_KINDS = (0.05, 0.25), 5
 """Without numbers: for these parts at the end and at the beginning, and of so many names; or ..."""
 _MOST = 0.5
 """... for this part, and of the fewer names."""
+_PROVEN = 0.1
+"""Of the launches expected in a stretch operators did so much on the device, where nothing else tells."""
 _ALWAYS = 0.95
 """What launches in more than this part of its calls always does, but for tensors without elements."""
 _SURE = 0.25
@@ -66,11 +68,15 @@ class _Windows(NamedTuple):
 
 @dataclass(frozen=True)
 class Launches:
-    """These `calls`, by start, which launch, the `captured` ones into a graph; and the operators around."""
+    """These `calls`, by start, which launch, the `captured` ones into a graph; and the operators around.
+
+    Of the operators `begun` ones did something on the device, and launched nothing.
+    """
 
     timeline: Timeline
     calls: Ints
     captured: Bools
+    begun: Ints
 
     def holes(self) -> Holes:
         """The stretches without launches."""
@@ -82,10 +88,20 @@ class Launches:
         least = np.where(found.before > 0, _PARTS[0], _PARTS[self.outside() == 0])
         several = (found.kinds >= _MANY_KINDS) | ((found.kinds >= _KINDS) & (share >= _MOST))
         many = (jumps < 0) & several & (share >= least)
+        proven = self._proven(found.before)
+        proves = (proven >= _FEW) & (proven >= _PROVEN * found.expected)
         least = np.maximum(_FEW, _LEAST * len(self.calls))
-        here = (found.expected >= _FEW) & (jumped | many) & (np.maximum(jumps, found.expected) >= least)
+        enough = (found.expected >= _FEW) & (np.maximum(jumps, found.expected) >= least)
+        here = (jumped | many | proves) & enough
         lost = np.maximum(jumps, found.expected)[here]
         return Holes(round(float(lost.sum())), found.start[here])
+
+    def _proven(self, before: Ints) -> Ints:
+        """For each window how many operators in it did something on the device."""
+        start = self.timeline.host.start
+        at = np.searchsorted(start[self._bounds], start[self.begun])
+        found: Ints = np.bincount(at, minlength=len(self._bounds) + 1)[before]
+        return found
 
     def scattered(self) -> int:
         """How many launches are missing here and there, at least."""
