@@ -165,7 +165,7 @@ def _sources(rows: Sequence[_Came]) -> tuple[Source, ...]:
     found = []
     for place in dict.fromkeys(row.place for row in rows):
         own = [row for row in rows if row.place == place]
-        spent = sum(row.got.wall - row.asked.wall for row in own)
+        spent = sum(_passed(row.asked, row.got) for row in own)
         found.append(Source(place, own[0].dataset, _each([row.at for row in own]), spent))
     return tuple(sorted(found, key=lambda one: -one.wall))
 
