@@ -243,3 +243,16 @@ def test_what_called_the_command_is_no_part_of_a_stack(tmp_path: Path) -> None:
     files = [line.file for line in stacks.resolve(found[0]) if line.is_user]
     assert str(tmp_path / "train.py") in files
     assert not any(file.endswith("gapless") for file in files)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("streams", [True, False])
+def test_that_races_are_not_looked_for_is_said_where_there_are_streams(tells, streams, monkeypatch):
+    monkeypatch.setattr("gapless.emulate.emulator.memory_supported", lambda: tells)
+    with Emulator() as emulator:
+        x = torch.ones(3, device="cuda")
+        if streams:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                x + 1
+        notes = emulator.session().notes
+    assert any("races were not looked for" in one for one in notes) == (streams and not tells)

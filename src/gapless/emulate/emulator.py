@@ -78,6 +78,10 @@ _LATE = (
     "copies to the CPU arrived when something waited for them, and no sooner (--late-copies): what was read "
     "before is NaN, or a number out of range"
 )
+_NO_RACES = (
+    f"several streams are used, and races were not looked for: torch {torch.__version__} does not tell when "
+    "memory is given back (2.10 and later do)"
+)
 
 
 class Emulator:
@@ -332,6 +336,7 @@ class Emulator:
             notes=(
                 *recorder.notes(),
                 *cudnn_benchmark.notes(recorder),
+                *((_NO_RACES,) if self.core.races.wanted and not memory_supported() else ()),
                 *standins.notes(),
                 *(values.reads.unused() if values is not None else ()),
             ),

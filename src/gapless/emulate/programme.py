@@ -18,7 +18,7 @@ from gapless import trees
 from gapless.emulate import stacks
 from gapless.emulate.device import Queued
 from gapless.emulate.local import local
-from gapless.emulate.memory import MemoryRecorder
+from gapless.emulate.memory import MemoryRecorder, supported
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
@@ -256,7 +256,7 @@ class ProgrammeRecorder:
     def emptied(self) -> MemoryRecorder | None:
         """The allocator gives its cache back; who is to be told of requests from now on, if anybody is."""
         self._emptied += self._tick > 0
-        if self._emptied == 1:
+        if self._emptied == 1 and supported():
             self._asked = MemoryRecorder(self.gpu, places=False)
         return self._asked if self._emptied < _EMPTIED else None
 

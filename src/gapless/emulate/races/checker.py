@@ -45,6 +45,7 @@ class Checker:
 
     def __init__(self, where: dict[int, int]) -> None:
         self.on = True
+        self.wanted = False  # whether there was more than one stream
         self.late = False
         self.full = False
         self.waits = 0
@@ -83,6 +84,7 @@ class Checker:
     def streamed(self, index: int, stream: int) -> None:
         """`stream` is this thread's current one on device `index`."""
         if stream:
+            self.wanted = True
             self.begin()
         self._thread.tracks[index] = self.clocks.track(index, stream)
 
