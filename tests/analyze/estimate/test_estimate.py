@@ -218,15 +218,19 @@ def test_programmes_of_bodies_that_repeat_are_small():
     assert programme([add()], [add()]).bodies == ((0,),)
 
 
-def emptied(segments: int, times: int) -> MemoryRun:
-    """A run that asks for so many whole segments again and again, and gives its cache back in between."""
+def emptied(segments: int, times: int, calls: int = 1) -> MemoryRun:
+    """A run that asks for so many whole segments again and again, and gives its cache back in between.
+
+    It does so `calls` times in a row.
+    """
     recorder = Recorder()
     for _ in range(times):
         for one in range(segments):
             recorder.alloc(one, 32 << 20)
         for one in range(segments):
             recorder.free(one)
-        recorder.empty_cache()
+        for _ in range(calls):
+            recorder.empty_cache()
     return recorder.run()
 
 
@@ -242,6 +246,12 @@ def test_emptying_the_cache_costs_what_the_driver_takes_to_give_and_take(segment
     assert price(found).alone == pytest.approx(whole, abs=0.2 * MS + 0.05 * whole)
     rest = told(*step[:50], *step[51:]).estimate.step.likely
     assert found.estimate.step.likely - price(found).alone == pytest.approx(rest, rel=0.05)
+
+
+@given(segments=st.integers(1, 3), times=st.integers(2, 4), calls=st.integers(2, 4))
+@settings(max_examples=12)
+def test_a_second_emptying_in_a_row_finds_nothing_and_has_no_price(segments, times, calls):
+    assert emptying([emptied(segments, times, calls)]) == emptying([emptied(segments, times)])
 
 
 def test_a_cache_of_which_nothing_is_known_holds_one_segment():
