@@ -322,6 +322,23 @@ def test_a_convolution_runs_with_channels_last_where_its_input_or_weight_has_the
     assert told == [whose != "neither"] * 2
 
 
+def test_libraries_are_set_up_at_their_first_call():
+    weight = torch.ones(2, 2, 1, 1)
+
+    def run():
+        image = torch.ones(1, 2, 4, 4, device="cuda")
+        nn.functional.conv2d(torch.ones(1, 2, 4, 4), weight) @ torch.ones(4, 4)
+        with torch.backends.cudnn.flags(enabled=False):
+            nn.functional.conv2d(image, weight.cuda(), padding=1)
+        image @ image
+        image.add(1) @ image
+        nn.functional.conv2d(image, weight.cuda())
+
+    lines = recorded(run, steps=2)[1].libraries
+    first = run.__code__.co_firstlineno
+    assert {name: line.line - first for name, line in lines.items()} == {"cuBLAS": 5, "cuDNN": 7}
+
+
 def test_convolutions_that_differ_in_layout_alone_are_two_entries():
     weight = torch.zeros(8, 4, 3, 3)
 

@@ -18,10 +18,11 @@ from gapless import trees
 from gapless.emulate import stacks
 from gapless.emulate.device import Queued
 from gapless.emulate.local import local
-from gapless.emulate.memory import MemoryRecorder, supported
+from gapless.emulate.memory import MULTIPLIES, MemoryRecorder, supported
 from gapless.emulate.places import HOST
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry, Programme, Segment, Shape, sheet
+from gapless.model.source import SourceLine
 from gapless.torch_internals import VERSION, current_node
 
 Tensor = torch.Tensor
@@ -49,6 +50,8 @@ def one_warp(version: tuple[int, int]) -> dict[str, int]:
 
 
 _ONE_WARP = one_warp(VERSION)
+
+_CUDNN = frozenset({"aten::convolution", "aten::cudnn_batch_norm", "aten::_cudnn_rnn"})
 
 
 _CONVOLUTIONS = {
@@ -81,6 +84,7 @@ class ProgrammeRecorder:
         self._events: dict[int, int] = {}
         self._emptied = 0
         self._asked: MemoryRecorder | None = None
+        self._libraries: dict[str, SourceLine] = {}
         self.collectives = 0
         self.made: dict[int, int] = {}
         """By storage which collective gave it, until somebody waits for that."""
@@ -234,8 +238,18 @@ class ProgrammeRecorder:
             self._full = True
             return -1
         number = self._numbers[key] = len(self.entries)
-        self.entries.append(make())
+        self.entries.append(entry := make())
+        self._first_call(entry)
         return number
+
+    def _first_call(self, entry: Entry) -> None:
+        """Keep the line that has a library set itself up."""
+        line = None
+        library = _library(entry)
+        if library and library not in self._libraries:
+            line = entry.line or stacks.users_line()
+        if line is not None:
+            self._libraries[library] = line
 
     def _add(self, number: int, at: int) -> None:
         if number < 0:
@@ -300,6 +314,7 @@ class ProgrammeRecorder:
             node=self.node,
             lines=self.lines,
             emptied=self._asked.runs() if self._asked is not None else (),
+            libraries=self._libraries,
         )
 
 
@@ -310,6 +325,15 @@ def is_compiled() -> bool:
     node = current_node()
     number = node._sequence_nr() if node is not None else -1
     return any(begin <= number < end for begin, end in reversed(local.compiled_nodes))
+
+
+def _library(entry: Entry) -> str:
+    """What sets itself up where `entry` is the first of its kind in the process; "" for what does not."""
+    if entry.kind == "collective":
+        return "" if entry.detail == "host" else "NCCL"
+    if entry.name in _CUDNN:
+        return "cuDNN" if torch.backends.cudnn.enabled else ""
+    return "cuBLAS" if entry.name in MULTIPLIES else ""
 
 
 def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, optimizing: bool) -> Entry:

@@ -168,6 +168,7 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     machines (0: not said), and `link` GB/s within one where the user says so. `host` is how fast the host is,
     where that was measured or said. With `lines` each entry has the user's line that asks for it. `emptied`
     is what was asked of each device's memory where steps call ``torch.cuda.empty_cache()``, for a few calls.
+    `libraries` are those that the run set up, each with the line of its first call.
     """
 
     gpu: Gpu = Gpu()
@@ -183,6 +184,7 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     host: HostSpeed | None = None
     lines: bool = False
     emptied: tuple[MemoryRun, ...] = ()
+    libraries: dict[str, SourceLine] = {}
 
 
 def sheet(card: Card) -> Gpu:

@@ -23,6 +23,7 @@ from gapless.model import Session, Site
 from gapless.model.estimate import Compiling, Estimate, Range
 from gapless.model.profile import Price, Prices
 from gapless.model.programme import Calibration, Programme
+from gapless.model.source import SourceLine
 from gapless.replay.change import Change
 from gapless.replay.model import Refusal, build
 from gapless.replay.price import Prices as Replayed
@@ -281,6 +282,13 @@ def _price(key: int, sites: Sequence[Site], answer: _Priced) -> Price:
     )
 
 
+def _set_up(libraries: dict[str, SourceLine]) -> str:
+    """Three public programs were seen to wait there, for a copy to the GPU; too few to count as a sync."""
+    named = " and ".join(f"{name} ({line.short})" for name, line in libraries.items())
+    one = len(libraries) == 1
+    return f"no sync where {named} {'is' if one else 'are'} set up, at the first call, which can wait once"
+
+
 def _assumptions(
     session: Session, programme: Programme, times: Times, order: Sequence[Step]
 ) -> tuple[str, ...]:
@@ -292,4 +300,6 @@ def _assumptions(
         told.append(ASSUMED)
     if programme.threads:
         told.append("what other threads launch is left out")
+    if programme.libraries:
+        told.append(_set_up(programme.libraries))
     return tuple(told)
