@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from programmes import A100
 
 from gapless.analyze.session import report
-from gapless.analyze.traffic import moved
+from gapless.analyze.traffic import buffers, moved
 from gapless.model import Environment, Mark, Session, SourceLine
 from gapless.model.programme import Entry, Programme, Segment
 from gapless.render import renderer
@@ -82,3 +82,35 @@ def test_without_collectives_there_is_none() -> None:
         entries=alone.programme.entries[:1], bodies=((0,),), segments=alone.programme.segments
     )
     assert report(Session(marks=alone.marks, programme=programme)).traffic == ()
+
+
+@given(st.lists(st.sampled_from(["all_reduce", "all_to_all", "send", "recv", "host", "alone"]), max_size=6))
+def test_nccl_takes_memory_for_each_group_that_meets_on_the_gpu(kinds: list[str]) -> None:
+    entries = [
+        Entry(
+            kind="collective",
+            name=kind if kind in ("all_to_all", "send", "recv") else "all_reduce",
+            ranks=1 if kind == "alone" else 4,
+            group=f"rank {at}" if kind in ("send", "recv") else f"{kind}: 4 ranks",
+            detail="host" if kind == "host" else "",
+        )
+        for at, kind in enumerate(kinds)
+    ]
+    found = buffers(Session(programme=Programme(entries=tuple(entries))))
+    groups = {"pairs" if kind in ("send", "recv") else kind for kind in kinds} - {"host", "alone"}
+    if not groups:
+        assert found is None
+        return
+    assert found is not None
+    assert found.groups == len(groups)
+    one = buffers(
+        Session(programme=Programme(entries=(Entry(kind="collective", name="all_reduce", ranks=2),)))
+    )
+    assert one is not None
+    assert 0 < one.least < one.most
+    assert found.least == len(groups) * one.least
+    assert (found.most > len(groups) * one.most) == ("all_to_all" in groups)
+
+
+def test_without_a_programme_nothing_is_known_of_nccl() -> None:
+    assert buffers(Session()) is None

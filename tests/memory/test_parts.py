@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gapless.memory.parts import parts, room, told
 from gapless.model.memory import MemoryRun, Place
-from gapless.model.memory_report import MemoryReport, Moment, Outcome, Part
+from gapless.model.memory_report import Buffers, MemoryReport, Moment, Outcome, Part
 
 GIB = 1 << 30
 PATHS = (
@@ -109,3 +109,24 @@ def test_the_sentence_has_one_unit_and_leaves_out_what_is_next_to_nothing() -> N
 @pytest.mark.parametrize("limit", [-1])
 def test_nothing_is_said_to_fit_where_nothing_says_into_what(limit: int) -> None:
     assert room(MemoryReport(sentence="", limit=limit, baseline=Outcome(peak_reserved=1))) == ""
+
+
+@pytest.mark.parametrize(
+    ("peak", "said"),
+    [
+        (70.0, "fits"),
+        (77.9, "fits, with 819 MiB left for NCCL, which takes 0.5–1.5 GiB for 1 process group"),
+        (
+            78.6,
+            "fits by itself, but the 102 MiB left are too little for NCCL (0.5–1.5 GiB for 1 process group)",
+        ),
+    ],
+)
+def test_what_fits_leaves_room_for_nccl(peak: float, said: str) -> None:
+    made = MemoryReport(
+        sentence="",
+        limit=int(78.7 * GIB),
+        baseline=Outcome(peak_reserved=int(peak * GIB), peak_allocated=int(peak * GIB)),
+        nccl=Buffers(groups=1, least=GIB, most=3 * GIB // 2),
+    )
+    assert room(made).endswith(f"of 78.7: {said}")

@@ -28,7 +28,7 @@ from gapless.analyze.races import findings as of_races
 from gapless.analyze.readiness import readiness
 from gapless.analyze.steps import Steps, find_steps
 from gapless.analyze.tables.session import tables
-from gapless.analyze.traffic import traffic
+from gapless.analyze.traffic import buffers, traffic
 from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session import verdict
 from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, StepSummary, Verdict
@@ -59,7 +59,8 @@ def report(
     groups = groups if by_line else merged(groups, session, steps)
     waits = [_found(group, session, steps, read) for group in groups]
     estimate, waits = _estimated(session, steps, groups, waits) if priced else (None, waits)
-    memory = tuple(replayed(run, drawn) for run in session.memory)
+    nccl = buffers(session)
+    memory = tuple(msgspec.structs.replace(replayed(run, drawn), nccl=nccl) for run in session.memory)
     found = Report(
         verdict=Verdict(sentence=""),
         script=session.script,

@@ -1,4 +1,5 @@
-"""What a rank sends and receives per step, from what the programme holds of its collectives."""
+"""What a rank sends and receives per step, from what the programme holds of its collectives, and what NCCL
+takes of its GPU for them."""
 
 from __future__ import annotations
 
@@ -8,8 +9,29 @@ from gapless.analyze.estimate.communication import moved
 from gapless.analyze.estimate.steps import recorded
 from gapless.analyze.steps import Steps
 from gapless.model import Session
+from gapless.model.memory_report import Buffers
 from gapless.model.programme import Entry
 from gapless.model.traffic import Traffic
+
+_LEAST, _MOST, _ALL_TO_ALL = 544 << 20, 1_600_000_000, 3_300_000_000
+"""Bytes that a communicator was seen to take, at the least (NVIDIA/nccl#964) and at the most (#864),
+and what eight H100s took more at their first all-to-all (#1685)."""
+
+
+def buffers(session: Session) -> Buffers | None:
+    """What NCCL may take for the groups whose collectives the recorded steps have; None where there are none.
+
+    Who sends to whom is one group: NCCL makes one communicator or more of a pipeline's pairs.
+    """
+    kinds: defaultdict[str, set[str]] = defaultdict(set)
+    for entry in session.programme.entries if session.programme is not None else ():
+        if entry.kind == "collective" and entry.detail != "host" and entry.ranks > 1:
+            kinds["" if entry.name in ("send", "recv") else entry.group].add(entry.name)
+    if not kinds:
+        return None
+    pairwise = sum("all_to_all" in names for names in kinds.values())
+    most = len(kinds) * _MOST + pairwise * _ALL_TO_ALL
+    return Buffers(groups=len(kinds), least=len(kinds) * _LEAST, most=most)
 
 
 def traffic(session: Session, steps: Steps) -> tuple[Traffic, ...]:

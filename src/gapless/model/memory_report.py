@@ -249,6 +249,17 @@ class LargestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     recorded: tuple[int, ...] = ()
 
 
+class Buffers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What NCCL takes of a GPU beside torch's allocator, for the communicators of so many process `groups`.
+
+    Nobody but NCCL knows: between `least` and `most` bytes lie public measurements of as many.
+    """
+
+    groups: int
+    least: int
+    most: int
+
+
 class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a run did with the GPU's memory, and what other settings would do.
 
@@ -267,7 +278,8 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     failure. Where a request fails, `lack` says what is missing, `failing` is the memory at that moment, and
     all settings are tried unasked. `advised` is the one setting that the report advises ("": none); every
     rule that advises one names this. `answer` has the first lines, `others` are the other devices of the
-    file.
+    file. `nccl` is what the collectives of its steps take besides (None: there are none, or it is unknown);
+    it is in no other figure.
     """
 
     sentence: str
@@ -312,3 +324,4 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     failing: Moment | None = None
     advised: str = ""
     others: tuple[OtherDevice, ...] = ()
+    nccl: Buffers | None = None

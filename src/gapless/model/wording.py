@@ -182,6 +182,12 @@ def binary_size(nbytes: float) -> str:
     return f"{max(int(nbytes), 0)} B"
 
 
+def between(least: float, most: float) -> str:
+    """Two sizes that something lies between: ``0.53–1.49 GiB``, ``900 MiB–1.2 GiB``."""
+    unit = unit_of(most)
+    return f"{in_unit(least, unit) if unit_of(least) == unit else binary_size(least)}–{binary_size(most)}"
+
+
 def unit_of(nbytes: float) -> str:
     """The unit in which :func:`binary_size` writes `nbytes`."""
     return binary_size(nbytes).rpartition(" ")[2]

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gapless.model import SourceLine, Table
-from gapless.model.memory_report import Kept, LargestBatch, MemoryReport, Moment, Outcome, Owner, Part, Trial
+from gapless.model.memory_report import (
+    Buffers,
+    Kept,
+    LargestBatch,
+    MemoryReport,
+    Moment,
+    Outcome,
+    Owner,
+    Part,
+    Trial,
+)
 from gapless.model.table import Cell, Row, Tone, table
-from gapless.model.wording import TENSORS, binary_size, change, count, duration, percent
+from gapless.model.wording import TENSORS, between, binary_size, change, count, duration, percent
 
 SHOWN = 8
 """Rows of a list that stand for the rest, unless everything is unfolded."""
@@ -79,6 +89,8 @@ def _room(made: MemoryReport) -> Table | None:
         if size > 0
     ]
     left = room - needs
+    if made.nccl is not None:
+        rows.append(Row(("NCCL's buffers", *_nccl(made.nccl, total), "in no other row (docs/fit.md)"), "dim"))
     told = Row(("left", binary_size(left), share(left / total), ""), "good")
     short = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
     title = f"The memory of the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else "The GPU's memory"
@@ -89,6 +101,12 @@ def _room(made: MemoryReport) -> Table | None:
         shown=-1 if made.lack is not None else 0,
         where="before",
     )
+
+
+def _nccl(one: Buffers, total: int) -> tuple[str, str]:
+    """Bytes and share: ranges."""
+    least, most = share(one.least / total), share(one.most / total)
+    return between(one.least, one.most), least if least == most else f"{least}–{most}"
 
 
 def _where(one: Part) -> str:
