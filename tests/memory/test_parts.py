@@ -115,10 +115,10 @@ def test_nothing_is_said_to_fit_where_nothing_says_into_what(limit: int) -> None
     ("peak", "said"),
     [
         (70.0, "fits"),
-        (77.9, "fits, with 819 MiB left for NCCL, which takes 0.5–1.5 GiB for 1 process group"),
+        (77.6, "fits, with 1.1 GiB left for NCCL, which takes 1–1.5 GiB for 1 process group"),
         (
             78.6,
-            "fits by itself, but the 102 MiB left are too little for NCCL (0.5–1.5 GiB for 1 process group)",
+            "fits by itself, but the 102 MiB left are too little for NCCL (1–1.5 GiB for 1 process group)",
         ),
     ],
 )
