@@ -58,6 +58,10 @@ def _all_text(keys: list[Any]) -> None:
             raise _Odd(f"a large dictionary with keys that are no text ({type(key).__name__})")
 
 
+_SAID = 120
+"""Characters of an error that are repeated: it may quote all of the file."""
+
+
 class _Odd(Exception):
     """What no snapshot has."""
 
@@ -88,5 +92,5 @@ def plain(data: bytes, name: str) -> Any:
     except (MemoryError, RecursionError):
         raise UnreadableInput(f"{name} is a pickle that is too large or too deep to be a snapshot") from None
     except Exception as error:  # what a damaged pickle raises is anything at all
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = str(error).partition("\n")[0][:_SAID] or type(error).__name__
         raise UnreadableInput(f"{name} is no pickle, or a damaged one: {reason}") from None
