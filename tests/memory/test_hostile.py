@@ -77,7 +77,7 @@ def test_cut_off_anywhere(protocol):
 
 
 @settings(max_examples=150, deadline=None)
-@example(2, [(2406, 0)], b"F")  # the rest of the file is no number, and is quoted
+@with_example(2, [(2406, 0)], b"F")  # the rest of the file is no number, and is quoted
 @given(
     st.integers(0, len(PICKLES) - 1),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=5),
