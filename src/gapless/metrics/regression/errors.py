@@ -20,12 +20,25 @@ SMALLEST = 1.17e-06
 def pair(batch: Batch) -> tuple[Tensor, Tensor]:
     """Predictions and targets of the same shape, float32 or wider; raises RuntimeError for other shapes."""
     preds, target = batch.args
+    _check_alike(preds, target)
+    return widened(preds), widened(target)
+
+
+def _check_alike(preds: Tensor, target: Tensor) -> None:
     if preds.shape != target.shape:
         raise RuntimeError(
             "Predictions and targets are expected to have the same shape, "
             f"but got {preds.shape} and {target.shape}."
         )
-    return widened(preds), widened(target)
+
+
+def columns_of(preds: Tensor, target: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
+    """Both as ``(N,)``, or ``(N, outputs)`` of several; raises RuntimeError or ValueError for others."""
+    _check_alike(preds, target)
+    check_columns(preds, target, outputs)
+    if preds.dim() == 2 and outputs == 1:
+        return preds.squeeze(1), target.squeeze(1)
+    return preds, target
 
 
 def widened(value: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ from torch import Tensor
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import ARGUMENT, check_outputs
-from gapless.metrics.regression.spearman import check_columns
+from gapless.metrics.regression.errors import ARGUMENT, check_outputs, columns_of
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
@@ -27,7 +26,7 @@ class AllPairs(Rows):
 
     def count(self, batch: Batch) -> None:
         wide = storable(torch.float64, self.device)
-        preds, target = check_columns(batch.args[0], batch.args[1], self.outputs)
+        preds, target = columns_of(batch.args[0], batch.args[1], self.outputs)
         self.append(preds=preds.to(wide), target=target.to(wide))
 
 

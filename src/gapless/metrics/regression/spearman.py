@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gapless.metrics.batch import Batch
 from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import ARGUMENT, check_outputs
+from gapless.metrics.regression.errors import ARGUMENT, check_outputs, columns_of
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
 
@@ -33,31 +33,8 @@ class Pairs(Rows):
                 "Expected `preds` and `target` both to be floating point tensors, "
                 f"but got {preds.dtype} and {target.dtype}"
             )
-        preds, target = check_columns(preds, target, self.outputs)
+        preds, target = columns_of(preds, target, self.outputs)
         self.append(preds=preds, target=target)
-
-
-def check_columns(preds: Tensor, target: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
-    """``(N,)`` or ``(N, outputs)`` of both; raises RuntimeError or ValueError for other shapes."""
-    if preds.shape != target.shape:
-        raise RuntimeError(
-            "Predictions and targets are expected to have the same shape, "
-            f"but got {preds.shape} and {target.shape}."
-        )
-    if preds.dim() > 2:
-        raise ValueError(
-            "Expected both predictions and target to be either 1- or 2-dimensional tensors, "
-            f"but got {target.dim()} and {preds.dim()}."
-        )
-    columns = preds.shape[1] if preds.dim() == 2 else 1
-    if columns != outputs:
-        raise ValueError(
-            "Expected argument `num_outputs` to match the second dimension of input, "
-            f"but got {outputs} and {columns}."
-        )
-    if preds.dim() == 2 and outputs == 1:
-        preds, target = preds.squeeze(1), target.squeeze(1)
-    return preds, target
 
 
 def ranks(rows: Tensor, there: Tensor | None) -> Tensor:
