@@ -36,12 +36,14 @@ class Kind:
     argument that it is, or -1. `constant` makes tensors of one value each, `sets` writes its first argument
     whatever was in it, `afresh` says that one of these, a draw or a copy is what it does. `grows`: it may
     make more than it is given. `lists`: it does the same to each tensor of lists. `pointwise`: numbers among
-    its arguments change no sizes. `shaped_like`: it takes no more than sizes from tensors.
+    its arguments change no sizes. `shaped_like`: it takes no more than sizes from tensors. What is made
+    `afresh` may be as large as its first tensor (`alike`), or as the argument at position `size` says (-1).
     """
 
     __slots__ = (
-        "afresh", "base", "constant", "draws", "func", "grows", "heavy", "kernel", "lists", "makes", "name",
-        "names", "pointwise", "returned", "sets", "shaped_like", "sized", "view", "whole_numbers", "written",
+        "afresh", "alike", "base", "constant", "draws", "func", "grows", "heavy", "kernel", "lists", "makes",
+        "name", "names", "pointwise", "returned", "sets", "shaped_like", "size", "sized", "view",
+        "whole_numbers", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -71,6 +73,8 @@ class Kind:
         )
         self.afresh = self.draws or self.constant or self.sets or self.base == "_to_copy"
         self.shaped_like = self.constant or self.base in ("rand_like", "randn_like", "randint_like")
+        self.alike = self.sets or self.base == "_to_copy" or self.base.endswith("_like")
+        self.size = self.names.index("size") if self.afresh and "size" in self.names else -1
         self.whole_numbers = self.base in _WHOLE_NUMBERS
         self.pointwise = bool(self.written) or torch.Tag.pointwise in func.tags or "_foreach_" in self.name
         self.heavy = self.base in _HEAVY or "attention" in self.base

@@ -274,6 +274,10 @@ class Values(Table):
         """How many elements the results have; 0 where there is no telling."""
         if kind.sized:
             return 0
+        if kind.alike:
+            return next(trees.tensors((args, kwargs))).numel()
+        if kind.size >= 0:
+            return math.prod(args[kind.size] if kind.size < len(args) else kwargs["size"])
         try:
             return self.shapes.of(kind, args, kwargs).numel
         except Unshaped:
