@@ -160,3 +160,19 @@ def test_a_result_that_only_a_name_holds_is_found_with_its_name():
     found = {one.name: one for one in kept(run, lambda file: source)}
     assert found["logits"].bytes == rows * 64 * 4
     assert found["logits"].sure
+
+
+def test_weights_that_nothing_trains_are_weights() -> None:
+    with Emulator("t4", memory=True) as emulator:
+        with torch.device("cuda"):
+            net, adapter = Net(), nn.Linear(WIDTH, WIDTH)
+        net.requires_grad_(False)
+        optimizer = torch.optim.Adam(adapter.parameters())
+        for _ in range(3):
+            net(adapter(torch.ones(8, WIDTH).cuda())).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        (run,) = emulator.session().memory
+    (weights,) = (one for one in report(run).peak.parts if one.kind == "parameter")
+    held = [*net.parameters(), *adapter.parameters()]
+    assert weights.bytes == sum(4 * one.numel() for one in held)

@@ -73,7 +73,7 @@ class MemoryRecorder:
         self.muted = 0  # what a GPU does not ask for is under way
         self.moving = 0  # modules that are on their way to the device
         self.forward_of: Any = None
-        self.modules = ModulePaths()
+        self.modules = ModulePaths(self.learnt)
         self._rows: dict[int, Rows] = {}
         self._live: dict[int, tuple[Rows, int]] = {}
         self._watches: dict[int, _Watch] = {}
@@ -267,12 +267,15 @@ class MemoryRecorder:
     def moved(self, module: torch.nn.Module) -> None:
         """A module has been moved."""
         self.modules.learn(module)
-        self.holds("parameter", [*module.parameters(), *module.buffers()])
         if any(isinstance(one, torch.nn.RNNBase) for one in module.modules()):
             self.notes.setdefault(
                 "recurrent layers go step by step here; on a GPU cuDNN keeps one reserve for all steps, of a "
                 "size that is not known"
             )
+
+    def learnt(self, module: torch.nn.Module) -> None:
+        """The names in a model are known: what it holds are weights, whether anything trains them or not."""
+        self.holds("parameter", [*module.parameters(), *module.buffers()])
 
     def stepping(self, optimizer: Any) -> None:
         """An optimizer is about to step: its gradients are there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 
 import torch
@@ -20,10 +20,10 @@ _ROOT = ":"
 
 
 class ModulePaths:
-    """Learns a model's names when its outermost module is first seen, at a call or a move."""
+    """Learns a model's names when its outermost module is first seen, at a call or a move: tells `learnt`."""
 
-    def __init__(self) -> None:
-        self._call = module_call.__code__
+    def __init__(self, learnt: Callable[[nn.Module], None] = lambda model: None) -> None:
+        self._call, self._learnt = module_call.__code__, learnt
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._owners: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._roots: Counter[str] = Counter()
@@ -69,6 +69,7 @@ class ModulePaths:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if isinstance(tensor, torch.Tensor):
                     self._owners[id(tensor)] = (weakref.ref(tensor), before)
+        self._learnt(model)
 
     def _known(self, module: nn.Module) -> str:
         found = self._modules.get(id(module))
