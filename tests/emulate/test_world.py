@@ -17,6 +17,7 @@ from torch import nn
 
 import gapless
 from gapless.analyze.estimate.communication import collective_time, communication
+from gapless.emulate.dry.guess import Guess
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.memory import supported as memory_supported
 from gapless.emulate.world.store import LoneStore
@@ -247,6 +248,26 @@ def test_nothing_waits_for_a_peer(join: Join, rank: int) -> None:
     said = [note for note in emulator.session().notes if "an object that is not known" in note]
     assert said
     assert all(note.startswith(f"{__file__}:") for note in said)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_mixture_of_experts_sends_as_many_tokens_as_it_was_told(join: Join, rank: int) -> None:
+    """Without values the counts are guesses: those that are sent and those that come add up to the tokens."""
+    values = join(rank, dry=True).core.values
+    assert values is not None
+    tokens = torch.randn(600, 512, device=DEVICE, requires_grad=True)
+    values.mark(tokens, Guess())
+    expert = (tokens @ torch.randn(512, 2 * SIZE, device=DEVICE)).argmax(-1)
+    sent = torch.bincount(expert, minlength=2 * SIZE).view(SIZE, 2).sum(1)
+    comes = torch.empty_like(sent)
+    dist.all_to_all_single(comes, sent)
+    out, back = sent.tolist(), comes.tolist()
+    assert (sum(out), sum(back), len(out)) == (600, 600, SIZE)
+    got = torch.empty(sum(back), 512, device=DEVICE)
+    dist.all_to_all_single(got, tokens.detach()[expert.argsort()], back, out)
+    returned = torch.empty_like(tokens)
+    dist.all_to_all_single(returned, got, out, back)
+    assert returned.shape == tokens.shape
 
 
 def test_groups_have_their_members(join: Join) -> None:

@@ -119,6 +119,34 @@ def test_whole_numbers_are_valid(name):
     assert guess.low >= 0
 
 
+COUNTS = {
+    "bincount": lambda e: torch.bincount(e, minlength=WIDTH),
+    "histc": lambda e: torch.histc(e.float(), bins=WIDTH, min=0, max=WIDTH),
+    "in groups": lambda e: torch.bincount(e, minlength=WIDTH).view(5, -1).sum(1),
+    "as other numbers": lambda e: torch.bincount(e, minlength=WIDTH).int().clone(),
+    "copied": lambda e: torch.empty(WIDTH, dtype=torch.long, device="cuda").copy_(
+        torch.bincount(e, minlength=WIDTH)
+    ),
+    "in one": lambda e: torch.bincount(e, minlength=WIDTH).sum(),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_add_up_to_what_was_counted(name):
+    counts = COUNTS[name](nothing().argmax(-1))
+    assert sum(counts.flatten().tolist()) == ROWS
+
+
+def test_a_part_of_counts_and_weighted_ones_add_up_to_no_known_number():
+    which = nothing().argmax(-1)
+    counts = torch.bincount(which, minlength=WIDTH)
+    known = current().core.values.of
+    assert known(counts[:3].clone()).total is None
+    assert known(counts[:3].sum()).total is None
+    assert known(counts * 2).total is None
+    assert known(torch.bincount(which, torch.rand(ROWS, device="cuda"))).total is None
+
+
 @pytest.mark.parametrize("name", DECISIONS)
 def test_decisions_are_those_of_real_values(name):
     decide, expected = DECISIONS[name]

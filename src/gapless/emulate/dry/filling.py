@@ -45,6 +45,12 @@ def made_up(maker: str, dtype: torch.dtype) -> Guess:
     return found
 
 
+def _shared(total: int, count: int) -> Tensor:
+    """So many whole numbers that add up to `total`, as equal as they can be."""
+    each, rest = divmod(total, max(1, count))
+    return each + (torch.arange(count) < rest).long()
+
+
 class Filler:
     """Makes values up, the same ones in each run."""
 
@@ -65,6 +71,8 @@ class Filler:
             elif tensor.dtype is torch.bool:
                 drawn = torch.rand(whole.numel(), generator=self._generator) < guess.mean
                 whole.copy_(drawn if whole.numel() > 1 else torch.tensor([guess.mean > 0.5]))
+            elif guess.total is not None:
+                whole.copy_(_shared(guess.total, whole.numel()))
             else:
                 whole.copy_(self._drawn(whole, guess))
         return True

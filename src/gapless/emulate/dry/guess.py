@@ -15,16 +15,18 @@ class Guess:
 
     A bool's mean is the probability that it is true. `exact` says that it is no guess: all elements are
     `mean`. `filled` says that the storage holds values, which were made up. `compares` marks the results of
-    comparisons of numbers, which people assert. `maker` is what made the values, `source` what made those.
+    comparisons of numbers, which people assert. `total` is what all elements of the storage add up to, where
+    that is known though they are not: counts. `maker` is what made the values, `source` what made those.
     """
 
-    __slots__ = ("compares", "exact", "filled", "high", "low", "maker", "mean", "source", "spread")
+    __slots__ = ("compares", "exact", "filled", "high", "low", "maker", "mean", "source", "spread", "total")
 
     def __init__(
         self, mean: float = 0.0, spread: float = 1.0, low: float = -_INFINITE, high: float = _INFINITE
     ) -> None:
         self.mean, self.spread, self.low, self.high = mean, spread, low, high
         self.exact = self.compares = self.filled = False
+        self.total: int | None = None
         self.maker = self.source = ""
 
     @property

@@ -48,6 +48,11 @@ class Made:
     def y(self) -> Guess | None:
         return self.at(1)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the first argument is all of its storage."""
+        return isinstance(self.args[0], torch.Tensor) and is_whole(self.args[0])
+
     def number(self, position: int, default: float = 0.0) -> float:
         """The plain number at that position."""
         found = self.args[position] if position < len(self.args) else None
@@ -61,6 +66,11 @@ class Made:
             return 1
         dim = dim[0] if isinstance(dim, (list, tuple)) and len(dim) == 1 else dim
         return int(tensor.shape[dim]) if isinstance(dim, int) else int(tensor.numel())
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is all of its storage."""
+    return bool(tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes())
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:

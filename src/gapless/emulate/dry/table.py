@@ -140,10 +140,6 @@ def stored(tensor: Tensor) -> Tensor:
     return parts[-1] if parts else tensor
 
 
-def is_whole(tensor: Tensor) -> bool:
-    return bool(tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes())
-
-
 def _summary(tensor: Tensor) -> Guess | None:
     """What known values are like: of many, the first ones."""
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_complex() or not tensor.numel():

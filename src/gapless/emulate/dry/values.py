@@ -21,10 +21,10 @@ from gapless.emulate.dry.budget import LITTLE, LITTLE_HEAVY, SMALL, WATCHED, Bud
 from gapless.emulate.dry.guess import Guess, anything, constant, mixed
 from gapless.emulate.dry.guesses import RULES, guess
 from gapless.emulate.dry.kinds import Kind
-from gapless.emulate.dry.made import Made
+from gapless.emulate.dry.made import Made, is_whole
 from gapless.emulate.dry.shapes import New, Results, Shapes, Unshaped
 from gapless.emulate.dry.specials import Compute
-from gapless.emulate.dry.table import Table, is_whole, stored
+from gapless.emulate.dry.table import Table, stored
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST
@@ -55,6 +55,7 @@ COPIED_ON_HOST = 1 << 20
 MADE_ON_HOST = 1 << 25
 """Floating point numbers that are drawn and copied on the host before the rest has no values."""
 _SEALED = ("c10d", "_c10d_functional", "profiler")
+_EXCHANGES = frozenset({"alltoall", "alltoall_base", "all_to_all_single"})
 
 
 class Values(Table):
@@ -174,10 +175,17 @@ class Values(Table):
                 written = list(trees.tensors([arguments[n] for n in kind.written if n < len(arguments)]))
                 for one in (*written, *(t for t in trees.tensors(out) if has_storage(t))):
                     if one.layout is torch.strided:
-                        self.mark(one, anything(kind.base, one.dtype))
+                        self.mark(one, self._exchanged(kind, given, one) or anything(kind.base, one.dtype))
             return out
 
         return run
+
+    def _exchanged(self, kind: Kind, given: list[Tensor], made: Tensor) -> Guess | None:
+        """Counts that every rank tells every other: each is told as many as it tells."""
+        if kind.base not in _EXCHANGES:
+            return None
+        told = (self.of(one) for one in given if one.numel() == made.numel() and one.dtype is made.dtype)
+        return next((one for one in told if one is not None and one.total is not None), None)
 
     # -- running ---------------------------------------------------------------------------------------
 

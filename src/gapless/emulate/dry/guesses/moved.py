@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import torch
+
 from gapless.emulate.dry.guess import (
     Guess,
     converted,
     mixed,
 )
-from gapless.emulate.dry.made import Made, indices, rule
+from gapless.emulate.dry.made import Made, indices, is_whole, rule
+
+_ALL = frozenset(
+    {"_to_copy", "clone", "detach", "alias", "_unsafe_view", "lift_fresh", "lift", "flip", "roll"}
+)
+"""Operators that give every element once."""
 
 
 @rule(
@@ -23,12 +30,19 @@ def _moved(made: Made) -> Guess | None:
     if made.position:
         return indices(made)
     x = made.x
-    return converted(x, made.dtype, exact=x.exact and made.base not in ("triu", "tril", "constant_pad_nd"))
+    found = converted(x, made.dtype, exact=x.exact and made.base not in ("triu", "tril", "constant_pad_nd"))
+    found.total = x.total if made.base in _ALL and made.whole else None
+    return found
 
 
 @rule("copy", "_foreach_copy")
 def _copied(made: Made) -> Guess | None:
-    return None if made.y is None else converted(made.y, made.dtype, exact=made.y.exact)
+    if made.y is None:
+        return None
+    found = converted(made.y, made.dtype, exact=made.y.exact)
+    from_all = isinstance(made.args[1], torch.Tensor) and is_whole(made.args[1])
+    found.total = made.y.total if made.whole and from_all else None
+    return found
 
 
 @rule("where")

@@ -25,6 +25,7 @@ def _sum(made: Made) -> Guess | None:
         r = max(1.0, made.length(1) / 2)
     found = Guess(x.mean * r, x.spread * math.sqrt(r), _times(x.low, r), _times(x.high, r))
     found.exact = x.exact and made.base != "cumsum"
+    found.total = x.total if made.base == "sum" and made.whole else None
     return found
 
 
@@ -130,4 +131,9 @@ def _nonzero(made: Made) -> Guess | None:
 
 @rule("bincount", "histc")
 def _counts(made: Made) -> Guess | None:
-    return Guess(made.args[0].numel() / 10 + 1, 1.0, 0.0)
+    """Each element is in one of the bins, unless they have weights."""
+    among = made.args[0].numel()
+    found = Guess(made.ratio, 1.0, 0.0, among)
+    weighted = made.base == "bincount" and made.at(1) is not None
+    found.total = None if weighted else among
+    return found
