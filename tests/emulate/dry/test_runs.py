@@ -396,3 +396,13 @@ def test_safetensors_say_that_they_hold_zeros(tmp_path) -> None:
     assert (tmp_path / "large.safetensors").stat().st_size > 4096**2 * 4
     (note,) = seen.session.notes
     assert "safetensors wrote zeros" in note
+
+
+def test_memory_that_nothing_was_written_to_is_the_same_in_each_run(dry):
+    for make in (torch.empty, torch.Tensor.new_empty, torch.empty_like):
+        first = (8,) if make is torch.empty else (torch.ones(8, device=CUDA),)
+        more = [(8,)] if make is torch.Tensor.new_empty else []
+        kept = [make(*first, *more, **({"device": CUDA} if make is torch.empty else {})) for _ in range(20)]
+        assert all(one.tolist() == [0.0] * 8 for one in kept)
+        for one in kept:
+            one.fill_(7.0)  # the next one may get its memory

@@ -33,17 +33,18 @@ class Kind:
     """One overload of an operator.
 
     `written` are the positions of arguments that it writes, `returned` for each result the position of the
-    argument that it is, or -1. `constant` makes tensors of one value each, `sets` writes its first argument
-    whatever was in it, `afresh` says that one of these, a draw or a copy is what it does. `grows`: it may
-    make more than it is given. `lists`: it does the same to each tensor of lists. `pointwise`: numbers among
-    its arguments change no sizes. `shaped_like`: it takes no more than sizes from tensors. What is made
-    `afresh` may be as large as its first tensor (`alike`), or as the argument at position `size` says (-1).
+    argument that it is, or -1. `constant` makes tensors of one value each, `unset` those of whatever the
+    memory holds, `sets` writes its first argument whatever was in it, `afresh` says that one of these, a draw or a
+    copy is what it does. `grows`: it may make more than it is given. `lists`: it does the same to each tensor
+    of lists. `pointwise`: numbers among its arguments change no sizes. `shaped_like`: it takes no more than
+    sizes from tensors. What is made `afresh` may be as large as its first tensor (`alike`), or as the
+    argument at position `size` says (-1).
     """
 
     __slots__ = (
         "afresh", "alike", "base", "constant", "draws", "func", "grows", "heavy", "kernel", "lists", "makes",
-        "name", "names", "pointwise", "returned", "sets", "shaped_like", "size", "sized", "view",
-        "whole_numbers", "written",
+        "name", "names", "pointwise", "returned", "sets", "shaped_like", "size", "sized", "unset",
+        "view", "whole_numbers", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -66,6 +67,7 @@ class Kind:
         self.sized = torch.Tag.dynamic_output_shape in func.tags
         self.makes = any(one.name == "device" for one in schema.arguments)
         self.constant = self.base in _CONSTANTS
+        self.unset = self.constant and "empty" in self.base
         self.sets = (
             self.written == (0,)
             and not self.name.startswith("aten::_foreach")

@@ -32,6 +32,7 @@ from gapless.emulate.refusals import asked_at
 from gapless.errors import NotEmulated
 from gapless.model.assumption import Switch
 from gapless.torch_internals import (
+    DisableTorchDispatch,
     DispatchModeKey,
     dispatch_mode_of,
     has_storage,
@@ -55,7 +56,6 @@ COPIED_ON_HOST = 1 << 20
 MADE_ON_HOST = 1 << 25
 """Floating point numbers that are drawn and copied on the host before the rest has no values."""
 _SEALED = ("c10d", "_c10d_functional", "profiler")
-_EXCHANGES = frozenset({"alltoall", "alltoall_base", "all_to_all_single"})
 
 
 class Values(Table):
@@ -175,17 +175,10 @@ class Values(Table):
                 written = list(trees.tensors([arguments[n] for n in kind.written if n < len(arguments)]))
                 for one in (*written, *(t for t in trees.tensors(out) if has_storage(t))):
                     if one.layout is torch.strided:
-                        self.mark(one, self._exchanged(kind, given, one) or anything(kind.base, one.dtype))
+                        self.mark(one, anything(kind.base, one.dtype))
             return out
 
         return run
-
-    def _exchanged(self, kind: Kind, given: list[Tensor], made: Tensor) -> Guess | None:
-        """Counts that every rank tells every other: each is told as many as it tells."""
-        if kind.base not in _EXCHANGES:
-            return None
-        told = (self.of(one) for one in given if one.numel() == made.numel() and one.dtype is made.dtype)
-        return next((one for one in told if one is not None and one.total is not None), None)
 
     # -- running ---------------------------------------------------------------------------------------
 
@@ -303,6 +296,9 @@ class Values(Table):
                 if record.exact and self.of(tensor) is record:
                     self.fill(tensor)
         out = compute(index, args, kwargs)
+        if kind.unset and index >= 0:  # what memory happens to hold differs from run to run
+            with DisableTorchDispatch():
+                out.zero_()
         if made_up:
             arguments = kind.arguments(args, kwargs)
             written = [arguments[n] for n in kind.written if n < len(arguments)]
