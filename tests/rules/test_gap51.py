@@ -66,16 +66,18 @@ def test_nothing_failed_to_compile_and_the_session_is_saved_whole(session: Sessi
     assert not [note for note in session.notes if "not known" in note]
 
 
-def test_a_break_tells_line_reason_and_remedy(session: Session) -> None:
+def test_a_line_is_one_finding_with_each_reason_and_one_remedy(session: Session) -> None:
     (one,) = [
         one
         for one in report(session, priced=False).findings
         if one.code == "GAP511" and one.line is not None and one.line.name == "bad_GAP511.py"
-    ][:1]
+    ]
     assert one.line is not None
     assert "x.mean().item()" in one.line.code
     assert "ends a graph of scaled" in one.evidence[0]
+    assert sum(text.startswith("the compiler says") for text in one.evidence) == 2  # the read, and the print
     assert "keep the value a tensor" in one.remedy
+    assert "read and print it behind" in one.remedy
 
 
 def test_every_format_shows_compiled_code(session: Session) -> None:

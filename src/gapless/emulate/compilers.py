@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulate import foreign, torchscript
+from gapless.emulate import foreign, higher_order, torchscript
 from gapless.emulate.compiled.calls import Calls, Settings
 from gapless.emulate.compiled.disabled import disable
 from gapless.emulate.deferred import Part, defer
@@ -85,6 +85,7 @@ def install(note: Note, patches: Patches, lasting: bool = False, calls: Calls | 
     # It separates steps inside compiled CUDA graphs, and loads the whole code generator to say so.
     patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", calls.replays.mark)
     torchscript.install(note, patches)
+    higher_order.install(patches)
     foreign.install(patches)
 
 

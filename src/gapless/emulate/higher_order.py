@@ -13,7 +13,8 @@ from typing import Any
 
 from gapless import trees
 from gapless.emulate.inside import Overlay, Proxy
-from gapless.torch_internals import DispatchKey, TorchDispatchMode, path
+from gapless.emulate.patches import Patches
+from gapless.torch_internals import DispatchKey, HigherOrderOperator, TorchDispatchMode, path
 
 _Key: Any = DispatchKey
 _ON_DEVICE = tuple(
@@ -22,6 +23,8 @@ _ON_DEVICE = tuple(
 _ON_HOST = tuple(
     getattr(_Key, name) for name in ("CPU", "CompositeExplicitAutograd", "BackendSelect", "CUDA")
 )
+_CONTROL = frozenset({"cond", "while_loop", "map_impl", "scan"})
+"""Those whose own backward traces their functions on fresh tensors of the device, of which none can be made."""
 _MODULE, _, _QUESTION = path("current_dispatch_mode").rpartition(".")
 
 
@@ -41,6 +44,21 @@ def run(mode: TorchDispatchMode, func: Any, args: Any, kwargs: dict[str, Any]) -
         )
     with mode:
         return _unasking(kernel)(*args, **kwargs)
+
+
+def install(patches: Patches) -> None:
+    """Let autograd follow what control flow runs, where gradients go through it: the operators of the branch
+    taken, of each round. Their own backward would trace both branches for the device."""
+    dispatch = HigherOrderOperator.dispatch
+
+    def followed(func: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if func.name() in _CONTROL and dispatch_key.name.startswith("Autograd"):
+            kernel = kernel_of(func, True)
+            if kernel is not None and any(tensor.is_cuda for tensor in trees.tensors((args, kwargs))):
+                return _unasking(kernel)(*args, **kwargs)
+        return dispatch(func, dispatch_key, *args, **kwargs)
+
+    patches.set(HigherOrderOperator, "dispatch", followed)
 
 
 def kernel_of(func: Any, on_device: bool) -> Callable[..., Any] | None:

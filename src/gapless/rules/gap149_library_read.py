@@ -11,6 +11,7 @@ _KNOWN = (
         "transformers/trainer.py",
         "log",
         "`TrainingArguments(logging_steps=N)` sets how often the Trainer reads its loss",
+        "`TrainingArguments(logging_steps=N)`",
     ),
     (
         "transformers",
@@ -18,6 +19,7 @@ _KNOWN = (
         "finished",
         "generation asks after each token whether every sequence has ended; a loop of your own over a "
         "fixed number of tokens avoids it",
+        "",
     ),
     (
         "torch",
@@ -25,9 +27,29 @@ _KNOWN = (
         "",
         "it reads or copies its count of updates: keep a `copy.deepcopy(model)` and update it with "
         "`kept.lerp_(new, 1 - decay)`",
+        "",
+    ),
+    (
+        "torch",
+        "torch/_higher_order_ops/cond.py",
+        "",
+        "`torch.cond` asks for its condition on the CPU at each call, compiled or not: it keeps a graph whole, "
+        "and the sync. `torch.where(condition, a, b)` computes both and asks nothing, which is cheaper unless "
+        "a branch is long",
+        "`torch.where` in place of `torch.cond`, if both branches are short",
+    ),
+    (
+        "torch",
+        "torch/_higher_order_ops/while_loop.py",
+        "",
+        "`while_loop` asks for its condition on the CPU before each round, compiled or not. A fixed number of "
+        "rounds asks nothing: `x = torch.where(condition(x), body(x), x)` in each leaves what has ended as "
+        "it is",
+        "a fixed number of rounds in place of `while_loop`",
     ),
 )
-"""What is known of a library's file, where the line that reads or a function around it has a word in it."""
+"""What is known of a library's file, where the line that reads or a function around it has a word in it: what
+to do, in a sentence and in a few words."""
 
 
 class LibraryRead(WaitRule):
@@ -84,20 +106,19 @@ class LibraryRead(WaitRule):
         frame = deciding_frame(site)
         if frame is None:
             return self.advice
-        advice = _known(site, frame) or self.advice
+        advice = _known(site, frame)[0] or self.advice
         return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {advice}"
 
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)
-        known = _known(site, frame) if frame is not None else ""
-        return "`TrainingArguments(logging_steps=N)`" if "logging_steps" in known else ""
+        return _known(site, frame)[1] if frame is not None else ""
 
 
-def _known(site: Site, frame: SourceLine) -> str:
-    """Advice for a line of a library that is known to read what it says."""
+def _known(site: Site, frame: SourceLine) -> tuple[str, str]:
+    """Advice for a line of a library that is known to read what it says, in a sentence and in a few words."""
     file = frame.file.replace("\\", "/")
     told = " ".join((frame.code, *(one.function for one in site.library_frames))).lower()
-    for library, part, word, advice in _KNOWN:
+    for library, part, word, advice, change in _KNOWN:
         if frame.library == library and part in file and word in told:
-            return advice
-    return ""
+            return advice, change
+    return "", ""

@@ -14,12 +14,18 @@ _MEANT = ("torch._dynamo.graph_break()", "torch.compiler.disable", "Skip inlinin
 """How the compiler names breaks that somebody asked for."""
 _LONG = 220
 _FILE = re.compile(r" in file `[^`]*`")
+_READ_AND_PRINTED = (
+    "keep the value a tensor: return it, and read and print it behind the compiled call",
+    "read and print behind the compiled call",
+)
+_PRINTING = ("print", "logging", "warnings")
 _REMEDIES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("Data-dependent branching", "data-dependent expression", "Data-dependent assertion"),
-        "choose on the GPU: `torch.where(condition, a, b)` for values, `torch.cond(condition, f, g, (x,))` "
-        "for work; what must be decided in Python goes outside of the compiled function",
-        "`torch.where` or `torch.cond` in place of the branch",
+        "choose on the GPU: `torch.where(condition, a, b)`; `torch.cond(condition, f, g, (x,))` for long "
+        "branches keeps the graph whole, and the sync; what must be decided in Python goes outside of the "
+        "compiled function",
+        "`torch.where` in place of the branch",
     ),
     (
         ("Tensor.item", "Data dependent operator", "capture_scalar_outputs"),
@@ -34,7 +40,7 @@ _REMEDIES: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "give the result a fixed size",
     ),
     (
-        ("print", "logging", "warnings"),
+        _PRINTING,
         "print and log behind the compiled call; "
         "`torch._dynamo.config.reorderable_logging_functions.add(print)` moves prints behind the graph",
         "print and log outside of the compiled code",
@@ -107,29 +113,33 @@ class GraphBroken(CompiledRule):
     change = "move what breaks the graph out of the compiled code"
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
+        lines: dict[object, list[GraphBreak]] = {}
         for one in compiled.breaks:
             meant = any(word in one.kind + one.reason for word in _MEANT)
             if one.raises or (one.is_users and not meant):  # what raises ends the script, wherever it is
-                yield self._hit(compiled, one)
+                lines.setdefault((one.line or one.stack, one.raises), []).append(one)
+        for breaks in lines.values():  # one line may break for several reasons: `print(x.item())`
+            yield self._hit(compiled, breaks)
 
-    def _hit(self, compiled: Compiled, one: GraphBreak) -> Hit:
+    def _hit(self, compiled: Compiled, breaks: list[GraphBreak]) -> Hit:
+        one, times = breaks[0], sum(other.times for other in breaks)
         where = place(one.line)
         if one.raises:
             first = (
                 f"{which(compiled)} does not compile: `fullgraph=True` allows no break, and {where} is one"
             )
         else:
-            first = f"{where} ends a graph of {which(compiled)}, {count(one.times, 'time')}"
+            first = f"{where} ends a graph of {which(compiled)}, {count(times, 'time')}"
         graphs = f"{count(compiled.graphs, 'graph')} instead of one" if compiled.graphs > 1 else ""
-        reason = _FILE.sub("", one.reason or one.kind)
-        remedy, change = self._instead(one)
-        told = (first, f"the compiler says: {reason[:_LONG].rstrip('.')}", graphs)
+        reasons = dict.fromkeys(_FILE.sub("", other.reason or other.kind) for other in breaks)
+        remedy, change = _READ_AND_PRINTED if any(map(_prints, breaks[1:])) else self._instead(one)
+        told = (first, *(f"the compiler says: {one[:_LONG].rstrip('.')}" for one in reasons), graphs)
         return Hit(
             evidence=tuple(text for text in told if text),
             remedy=remedy,
             change=change,
             site=site(one.stack),
-            calls=one.times,
+            calls=times,
         )
 
     def _instead(self, one: GraphBreak) -> tuple[str, str]:
@@ -139,3 +149,7 @@ class GraphBroken(CompiledRule):
                 return remedy, change
         hint = next((hint.rstrip(".") for hint in one.hints if "report an issue" not in hint), "")
         return (f"{self.advice}; PyTorch's own advice: {hint}" if hint else self.advice), self.change
+
+
+def _prints(one: GraphBreak) -> bool:
+    return any(word in one.kind + one.reason for word in _PRINTING)
