@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gapless.emulate import constants
 from gapless.emulate.local import local
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import HOST, ORPHAN, PINNED
@@ -46,6 +47,8 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
             out = mode.call(func, args, kwargs)
     finally:
         local.target = HOST
+    if local.constants and of < 0 and to < 0:
+        constants.made(mode.of(func), args, kwargs, out)
     if to < 0 <= of:
         mode.core.arrived(target)
     if to >= 0 and of == to:
@@ -82,6 +85,8 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if target < 0 <= state:
         mode.core.arrived(out)
     placement.put(out, HOST if target == PINNED and state == PINNED else target)
+    if local.constants and state < 0 and target < 0:
+        constants.made(mode.of(func), args, kwargs, out)
     if state >= 0 and target == state:
         mode.launched(func, args, kwargs, out)
     elif state >= 0 or target >= 0:

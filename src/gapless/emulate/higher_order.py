@@ -24,7 +24,7 @@ _ON_HOST = tuple(
     getattr(_Key, name) for name in ("CPU", "CompositeExplicitAutograd", "BackendSelect", "CUDA")
 )
 _CONTROL = frozenset({"cond", "while_loop", "map_impl", "scan"})
-"""Those whose own backward traces their functions on fresh tensors of the device, of which none can be made."""
+"""Those whose own backward traces their functions on new tensors of the device, of which there are none."""
 _MODULE, _, _QUESTION = path("current_dispatch_mode").rpartition(".")
 
 

@@ -24,7 +24,8 @@ class Local(threading.local):
     are being gathered, and are one. `graphed`: the capture under way has seen the operator that runs.
     `compiled`: code runs that the script compiled; `compiled_nodes`: numbers of the autograd nodes that such
     code made, from and to. `fused`: operators stand for one kernel that a compiler makes of them, with their
-    constants in it: nothing waits.
+    constants in it: nothing waits. `constants`: storages on the host that code has made which inductor
+    compiles, by their number: where they go to the device, the compiler makes them there.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,7 @@ class Local(threading.local):
         self.graphed = False
         self.compiled = False
         self.fused = False
+        self.constants: dict[int, Any] | None = None
         self.compiled_nodes: deque[tuple[int, int]] = deque(maxlen=4096)
 
 

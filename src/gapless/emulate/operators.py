@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulate import custom_ops, devices, halves, higher_order, kernels
+from gapless.emulate import constants, custom_ops, devices, halves, higher_order, kernels
 from gapless.emulate.core import Core
 from gapless.emulate.cuda_api import kernel_generator
 from gapless.emulate.kernels import wider
@@ -240,6 +240,8 @@ class OperatorMode(TorchDispatchMode):
                 programme.operator(plan.func, args, kwargs, out, -1)
             if races.full:
                 races.operator(plan, args, kwargs, out, index)
+        elif local.constants:
+            constants.made(plan, args, kwargs, out)
         return out
 
     def of(self, func: Any) -> Plan:
@@ -294,6 +296,8 @@ class OperatorMode(TorchDispatchMode):
                     races.operator(plan, args, kwargs, out, index)
                     if races.waits != waits:  # what was launched for it is done
                         races.done()
+        elif local.constants is not None:
+            constants.made(plan, args, kwargs, out)
         return out
 
     def _ran(self, plan: Plan, args: Any, kwargs: dict[str, Any], out: Any, index: int, at: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from gapless.emulate import constants
 from gapless.emulate.core import Core
 from gapless.emulate.local import local
 from gapless.emulate.places import HOST, PINNED
@@ -79,6 +80,8 @@ def count_move(
     to_device = places[1] >= 0
     if to_device == (places[0] >= 0):
         return False
+    if to_device and constants.holds(source):
+        return None
     # Another type is converted on the device where the copy may not block, and else on the host.
     travels = source if to_device == non_blocking else target
     return count_copy(

@@ -33,17 +33,17 @@ _KNOWN = (
         "torch",
         "torch/_higher_order_ops/cond.py",
         "",
-        "`torch.cond` asks for its condition on the CPU at each call, compiled or not: it keeps a graph whole, "
-        "and the sync. `torch.where(condition, a, b)` computes both and asks nothing, which is cheaper unless "
-        "a branch is long",
+        "`torch.cond` reads its condition on the CPU in each call, compiled or not: it keeps a graph "
+        "whole, and the sync. `torch.where(condition, a, b)` computes both and asks nothing, which is "
+        "cheaper unless a branch is long",
         "`torch.where` in place of `torch.cond`, if both branches are short",
     ),
     (
         "torch",
         "torch/_higher_order_ops/while_loop.py",
         "",
-        "`while_loop` asks for its condition on the CPU before each round, compiled or not. A fixed number of "
-        "rounds asks nothing: `x = torch.where(condition(x), body(x), x)` in each leaves what has ended as "
+        "`while_loop` reads its condition on the CPU each round, compiled or not. A fixed number of rounds "
+        "asks nothing: `x = torch.where(condition(x), body(x), x)` in each leaves what has ended as "
         "it is",
         "a fixed number of rounds in place of `while_loop`",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gapless.emulate import stacks
-from gapless.emulate.compiled.backends import uses_cudagraphs
+from gapless.emulate.compiled.backends import named, uses_cudagraphs
 from gapless.emulate.compiled.hidden import Attributes, Changes, Hidden, State
 from gapless.emulate.compiled.replays import Replays
 from gapless.emulate.compiled.signatures import DeviceOf, Keeper, signature
@@ -57,7 +57,8 @@ class Modes:
 class Target:
     """One callable that was compiled, by `settings`.
 
-    `place` is where that was asked for; it `captures` CUDA graphs or not, and `overwritten` are results of
+    `place` is where that was asked for; it `captures` CUDA graphs or not, `generates` code or runs graphs as
+    they stand, and `overwritten` are results of
     theirs that were used too late, by their number and place. Once it is compiled for good, `real` takes its
     calls.
     """
@@ -67,6 +68,7 @@ class Target:
     settings: Settings
     place: stacks.RawStack
     captures: bool = False
+    generates: bool = False
     overwritten: dict[tuple[int, Stack], None] = field(default_factory=dict)
     seen: dict[Any, int] = field(default_factory=dict)
     number: int = 0
@@ -83,10 +85,11 @@ class Target:
         calls.heard(self, args, kwargs)
         begin = sequence_number()
         local.compiled = True
+        local.constants = {} if self.generates else None
         try:
             return self._captured(args, kwargs) if self.captures else self.inner(*args, **kwargs)
         finally:
-            local.compiled = False
+            local.compiled, local.constants = False, None
             local.compiled_nodes.append((begin, sequence_number()))
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,8 +146,9 @@ class Calls:
         if not self.targets and self._patches is not None:
             self.attributes.install(self._patches)
         _, args, kwargs = settings
-        captures = uses_cudagraphs(kwargs.get("backend", args[0] if args else "inductor"))
-        return Target(self, inner, settings, stacks.capture(1), captures)
+        backend = kwargs.get("backend", args[0] if args else "inductor")
+        generates = named(backend) == "inductor"
+        return Target(self, inner, settings, stacks.capture(1), uses_cudagraphs(backend), generates)
 
     def heard(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`target` is called: keep the call where it is of a new kind, or one of the first of its kind."""
