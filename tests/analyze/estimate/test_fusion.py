@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gapless.analyze.estimate.fusion import FUSED, as_compiled, fused, launches
@@ -67,3 +68,14 @@ def test_an_optimizer_is_not_taken_to_be_compiled() -> None:
 def test_compiling_never_adds_kernels() -> None:
     step = tuple(operator(name, compiled=False) for name in ("add", "addmm", "relu", "sum", "mul", "sort"))
     assert launches([fused(as_compiled(step))]) < launches([step])
+
+
+def test_what_a_norm_computes_with_its_rows_is_in_its_kernel() -> None:
+    rows, whole = (8, 1), (8, 64)
+    mean = Entry(name="aten::mean", inputs=(whole,), outputs=(rows,), compiled=True)
+    root = Entry(name="aten::rsqrt", inputs=(rows,), outputs=(rows,), compiled=True)
+    scaled = Entry(name="aten::mul", inputs=(whole, rows), outputs=(whole,), compiled=True)
+    assert names(mean, root, scaled) == [FUSED]
+    # A single number is known only when all of it has been gone through: what follows is another kernel.
+    total, one = (msgspec.structs.replace(each, outputs=((1,),)) for each in (mean, root))
+    assert len(names(total, msgspec.structs.replace(one, inputs=((1,),)), scaled)) == 3

@@ -4,6 +4,7 @@ A model, and said to be one. Neighbouring operators of compiled code that go thr
 element by element or reducing rows, become one kernel; what lies between two of them does not go through
 memory. Products, convolutions, attention, sorts and scatters stay as they are, and so does eager code. This
 is what PyTorch's code generator does with chains; it also fuses across, and at times less.
+`benchmarks/fusion.py` holds the counts against the code that it writes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ ASSUMED = (
     "launched as an eager operator is; CUDA graphs are not counted"
 )
 DOUBT = 0.25
-"""How uncertain the number of kernels is, as a standard deviation of ``ln(true / counted)``: assumed."""
+"""How uncertain the number of kernels is, as a standard deviation of ``ln(true / counted)``: more than
+small models of eight kinds show (`benchmarks/sheets/fusion.md`), as others may fuse less well."""
 _FUSES = frozenset(
     ["pointwise", "copy", "random", "reduction", "softmax", "layer norm", "batch norm", "gather", "foreach"]
 )
@@ -48,7 +50,7 @@ def fused(step: Step) -> Step:
     chain: list[Entry] = []
     for entry in step:
         joins = entry.compiled and fuses(entry)
-        if chain and not (joins and _alike(chain[-1], entry)):
+        if chain and not (joins and _alike(chain, entry)):
             made.append(_kernel(chain))
             chain = []
         if joins:
@@ -73,10 +75,22 @@ def launches(order: Sequence[Step]) -> float:
     return kernels / max(len(order), 1)
 
 
-def _alike(one: Entry, other: Entry) -> bool:
-    """Whether both are in one pass and go through equally many elements."""
-    same = (one.backward, one.optimizer, one.regraded) == (other.backward, other.optimizer, other.regraded)
-    return same and (_elements(one) == _elements(other) or one.optimizer)
+def _alike(chain: Sequence[Entry], other: Entry) -> bool:
+    """Whether all are in one pass and go through equally many elements, or `other` through as many as a
+    reduction of rows in the chain has left, which norms compute with before they go back to the rows."""
+    one = chain[-1]
+    if (one.backward, one.optimizer, one.regraded) != (other.backward, other.optimizer, other.regraded):
+        return False
+    if one.optimizer:
+        return True
+    size, own = max(map(_elements, chain)), _elements(other)
+    return own == size or (own > 1 and any(_left(each, size) == own for each in chain))
+
+
+def _left(entry: Entry, size: int) -> int:
+    """How many elements a reduction of `size` elements leaves; 0 for what is none."""
+    reduces = family_of(entry.name) == "reduction" and _elements(entry) == size
+    return max(map(math.prod, entry.outputs), default=0) if reduces else 0
 
 
 def _elements(entry: Entry) -> int:
