@@ -9,7 +9,7 @@ import pytest
 
 from gapless.analyze import report
 from gapless.emulate.emulator import Emulator
-from gapless.model import Report
+from gapless.model import Compiled, Report
 from gapless.model.session import decode, encode
 from gapless.render import Style, renderer
 
@@ -143,3 +143,15 @@ def test_a_short_batch_now_and_then_does_not_cut(tmp_path: Path) -> None:
     assert (short.line.line, short.steps) == (9, 3)
     assert "drop_last=True" in short.change
     assert not any(one.startswith("What stops it") for one in found.verdict.why)
+
+
+@pytest.mark.parametrize(("options", "told"), [(('mode="reduce-overhead"',), True), ((), False)])
+def test_what_the_compiler_captures_already_is_told(
+    tmp_path: Path, options: tuple[str, ...], told: bool
+) -> None:
+    code = SCRIPT.format(capturable=True, lower=0, shape="", read="pass")
+    with Emulator(programme=True, graphs=True) as emulator:
+        exec(compile(code, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
+    session = emulator.session(("train.py",))
+    found = report(msgspec.structs.replace(session, compiled=(Compiled(name="Net", options=options),)))
+    assert any("makes CUDA graphs of Net already" in one for one in found.verdict.why) is told

@@ -9,6 +9,8 @@ from gapless.model import Change, Report, Verdict
 from gapless.model.readiness import Obstacle, Readiness, Stretch
 from gapless.model.wording import count, duration, percent, reach
 
+_CAPTURING = ('mode="reduce-overhead"', 'mode="max-autotune"', 'backend="cudagraphs"')
+
 
 def with_readiness(told: Verdict, found: Report) -> Verdict:
     """`told` behind what a graph could hold, where that was asked."""
@@ -17,7 +19,7 @@ def with_readiness(told: Verdict, found: Report) -> Verdict:
         return told
     sentence = _sentence(ready)
     own = told.sentence[:1].lower() + told.sentence[1:]
-    why = (*_why(ready), f"Apart from that: {own}", *told.why)
+    why = (*_captured(found), *_why(ready), f"Apart from that: {own}", *told.why)
     priced = {(one.what, one.line) for one in told.do_first}
     changes = [_change(one) for one in ready.obstacles if not one.input]
     changes = [one for one in changes if (one.what, one.line) not in priced]
@@ -78,6 +80,16 @@ def _why(ready: Readiness) -> tuple[str, ...]:
             f"({reach(whole.least, whole.most)})"
         )
     return tuple(told)
+
+
+def _captured(found: Report) -> tuple[str, ...]:
+    """What the compiler captures already, which runs eagerly here and counts as launches."""
+    names = [one.name for one in found.compiled if any(word in _CAPTURING for word in one.options)]
+    if not names:
+        return ()
+    many = f"{names[0]} and {count(len(names) - 1, 'other')}" if len(names) > 1 else names[0]
+    told = f"PyTorch makes CUDA graphs of {many} already: its launches are counted here as if in none"
+    return (told,)
 
 
 def _change(one: Obstacle) -> Change:
