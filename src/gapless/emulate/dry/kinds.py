@@ -34,11 +34,11 @@ class Kind:
 
     `written` are the positions of arguments that it writes, `returned` for each result the position of the
     argument that it is, or -1. `constant` makes tensors of one value each, `unset` those of whatever the
-    memory holds, `sets` writes its first argument whatever was in it, `afresh` says that one of these, a draw or a
-    copy is what it does. `grows`: it may make more than it is given. `lists`: it does the same to each tensor
-    of lists. `pointwise`: numbers among its arguments change no sizes. `shaped_like`: it takes no more than
-    sizes from tensors. What is made `afresh` may be as large as its first tensor (`alike`), or as the
-    argument at position `size` says (-1).
+    memory holds, `sets` writes its first argument whatever was in it, `afresh` says that one of these, a
+    draw or a copy is what it does. `grows`: it may make more than it is given. `lists`: it does the same to
+    each tensor of lists. `pointwise`: numbers among its arguments change no sizes. `shaped_like`: it takes
+    no more than sizes from tensors. What is made `afresh` may be as large as its first tensor (`alike`), or
+    as the argument at position `size` says (-1).
     """
 
     __slots__ = (
