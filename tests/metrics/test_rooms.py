@@ -6,9 +6,24 @@ import ast
 from pathlib import Path
 
 import pytest
+import torch
 
 import gapless.metrics as metrics
-from gapless.metrics.rooms import ROOMS, metrics_of
+from gapless.metrics.checkpoints import exchange
+from gapless.metrics.rooms import ROOMS, file_in_torchmetrics, metrics_of
+
+ONE_FILE = '''
+from gapless.metrics.regression.errors import MeanSquaredError
+
+class MeanFourthPower(MeanSquaredError):
+    """The mean of the fourth powers of the errors."""
+
+    torchmetrics_file = None
+    torchmetrics_slots = "fourth:f=sum total:i=seen"
+
+    def update(self, preds, target):
+        super().update((preds - target) ** 2, preds * 0)
+'''
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -44,3 +59,20 @@ def test_no_name_is_in_two_rooms():
     names = [name for room in ROOMS for name in metrics_of(room)]
     assert len(names) == len(set(names))
     assert set(names) < set(metrics.__all__)
+
+
+def test_a_metric_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "fourth.py").write_text(ONE_FILE, encoding="utf-8")
+    monkeypatch.setattr(metrics.regression, "__path__", [*metrics.regression.__path__, str(tmp_path)])
+    found = metrics_of.__wrapped__("regression")
+    assert set(found) - set(metrics_of("regression")) == {"MeanFourthPower"}
+    made = found["MeanFourthPower"]
+    assert file_in_torchmetrics(made) is None
+    metric, other = made(), made()
+    metric.update(torch.tensor([1.0, 4.0]), torch.tensor([0.0, 2.0]))
+    assert metric.compute() == 8.5
+    states = exchange(metric).written()
+    assert states == {"fourth": 17.0, "total": 2}
+    exchange(other).read(states)
+    other.update(torch.tensor([1.0]), torch.tensor([0.0]))
+    assert other.compute() == 6

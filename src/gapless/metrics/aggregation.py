@@ -318,6 +318,8 @@ class MeanMetric(Aggregator):
             place.
     """
 
+    torchmetrics_slots = "mean_value:f=sum weight:f=weight"
+
     aliases: ClassVar[dict[str, str]] = {"mean_value": "weighted.sum", "weight": "weighted.weight"}
     weighted: WeightedTotal
 
@@ -335,6 +337,8 @@ class MeanMetric(Aggregator):
 
 class SumMetric(Aggregator):
     """The sum of all values; `nan_strategy` as in :class:`MeanMetric`."""
+
+    torchmetrics_slots = "sum_value:f=sum"
 
     aliases: ClassVar[dict[str, str]] = {"sum_value": "total.sum"}
     total: Total
@@ -354,6 +358,8 @@ class SumMetric(Aggregator):
 class MaxMetric(Aggregator):
     """The largest value; `nan_strategy` as in :class:`MeanMetric`."""
 
+    torchmetrics_slots = "max_value:f=value"
+
     aliases: ClassVar[dict[str, str]] = {"max_value": "extreme.value"}
     extreme: Extreme
 
@@ -371,6 +377,8 @@ class MaxMetric(Aggregator):
 
 class MinMetric(Aggregator):
     """The smallest value; `nan_strategy` as in :class:`MeanMetric`."""
+
+    torchmetrics_slots = "min_value:f=value"
 
     aliases: ClassVar[dict[str, str]] = {"min_value": "extreme.value"}
     extreme: Extreme

@@ -29,50 +29,6 @@ from gapless.metrics.text.rates import Edits
 
 States = dict[str, Any]
 RATES = ("tp", "fp", "tn", "fn")
-SUMS: dict[str, str] = {
-    "BLEUScore": "preds_len:f=length target_len:f=nearest numerator:f=hits denominator:f=seen",
-    "ContinuousRankedProbabilityScore": "score:f1=sum total:f1=seen",
-    "EditDistance": "edit_scores:i=sum num_elements:i=seen",
-    "CharErrorRate": "errors:f=wrong total:f=targets",
-    "ExplainedVariance": "sum_error:f-=error sum_squared_error:f=error_squared sum_target:f=target "
-    "sum_squared_target:f=target_squared num_obs:f=seen",
-    "GeneralizedDiceScore": "score:f1=score samples:f1=seen",
-    "HingeLoss": "measures:f=sum total:i=seen",
-    "JensenShannonDivergence": "measures:f=sum total:i=seen",
-    "KLDivergence": "measures:f=sum total:i=seen",
-    "LogCoshError": "sum_log_cosh_error:f1=sum total:i=seen",
-    "MatchErrorRate": "errors:f=wrong total:f=longer",
-    "MaxMetric": "max_value:f=value",
-    "MeanAbsoluteError": "sum_abs_error:f1=sum total:i=seen",
-    "MeanAbsolutePercentageError": "sum_abs_per_error:f=sum total:f=seen",
-    "MeanIoU": "score:f=score num_batches:f=there",
-    "MeanMetric": "mean_value:f=sum weight:f=weight",
-    "MeanSquaredError": "sum_squared_error:f1=sum total:i=seen",
-    "MeanSquaredLogError": "sum_squared_log_error:f=sum total:i=seen",
-    "MinMetric": "min_value:f=value",
-    "MinkowskiDistance": "minkowski_dist_sum:f=sum",
-    "MultiScaleStructuralSimilarityIndexMeasure": "similarity:f=sum total:f=seen",
-    "ExactMatch": "correct:i1=right total:i1=seen",
-    "CoverageError": "measure:f=sum total:f=seen",
-    "RankingAveragePrecision": "measure:f=sum total:f=seen",
-    "RankingLoss": "measure:f=sum total:f=seen",
-    "PeakSignalNoiseRatio": "sum_squared_error:f=sum total:i=seen",
-    "PearsonCorrCoef": "mean_x:f1=mean_x mean_y:f1=mean_y var_x:f1=square_x var_y:f1=square_y "
-    "corr_xy:f1=product n_total:f1=seen",
-    "Perplexity": "total_log_probs:f=sum count:f=seen",
-    "R2Score": "sum_squared_error:f=target_squared sum_error:f=target residual:f=error_squared total:i=seen",
-    "RelativeSquaredError": "sum_squared_error:f1=target_squared sum_error:f1=target "
-    "residual:f1=error_squared total:i=seen",
-    "StructuralSimilarityIndexMeasure": "similarity:f=sum total:f=seen",
-    "SumMetric": "sum_value:f=sum",
-    "SymmetricMeanAbsolutePercentageError": "sum_abs_per_error:f=sum total:f=seen",
-    "TweedieDevianceScore": "sum_deviance_score:f=sum num_observations:i=seen",
-    "WordErrorRate": "errors:f=wrong total:f=targets",
-}
-SUMS["ConcordanceCorrCoef"] = SUMS["PearsonCorrCoef"]
-"""TorchMetrics' states that are slots of one statistic: `f` a float, `i` an integer, with `1` of one row at
-least, with `-` of the other sign. Tasks have one entry for all.
-"""
 
 
 class Exchange(NamedTuple):
@@ -88,8 +44,7 @@ def exchange(metric: Metric) -> Exchange:
     if len(parts) != 1:
         return Exchange()
     (part,) = parts.values()
-    names = [re.sub("^(Binary|Multiclass|Multilabel)", "", kind.__name__) for kind in type(metric).__mro__]
-    spec = next((SUMS[name] for name in names if name in SUMS), None)
+    spec = metric.torchmetrics_slots
     if isinstance(metric, MeanIoU) and not metric.per_class:
         return Exchange()  # there the mean over classes is taken sample by sample
     if spec is not None:

@@ -75,6 +75,10 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     abstract: ClassVar[bool]
     torchmetrics_file: ClassVar[str | None] = ""
     """TorchMetrics' module of the metric, where it is not named as ours; None where TorchMetrics lacks it."""
+    torchmetrics_slots: ClassVar[str | None] = None
+    """TorchMetrics' states that are slots of the one statistic, as ``"total:i=seen"``: `f` a float, `i` an
+    integer, with `1` of one row at least, with `-` of the other sign.
+    """
     __jit_unused_properties__: ClassVar[list[str]] = [
         "device",
         "dtype",

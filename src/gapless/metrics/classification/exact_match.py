@@ -119,6 +119,8 @@ class SampleMatches(Rows):
 class ExactMatching(PredictionMetric, abstract=True):
     """What both tasks have in common."""
 
+    torchmetrics_slots = "correct:i1=right total:i1=seen"
+
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     matches: Any

@@ -60,6 +60,8 @@ class Hinge(PredictionMetric, abstract=True):
         logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
+    torchmetrics_slots = "measures:f=sum total:i=seen"
+
     needs_scores = True
     is_differentiable = True
     higher_is_better = False

@@ -92,6 +92,8 @@ class RankingMetric(PredictionMetric, abstract=True):
         logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
+    torchmetrics_slots = "measure:f=sum total:f=seen"
+
     needs_scores = True
     task = "multilabel"
     plot_lower_bound: float | None = 0.0

@@ -86,6 +86,7 @@ class PeakSignalNoiseRatio(Metric):
     """
 
     torchmetrics_file = "psnr"
+    torchmetrics_slots = "sum_squared_error:f=sum total:i=seen"
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better = True

@@ -294,6 +294,7 @@ class StructuralSimilarityIndexMeasure(SimilarityMetric):
     """
 
     torchmetrics_file = "ssim"
+    torchmetrics_slots = "similarity:f=sum total:f=seen"
 
     def __init__(
         self,
@@ -337,6 +338,7 @@ class MultiScaleStructuralSimilarityIndexMeasure(SimilarityMetric):
     """
 
     torchmetrics_file = "ssim"
+    torchmetrics_slots = "similarity:f=sum total:f=seen"
 
     def __init__(
         self,

@@ -69,6 +69,11 @@ class Comoments(Statistic):
 class Correlation(Metric, abstract=True):
     """A metric of means and deviations of predictions and targets."""
 
+    torchmetrics_slots = (
+        "mean_x:f1=mean_x mean_y:f1=mean_y var_x:f1=square_x var_y:f1=square_y corr_xy:f1=product "
+        "n_total:f1=seen"
+    )
+
     is_differentiable = True
     higher_is_better: bool | None = None
     comoments: Comoments

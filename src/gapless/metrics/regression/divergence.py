@@ -112,6 +112,7 @@ class KLDivergence(Divergence):
     """Kullback and Leibler's divergence of `q` from `p`."""
 
     torchmetrics_file = "kl_divergence"
+    torchmetrics_slots = "measures:f=sum total:i=seen"
     measure = staticmethod(kullback_leibler)
 
 
@@ -119,5 +120,6 @@ class JensenShannonDivergence(Divergence):
     """Jensen and Shannon's divergence: the mean of those of `p` and `q` to their mean."""
 
     torchmetrics_file = "js_divergence"
+    torchmetrics_slots = "measures:f=sum total:i=seen"
     plot_upper_bound = math.log(2.0)
     measure = staticmethod(jensen_shannon)

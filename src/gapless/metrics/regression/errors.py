@@ -166,6 +166,7 @@ class MeanSquaredError(MeanError):
     """The mean squared error, or with ``squared=False`` its root; for `num_outputs` outputs one of each."""
 
     torchmetrics_file = "mse"
+    torchmetrics_slots = "sum_squared_error:f1=sum total:i=seen"
 
     def __init__(self, squared: bool = True, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -184,6 +185,7 @@ class MeanAbsoluteError(MeanError):
     """The mean absolute error; for `num_outputs` outputs one of each."""
 
     torchmetrics_file = "mae"
+    torchmetrics_slots = "sum_abs_error:f1=sum total:i=seen"
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -195,6 +197,7 @@ class MeanSquaredLogError(MeanError):
     """The mean squared difference of logarithms of 1 plus the value."""
 
     torchmetrics_file = "log_mse"
+    torchmetrics_slots = "sum_squared_log_error:f=sum total:i=seen"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -205,6 +208,7 @@ class MeanAbsolutePercentageError(MeanError):
     """The mean absolute error in shares of the target (1 is 100 %)."""
 
     torchmetrics_file = "mape"
+    torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -215,6 +219,7 @@ class SymmetricMeanAbsolutePercentageError(MeanError):
     """The mean absolute error in shares of the mean of target and prediction."""
 
     torchmetrics_file = "symmetric_mape"
+    torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
     plot_upper_bound = 2.0
 
     def __init__(self, **kwargs: Any) -> None:
@@ -241,6 +246,7 @@ class LogCoshError(MeanError):
     """The mean logarithm of the hyperbolic cosine of the error; for `num_outputs` outputs one of each."""
 
     torchmetrics_file = "log_cosh"
+    torchmetrics_slots = "sum_log_cosh_error:f1=sum total:i=seen"
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -252,6 +258,7 @@ class MinkowskiDistance(MeanError):
     """The root of order `p` of the sum of absolute errors to the power of `p`."""
 
     torchmetrics_file = "minkowski"
+    torchmetrics_slots = "minkowski_dist_sum:f=sum"
 
     def __init__(self, p: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)

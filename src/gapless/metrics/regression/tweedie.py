@@ -68,6 +68,7 @@ class TweedieDevianceScore(Metric):
     """
 
     torchmetrics_file = "tweedie_deviance"
+    torchmetrics_slots = "sum_deviance_score:f=sum num_observations:i=seen"
     plot_lower_bound = 0.0
     is_differentiable = True
     deviance: Deviance

@@ -95,6 +95,9 @@ class R2Score(ExplainedShare):
     """
 
     torchmetrics_file = "r2"
+    torchmetrics_slots = (
+        "sum_squared_error:f=target_squared sum_error:f=target residual:f=error_squared total:i=seen"
+    )
     plot_upper_bound = 1.0
 
     def __init__(
@@ -149,6 +152,10 @@ class ExplainedVariance(ExplainedShare):
     """
 
     torchmetrics_file = "explained_variance"
+    torchmetrics_slots = (
+        "sum_error:f-=error sum_squared_error:f=error_squared sum_target:f=target "
+        "sum_squared_target:f=target_squared num_obs:f=seen"
+    )
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
 
@@ -176,6 +183,9 @@ class RelativeSquaredError(Metric):
     """
 
     torchmetrics_file = "rse"
+    torchmetrics_slots = (
+        "sum_squared_error:f1=target_squared sum_error:f1=target residual:f1=error_squared total:i=seen"
+    )
     is_differentiable = True
     higher_is_better = False
     moments: ErrorMoments

@@ -74,6 +74,7 @@ class GeneralizedDiceScore(MaskMetric):
     """
 
     torchmetrics_file = "generalized_dice"
+    torchmetrics_slots = "score:f1=score samples:f1=seen"
     scores: GeneralizedScores
 
     def __init__(

@@ -329,6 +329,7 @@ class MeanIoU(MaskMetric):
     """
 
     torchmetrics_file = "mean_iou"
+    torchmetrics_slots = "score:f=score num_batches:f=there"
     scores: SampleScores
 
     def __init__(

@@ -71,6 +71,7 @@ class BLEUScore(TextMetric):
     """
 
     torchmetrics_file = "bleu"
+    torchmetrics_slots = "preds_len:f=length target_len:f=nearest numerator:f=hits denominator:f=seen"
     function = "bleu_score"
     higher_is_better = True
     common: CommonNGrams

@@ -80,6 +80,8 @@ class Surprise(Statistic):
 class Perplexity(Metric):
     """The exponential of the mean surprise per token; `ignore_index` is a target that does not count."""
 
+    torchmetrics_slots = "total_log_probs:f=sum count:f=seen"
+
     is_differentiable = True
     higher_is_better = False
     surprise: Surprise

@@ -78,6 +78,7 @@ class WordErrorRate(ErrorRate):
     """How many words must be put in, left out or changed, in shares of the words of the targets."""
 
     torchmetrics_file = "wer"
+    torchmetrics_slots = "errors:f=wrong total:f=targets"
     function = "word_error_rate"
 
 
@@ -85,6 +86,7 @@ class CharErrorRate(ErrorRate):
     """How many characters must be put in, left out or changed, in shares of the characters of the targets."""
 
     torchmetrics_file = "cer"
+    torchmetrics_slots = "errors:f=wrong total:f=targets"
     function = "char_error_rate"
     words = False
 
@@ -93,6 +95,7 @@ class MatchErrorRate(ErrorRate):
     """How many words must be put in, left out or changed, in shares of the words of the longer texts."""
 
     torchmetrics_file = "mer"
+    torchmetrics_slots = "errors:f=wrong total:f=longer"
     function = "match_error_rate"
 
     def value(self) -> Tensor:
