@@ -4,8 +4,9 @@ The tables are CSV with the columns gpu, family, op, dtype, dims, us and source;
 writes the same of a profile. NeuSight's times (MIT licence) were taken around a call that the host makes
 while the GPU waits: they hold what the host needs. That is the same for every size of an operator on a
 machine, so that part of the shortest time of each is taken off; `HOST` is the part that makes the rest
-proportional to the bytes moved. Those of vidur (MIT) are kernel times of a profiler; those of aiconfigurator
-(Apache-2.0) are means over calls from a CUDA graph on data that stay in the cache.
+proportional to the bytes moved. Those of vidur (MIT) and of LLMServingSim (MIT, commit 5daddb21) are kernel
+times of a profiler; those of aiconfigurator (Apache-2.0) are means over calls from a CUDA graph on data that
+stay in the cache.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ GPUS = {
     "A100-PCIE-80GB": _gpu("NVIDIA A100 80GB PCIe", 1935, 19.5, 312, 40, 108, 156),
     "A100-SXM-80GB": _gpu("NVIDIA A100-SXM4-80GB", 2039, 19.5, 312, 40, 108, 156),
     "A40": _gpu("NVIDIA A40", 696, 37.4, 149.7, 6, 84, 74.8),
+    "RTX-3090": _gpu("NVIDIA GeForce RTX 3090", 936, 35.6, 71.2, 6, 82, 35.6),
+    "RTX-4090": _gpu("NVIDIA GeForce RTX 4090", 1008, 82.6, 165.2, 72, 128, 82.6),
+    "RTX-A6000": _gpu("NVIDIA RTX A6000", 768, 38.7, 154.8, 6, 84, 77.4),
     "L4": _gpu("NVIDIA L4", 300, 30.3, 121, 48, 58, 60),
     "L40S": _gpu("NVIDIA L40S", 864, 91.6, 362, 96, 142, 183),
     "H100-SXM-80GB": _gpu("NVIDIA H100 80GB HBM3", 3350, 67, 989.4, 50, 132, 494.7),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from gapless.analyze.estimate.recorded import nested
@@ -84,9 +85,22 @@ def samples(path: Path) -> list[Sample]:
             described[key] = _entry(*arguments)
         entry = described[key]
         if entry is not None:
+            if _bias_copied(entry, timeline, work[0]):
+                entry = msgspec.structs.replace(entry, inputs=((), *entry.inputs[1:]))
             took = int((timeline.work.end[work] - timeline.work.start[work]).sum())
             found.append(Sample(entry, took, len(work)))
     return found
+
+
+LARGEST = 65535 * 32
+"""Up to CUDA 12.0 larger sides were not for cublasLt, whose products take a bias (ATen's ``Blas.cpp``)."""
+
+
+def _bias_copied(entry: Entry, timeline: Timeline, first: int) -> bool:
+    """Whether this is a layer of a torch of then that copied its bias to the result first."""
+    if entry.name != "aten::addmm" or all(side < LARGEST for shape in entry.inputs for side in shape):
+        return False
+    return "direct_copy_kernel" in timeline.names[timeline.work.name[first]]
 
 
 def _crosses(timeline: Timeline, work: int) -> bool:

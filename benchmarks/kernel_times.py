@@ -286,6 +286,7 @@ SOURCES = """
 |---|---|---|
 | neusight | MIT | fp32, single calls after a wait: with the host's part, which is taken off; from 150 µs on |
 | vidur | MIT | fp16, a profiler's kernel times |
+| llmservingsim | MIT | fp16 and bf16, a profiler's kernel times of the layers of a Llama 3.1 8B |
 | aiconfigurator | Apache-2.0 | bf16, means over calls from a CUDA graph on data that stay in the cache |
 """
 

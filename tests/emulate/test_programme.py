@@ -322,6 +322,19 @@ def test_a_convolution_runs_with_channels_last_where_its_input_or_weight_has_the
     assert told == [whose != "neither"] * 2
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norms_tell_whether_they_take_statistics(training):
+    """Those that do not are named as ATen names the operator that never does."""
+
+    def run(model):
+        with torch.no_grad():
+            model(torch.ones(2, 4, 3, 3, device="cuda"))
+
+    _, found = recorded(run, prepare=lambda: nn.BatchNorm2d(4).cuda().train(training))
+    names = [one.name for one in found.entries if "batch_norm" in one.name]
+    assert ("no_training" in "".join(names)) is not training
+
+
 def test_libraries_are_set_up_at_their_first_call():
     weight = torch.ones(2, 2, 1, 1)
 

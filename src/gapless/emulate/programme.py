@@ -350,7 +350,7 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         outputs = mutated
     dtype = str(next((t.dtype for t in (*inputs, *outputs)), "")).removeprefix("torch.")
     return Entry(
-        name=func._schema.name,
+        name=_named(func, args, kwargs),
         dtype=dtype,
         inputs=_shapes(inputs),
         outputs=_shapes(outputs),
@@ -364,7 +364,7 @@ def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
         optimizer=optimizing,
         regraded=local.backward != HOST and torch.is_grad_enabled(),
         compiled=is_compiled(),
-        causal=_is_causal(func, args, kwargs),
+        causal=_flag(func, args, kwargs, "is_causal"),
         channels_last=id(func) in _CONVOLUTIONS and _channels_last(args),
     )
 
@@ -386,13 +386,24 @@ def _has_channels_last(tensor: Tensor) -> bool:
     return True
 
 
-def _is_causal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this is an attention whose queries meet no later key."""
+def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The operator's name; where a batch norm takes no statistics, that of the one which never does."""
+    name = str(func._schema.name)
+    if name in _NORMS and not _flag(func, args, kwargs, "training"):
+        return "aten::_native_batch_norm_legit_no_training"
+    return name
+
+
+_NORMS = frozenset({"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::cudnn_batch_norm"})
+
+
+def _flag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: str) -> bool:
+    """The argument of that name; False where there is none."""
     names = [argument.name for argument in _arguments(func)]
-    if "is_causal" not in names:
+    if wanted not in names:
         return False
-    position = names.index("is_causal")
-    return bool(args[position] if position < len(args) else kwargs.get("is_causal", False))
+    position = names.index(wanted)
+    return bool(args[position] if position < len(args) else kwargs.get(wanted, False))
 
 
 def _arguments(func: Any) -> Any:

@@ -259,13 +259,17 @@ def test_products_whose_rows_are_no_whole_vectors_take_twice_as_long():
 
 
 def test_channels_that_come_last_need_not_be_written_again_for_tensor_cores():
-    shapes, out = [(64, 256, 56, 56), (64, 256, 1, 1)], (64, 64, 56, 56)
-
-    def time(dtype: str, size: int, **more) -> float:
+    def time(dtype: str, size: int, side: int = 56, step: int = 2, **more) -> float:
+        shapes = [(64, 256, side, side), (64, 256, 1, 1)]
+        out = (64, 64, side // step, side // step)
         return device_time(work(entry("convolution", shapes, [out], dtype, size, **more)), A100)
 
     assert time("float16", 2, channels_last=True) < 0.5 * time("float16", 2)
     assert time("float32", 4, channels_last=True) == time("float32", 4)
+    # Windows of one pixel go over whole images, which are products as they lie, in whole vectors.
+    assert time("float16", 2, step=1, channels_last=True) == time("float16", 2, step=1)
+    odd = time("float16", 2, side=49, step=1, channels_last=True), time("float16", 2, side=49, step=1)
+    assert odd[0] < 0.5 * odd[1]
 
 
 def test_a_gpu_without_tf32_has_its_peak_in_fp32():
@@ -285,8 +289,8 @@ def test_a_bias_is_a_pass_of_its_own():
     assert difference == pytest.approx(device_time(added, A100), rel=0.3)
 
 
-def test_few_channels_fill_an_eighth_of_what_tensor_cores_take():
-    """Three channels of 16 bits take what eight do; in fp32 they take less."""
+def test_few_channels_fill_what_tensor_cores_take_at_once():
+    """Three channels of 16 bits take what 32 do; in fp32 they take less."""
 
     def time(channels, dtype, size):
         asked = entry(
@@ -295,7 +299,75 @@ def test_few_channels_fill_an_eighth_of_what_tensor_cores_take():
         return device_time(work(asked), A100)
 
     assert time(3, "bfloat16", 2) == pytest.approx(time(8, "bfloat16", 2), rel=0.05)
+    assert time(8, "bfloat16", 2) == pytest.approx(time(32, "bfloat16", 2), rel=0.05)
     assert time(3, "float32", 4) < 0.6 * time(8, "float32", 4)
+    # Kernels without tensor cores need no such thing, and are taken where they are faster.
+    assert time(3, "bfloat16", 2) < time(3, "float32", 4)
+    assert time(1, "bfloat16", 2) < 0.7 * time(8, "bfloat16", 2)
+
+
+def test_first_layers_of_images_have_kernels_of_their_own():
+    """Where a window goes two pixels at a time, three channels fill eight and not what a step takes."""
+
+    def least(out: int) -> int:
+        shapes = [(8, 3, 224, 224), (64, 3, 7, 7)]
+        return work(entry("convolution", shapes, [(8, 64, out, out)], "float16", 2)).least
+
+    assert (least(112), least(218)) == (8, 32)
+
+
+def test_both_gradients_of_a_convolution_read_what_comes_back():
+    shapes, one = [(8, 64, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3)], (8, 32, 28, 28)
+    both = work(entry("convolution_backward", shapes, [one, (64, 32, 3, 3)]))
+    assert both.moved == 4 * (2 * math.prod(shapes[0]) + 2 * math.prod(one) + 2 * 64 * 32 * 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "copied"),
+    [
+        ("addmm", (128,), False),
+        ("addmm", (1, 128), False),
+        ("addmm", (256, 128), True),
+        ("addmm", (), True),
+        ("addmm_", (256, 128), False),
+        ("baddbmm", (256, 128), True),
+    ],
+)
+def test_what_is_added_to_a_product_is_copied_unless_it_is_a_bias(name, shape, copied):
+    """By hand: copied to the result, which the product reads and writes again."""
+    factors = [(256, 64), (64, 128)]
+    asked = work(entry(name, [shape, *factors], [(256, 128)]))
+    given, made = math.prod(shape), 256 * 128
+    assert asked.first == (4 * (given + made) if copied else 0)
+    assert asked.first_strided == (made if copied and given != made else 0)
+    assert asked.moved == 4 * (given + 256 * 64 + 64 * 128 + (3 if copied else 1) * made)
+    assert asked.kernels == 1 + copied
+
+
+def test_a_layer_of_one_output_copies_its_bias():
+    asked = work(entry("addmm", [(1,), (256, 64), (64, 1)], [(256, 1)]))
+    assert (asked.kernels, asked.first) == (2, 4 * (1 + 256))
+
+
+def test_layer_norms_of_rows_that_are_no_whole_vectors_take_two_kernels():
+    def norm(columns: int):
+        shape = (65536, columns)
+        return work(entry("native_layer_norm", [shape, (columns,), (columns,)], [shape]))
+
+    assert [norm(columns).kernels for columns in (64, 65, 66, 68)] == [1, 2, 2, 1]
+    assert device_time(norm(17), A100) > 3 * device_time(norm(16), A100)
+    # Of long ones it is what they read twice.
+    assert device_time(norm(8193), A100) == pytest.approx(1.5 * device_time(norm(8192), A100), rel=0.05)
+
+
+def test_batch_norms_that_take_no_statistics_read_once():
+    shape = (8, 64, 28, 28)
+    each = 4 * math.prod(shape)
+    trained, used = (
+        work(entry(name, [shape], [shape]))
+        for name in ("native_batch_norm", "_native_batch_norm_legit_no_training")
+    )
+    assert (trained.moved, used.moved) == (3 * each, 2 * each)
 
 
 def test_small_kernels_start_later_on_older_cards():
@@ -311,6 +383,7 @@ def test_whole_numbers_are_widened_before_they_are_summed_up():
     assert (work(counted).moved, work(counted).kernels) == (4096 + 2 * 8 * 4096 + 8, 2)
     short = msgspec.structs.replace(counted, writes=2)
     assert work(short).moved == 4096 + 2 * 2 * 4096 + 2
+    assert (work(short).first, work(short).first_strided) == ((1 + 2) * 4096, 4096)
     assert work(msgspec.structs.replace(counted, name="aten::any", writes=1)).moved == 4097
     assert work(entry("sum", [shape], [()])).kernels == 1
 

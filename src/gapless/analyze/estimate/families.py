@@ -35,7 +35,8 @@ _NAMES = {
     ),
     "batch norm": (
         "native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward "
-        "_native_batch_norm_legit batch_norm_backward _batch_norm_with_update "
+        "_native_batch_norm_legit _native_batch_norm_legit_no_training batch_norm_backward "
+        "_batch_norm_with_update "
         "_batch_norm_with_update_functional batch_norm_stats batch_norm_elemt "
         "batch_norm_gather_stats_with_counts batch_norm_backward_reduce batch_norm_backward_elemt "
         "miopen_batch_norm miopen_batch_norm_backward"

@@ -54,6 +54,9 @@ SOFTMAX = (0.88, 0.86, 0.86, 0.75, 0.73, 0.60, 0.50)
 """The same of softmax, to 2¹⁴."""
 NARROW = 0.85
 """The same in parts, in 16 bits, where the same arithmetic moves half the bytes."""
+WIDE_BLOCKS = 4
+"""Threads that a row of a layer norm takes where it is no whole vectors, in parts of the 128 of others: as
+many fewer rows are on the way at once (ATen's ``layer_norm_kernel.cu``)."""
 LOOKUP = 0.9
 """Elements of looked-up rows that a multiprocessor writes in a nanosecond."""
 STRIDED = 1.7
@@ -81,9 +84,9 @@ AGAIN = 0.75
 
 CONVOLUTION_SPLIT = 3_000.0
 """Nanoseconds for adding the parts of a split contraction: gradients of weights go over all pixels."""
-CONVERTED, PADDED, WRITTEN = 3.0, 8, 2
-"""Tensor cores want channels last and in eights: what comes otherwise is written again before and after, in
-two kernels."""
+CONVERTED, WRITTEN = 3.0, 3
+"""Tensor cores want channels last: what comes otherwise is written again before (pixels and weights) and
+after, in kernels of their own."""
 DEPTHWISE = 0.2
 """What of the peak in fp32 convolutions of single channels reach (no open data)."""
 TRITON_SHARE = 0.5
@@ -110,7 +113,7 @@ def device_time(work: Work, gpu: Gpu) -> float:
     else:
         time = _traffic(work, gpu, can)
     least = work.flops / (peak(gpu, work.unit) * 1e3) if not work.winograd else 0.0  # fewer flops do as well
-    return start * (1 + FURTHER * (work.kernels - 1)) + max(time, least)
+    return start * (1 + FURTHER * (work.kernels - 1)) + _first(work, gpu, can) + max(time, least)
 
 
 def peak(gpu: Gpu, unit: str) -> float:
@@ -139,6 +142,12 @@ def _moving(nbytes: float, gpu: Gpu, can: Reach, cached: float) -> float:
     return nbytes * ((1 - warm) / slow + warm / fast)
 
 
+def _first(work: Work, gpu: Gpu, can: Reach) -> float:
+    """Nanoseconds of the kernel that goes before, without its start."""
+    moving = _moving(work.first, gpu, can, CACHED) / TRAFFIC["copy"].share
+    return max(moving, work.first_strided / STRIDED / max(gpu.multiprocessors, 1))
+
+
 def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
     share = TRAFFIC[work.family].share
     if work.columns:
@@ -146,12 +155,21 @@ def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
         if work.family == "layer norm" and work.columns < 256:
             share *= max(work.columns, 16) / 256  # a row's threads have nothing to do
         share *= NARROW if work.size == 2 else 1.0
-        share /= RAGGED if work.ragged else 1.0
-    time = _moving(work.moved, gpu, can, CACHED) / share
+        if work.ragged:
+            share = _ragged(work, share)
+    time = _moving(work.moved - work.first, gpu, can, CACHED) / share
     if work.family == TRITON:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
     one_by_one = work.picked / LOOKUP + work.strided / STRIDED
     return max(time, one_by_one / max(gpu.multiprocessors, 1), work.chained * ACCESS)
+
+
+def _ragged(work: Work, share: float) -> float:
+    """The share of the bandwidth that rows reach which are no whole vectors."""
+    if work.family == "softmax":
+        return share / RAGGED
+    # A pass for the moments, with a block of more threads for each row, and one that reads again.
+    return min(share * 2 / 3, NORM[0] * work.columns / 256 / WIDE_BLOCKS)
 
 
 def _by_columns(shares: tuple[float, ...], columns: int) -> float:
@@ -180,7 +198,7 @@ def _product_memory(work: Work, nbytes: float, gpu: Gpu, can: Reach, form: Form)
 
 def _matmul(work: Work, gpu: Gpu, can: Reach) -> float:
     form, rates = _rates(work, gpu, can)
-    memory = _product_memory(work, work.moved, gpu, can, form)
+    memory = _product_memory(work, work.moved - work.first, gpu, can, form)
     if any(1 in product[1:3] for product in work.products):
         return memory  # a matrix by a vector
     again = RAGGED if work.ragged and not form.fp32 else 1.0
@@ -199,13 +217,16 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
         _moving(2 * work.size * work.strided, gpu, can, CACHED), work.strided / STRIDED / rates.processors
     )
     if not form.fp32:
-        memory *= 1.0 if work.channels_last else CONVERTED
+        memory *= 1.0 if work.ready else CONVERTED
         found = tuple(
-            (b, m, n, -(-work.channels // PADDED) * PADDED * (k // work.channels) if work.channels else k)
+            (b, m, n, max(work.channels, work.least) * (k // work.channels) if work.channels else k)
             for b, m, n, k in found
         )
-        after += 0.0 if work.channels_last else FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
+        after += 0.0 if work.ready else FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
     time = after + joined(DIRECT * sum(arithmetic(one, form, rates) for one in found), memory, form)
+    if not form.fp32 and 0 < work.channels < work.least:
+        # So few are multiplied as fast by kernels that do without tensor cores and take them as they come.
+        return min(time, _convolution(work._replace(unit="fp32", winograd=()), gpu, can))
     if not work.winograd or not form.fp32:
         return time
     transforms = sum(work.size * b * (m * k + k * n + m * n) for b, m, n, k in work.winograd)

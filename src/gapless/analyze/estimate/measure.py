@@ -31,6 +31,7 @@ _ENGINE = re.compile(r"^autograd::engine::evaluate_function|^(?!aten::)\w*Backwa
 _SAME = {
     "cudnn_batch_norm": "batch_norm", "native_batch_norm": "batch_norm", "miopen_batch_norm": "batch_norm",
     "_native_batch_norm_legit": "batch_norm", "_batch_norm_with_update": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm",
     "_batch_norm_impl_index": "batch_norm",
     "cudnn_batch_norm_backward": "batch_norm_backward", "native_batch_norm_backward": "batch_norm_backward",
     "miopen_batch_norm_backward": "batch_norm_backward",

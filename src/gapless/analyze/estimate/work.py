@@ -20,7 +20,7 @@ from gapless.analyze.estimate.families import (
 )
 from gapless.analyze.estimate.indexing import indexed
 from gapless.analyze.estimate.products import Product
-from gapless.model.programme import Entry
+from gapless.model.programme import Entry, Shape
 
 _ATTENTION_BACKWARD = 2.5
 """Products of attention's backward pass for each of its forward pass: four, and one that is made again."""
@@ -38,10 +38,12 @@ class Work(NamedTuple):
     what replaces them where Winograd's algorithm can. Of attention the heads, queries, keys and a head's
     size; `causal` that a query meets only the keys before it, `backward` how many times the forward pass it
     does.
-    `depthwise` convolutions are no products; others go over so many `channels` of their input, which
-    come last in memory or not. `columns` are normalized together; `picked` elements are looked up, `strided`
-    ones moved one by one; of `chained` accesses of memory each waits for the one before. `ragged` says that
-    rows do not begin at multiples of 16 bytes, which spoils wide accesses.
+    `depthwise` convolutions are no products; others go over so many `channels`, of which tensor cores take
+    `least` at once; `ready` ones lie in memory as those want them. `columns` are normalized together;
+    `picked` elements are looked up, `strided` ones moved one by one; of `chained` accesses of memory each
+    waits for the one before. `ragged` says that rows do not begin at multiples of 16 bytes, which spoils wide
+    accesses. Of the bytes `first` are moved by a kernel of its own before, in `first_strided` elements one by
+    one.
     """
 
     family: str
@@ -60,8 +62,11 @@ class Work(NamedTuple):
     strided: float = 0.0
     chained: int = 0
     channels: int = 0
-    channels_last: bool = False
+    least: int = 0
+    ready: bool = False
     ragged: bool = False
+    first: float = 0.0
+    first_strided: float = 0.0
 
 
 @lru_cache(maxsize=16384)
@@ -82,11 +87,16 @@ def work(entry: Entry) -> Work:
     if family in ("layer norm", "softmax"):
         columns = _columns(entry, stem)
         narrow = family == "softmax" and size == 2 and columns > 64 and columns * size % 16 > 0
-        return plain._replace(columns=columns, ragged=narrow)
+        single = stem == "native_layer_norm" and columns % _VECTOR > 0
+        return plain._replace(columns=columns, ragged=narrow or single, kernels=plain.kernels + single)
     if family == INDEXING or stem == "index":
         found = indexed(entry, stem, size)
         if found is not None:
             return plain._replace(**found._asdict())
+    if _widened(entry, stem):
+        elements = float(math.prod(entry.inputs[0]))
+        each = _each(entry.dtype) + _each_made(entry)
+        return plain._replace(first=elements * each, first_strided=elements)
     if stem in _ONE_BLOCK:
         return plain._replace(chained=_chained(entry, stem))
     if family == "gather" and stem in _LOOKUPS and entry.outputs:
@@ -114,7 +124,7 @@ def _cast(entry: Entry, stem: str, family: str) -> bool:
     (``Copy.cu``) and those that take a mask."""
     if entry.compiled or not entry.dtype or not entry.inputs or stem in _OWN_TYPES:
         return False
-    size, made = _each(entry.dtype), entry.writes // max(math.prod(entry.outputs[0]), 1)
+    size, made = _each(entry.dtype), _each_made(entry)
     if stem == "_to_copy":
         return made != size and (entry.dtype, made) != ("float32", 2)
     if family != "pointwise":
@@ -131,10 +141,19 @@ _WITH_NUMBERS = frozenset(["gt", "ge", "lt", "le", "add", "sub", "rsub", "mul", 
 """Operators that turn truth values into numbers where the other of two is a number."""
 
 
+def _each_made(entry: Entry) -> int:
+    """Bytes of an element of the first output."""
+    return entry.writes // max(math.prod(entry.outputs[0]), 1)
+
+
 def _each(dtype: str) -> int:
     """Bytes of an element."""
     return _SIZES.get(dtype) or {"bool": 1, "int64": 8, "complex64": 8, "complex128": 16}.get(dtype, 4)
 
+
+_VECTOR = 4
+"""Layer norms of rows that are no multiple of so many elements go through two kernels, the first of which
+has `kernels.WIDE_BLOCKS` times the threads for a row (ATen's ``layer_norm_kernel.cu``)."""
 
 _ONE_BLOCK = {"nll_loss_forward": 2, "nll_loss_backward": 1}
 """Losses over classes whose rows are all summed up by one block, and the accesses of memory of each row that
@@ -197,10 +216,32 @@ def _matmul(entry: Entry, stem: str, plain: Work) -> Work:
     rows = math.prod(a[:-1]) // max(batch, 1)
     columns = b[-1] if len(b) > 1 else 1
     ragged = any(len(shape) > 1 and shape[-1] > 64 and shape[-1] * plain.size % 16 for shape in factors)
+    if _copied(entry, stem, columns, inner):
+        plain = _after_copy(plain, entry.inputs[0], batch * rows * columns)
     return plain._replace(
         flops=2.0 * batch * rows * columns * inner,
         products=((batch, rows, columns, inner),) if batch and rows and columns else (),
         ragged=ragged,
+    )
+
+
+def _copied(entry: Entry, stem: str, columns: int, inner: int) -> bool:
+    """Whether what is added is copied into the result first, to which the product is then added: all but a
+    vector of a layer's columns is, and that too where one side is 1 (ATen's ``Blas.cpp``)."""
+    if stem not in ("addmm", "baddbmm"):
+        return False
+    sides = [side for side in entry.inputs[0] if side != 1]
+    return stem == "baddbmm" or sides != [columns] or 1 in (columns, inner)
+
+
+def _after_copy(plain: Work, added: Shape, made: int) -> Work:
+    """`plain` behind a copy of `added` to the `made` elements of the result, which it then reads as well."""
+    given = math.prod(added)
+    return plain._replace(
+        kernels=plain.kernels + 1,
+        moved=plain.moved + 2.0 * made * plain.size,
+        first=float(given + made) * plain.size,
+        first_strided=float(made) if given != made else 0.0,
     )
 
 
@@ -251,14 +292,28 @@ def _convolution(entry: Entry, backward: bool, plain: Work) -> Work:
     bias = not backward and entry.inputs[2:3] == ((made[1],),)
     return plain._replace(
         channels=0 if backward else taken,
-        channels_last=entry.channels_last,
+        least=_IMAGES if round(source[2] / made[2]) == 2 else _SLICE // plain.size,
+        ready=entry.channels_last or (window == 1 and not transposed and _whole_images(made, source, plain)),
         strided=float(math.prod(made)) if bias else 0.0,
         kernels=plain.kernels + bias,
+        moved=plain.moved + (times - 1) * math.prod(made) * plain.size,  # each of both kernels reads it
         flops=2.0 * times * math.prod(over) * math.prod(weight[1:]),
         products=tuple(found),
         winograd=fast,
         depthwise=groups > 1 and taken == 1,
     )
+
+
+_SLICE, _IMAGES = 64, 8
+"""Bytes of channels that tensor cores take at each place of a convolution's window, however few there are
+(CUTLASS's iterators, of which cuDNN's kernels of that name are made); and channels where it goes two pixels
+at a time: such first layers of images have kernels of their own (NVIDIA's guide to convolutions)."""
+
+
+def _whole_images(made: Shape, source: Shape, plain: Work) -> bool:
+    """Whether all pixels of an image are whole vectors, and a window of one goes over each: with channels
+    first, an image is then a product as it lies, for which cuDNN takes kernels of products."""
+    return made[2:] == source[2:] and math.prod(made[2:]) * plain.size % 16 == 0
 
 
 def _attention(entry: Entry, backward: bool, plain: Work) -> Work:
@@ -290,15 +345,27 @@ def _moved(entry: Entry, stem: str, family: str) -> float:
         size = writes / max(math.prod(entry.outputs[0]) if entry.outputs else 1, 1)
         if entry.name.endswith("_") and values:
             return min(float(reads + writes), 3 * max(values) * max(size, 1))
-    if family == "batch norm":
+    if family == "batch norm" and stem not in _ONE_PASS:
         reads *= 2  # once for the statistics, once to use them
     if family in ("copy", "random") and entry.writes and stem in _MADE:
         reads = 0
     if _widened(entry, stem):
         # All elements are written in the type of the result first (ATen's `ReduceOpsUtils.h`).
-        reads += 2 * math.prod(entry.inputs[0]) * (writes // max(math.prod(entry.outputs[0]), 1))
+        reads += 2 * math.prod(entry.inputs[0]) * _each_made(entry)
     return float(reads + writes) * _AGAIN.get(stem, 1.0)
 
+
+_ONE_PASS = frozenset(
+    [
+        "_native_batch_norm_legit_no_training",
+        "batch_norm_stats",
+        "batch_norm_elemt",
+        "batch_norm_backward_reduce",
+        "batch_norm_backward_elemt",
+        "batch_norm_gather_stats_with_counts",
+    ]
+)
+"""Batch norms that take statistics or use them, and not both."""
 
 _AGAIN = {
     "native_dropout_backward": 2.6, "_softmax_backward_data": 1.6, "_log_softmax_backward_data": 1.6,
