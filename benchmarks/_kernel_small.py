@@ -8,13 +8,17 @@ import json
 import math
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from _kernel_tables import GPUS
+from _operators import Sample
 
+from gapless.analyze.estimate.families import MATMUL
+from gapless.analyze.estimate.work import work
 from gapless.trace.read import read
-from gapless.trace.timeline import WorkKind
+from gapless.trace.timeline import Timeline, WorkKind
 
 KINDS = {
     "fills": "FillFunctor",
@@ -44,17 +48,38 @@ def shortest(folder: Path, besides: frozenset[str]) -> list[list[object]]:
         except Exception:  # one that cannot be read tells nothing
             continue
         name = timeline.facts.gpus[0].name if timeline.facts.gpus else ""
-        work = timeline.work
         for kind, pattern in KINDS.items() if name else ():
-            named = timeline.names_where(lambda one, pattern=pattern: re.search(pattern, one) is not None)
-            rows = named[work.name] & (work.kind == WorkKind.KERNEL)
-            if rows.sum() >= FEWEST:
-                length = (work.end[rows] - work.start[rows]) / 1e3
+            length = _lengths(timeline, pattern)
+            if len(length) >= FEWEST:
                 found[name, kind].append(float(np.quantile(length, 0.25)))
     gpus = sorted({gpu for gpu, _ in found})
     return [
         [gpu, *(f"{np.mean(found[gpu, kind]):.1f}" if (gpu, kind) in found else "–" for kind in KINDS)]
         for gpu in gpus
+    ]
+
+
+def _lengths(timeline: Timeline, pattern: str) -> np.ndarray:
+    """Microseconds of the kernels whose names match."""
+    named = timeline.names_where(lambda one: re.search(pattern, one) is not None)
+    rows = named[timeline.work.name] & (timeline.work.kind == WorkKind.KERNEL)
+    return (timeline.work.end[rows] - timeline.work.start[rows]) / 1e3
+
+
+def speeds(path: Path, operators: Sequence[Sample]) -> list[object]:
+    """How fast the GPU of a profile was: the shortest of its elementwise kernels in vectors, microseconds;
+    TFLOP/s of its products in 16 bits and GB/s of its elementwise operators on tensors that are laid out
+    alike, of those over 100 µs a tenth is faster."""
+    shortest = _lengths(read(path), KINDS["elementwise, in vectors"])
+    made: dict[str, list[float]] = {MATMUL: [], "pointwise": []}
+    for one in operators:
+        asked = work(one.entry)
+        narrow = asked.size == 2 if asked.products else not asked.strided
+        if one.device > 1e3 * SHORTEST and asked.family in made and narrow:
+            made[asked.family].append((asked.flops / 1e3 if asked.products else asked.moved) / one.device)
+    return [
+        f"{shortest.min():.1f}" if len(shortest) else "–",
+        *(f"{np.quantile(each, 0.9):.0f}" if each else "–" for each in made.values()),
     ]
 
 

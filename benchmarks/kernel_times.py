@@ -161,6 +161,8 @@ def _class(gpu: str, fitted: dict[str, float], memory: dict[str, float]) -> tupl
     def of(name: str) -> str:
         if name in ("P4", "T4", "L4"):
             return "modest"
+        if name in ("RTX-3090", "RTX-4090"):
+            return "games"
         return "server" if name.split("-")[0] in SERVERS else "board"
 
     same = [one for one in fitted if one != gpu and of(one) == of(gpu)] or [
