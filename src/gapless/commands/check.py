@@ -480,10 +480,9 @@ class Conclusion:
         if not self._calibration:
             paced = msgspec.structs.replace(programme, host=self._host)
             return msgspec.structs.replace(session, programme=paced)
-        from gapless.analyze.estimate.measure import calibration
+        from gapless.analyze.estimate.measure import calibrated
 
-        measured = msgspec.structs.replace(programme, calibration=calibration(self._calibration, programme))
-        return msgspec.structs.replace(session, programme=measured)
+        return msgspec.structs.replace(session, programme=calibrated(self._calibration, programme))
 
     def _report(self, found: Report) -> None:
         shown = self.wishes.shown

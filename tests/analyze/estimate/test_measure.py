@@ -10,6 +10,7 @@ from programmes import MS, add, read, session
 from tracing import Trace
 
 from gapless.analyze import report
+from gapless.analyze.estimate import measure
 from gapless.analyze.estimate.measure import calibration, canonical
 from gapless.errors import UnreadableInput
 from gapless.model.programme import Entry
@@ -46,8 +47,19 @@ def profile(
 
 
 def calibrated(run, path: Path):
+    """On the GPU that was emulated, whatever the profile's is."""
     measured = msgspec.structs.replace(run.programme, calibration=calibration(str(path), run.programme))
     return msgspec.structs.replace(run, programme=measured)
+
+
+def test_a_profile_brings_its_gpu(run, tmp_path):
+    """Shares of the peak are of the GPU that was profiled; there are none where it is not known."""
+    path = profile(tmp_path / "trace.json")
+    made = measure.calibrated(str(path), run.programme)
+    assert (run.programme.gpu.fp32, made.gpu.fp32) == (19.5, 67)
+    done = report(msgspec.structs.replace(run, programme=made)).estimate.throughput
+    assert (done.unit, done.peak) == ("fp32", 67)
+    assert report(calibrated(run, path)).estimate.throughput.peak == 0
 
 
 @pytest.fixture

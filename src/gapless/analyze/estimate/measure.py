@@ -1,4 +1,4 @@
-"""`calibration`: the times of a real profile, for the operators of a programme."""
+"""`calibrated`: a programme with the times of a real profile."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from gapless.analyze.estimate.families import family_of
 from gapless.analyze.profile.steps import find_steps, main_device
-from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape
+from gapless.model.gpus import GPUS
+from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape, sheet
 from gapless.replay.clock import Clock
 from gapless.replay.host import loader_rows
 from gapless.replay.waits import waits
@@ -60,6 +62,18 @@ class _Call:
     optimizer: bool
     device: int = 0
     kernels: int = 0
+
+
+def calibrated(path: str, programme: Programme) -> Programme:
+    """`programme` with the times of the profile in `path`, and on its GPU where that is known.
+
+    Raises:
+        UnreadableInput: it cannot be read, or shows no work of a device.
+    """
+    measured = calibration(path, programme)
+    card = next((one for one in GPUS if one.name == measured.gpu), None)
+    gpu = sheet(card) if card is not None else programme.gpu
+    return msgspec.structs.replace(programme, calibration=measured, gpu=gpu)
 
 
 def calibration(path: str, programme: Programme) -> Calibration:

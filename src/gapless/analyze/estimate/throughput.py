@@ -26,9 +26,17 @@ def throughput(steps: Sequence[Step], arrived: Sequence[Arrived], times: Times) 
         flops=needed / len(steps),
         repeated=again / len(steps),
         unit="fp32" if unit == "tf32" and not times.gpu.tf32 else unit,
-        peak=peak(times.gpu, unit) if unit else 0.0,
+        peak=_peak(times, unit),
         phases={name: round(time / len(steps)) for name, time in _phases(steps, times).items()},
     )
+
+
+def _peak(times: Times, unit: str) -> float:
+    """TFLOP/s of the GPU that the times are of; 0 where nothing tells them."""
+    measured = times.calibration
+    if not unit or (measured is not None and measured.gpu not in ("", times.gpu.name)):
+        return 0.0  # a profile of a GPU whose data sheet is not known
+    return peak(times.gpu, unit)
 
 
 # Arithmetic ---------------------------------------------------------------------------------------

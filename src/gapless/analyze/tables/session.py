@@ -144,6 +144,9 @@ def _estimate(report: Report) -> Table | None:
     ]
     if one.eager:
         rows.insert(1, Row(("kernels in it, fused as compiled code is", _fused(one))))
+    if one.uncalibrated > 0 and one.profiled > 0:
+        rows.insert(1, Row(("by the data sheet, without the profile", duration(one.uncalibrated))))
+        rows.insert(2, Row(("a step of the profile itself", duration(one.profiled))))
     if one.speed is not None:
         rows.insert(3, Row(("the CPU's speed", host(one.speed))))
     notes = tuple(f"assumed: {text}" for text in one.assumptions)
