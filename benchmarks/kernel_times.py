@@ -68,6 +68,9 @@ def fit(found: Sequence[Row]) -> None:
     for field, name in (("memory", "pointwise"),):
         for key, mine in sorted(fitting.by_source(_select(used, name)).items()):
             print(f"{field} of {key}: {fitting.share_of(drawn(mine), field):.3f}")
+    norms = _select(used, "layer norm") + _select(used, "softmax")
+    for key, mine in sorted(fitting.by_source(norms).items()):
+        print(f"norms of {key}: {fitting.share_of(drawn(mine), 'norms'):.3f}")
     for half in (False, True):
         chosen = [one for one in _select(used, "matmul", half) if one.gpu != "P4"]
         constants, shares = fitting.fit(fitting.by_source(chosen), _begin(half), *_shares(half), half=half)
@@ -147,8 +150,10 @@ def unseen_rows(found: Sequence[Row]) -> list[list[object]]:
             mine = drawn([one for one in chosen if one.gpu == gpu and one.kept])
             _, memory = _shares(False)
             _, reached = _class(gpu, memory, memory)
-            own = cards.reach(GPUS[gpu]).memory
-            now = fitting.times(mine) * own / reached
+            own = cards.reach(GPUS[gpu])
+            now = fitting.times(mine) * own.memory / reached
+            if family != "pointwise":
+                now *= own.norms
             table.append(
                 [family, gpu, len(mine), f"{reached:.2f}", _off(now, np.array([o.us for o in mine]))]
             )

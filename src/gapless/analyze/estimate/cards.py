@@ -20,7 +20,8 @@ class Reach(NamedTuple):
     that the card may take so little power that it cannot hold its clocks, `unsteady` how far its products
     differ from what the formulas say (a standard deviation of the logarithm), `one_tile` that batches of
     products in fp32 are cut in one way only. `start` is how long its kernels take to start,
-    in parts of what those of an A100 and later ones do.
+    in parts of what those of an A100 and later ones do, `norms` what share of their bandwidth its layer norms
+    and softmaxes reach.
     """
 
     fp32: float
@@ -32,6 +33,7 @@ class Reach(NamedTuple):
     unsteady: float = 0.0
     one_tile: bool = False
     start: float = 1.0
+    norms: float = 1.0
 
 
 _SERVER = Reach(0.85, 0.76, 0.7, 0.89)
@@ -55,7 +57,7 @@ _MODEST_NAMES = re.compile(r"\b(?:P4|T4|L4|A2|T1000|T400)\b", re.IGNORECASE)
 
 # With `unsteady`, the standard deviation of what a card's products in fp32 take beyond what the formulas say.
 _MEASURED: tuple[tuple[str, dict[str, Any]], ...] = (
-    (r"\bP100", {"fp32": 0.82, "memory": 0.745, "unsteady": 0.28}),
+    (r"\bP100", {"fp32": 0.82, "memory": 0.745, "norms": 0.76, "unsteady": 0.28}),
     (r"\bV100", {"fp32": 0.93, "memory": 0.92}),
     (r"\bA100", {"fp32": 0.91, "half": 0.765, "attention": 0.642, "memory": 0.87}),
     (r"\bH100", {"fp32": 0.736, "half": 0.762, "attention": 0.816, "memory": 0.93}),
@@ -64,7 +66,7 @@ _MEASURED: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\bP4\b", {"fp32": 0.65, "memory": 0.75, "unsteady": 0.42}),
     (r"\bT4\b", {"fp32": 0.47, "memory": 0.742, "unsteady": 0.25}),
     (r"\bL4\b", {"fp32": 0.405, "memory": 0.79, "unsteady": 0.25}),
-    (r"\bA40\b", {"half": 0.766, "memory": 0.83}),
+    (r"\bA40\b", {"half": 0.766, "memory": 0.83, "norms": 1.37}),
     (r"\bA6000\b", {"half": 0.712, "memory": 0.93}),
     (r"RTX 3090(?! Ti)", {"half": 0.953, "memory": 0.9}),
     (r"RTX 4090\b(?! D)", {"half": 0.997, "memory": 0.92}),

@@ -157,6 +157,7 @@ def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
         share *= NARROW if work.size == 2 else 1.0
         if work.ragged:
             share = _ragged(work, share)
+        share *= can.norms
     time = _moving(work.moved - work.first, gpu, can, CACHED) / share
     if work.family == TRITON:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
