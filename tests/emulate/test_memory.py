@@ -161,9 +161,35 @@ def test_autocast_asks_for_half(emulator: Emulator) -> None:
 
 
 def test_a_mask_of_dropout_takes_a_byte(emulator: Emulator) -> None:
-    x = torch.ones(1024, device="cuda")
-    nn.functional.dropout(x, 0.5, True)
+    x = torch.ones(1024, device="cuda", requires_grad=True)
+    before = torch.cuda.memory_allocated()
+    kept = nn.functional.dropout(x, 0.5, True)
+    assert kept.grad_fn is not None
+    assert kept.grad_fn.name() == "NativeDropoutBackward0"
+    assert torch.cuda.memory_allocated() - before == 4096 + 1024
     assert sorted(allocations(recorded(emulator))) == [1024, 4096, 4096]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("train", [False, True])
+def test_dropout_is_one_kernel_where_cuda_has_it(emulator: Emulator, p: float, train: bool) -> None:
+    x = torch.randn(2000, device="cuda", requires_grad=True)
+    out = torch.dropout(x, p, train)
+    out.sum().backward()
+    assert x.grad is not None
+    fused = train and 0 < p < 1
+    assert ("NativeDropout" in str(out.grad_fn)) == fused
+    scale = (out / x).detach().cpu()
+    told = torch.tensor(1 / (1 - p) if fused else 1.0)
+    assert all(torch.isclose(one, told) or (one == 0 and train) for one in scale)
+    assert torch.equal(x.grad.cpu() != 0, scale != 0)
+
+
+def test_dropout_in_place_keeps_numbers(emulator: Emulator) -> None:
+    """`dropout_` is no kernel of its own on CUDA either: what it multiplies with has the input's type."""
+    x = torch.ones(1024, device="cuda")
+    nn.functional.dropout(x, 0.5, True, inplace=True)
+    assert sorted(allocations(recorded(emulator))) == [4096, 4096]
 
 
 def test_a_mask_of_the_users_own_takes_what_it_says(emulator: Emulator) -> None:

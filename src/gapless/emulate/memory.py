@@ -180,9 +180,7 @@ class MemoryRecorder:
         """
         self.uses(args)  # while it ran, they were needed beside its results
         if name not in MULTIPLIES or self.muted:
-            if name == "aten::bernoulli_":
-                self.masks(args[0])
-            elif name in _IN_PLACE and local.backward != HOST:
+            if name in _IN_PLACE and local.backward != HOST:
                 self.accumulates(args[0])
             return
         backward = local.backward != HOST
@@ -211,12 +209,6 @@ class MemoryRecorder:
         live = self._live.get(before.untyped_storage()._cdata)
         if live is not None:
             live[0].accumulates(live[1])
-
-    def masks(self, tensor: torch.Tensor) -> None:
-        """`tensor` is drawn from a Bernoulli distribution: dropout's mask, which takes a byte on a GPU."""
-        live = self._live.get(tensor.untyped_storage()._cdata)
-        if live is not None:
-            live[0].masks.append((live[1], tensor.numel()))
 
     def used_elsewhere(self, tensor: torch.Tensor) -> None:
         """``tensor.record_stream()``: when the other stream has passed it, only a GPU can tell."""

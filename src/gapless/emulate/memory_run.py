@@ -44,7 +44,6 @@ class Rows:
         self.kinds: list[str] = []
         self.places: list[int] = []
         self.streams: list[int] = []
-        self.masks: list[tuple[int, int]] = []
         self.batches: list[tuple[int, tuple[int, ...]]] = []
         self.marks: list[tuple[int, str, str]] = []
         self.modules: dict[int, str] = {}
@@ -96,7 +95,7 @@ def as_run(rows: Rows, classes: Mapping[str, str], *, notes: tuple[str, ...], **
     """`rows` as a `MemoryRun`; `classes` are those of modules by path, `fields` are taken over."""
     steps = step_rows(rows.marks)
     order = rows.in_place()
-    sizes = _masked(rows)
+    sizes = rows.sizes
     table = _Table(rows, _kinds(rows, order[: steps[0]] if steps else order, order))
     action: list[int] = []
     ident: list[int] = []
@@ -161,17 +160,6 @@ def step_rows(marks: list[tuple[int, str, str]]) -> list[int]:
     fewest = min(often.values())
     last = [name for name in often if often[name] == fewest][-1]
     return [at for at, kind, name in marks if kind == "optimizer" and name == last]
-
-
-def _masked(rows: Rows) -> list[int]:
-    """Sizes, with a byte for each element of a mask that dropout made."""
-    sizes = list(rows.sizes)
-    raws = {number: place for place, number in rows.known.items()}
-    for ident, elements in rows.masks:
-        raw = raws[rows.places[ident]][1]
-        if any(line.function == "dropout" and line.library == "torch" for line in stacks.resolve(raw)):
-            sizes[ident] = elements
-    return sizes
 
 
 def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:

@@ -28,6 +28,10 @@ NUMBERS = {
     "cos": torch.cos,
     "difference": lambda x: x - x.flip(0),
     "divide": lambda x: x / 4,
+    "dropout": lambda x: functional.dropout(1 + x.abs(), 0.3),
+    "dropout's backward": lambda x: torch.ops.aten.native_dropout_backward(
+        1 + x.abs(), torch.native_dropout(x, 0.3, True)[1], 1 / 0.7
+    ),
     "exp": torch.exp,
     "gelu": functional.gelu,
     "layer norm": lambda x: functional.layer_norm(5 * x + 1, (WIDTH,)),

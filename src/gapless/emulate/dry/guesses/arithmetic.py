@@ -9,6 +9,7 @@ import torch
 from gapless.emulate.dry.guess import (
     Guess,
     between,
+    chance,
     constant,
     mixed,
 )
@@ -37,13 +38,34 @@ def _multiplied(made: Made) -> Guess | None:
         return None
     if made.same(made.args[0], made.args[1]):
         return _squared(made)
-    spread = math.sqrt((x.spread * y.mean) ** 2 + (y.spread * x.mean) ** 2 + (x.spread * y.spread) ** 2)
-    found = Guess(x.mean * y.mean, spread, *_products(x, y))
+    found = _product_of(x, y)
     found.exact = x.exact and y.exact
     found.compares = (x.compares or y.compares) and made.dtype is torch.bool
     if found.compares:  # `isfinite` ends in such a product
         found.maker, found.source = x.maker, x.source
     return found
+
+
+@rule("native_dropout")
+def _dropped(made: Made) -> Guess | None:
+    kept = 1 - min(max(made.number(1, 0.5), 0.0), 1.0)
+    return chance(kept) if made.position else _product_of(made.x, _scaled(kept, 1 / kept if kept else 0.0))
+
+
+@rule("native_dropout_backward")
+def _dropped_backward(made: Made) -> Guess | None:
+    return None if made.y is None else _product_of(made.x, _scaled(made.y.mean, made.number(2, 1.0)))
+
+
+def _scaled(kept: float, scale: float) -> Guess:
+    """What dropout multiplies with."""
+    return Guess(kept * scale, scale * math.sqrt(kept * (1 - kept)), 0.0, scale)
+
+
+def _product_of(x: Guess, y: Guess) -> Guess:
+    """Numbers that do not depend on each other, multiplied."""
+    spread = math.sqrt((x.spread * y.mean) ** 2 + (y.spread * x.mean) ** 2 + (x.spread * y.spread) ** 2)
+    return Guess(x.mean * y.mean, spread, *_products(x, y))
 
 
 def _products(x: Guess, y: Guess) -> tuple[float, float]:

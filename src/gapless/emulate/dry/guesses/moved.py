@@ -24,7 +24,7 @@ _ALL = frozenset(
     "upsample_bilinear2d", "expand_copy", "permute_copy", "view_copy", "slice_scatter", "_unsafe_index",
     "repeat_interleave", "unfold_copy", "_to_dense", "median", "nanmedian", "mode", "kthvalue", "lift",
     "unique_consecutive", "_unique2", "unique_dim", "round", "floor", "ceil", "trunc", "avg_pool2d",
-    "_adaptive_avg_pool2d", "slice_copy", "select_copy", "native_dropout", "dropout",
+    "_adaptive_avg_pool2d", "slice_copy", "select_copy",
 )  # fmt: skip
 def _moved(made: Made) -> Guess | None:
     if made.position:
