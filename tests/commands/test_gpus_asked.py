@@ -6,13 +6,19 @@ import json
 import os
 
 import fork_server
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gapless.analyze.tables.offers import offers
+from gapless.analyze.verdicts.offers import of_offers
 from gapless.commands._gpus import chosen
 from gapless.errors import UsageError
+from gapless.model import Environment, Report, Verdict
+from gapless.model.estimate import Range
 from gapless.model.gpus import CARDS, GPUS, find, find_card
+from gapless.model.memory_report import Buffers, MemoryReport
 from gapless.model.offer import Offer
 
 NAMES = [name for card in CARDS for name in card.aliases]
@@ -88,6 +94,22 @@ def test_a_million_tokens_cost_what_their_steps_take() -> None:
     assert (one.unit, one.each) == ("tokens", 512)
     assert one.cost == pytest.approx(3.90625)
     assert _priced(one, -1.0).price == -1.0
+
+
+def test_gpus_that_leave_too_little_for_nccl_are_named() -> None:
+    gib = 1 << 30
+    small = Offer(gpu="NVIDIA L4", fits=True, needs=21 * gib, has=22 * gib, step=Range(1, 2, 3))
+    large = msgspec.structs.replace(small, gpu="NVIDIA H100", has=79 * gib)
+    memory = MemoryReport(sentence="", nccl=Buffers(groups=1, least=2 * gib, most=3 * gib))
+    found = Report(
+        verdict=Verdict(sentence=""), environment=Environment(), offers=(small, large), memory=(memory,)
+    )
+    (why,) = of_offers(found)
+    assert why == "It fits all of 2 GPUs (too little is left for NCCL on the L4)"
+    made = offers(found)
+    assert made is not None
+    assert [row.cells[1] for row in made.rows] == ["by itself", "yes"]
+    assert any("NCCL takes 2–3 GiB for 1 process group more" in one for one in made.notes)
 
 
 SCRIPT = """\

@@ -13,6 +13,7 @@ from gapless.commands._remedies import half_batch
 from gapless.memory.recorder import Recorder
 from gapless.model import Environment, Mark, Session
 from gapless.model.attempt import Attempt
+from gapless.model.programme import Entry, Programme
 from gapless.model.source import SourceLine
 
 MIB = 1 << 20
@@ -104,6 +105,21 @@ def test_the_verdict_names_what_was_tried_before_what_is_reckoned() -> None:
     assert told.verdict.level == "failed"
     (made,) = [one for one in told.tables if one.title == "What would make it fit"]
     assert made.rows[0].cells[0] == "checkpoint `Mlp`"
+
+
+def test_a_change_that_leaves_too_little_for_nccl_says_so() -> None:
+    reduce = Entry(kind="collective", name="all_reduce", ranks=2, group="all 2 ranks")
+    session = msgspec.structs.replace(lacking(), programme=Programme(entries=(reduce,)))
+    tight = Attempt(what="checkpoint `Block`", fits=True, needs=60 * MIB, has=100 * MIB)
+    ample = Attempt(what="--batch-size 1", fits=True, needs=60 * MIB, has=9000 * MIB)
+    told = report(msgspec.structs.replace(session, remedies=(tight, ample)))
+    changes = {one.what for one in told.verdict.do_first}
+    assert {"checkpoint `Block` (leaves too little for NCCL)", "--batch-size 1"} <= changes
+    (made,) = [one for one in told.tables if one.title == "What would make it fit"]
+    assert [row.cells[1] for row in made.rows] == ["by itself", "yes"]
+    (note,) = [one for one in made.notes if "NCCL" in one]
+    assert "checkpoint `Block` leaves 40 MiB" in note
+    assert "--batch-size 1" not in note
 
 
 def test_where_nothing_helps_the_closest_is_named() -> None:

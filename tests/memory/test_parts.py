@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gapless.memory.nccl import beside, cell, note
 from gapless.memory.parts import parts, room, told
 from gapless.model.memory import MemoryRun, Place
 from gapless.model.memory_report import Buffers, MemoryReport, Moment, Outcome, Part
@@ -130,3 +131,16 @@ def test_what_fits_leaves_room_for_nccl(peak: float, said: str) -> None:
         nccl=Buffers(groups=1, least=GIB, most=3 * GIB // 2),
     )
     assert room(made).endswith(f"of 78.7: {said}")
+
+
+@given(st.booleans(), st.integers(0, 9), st.integers(1, 4), st.integers(0, 4))
+def test_a_cell_and_its_note_agree_with_the_sentence(fits: bool, left: int, least: int, more: int) -> None:
+    nccl = Buffers(groups=2, least=least, most=least + more)
+    told, scarce = beside(nccl, left), note(nccl, [("it", left)])
+    assert cell(fits, left, nccl) == ("no" if not fits else "by itself" if "too little" in told else "yes")
+    assert bool(told) == bool(scarce) == (left < nccl.most)
+    assert (cell(fits, left, None), beside(None, left), note(None, [("it", left)])) == (
+        "yes" if fits else "no",
+        "",
+        "",
+    )

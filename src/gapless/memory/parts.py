@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from gapless.memory.modules import CHAIN, folded, one_of
+from gapless.memory.nccl import beside
 from gapless.memory.settings import parse
 from gapless.model.memory import Kind, MemoryRun
 from gapless.model.memory_report import MemoryReport, Moment, Part
-from gapless.model.wording import TENSORS, between, binary_size, count, in_unit, unit_of
+from gapless.model.wording import TENSORS, binary_size, in_unit, unit_of
 
 _ORDER: tuple[Kind, ...] = ("parameter", "gradient", "optimizer", "activation")
 """Kinds that are named first; the others follow by size."""
@@ -115,19 +116,8 @@ def room(made: MemoryReport) -> str:
     has = in_unit(limit, unit) if unit_of(limit) == unit else binary_size(limit)
     whom = f" on the {made.gpu.removeprefix('NVIDIA ')}" if made.gpu else ""
     retries = f", though {base.retries} requests find it full" if base.retries else ""
-    answer = f"fits{retries}{_beside_nccl(made, limit - base.peak_reserved)}"
+    answer = f"fits{retries}{beside(made.nccl, limit - base.peak_reserved)}"
     return "; ".join(filter(None, [f"{peak} of {has}{whom}: {answer}", told(made.peak)]))
-
-
-def _beside_nccl(made: MemoryReport, left: int) -> str:
-    """That what is `left` may be too little for NCCL; "" where it is enough in any case."""
-    nccl = made.nccl
-    if nccl is None or left >= nccl.most:
-        return ""
-    sizes, groups = between(nccl.least, nccl.most), count(nccl.groups, "process group")
-    if left < nccl.least:
-        return f" by itself, but the {binary_size(left)} left are too little for NCCL ({sizes} for {groups})"
-    return f", with {binary_size(left)} left for NCCL, which takes {sizes} for {groups}"
 
 
 def allowed(made: MemoryReport) -> int:

@@ -32,6 +32,11 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     note: str = ""
     command: str = ""
 
+    @property
+    def left(self) -> int:
+        """Bytes that are left beside it; negative where some are missing."""
+        return self.has - self.needs
+
 
 class Search(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The largest value of a script's argument that fits.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gapless.analyze.tables.speed import each_of
+from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
 from gapless.model.attempt import Attempt
+from gapless.model.memory_report import Buffers
 from gapless.model.table import Row, table
 from gapless.model.wording import about, binary_size, duration, in_unit, unit_of
 
@@ -17,9 +19,11 @@ def search(report: Report) -> Table | None:
     if made is None:
         return None
     unit = _unit(made.attempts)
-    rows = [_row(one, str(one.value), unit, best=one.value == made.found) for one in made.attempts]
-    notes = [f"given to the script as {made.words}"] if made.words else []
-    return table(f"{made.argument} tried", _columns(unit), rows, where="before", notes=tuple(notes))
+    nccl = _nccl(report)
+    rows = [_row(one, str(one.value), unit, nccl, best=one.value == made.found) for one in made.attempts]
+    given = f"given to the script as {made.words}" if made.words else ""
+    notes = tuple(filter(None, [given, _scarce(nccl, made.attempts)]))
+    return table(f"{made.argument} tried", _columns(unit), rows, where="before", notes=notes)
 
 
 def remedies(report: Report) -> Table | None:
@@ -27,9 +31,19 @@ def remedies(report: Report) -> Table | None:
     if not report.remedies:
         return None
     unit = _unit(report.remedies)
-    rows = [_row(one, one.what, unit, best=one.fits and one.tried) for one in report.remedies]
-    told = tuple(f"{one.what}: {one.note}" for one in report.remedies if one.note)
-    return table("What would make it fit", _columns(unit), rows, where="before", notes=told)
+    nccl = _nccl(report)
+    rows = [_row(one, one.what, unit, nccl, best=one.fits and one.tried) for one in report.remedies]
+    told = [f"{one.what}: {one.note}" for one in report.remedies if one.note]
+    notes = tuple(filter(None, [*told, _scarce(nccl, report.remedies)]))
+    return table("What would make it fit", _columns(unit), rows, where="before", notes=notes)
+
+
+def _nccl(report: Report) -> Buffers | None:
+    return next((made.nccl for made in report.memory), None)
+
+
+def _scarce(nccl: Buffers | None, attempts: Sequence[Attempt]) -> str:
+    return note(nccl, [(one.what, one.left) for one in attempts if one.fits and one.has >= 0])
 
 
 def _columns(unit: str) -> str:
@@ -40,14 +54,14 @@ def _unit(attempts: Sequence[Attempt]) -> str:
     return next((each_of(one.throughput)[1] for one in attempts if one.throughput is not None), "")
 
 
-def _row(one: Attempt, name: str, unit: str, best: bool) -> Row:
+def _row(one: Attempt, name: str, unit: str, nccl: Buffers | None, best: bool) -> Row:
     if one.failed:
         cells = ("no", "", one.failed, *([""] if unit else []), _took(one))
         return Row((name, *cells), "dim")
     each, _ = each_of(one.throughput)
     speed = about(each * 1e9 / one.step.likely) if each and one.step.likely else ""
     cells = (
-        "yes" if one.fits else "no",
+        cell(one.fits, one.left, nccl if one.has >= 0 else None),
         memory(one),
         duration(one.step.likely) if one.step.likely else "",
         *([speed] if unit else []),

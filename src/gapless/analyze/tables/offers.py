@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gapless.analyze.tables.speed import LEAST
+from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
+from gapless.model.memory_report import Buffers
 from gapless.model.offer import Offer
 from gapless.model.table import Row, table
 from gapless.model.wording import about, binary_size, duration, in_unit, places, reach, three_digits, unit_of
@@ -27,13 +29,14 @@ def offers(report: Report) -> Table | None:
         ("epoch", any(one.epoch >= 0 for one in found)),
     ]
     best = cheapest(found)
-    rows = [_row(one, [wanted for _, wanted in named], one is best) for one in found]
+    nccl = next((made.nccl for made in report.memory), None)
+    rows = [_row(one, [wanted for _, wanted in named], nccl, one is best) for one in found]
     columns = " | ".join(name for name, wanted in named if wanted)
     return table("GPU", columns, rows, where="before", notes=_notes(report))
 
 
-def _row(one: Offer, wanted: Sequence[bool], best: bool) -> Row:
-    cells = (cell for cell, shown in zip(_cells(one), wanted, strict=True) if shown)
+def _row(one: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
+    cells = (told for told, shown in zip(_cells(one, nccl), wanted, strict=True) if shown)
     return Row((short_name(one.gpu), *cells), "bad" if one.fits is False else "good" if best else "")
 
 
@@ -52,11 +55,11 @@ def _share(percent: float) -> str:
     return f"{three_digits(percent)} %" if percent >= LEAST else f"<{LEAST} %"
 
 
-def _cells(one: Offer) -> tuple[str, ...]:
+def _cells(one: Offer, nccl: Buffers | None) -> tuple[str, ...]:
     done, step = one.throughput, one.step.likely
     known = done is not None and step > 0
     return (
-        "?" if one.fits is None else "yes" if one.fits else "no",
+        "?" if one.fits is None else cell(one.fits, -one.short, nccl),
         _memory(one),
         duration(step) if step else "not known",
         about(one.each * 1e9 / step) if one.each and step else "",
@@ -99,6 +102,10 @@ def _notes(report: Report) -> tuple[str, ...]:
             f"the {short_name(one.gpu)} is found full {one.retries} times, and the cache emptied each time"
             for one in found
             if one.fits and one.retries
+        ),
+        note(
+            next((made.nccl for made in report.memory), None),
+            [(f"the {short_name(one.gpu)}", -one.short) for one in found if one.fits],
         ),
         "shares of the peaks are those of NVIDIA's GPUs, for AMD's too"
         if any(one.gpu.startswith("AMD") for one in found)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gapless.analyze.tables.offers import cheapest, short_name
-from gapless.model.offer import Offer
+from gapless.memory.nccl import cell
+from gapless.model import Report
 from gapless.model.wording import about, places
 
 _SAME = 0.95
 """Steps that differ by less are as long: then the CPU is what takes the time."""
 
 
-def of_offers(found: Sequence[Offer]) -> Iterator[str]:
+def of_offers(report: Report) -> Iterator[str]:
     """``It fits 2 of 3 GPUs (not the L4); cheapest: A100 at 0.12 per million tokens; fastest: H100``."""
+    found, nccl = report.offers, next((made.nccl for made in report.memory), None)
     if not found:
         return
     known = [one for one in found if one.fits is not None]
@@ -21,11 +23,13 @@ def of_offers(found: Sequence[Offer]) -> Iterator[str]:
     parts = []
     if known:
         none = [short_name(one.gpu) for one in known if not one.fits]
+        scarce = [short_name(one.gpu) for one in fitting if cell(True, -one.short, nccl) != "yes"]
         which = f" (not the {', '.join(none)})" if none and fitting else ""
+        which += f" (too little is left for NCCL on the {', '.join(scarce)})" if scarce else ""
         parts.append(
             f"it fits {'all' if len(fitting) == len(known) else len(fitting)} of {len(known)} GPUs{which}"
             if len(known) > 1
-            else f"it {'fits' if fitting else 'does not fit'} the {short_name(known[0].gpu)}"
+            else f"it {'fits' if fitting else 'does not fit'} the {short_name(known[0].gpu)}{which}"
         )
     best = cheapest(found)
     if best is not None:

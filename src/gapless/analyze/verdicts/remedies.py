@@ -6,9 +6,11 @@ import msgspec
 
 from gapless.analyze.tables.speed import each_of
 from gapless.analyze.verdicts.changes import MOST
+from gapless.memory.nccl import cell
 from gapless.model import Change, Report, Verdict
 from gapless.model.attempt import Attempt
 from gapless.model.estimate import Range, Throughput
+from gapless.model.memory_report import Buffers
 from gapless.model.wording import about, binary_size, change, count
 
 
@@ -29,17 +31,19 @@ def with_remedies(usual: Verdict, found: Report) -> Verdict:
             why += f"; closest: {closest.what}, {binary_size(closest.needs - closest.has)} short"
         return msgspec.structs.replace(usual, why=(*usual.why, why))
     lack = next(one.lack for one in found.memory if one.lack is not None)
-    made = [_change(one, lack.needs, *before) for one in helping]
+    nccl = found.memory[0].nccl
+    made = [_change(one, lack.needs, *before, nccl) for one in helping]
     named = {one.what for one in usual.do_first}
     todo = (*usual.do_first, *(one for one in made if one.what not in named))[:MOST]
     why = "Each change that was tried makes it fit by itself" if len(todo) > 1 else ""
     return msgspec.structs.replace(usual, do_first=todo, why=(*usual.why, *filter(None, [why])))
 
 
-def _change(one: Attempt, needs: int, step: Range, done: Throughput | None) -> Change:
+def _change(one: Attempt, needs: int, step: Range, done: Throughput | None, nccl: Buffers | None) -> Change:
     price = _price(one, step, done)
     reckoned = "" if one.tried or one.what.startswith("PYTORCH") else "reckoned"
-    told = ", ".join(filter(None, [price, reckoned]))
+    scarce = "leaves too little for NCCL" if cell(True, one.left, nccl) != "yes" else ""
+    told = ", ".join(filter(None, [price, reckoned, scarce]))
     return Change(
         what=f"{one.what} ({told})" if told else one.what,
         before=needs,

@@ -54,7 +54,7 @@ def _verdict(found: Report) -> Verdict:
     exhausted = next((one for one in found.memory if one.lack is not None), None)
     if exhausted is not None:
         told = with_remedies(of_memory(exhausted), found)
-        return msgspec.structs.replace(told, why=(*told.why, *of_offers(found.offers)))
+        return msgspec.structs.replace(told, why=(*told.why, *of_offers(found)))
     estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)
@@ -62,7 +62,7 @@ def _verdict(found: Report) -> Verdict:
     return Verdict(
         sentence=sentence,
         level=level,
-        why=(*of_offers(found.offers), *_why(found, estimate, late, level)),
+        why=(*of_offers(found), *_why(found, estimate, late, level)),
         facts=(*fits(found), *_speed(found, estimate)),
         do_first=todo,
         per=per,
