@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 
@@ -270,6 +271,52 @@ def test_files_have_holes_in_the_place_of_values(dry, tmp_path):
     assert loaded["weight"].shape == (1 << 26,)
     assert loaded["small"].tolist() == [0, 1, 2, 3, 4]
     assert any("torch.save" in note for note in dry.session.notes)
+
+
+def test_what_is_written_into_memory_is_as_long_and_made_of_zeros(dry):
+    file = io.BytesIO()
+    torch.save({"weight": unknown(1 << 20), "small": torch.arange(5, device=CUDA)}, file)
+    assert len(file.getvalue()) > 4 << 20
+    loaded = torch.load(io.BytesIO(file.getvalue()), map_location="cpu")
+    assert not loaded["weight"].any()
+    assert loaded["small"].tolist() == [0, 1, 2, 3, 4]
+    assert any(note.startswith("torch.save wrote zeros") for note in dry.session.notes)
+
+
+@pytest.mark.parametrize("where", [None, "cpu", CUDA])
+def test_files_are_mapped_and_may_be_written_again(dry, tmp_path, where):
+    path = tmp_path / "last.pt"
+    saved = {"weight": torch.arange(1 << 20), "exp_avg": torch.full((1 << 20,), 2.0), "step": torch.tensor(7)}
+    torch.save(saved, path)
+    loaded = torch.load(path, map_location=where)
+    before = {name: tensor.device for name, tensor in loaded.items()}
+    assert all(device.type == (where or "cpu") for device in before.values())
+    assert int(loaded["step"]) == 7
+    torch.save({"step": torch.tensor(8)}, path)
+    if where != CUDA:
+        assert all(torch.equal(loaded[name], saved[name]) for name in saved)
+    assert int(torch.load(path)["step"]) == 8
+    path.unlink()
+    torch.save({"step": torch.tensor(9)}, path)
+    assert int(torch.load(path, mmap=False)["step"]) == 9
+
+
+def test_files_that_cannot_be_mapped_are_loaded_as_ever(dry, tmp_path):
+    path = tmp_path / "old.pt"
+    torch.save({"step": torch.tensor(7)}, path, _use_new_zipfile_serialization=False)
+    assert int(torch.load(path)["step"]) == 7
+    with pytest.raises(FileNotFoundError):
+        torch.load(tmp_path / "missing.pt")
+
+
+def test_what_comes_to_the_host_gets_values_where_somebody_looks(dry):
+    on_host = unknown(1 << 20).cpu()
+    records = current().core.values
+    assert not records.of(on_host).filled
+    assert float(on_host.mean()) == pytest.approx(0.0, abs=5)
+    array = unknown(1 << 20).cpu().numpy()
+    assert array.std() > 0
+    assert len(unknown(1000).cpu().tolist()) == 1000
 
 
 def test_a_model_made_on_the_host_takes_no_memory(dry):

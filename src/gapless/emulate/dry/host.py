@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -44,8 +47,9 @@ def _pointed(values: Any, otherwise: Handler | None) -> Handler:
 
     def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         record = values.of(args[0])
-        if record is not None and not record.filled and _writes_bytes() and not values.fill(args[0]):
-            values.core.note(_WRITTEN)
+        lacks = record is not None and not record.filled and _writes_bytes()
+        if lacks and (args[0].nbytes > _SMALL or not values.fill(args[0])):
+            values.core.note(_WRITTEN.format("safetensors"))
         return func(*args, **kwargs) if otherwise is None else otherwise(mode, func, args, kwargs)
 
     return handler
@@ -88,13 +92,20 @@ def shown(values: Any, tensor: Tensor, how: str) -> None:
 
 
 def install(values: Any, patches: Patches) -> None:
-    """Files are written without the bytes of values that are not there, until `patches` are undone."""
+    """Files are written without the bytes of values that are not there, and mapped where they are loaded.
+
+    Until `patches` are undone.
+    """
     real: Any = torch_internals.FileWriter
+    mapped: set[str] = set()
 
     class FileWriter(real):  # type: ignore[misc]
         """Leaves holes in the file, which take no room on disk and read as zeros."""
 
         def __init__(self, file: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(file, str) and os.path.realpath(file) in mapped:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.realpath(file))  # what is mapped stays as it was loaded
             super().__init__(file, *args, **kwargs)
             self._holes = isinstance(file, str) and hasattr(self, "write_record_metadata")
 
@@ -106,14 +117,45 @@ def install(values: Any, patches: Patches) -> None:
                 values.core.note(_SAVED)
                 self.write_record_metadata(name, nbytes)
             else:
-                values.fill(torch.empty(0, dtype=torch.uint8).set_(data))
+                if nbytes <= _SMALL:
+                    values.fill(torch.empty(0, dtype=torch.uint8).set_(data))
+                else:
+                    values.core.note(_WRITTEN.format("torch.save"))
                 super().write_record(name, data, nbytes)
 
     patches.set(*place("FileWriter"), FileWriter)
+    load = _mapping(torch.load, mapped)
+    for module in (torch, torch.serialization):
+        patches.set(module, "load", load)
+
+
+def _mapping(real: Callable[..., Any], mapped: set[str]) -> Callable[..., Any]:
+    """`torch.load` that takes no memory for what nobody reads, unless the script says how it is to load.
+
+    The files are remembered in `mapped`: one that is written again must not change what was loaded.
+    """
+
+    @functools.wraps(real)
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and _is_archive(f):
+            kwargs["mmap"] = True
+            mapped.add(os.path.realpath(f))
+        return real(f, *args, **kwargs)
+
+    return load
+
+
+def _is_archive(file: str | os.PathLike[str]) -> bool:
+    """Whether it is of a kind that can be mapped; what cannot be read is the real function's to tell."""
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
 
 
 _WRITTEN = (
-    "safetensors wrote zeros for what has no values in a dry run: the file has its full length; do not use "
+    "{} wrote zeros for what has no values in a dry run: the file has its full length; do not use "
     "it as a checkpoint"
 )
 _SAVED = (

@@ -23,6 +23,8 @@ Tensor = torch.Tensor
 _FIRST_SWEEP = 8192
 _SAMPLE = 1024
 """Elements of known values that are looked at."""
+_LITTLE = 1 << 20
+"""Bytes up to which what comes to the host gets values at once, and not where somebody looks at them."""
 
 
 class Table:
@@ -121,12 +123,13 @@ class Table:
         return True
 
     def arrived(self, tensor: Tensor) -> Tensor:
-        """`tensor` has come to the host, where anybody may look at its values."""
+        """`tensor` has come to the host, where anybody may look at its values: most save or reduce it."""
         record = self.of(tensor)
         if (
             record is not None
             and not record.filled
             and not tensor.is_meta
+            and stored(tensor).untyped_storage().nbytes() <= _LITTLE
             and self.fill(tensor)
             and not record.exact
         ):
