@@ -14,6 +14,7 @@ import torch
 
 from gapless.emulate.dry import filling
 from gapless.emulate.dry.guess import Guess, between
+from gapless.emulate.dry.plain import plain_sizes
 
 Tensor = torch.Tensor
 Sized = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -78,7 +79,8 @@ def _index(values: Any, kind: Any, args: Any, kwargs: Any) -> Any:
             found.append(None if one is None else torch.empty(one.shape, dtype=one.dtype, device="meta"))
     tensor = args[0]
     meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    out = kind.func(meta, found)
+    with plain_sizes():
+        out = kind.func(meta, found)
     made = filling.untouched(tuple(out.size()), out.stride(), out.dtype)
     values.mark(made, values._guessed(kind, args, kwargs, made, 0))
     return made
