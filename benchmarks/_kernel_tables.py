@@ -1,12 +1,12 @@
 """Open tables of measured kernels, as entries of a programme with the time that each took.
 
-The tables are CSV with the columns gpu, family, op, dtype, dims, us and source; `kernel_rows.py`
-writes the same of a profile. NeuSight's times (MIT licence) were taken around a call that the host makes
-while the GPU waits: they hold what the host needs. That is the same for every size of an operator on a
-machine, so that part of the shortest time of each is taken off; `HOST` is the part that makes the rest
-proportional to the bytes moved. Those of vidur (MIT) and of LLMServingSim (MIT, commit 5daddb21) are kernel
-times of a profiler; those of aiconfigurator (Apache-2.0) are means over calls from a CUDA graph on data that
-stay in the cache.
+The tables are CSV with the columns gpu, family, op, dtype, dims, us and source; `kernel_rows.py` writes the
+same of a profile. NeuSight's times (MIT licence) were taken around a call that the host makes while the GPU
+waits: they hold what the host needs. That is the same for every size of an operator on a machine, so that
+part of the shortest time of each is taken off; `HOST` is the part that makes the rest proportional to the
+bytes moved. Those of vidur (MIT) and of LLMServingSim (MIT; `llmservingsim_table.py` makes that table of a
+checkout) are kernel times of a profiler; those of aiconfigurator (Apache-2.0) are means over calls from a
+CUDA graph on data that stay in the cache.
 """
 
 from __future__ import annotations
