@@ -215,7 +215,6 @@ _REFUSED = {
     "_sparse_semi_structured_tile": "chooses which numbers to keep: its order of them is CUTLASS's",
     "_sparse_semi_structured_apply": "takes what _sparse_semi_structured_tile gives",
     "_sparse_semi_structured_apply_dense": "takes what _sparse_semi_structured_tile gives",
-    "_cudnn_rnn_backward": "of a layer that keeps no reserve here; torch's own layers go another way",
 }
 
 

@@ -46,6 +46,7 @@ NAMES: dict[str, Name] = {
     "DispatchKey": Name("torch._C.DispatchKey"),
     "DispatchKeySet": Name("torch._C.DispatchKeySet"),
     "ExcludedKeys": Name("torch._C._ExcludeDispatchKeyGuard"),
+    "SetExcludedKey": Name("torch._C._SetExcludeDispatchKeyGuard"),
     "without_dispatch_modes": Name("torch.utils._python_dispatch._disable_current_modes"),
     "OperatorNamespace": Name("torch._ops._OpNamespace"),
     "dump_of_operator": Name("torch._C._dispatch_dump"),

@@ -209,7 +209,7 @@ def body_of(caster: Caster, policy: str, name: str, namespace: str = "aten") -> 
     def cudnn_rnn(*args: Any, **kwargs: Any) -> Any:
         if not caster.eligible(args[0]):
             return call(*args, **kwargs)
-        return call(*cast_all(args, kinds, _rnn_dtype(args[0]), None), **kwargs)
+        return call(*cast_all(args, kinds, rnn_dtype(args[0]), None), **kwargs)
 
     def banned(*args: Any, **kwargs: Any) -> Any:
         if caster.on_device(args):
@@ -261,7 +261,7 @@ def _append_dtype(caster: Caster, call: Kernel, call_with_dtype: Kernel, argumen
     return body
 
 
-def _rnn_dtype(data: torch.Tensor) -> torch.dtype:
+def rnn_dtype(data: torch.Tensor) -> torch.dtype:
     """What a recurrent layer computes in: float16 in cuDNN whatever the autocast dtype, else that dtype."""
     cudnn = cudnn_enabled()
     if cudnn and data.dtype is torch.bfloat16:

@@ -199,7 +199,8 @@ def _recurrent_words(func: Any, tensors: _Named) -> str | None:
 def _one_layer_words(func: Any, tensors: _Named) -> str | None:
     """What an LSTM runs on the CPU, layer by layer, has weights where CUDA's has parameters."""
     named = [
-        ("params" if name.startswith("weight") else name.rstrip("_"), one, at) for name, one, at in tensors
+        ("params" if name.startswith("weight") else "hx" if name == "cx" else name.rstrip("_"), one, at)
+        for name, one, at in tensors
     ]
     return _recurrent_words(func, named)
 
@@ -247,6 +248,7 @@ _SPECIAL: dict[str, Callable[[Any, _Named], str | None]] = {
     "aten::block_diag": _block_diag_words,
     "aten::convolution": _convolution_words,
     "aten::index": _index_words,
+    "aten::_cudnn_rnn": _one_layer_words,
     "aten::mkldnn_rnn_layer": _one_layer_words,
     "aten::segment_reduce": _segments_words,
     "aten::stack": _stack_words,

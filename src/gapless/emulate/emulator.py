@@ -32,6 +32,7 @@ from gapless.emulate import (
     operators,
     profilers,
     properties,
+    recurrent,
     serialization,
     standins,
     steps,
@@ -67,6 +68,7 @@ _HANDLERS = (
     factories,
     fourier,
     indexing,
+    recurrent,
     tensor_methods,
 )  # which importing them registers
 _current: Emulator | None = None

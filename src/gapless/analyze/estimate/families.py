@@ -6,6 +6,7 @@ import re
 
 MATMUL, CONVOLUTION, ATTENTION = "matmul", "convolution", "attention"
 INDEXING = "indexing"
+RECURRENT = "recurrent"
 UNKNOWN = "unknown"
 TRITON = "triton"
 """Kernels of the script's own, or of a library's: their bytes and products are counted as they run."""
@@ -29,6 +30,7 @@ _NAMES = {
         "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
         "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward"
     ),
+    RECURRENT: "_cudnn_rnn _cudnn_rnn_backward",
     "layer norm": (
         "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "
         "_fused_rms_norm _fused_rms_norm_backward"
@@ -102,7 +104,9 @@ _NAMES = {
         "mse_loss_backward binary_cross_entropy_backward smooth_l1_loss_backward huber_loss_backward xlogy "
         "special_xlog1py heaviside copysign sinc lgamma digamma polygamma angle _amp_update_scale_ "
         "bitwise_left_shift bitwise_right_shift log_sigmoid_forward log_sigmoid_backward "
-        "hardsigmoid_backward real imag complex polar conj_physical _prelu_kernel_backward"
+        "hardsigmoid_backward real imag complex polar conj_physical _prelu_kernel_backward "
+        "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
+        "_thnn_fused_gru_cell_backward"
     ),
 }
 """Operators of each family, without ``aten::`` and the underscore of their in-place forms."""

@@ -13,8 +13,17 @@ import math
 from typing import NamedTuple
 
 from gapless.analyze.estimate.cards import Reach, reach
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, INDEXING, MATMUL, TRITON, UNKNOWN
+from gapless.analyze.estimate.families import (
+    ATTENTION,
+    CONVOLUTION,
+    INDEXING,
+    MATMUL,
+    RECURRENT,
+    TRITON,
+    UNKNOWN,
+)
 from gapless.analyze.estimate.products import FP32, HALF, Form, Rates, arithmetic, joined
+from gapless.analyze.estimate.recurrent import SHARE, STEP, Chain
 from gapless.analyze.estimate.work import Work
 from gapless.model.programme import Gpu
 
@@ -44,6 +53,7 @@ TRAFFIC: dict[str, Traffic] = {
     # … or several passes that wait for each other.
     "scan": Traffic(4_000, 0.3),
     "sort": Traffic(5_000, 0.15),
+    RECURRENT: Traffic(3_000, 0.5),
     TRITON: Traffic(3_000, 0.6),
     UNKNOWN: Traffic(3_000, 0.5),
 }
@@ -110,10 +120,19 @@ def device_time(work: Work, gpu: Gpu) -> float:
         time = _convolution(work, gpu, can)
     elif work.family == MATMUL:
         time = _matmul(work, gpu, can)
+    elif work.steps is not None:
+        time = recurrent_time(work.steps, peak(gpu, work.unit), gpu)
     else:
         time = _traffic(work, gpu, can)
     least = work.flops / (peak(gpu, work.unit) * 1e3) if not work.winograd else 0.0  # fewer flops do as well
     return start * (1 + FURTHER * (work.kernels - 1)) + _first(work, gpu, can) + max(time, least)
+
+
+def recurrent_time(of: Chain, top: float, gpu: Gpu) -> float:
+    """Nanoseconds of a recurrent layer's steps and products, at `top` TFLOP/s."""
+    rate = top * 1e3 * SHARE
+    reading = of.step_bytes / (gpu.bandwidth * SHARE) if gpu.bandwidth else 0.0
+    return of.steps * (STEP + max(of.step_flops / rate, reading)) + of.flops / rate
 
 
 def peak(gpu: Gpu, unit: str) -> float:

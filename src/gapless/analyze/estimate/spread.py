@@ -11,7 +11,15 @@ import math
 from typing import NamedTuple
 
 from gapless.analyze.estimate.cards import reach
-from gapless.analyze.estimate.families import ATTENTION, CONVOLUTION, INDEXING, MATMUL, TRITON, UNKNOWN
+from gapless.analyze.estimate.families import (
+    ATTENTION,
+    CONVOLUTION,
+    INDEXING,
+    MATMUL,
+    RECURRENT,
+    TRITON,
+    UNKNOWN,
+)
 from gapless.analyze.estimate.kernels import device_time, peak
 from gapless.analyze.estimate.work import Work
 from gapless.model.programme import Gpu
@@ -47,6 +55,7 @@ SPREADS: dict[str, Spread] = {
     INDEXING: Spread(0.6, 0.6, 0.6),
     "scan": Spread(0.6, 0.6, 0.6),
     "sort": Spread(0.8, 0.8, 0.8),
+    RECURRENT: Spread(0.6, 0.6, 0.6),  # in an open table of one GPU alone
     TRITON: Spread(0.6, 0.6, 0.6),
     UNKNOWN: Spread(0.8, 0.8, 0.8),
 }

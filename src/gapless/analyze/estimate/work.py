@@ -14,12 +14,14 @@ from gapless.analyze.estimate.families import (
     CONVOLUTION,
     INDEXING,
     MATMUL,
+    RECURRENT,
     TRITON,
     family_of,
     stem_of,
 )
 from gapless.analyze.estimate.indexing import indexed
 from gapless.analyze.estimate.products import Product
+from gapless.analyze.estimate.recurrent import Chain, chain
 from gapless.model.programme import Entry, Shape
 
 _ATTENTION_BACKWARD = 2.5
@@ -43,7 +45,7 @@ class Work(NamedTuple):
     `picked` elements are looked up, `strided` ones moved one by one; of `chained` accesses of memory each
     waits for the one before. `ragged` says that rows do not begin at multiples of 16 bytes, which spoils wide
     accesses. Of the bytes `first` are moved by a kernel of its own before, in `first_strided` elements one by
-    one.
+    one. `steps` are those of a recurrent layer.
     """
 
     family: str
@@ -67,6 +69,7 @@ class Work(NamedTuple):
     ragged: bool = False
     first: float = 0.0
     first_strided: float = 0.0
+    steps: Chain | None = None
 
 
 @lru_cache(maxsize=16384)
@@ -82,6 +85,10 @@ def work(entry: Entry) -> Work:
         return _convolution(entry, "backward" in stem, plain)
     if family == ATTENTION:
         return _attention(entry, "backward" in stem, plain)
+    if family == RECURRENT:
+        steps = chain(entry, stem.endswith("backward"), size)
+        flops = steps.flops + steps.steps * steps.step_flops if steps is not None else 0.0
+        return plain._replace(flops=flops, steps=steps)
     if family == TRITON:
         return plain._replace(flops=float(entry.flops))
     if family in ("layer norm", "softmax"):

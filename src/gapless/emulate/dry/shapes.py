@@ -45,7 +45,8 @@ class New:
 
 
 class Results:
-    """What a call gives: `items` are `New`, positions of arguments (`int`), or values as they are in a tuple.
+    """What a call gives: `items` are `New`, lists of these, positions of arguments (`int`), or values as they
+    are in a tuple.
 
     `kind` is the container they come in, None for a single one. `aliases` says that one of them shares memory
     with an argument though the schema does not tell: then the call is made as it is. `resized` are the sizes
@@ -56,7 +57,8 @@ class Results:
 
     def __init__(self, kind: type | None, items: list[Any], aliases: bool, resized: dict[int, New]) -> None:
         self.kind, self.items, self.aliases, self.resized = kind, items, aliases, resized
-        self.numel = sum(one.numel for one in items if type(one) is New)
+        news = [one for item in items for one in (item if type(item) is list else (item,))]
+        self.numel = sum(one.numel for one in news if type(one) is New)
 
 
 class Shapes:
@@ -143,8 +145,6 @@ def _asked(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results 
         return Unshaped(error)
     single = not isinstance(out, (list, tuple))
     flat = [out] if single else list(out)
-    if any(isinstance(one, (list, tuple)) for one in flat):
-        return Unshaped(NotImplementedError("lists in its results"))
     if any(isinstance(one, Tensor) and one.layout is not torch.strided for one in flat):
         return Unshaped(NotImplementedError("a sparse result"))
     reduced = kind.base in _REDUCED and len(kept) > 1 and flat[0].dim() == 0
@@ -153,7 +153,11 @@ def _asked(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results 
     items: list[Any] = []
     aliases = False
     for one in flat:
-        if not isinstance(one, Tensor):
+        if isinstance(one, (list, tuple)):
+            if any(not isinstance(part, Tensor) or id(part) in given for part in one):
+                return Unshaped(NotImplementedError("other lists than of new tensors"))
+            items.append([New(part) for part in one])
+        elif not isinstance(one, Tensor):
             items.append((one,))
         elif id(one) in given:
             items.append(given[id(one)])

@@ -339,6 +339,8 @@ class Values(Table):
 
     def _new(self, kind: Kind, args: Any, kwargs: dict[str, Any], item: Any, position: int) -> Any:
         """The result that `item` describes."""
+        if type(item) is list:
+            return [self._new(kind, args, kwargs, one, position) for one in item]
         if type(item) is not New:
             return item
         made = filling.untouched(item.size, item.stride, item.dtype)
