@@ -125,12 +125,12 @@ def _install_backward(core: Core, patches: Patches) -> None:
 
 def _install_custom_functions(core: Core, patches: Patches) -> None:
     """Nodes of a user's own autograd functions are made in a call that no function mode sees."""
-    real = torch.autograd.Function.__dict__["apply"].__func__
+    real = torch.autograd.Function.__dict__["apply"]  # a classmethod, or since torch 2.14 one written in C
 
-    @wraps(real)
+    @wraps(torch.autograd.Function.apply)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         before = sequence_number()
-        out = real(cls, *args, **kwargs)
+        out = real.__get__(None, cls)(*args, **kwargs)
         if core.enabled and sequence_number() != before:
             core.created_nodes(before)
         return out
