@@ -18,7 +18,7 @@ import torch
 
 from gapless.errors import UsageError
 
-OLDEST, NEWEST = (2, 4), (2, 13)
+OLDEST, NEWEST = (2, 4), (2, 15)
 """The versions of torch that Gapless is tried with (``make versions``)."""
 
 
@@ -163,6 +163,7 @@ NAMES: dict[str, Name] = {
     "fake_process_group": Name("torch.testing._internal.distributed.fake_pg"),
     # -- torch.distributed: a torch can be built without it
     "world": Name(f"{_C10D_PYTHON}._world", built_with=_DISTRIBUTED),
+    "Backend": Name(f"{_C10D}.Backend", built_with=_DISTRIBUTED),
     "Work": Name(f"{_C10D}.Work", built_with=_DISTRIBUTED),
     "FakeWork": Name(f"{_C10D}.FakeWork", since=(2, 7), built_with=_DISTRIBUTED),
     "work_from_future": Name(f"{_C10D}._create_work_from_future", built_with=_DISTRIBUTED),

@@ -18,6 +18,7 @@ from gapless.emulate.distributed import local_world_size, meet
 from gapless.emulate.emulator import Emulator
 from gapless.emulate.kernels import norm
 from gapless.errors import NotEmulated, UsageError
+from gapless.torch_internals import VERSION
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch without gloo"),
@@ -170,7 +171,8 @@ def test_nccl_receives_from_somebody_only(join: Callable[..., None]) -> None:
     join("nccl")
     with pytest.raises(RuntimeError, match="Backend nccl does not support recvAnysource"):
         dist.recv(torch.zeros(1, device="cuda"))
-    with pytest.raises(ValueError, match="monitored_barrier is only implemented for GLOO backend"):
+    words = "is only implemented for GLOO backend" if VERSION < (2, 14) else "requires a group with a CPU"
+    with pytest.raises(ValueError, match=f"monitored_barrier {words}"):
         dist.monitored_barrier()
 
 
@@ -185,11 +187,21 @@ def test_a_barrier_waits(join: Callable[..., None], emulator: Emulator) -> None:
     work = dist.barrier(async_op=True)
     assert len(waits(emulator)) == 2
     work.wait()
-    assert len(waits(emulator)) == 3
+    # What is NCCL since torch 2.15 leaves that to the stream.
+    assert len(waits(emulator)) == (3 if VERSION < (2, 15) else 2)
     site = emulator.session().sites[0]
     assert site.call == "torch.distributed.barrier"
     assert site.line is not None
     assert site.line.file == __file__
+
+
+@pytest.mark.skipif(VERSION < (2, 15), reason=f"torch 2.{VERSION[1]} has one implementation of NCCL")
+def test_a_barrier_of_the_nccl_before_waits_later(join: Callable[..., None], emulator: Emulator) -> None:
+    join("nccl-legacy")
+    work = dist.barrier(async_op=True)
+    assert not waits(emulator)
+    work.wait()
+    assert waits(emulator) == [("cudaStreamSynchronize", "explicit", 1)]
 
 
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo,cuda:nccl"])
@@ -198,7 +210,19 @@ def test_a_barrier_of_gloo_does_not_wait_for_the_device(
 ) -> None:
     join(backend)
     dist.barrier()
-    assert waits(emulator) == []
+    # Since torch 2.15 NCCL binds a group to its device, and the group's barrier is then NCCL's.
+    assert len(waits(emulator)) == ("nccl" in backend and VERSION >= (2, 15))
+
+
+def test_a_gather_into_one_tensor(join: Callable[..., None], emulator: Emulator) -> None:
+    if not hasattr(dist, "gather_single"):
+        pytest.skip(f"torch 2.{VERSION[1]} lacks gather_single, which is there since 2.14")
+    join("nccl")
+    whole = torch.zeros(3, device="cuda")
+    dist.gather_single(torch.arange(3.0, device="cuda"), whole, dst=0)
+    assert not waits(emulator)
+    assert whole.is_cuda
+    assert whole.tolist() == [0.0, 1.0, 2.0]
 
 
 def test_gloo_waits_for_device_tensors(join: Callable[..., None], emulator: Emulator) -> None:

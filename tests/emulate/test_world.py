@@ -25,6 +25,7 @@ from gapless.emulate.world.world import World
 from gapless.errors import NotEmulated, UsageError
 from gapless.model.memory import ALLOC, FREE, MemoryRun
 from gapless.model.programme import Programme
+from gapless.torch_internals import VERSION
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch without gloo"),
@@ -393,7 +394,7 @@ def _highest(run: MemoryRun, since: int) -> int:
 def test_freed_gathers_of_fsdp_are_given_back(join: Join) -> None:
     """What a block is gathered into is there twice (as one tensor, and cut into its weights) while it is
     copied, and the tensor of the block before goes when that is over: three times a block, however many
-    blocks there are."""
+    blocks there are. Since torch 2.15 it goes before the next one is made."""
     emulator = join(0, 8, memory=True)
     width = 64
     block = width * width * 4
@@ -411,7 +412,8 @@ def test_freed_gathers_of_fsdp_are_given_back(join: Join) -> None:
             model.reshard()
         assert torch.cuda.memory_allocated() == before
         (whole,) = emulator.session().memory
-        assert _highest(whole, len(run)) == 3 * block + values.nbytes
+        most = 3 * block + values.nbytes if VERSION < (2, 15) else 2 * block + 2 * values.nbytes
+        assert _highest(whole, len(run)) == most
 
 
 def test_shards_have_their_size_at_any_rank(join: Join) -> None:

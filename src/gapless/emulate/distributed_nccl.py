@@ -14,6 +14,7 @@ import torch.distributed as dist
 from gapless import torch_internals
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
+from gapless.emulate.world.lone import lone_backend
 from gapless.emulate.world.world import current
 from gapless.errors import NotEmulated
 from gapless.torch_internals import FakeWork, ProcessGroup, place, work_from_future
@@ -35,6 +36,7 @@ class Options:
         self.group_name = ""
         self._timeout = _TIMEOUT
         self.backend = "nccl"
+        self.lazy_init = self.enable_reconfigure = False
 
 
 def stand_in() -> type:
@@ -49,11 +51,18 @@ def stand_in() -> type:
             'A process group with backend "nccl" needs a torch that was built with gloo to carry it.'
         )
 
-    class ProcessGroupNCCL(gloo):  # type: ignore[misc, valid-type]
+    lone = lone_backend() if current() is not None else None
+
+    class ProcessGroupNCCL(lone or gloo):  # type: ignore[misc]
         """Gloo, as far as the values go; NCCL, for whoever asks."""
 
-        def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+        def __init__(
+            self, store: Any, rank: int, size: int, options: Any = None, device: torch.device | None = None
+        ) -> None:
             self.nccl_options = options if options is not None else Options()
+            if lone is not None:
+                super().__init__(rank, size, self.nccl_options)
+                return
             chosen = gloo._Options()
             chosen._timeout = self.nccl_options._timeout
             chosen._devices = [_device(gloo)]
@@ -70,6 +79,9 @@ def stand_in() -> type:
 
         def name(self) -> str:
             return "nccl"
+
+        later_barriers_stop = True
+        """Whether the CPU stops where an asynchronous barrier is waited for."""
 
         _get_backend_name = name
         supports_splitting = False  # C++ would make a gloo group of a split: `split_group` makes a new one
@@ -95,6 +107,19 @@ def stand_in() -> type:
     return ProcessGroupNCCL
 
 
+def second(first: Any) -> type:
+    """The class of what is "nccl" since torch 2.15, where `first` is what was."""
+
+    class ProcessGroupNCCL2(first):  # type: ignore[misc, valid-type]
+        """A barrier that is waited for later orders streams (torch/csrc/distributed/c10d/nccl2: barrierImpl)."""
+
+        later_barriers_stop = False
+
+    ProcessGroupNCCL2.__module__ = first.__module__
+    ProcessGroupNCCL2.__qualname__ = "ProcessGroupNCCL2"
+    return ProcessGroupNCCL2
+
+
 def _device(gloo: Any) -> Any:
     """The loopback where all ranks are on this machine, whatever its own name resolves to."""
     world = os.environ.get("WORLD_SIZE")
@@ -110,6 +135,11 @@ def install(patches: Patches) -> None:
     patches.set(c10d, "_NCCL_AVAILABLE", True)
     for owner in (c10d, dist, place("ProcessGroup")[0]):
         patches.set(owner, "ProcessGroupNCCL", nccl)
+    if hasattr(c10d, "_create_nccl2_process_group"):
+        newer = second(nccl)
+        for name in ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
+            for owner in (c10d, dist, place("ProcessGroup")[0]):
+                patches.set(owner, name, newer)
     for owner in (c10d, dist.constants):
         patches.set(owner, "default_pg_nccl_timeout", _TIMEOUT)
     _install_groups(patches, nccl)
@@ -132,7 +162,7 @@ def _install_groups(patches: Patches, nccl: type) -> None:
         register(self, device, backend_type, backend)
         if backend is None or torch.device(device).type != "cuda":
             return
-        if backend_type == ProcessGroup.BackendType.NCCL:
+        if backend_type == ProcessGroup.BackendType.NCCL or isinstance(backend, nccl):
             _alive.append(backend)
             if _CPU not in device_types.__get__(self):
                 register(self, _CPU, backend_type, backend)
@@ -169,12 +199,22 @@ def _install_groups(patches: Patches, nccl: type) -> None:
     patches.set(*place("end_coalescing"), _end_coalescing)
 
 
+_OF_NCCL = ("nccl-lazy", "nccl-legacy", "nccl2")
+"""What else torch 2.14 and later know of NCCL."""
+
+
 def backends(group: Any) -> dict[str, str]:
-    """Backend per device type as the user asked for it (``{"cuda": "nccl"}``); empty where not known."""
+    """Backend per device type, ``{"cuda": "nccl"}`` for all of NCCL's; empty where not known."""
     config = c10d._world.pg_backend_config.get(group)
     if not config:
         return {}
-    return dict(part.split(":", 1) for part in str(config).split(",") if ":" in part)
+    pairs = (part.split(":", 1) for part in str(config).split(",") if ":" in part)
+    return {kind: "nccl" if name in _OF_NCCL else name for kind, name in pairs}
+
+
+def stops_later(group: Any) -> bool:
+    """Whether the CPU stops where an asynchronous barrier of this group of NCCL's is waited for."""
+    return bool(getattr(torch_internals.get_backend(group, torch.device("cuda")), "later_barriers_stop", True))
 
 
 def carries_host(group: Any) -> bool:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from gapless import torch_internals, trees
-from gapless.emulate.distributed_nccl import backends, finished_work, no_backend
+from gapless.emulate.distributed_nccl import backends, finished_work, no_backend, stops_later
 from gapless.emulate.local import local
 from gapless.emulate.operators import OperatorMode, handles
 from gapless.emulate.places import ORPHAN
@@ -41,7 +41,7 @@ Tensor = torch.Tensor
 _COLLECTIVES = (
     "allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
     "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_",
-    "reduce_scatter_tensor_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_",
+    "reduce_scatter_tensor_coalesced_", "gather_", "gather_into_tensor_", "scatter_", "alltoall_", "alltoall_base_",
 )  # fmt: skip
 _FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
@@ -209,8 +209,10 @@ def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     # c10d chooses the backend by a tensor it makes; in a group that carries the host, too, that one is there.
     if call.backends.get("cuda") != "nccl" or mode.core.device_of(call.values["tensor"]) < 0:
         return call.run()
-    # An asynchronous barrier waits where the script waits for it.
+    # An asynchronous barrier waits where the script waits for it, or leaves that to the stream.
     if call.values.get("async_op"):
+        if not stops_later(call.group):
+            return finish(call.run())
         if PythonCallbackWork is not None:
             return _when_waited_for(mode, Work.unbox(call.run()))
         mode.core.note(torch_internals.off("PythonCallbackWork"))
@@ -263,8 +265,21 @@ def _gathered(call: Call) -> Any:
     return outputs, finished_work().boxed()
 
 
+def _gathered_into_one(call: Call) -> Any:
+    """Gloo has a list where NCCL has one tensor for all that is gathered, which only the root gives."""
+    values, group = call.values, call.group
+    options = dist.GatherOptions()
+    options.rootRank = values["root_rank"]
+    parts = []
+    if group.rank() == options.rootRank:
+        parts = [[*_flat(values["output_tensor"]).chunk(group.size())]]
+    group.gather(parts, [_flat(values["input_tensor"])], options).wait()
+    return values["output_tensor"], finished_work().boxed()
+
+
 _NCCL_ONLY: dict[str, Callable[[Call], Any]] = {
     "allgather_": _gathered,
+    "gather_into_tensor_": _gathered_into_one,
     "_allgather_base_": _into_tensor("output_tensor", "input_tensor"),
     "allgather_into_tensor_coalesced_": _into_tensor("outputs", "inputs"),
     "_reduce_scatter_base_": _into_tensor("output_tensor", "input_tensor"),
@@ -296,8 +311,9 @@ def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
     return out
 
 
-@handles("_c10d_functional::wait_tensor")
+@handles("_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors")
 def _wait_tensor(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A stream waits, not the host."""
-    awaited(mode.core, whose(mode.core, args[0]))
+    for one in trees.tensors(args[0]):
+        awaited(mode.core, whose(mode.core, one))
     return func(*args, **kwargs)

@@ -28,7 +28,7 @@ _KINDS = {
     "all_to_all": "alltoall_ alltoall_base_ all_to_all_single shard_dim_alltoall",
     "broadcast": "broadcast_ broadcast",
     "reduce": "reduce_",
-    "gather": "gather_",
+    "gather": "gather_ gather_into_tensor_",
     "scatter": "scatter_",
     "send": "send isend",
     "recv": "recv_ recv_any_source_ irecv",

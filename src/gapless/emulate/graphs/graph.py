@@ -57,18 +57,29 @@ class GraphBase:
         self._pool = self.graphs.begin(self, pool, capture_error_mode)
 
     def capture_end(self) -> None:
-        """Stop recording.
+        """Stop recording, and make it ready to be replayed unless the graph is kept.
 
         Raises:
             RuntimeError: the current stream is another one, in torch's words; something in the capture was
                 refused, or a stream that forked off did not join, in CUDA's.
         """
-        tape = self.graphs.end(self)
-        if not any(step.name for step in tape.steps):
-            warnings.warn(words.EMPTY, stacklevel=3)
-        self.tape = tape
+        self.capture_end_pre()
         if not self.keep_graph:
             self._instantiated = True
+
+    def capture_end_pre(self) -> None:
+        """Stop recording: since torch 2.14 the first half of `capture_end`, which raises the same."""
+        tape = self.graphs.end(self)
+        if not any(step.name for step in tape.steps):
+            warnings.warn(words.EMPTY, stacklevel=4)
+        self.tape = tape
+
+    def capture_end_post(self) -> None:
+        """Let go of what was recorded unless the graph is kept; here nothing is held that replays do not need."""
+
+    @property
+    def _has_graph_exec(self) -> bool:
+        return self._instantiated
 
     def instantiate(self) -> None:
         """Make it ready to be replayed, which ``keep_graph=True`` leaves to the user.
@@ -117,6 +128,10 @@ class GraphBase:
         if self.tape is None or self._pool is None:
             raise RuntimeError(words.NO_POOL)
         return self._pool.handle
+
+    def pools(self) -> list[Handle]:
+        """The handles of all pools that the graph holds: its own."""
+        return [] if self._pool is None else [self._pool.handle]
 
     def enable_debug_mode(self) -> None:
         """Keep what ``debug_dump`` writes."""

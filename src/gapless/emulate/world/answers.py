@@ -194,6 +194,11 @@ def _gather(values: dict[str, Any], size: int, rank: int) -> None:
         _all_gather(values, size, rank)
 
 
+def _gather_base(values: dict[str, Any], size: int, rank: int) -> None:
+    if rank == values["root_rank"]:
+        _all_gather_base(values, size, rank)
+
+
 def _scatter(values: dict[str, Any], size: int, rank: int) -> None:
     for number, target in enumerate(values["output_tensors"]):
         if rank == values["root_rank"]:
@@ -328,6 +333,7 @@ ANSWERS: dict[str, Answer] = {
     "c10d::_reduce_scatter_base_": _reduce_scatter_base,
     "c10d::reduce_scatter_tensor_coalesced_": _reduce_scatter_several,
     "c10d::gather_": _gather,
+    "c10d::gather_into_tensor_": _gather_base,
     "c10d::scatter_": _scatter,
     "c10d::alltoall_": _all_to_all,
     "c10d::alltoall_base_": _all_to_all_base,

@@ -15,6 +15,7 @@ from gapless import torch_internals
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
 from gapless.emulate.world import libraries, objects
+from gapless.emulate.world.lone import lone_backend
 from gapless.emulate.world.store import LoneStore
 from gapless.emulate.world.world import World
 
@@ -75,14 +76,26 @@ def _joining(core: Core, world: World, store: Callable[[], LoneStore]) -> Callab
 
 
 def _install_backends(patches: Patches) -> None:
-    """Gloo connects its ranks when it is made: one rank is a group of its own for it."""
+    """Gloo connects its ranks when it is made: one rank is a group of its own for it, or gloo is left out."""
     gloo: Any = torch_internals.ProcessGroupGloo
     if gloo is not None:
+        lone = lone_backend()
 
-        class ProcessGroupGloo(gloo):  # type: ignore[misc, valid-type]
+        class ProcessGroupGloo(lone or gloo):  # type: ignore[misc]
             def __init__(self, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> None:
-                super().__init__(dist.HashStore(), 0, 1, *args, **kwargs)
+                if lone is not None:
+                    super().__init__(rank, size, gloo._Options())
+                else:
+                    super().__init__(dist.HashStore(), 0, 1, *args, **kwargs)
 
+            def name(self) -> str:
+                return "gloo"
+
+            _get_backend_name = name
+
+        for made in ("Options", "_Options", "create_default_device", "create_device"):
+            if hasattr(gloo, made):
+                setattr(ProcessGroupGloo, made, getattr(gloo, made))
         ProcessGroupGloo.__qualname__ = "ProcessGroupGloo"
         patches.set_everywhere(c10d, "ProcessGroupGloo", ProcessGroupGloo)
     # TORCH_DISTRIBUTED_DEBUG=DETAIL compares what the ranks do.
