@@ -6,6 +6,8 @@ CUDA refuses stands with the error's name.
 
 from __future__ import annotations
 
+from gapless.torch_internals import VERSION
+
 HOST, DEVICE = "cpu", "cuda:0"
 
 IDIOMS: dict[str, tuple[str, int]] = {
@@ -116,7 +118,7 @@ IDIOMS: dict[str, tuple[str, int]] = {
     "g[g.long()]": (DEVICE, 0),
     "c[g.long()]": ("RuntimeError", 0),
     "g.__setitem__(g > 0, 0.0)": ("NoneType", 0),
-    "g.__setitem__(g.long(), 0.0)": ("NoneType", 1),
+    "g.__setitem__(g.long(), 0.0)": ("NoneType", 1 if VERSION < (2, 15) else 0),
     "g.__setitem__(g > 0, g[:1])": ("NoneType", 1),
     "c.__setitem__(g.long(), 0.0)": ("NoneType", 1),
     "torch.tensor_split(g, torch.tensor([1]))[0]": (DEVICE, 0),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 
 from gapless.emulate.emulator import Emulator
 from gapless.model import gpus
+from gapless.torch_internals import VERSION
 
 
 @pytest.fixture
@@ -124,11 +126,11 @@ def test_gradients_travel_back(waits):
 @pytest.mark.parametrize(
     ("assign", "expected"),
     [
-        ("v[0] = 1.0", 1),  # a single element is copied over …
-        ("v[:1] = 1.0", 0),  # … a slice is filled
+        ("v[:1] = 1.0", 0),  # filled
         ("m[0] = 1.0", 0),
         ("v[v > 0] = 1.0", 0),  # becomes masked_fill
-        ("v[i] = 1.0", 1),
+        ("v[0] = torch.tensor(1.0)", 1),
+        ("v[i] = torch.tensor(1.0)", 1),
         ("v[i] = v[i]", 0),
         ("v[v > 0] = v[v > 0]", 2),
         ("v.masked_fill_(v > 0, 2.0)", 0),
@@ -146,6 +148,51 @@ def test_indexing(waits, assign, expected):
         "i": torch.arange(2, device="cuda"),
     }
     assert waits(lambda: exec(assign, names)) == expected
+
+
+@pytest.mark.parametrize(
+    ("assign", "before", "since"),
+    [
+        ("m[0, 0] = 1.0", 1, 0),  # a single element is copied over, or filled
+        ("m[i] = 1.0", 1, 0),
+        ("m[i] = True", 1, 0),
+        ("m[i] = numpy.int64(1)", 1, 0),
+        ("m[:, i] = 1.0", 1, 0),
+        ("m[i, i] = 1.0", 1, 0),  # made where it is written to
+        ("m[i.int()] = 1.0", 1, 0),
+        ("m[square.t()] = 1.0", 1, 0),
+        ("m[True, i] = 1.0", 1, 0),
+        ("m.to(torch.float8_e4m3fn)[i] = 1.0", 1, 0),
+        ("m[[0, 1]] = 1.0", 2, 1),  # the list goes over
+        ("m[[0, 1], i] = 1.0", 2, 1),
+        ("m[i.cpu()] = 1.0", 3, 2),  # so does the index, which came from there
+        ("h[i] = 1.0", 1, 1),
+        ("m[i[0]] = 1.0", 1, 0),  # a position on the device is read, or stays there
+        ("m[i[0].int(), 0] = 1.0", 2, 0),
+        ("m[i[0], i[0]] = 1.0", 3, 0),
+        ("m[i[0].short()] = 1.0", 1, 1),
+        ("h[i[0]] = 1.0", 1, 1),
+        ("i[i[0]] = 1", 2, 1),  # it lies in what is written to
+        ("m[i[0]] = v[0]", 1, 0),
+        ("m[i[0]] = i[0]", 1, 1),  # of another type
+        ("m[i[0]] = v", 1, 1),
+        ("m[i[0]] = torch.tensor(1.0)", 1, 1),
+        ("m[m > 0] = 1.0", 0, 0),
+        ("m[0] = 1.0", 0, 0),
+    ],
+)
+def test_numbers_written_through_an_index(waits, assign, before, since):
+    """As ATen/TensorIndexing.h has them: 2.15 passes numbers on, and leaves positions where they are."""
+    names = {
+        "torch": torch,
+        "numpy": numpy,
+        "v": torch.ones(4, device="cuda"),
+        "m": torch.ones(4, 4, device="cuda"),
+        "i": torch.arange(2, device="cuda"),
+        "square": torch.zeros(2, 2, dtype=torch.long, device="cuda"),
+        "h": torch.ones(4, 4),
+    }
+    assert waits(lambda: exec(assign, names)) == (before if VERSION < (2, 15) else since)
 
 
 PINNED = {"rows": (400, 300), "small": (8, 8)}

@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "waits.md"
 HEADER = "\t".join(COLUMNS)
 GOOD = "op\taten::nonzero\ton-device\t1\tsize\ta reason\ta/file.cpp: function\t2.13.0\t3 calls"
 
-NOT_IN_EVERY_TORCH: frozenset[str] = frozenset()
+NOT_IN_EVERY_TORCH = frozenset({"aten::cholesky", "aten::linalg_matrix_sqrth"})
 """Operators of the table that some supported version of torch lacks."""
 
 
@@ -201,7 +201,11 @@ WAITING = [
     case({"status": 1}, aten.linalg_inv_ex.default, MATRIX, check_errors=True),
     case({"status": 1}, aten.linalg_cholesky_ex.default, MATRIX, check_errors=True),
     case({"status": 1}, aten._linalg_eigh.default, MATRIX),
-    case({"status": 1}, aten.cholesky.default, MATRIX),
+    case(
+        {"status": 1},
+        aten.cholesky.default if VERSION < (2, 14) else aten.linalg_matrix_sqrth.default,
+        MATRIX,
+    ),
     case({"status": 1}, aten.linalg_lstsq.default, MATRIX, MATRIX),
     case({"status": 2}, aten._linalg_svd.default, MATRIX),
     case({"status": 2}, aten._linalg_svd.default, MATRIX, driver="gesvdj"),
@@ -601,7 +605,15 @@ ASSIGNED: dict[str, tuple[Callable[[Any, Any, Any], None], list[str]]] = {
     "a number by a mask of rows": (lambda y, mask, index: y.__setitem__(mask[:, 0], 0.5), []),
     "a number by a mask in a column": (lambda y, mask, index: y.__setitem__((mask[:, 0], 1), 0), []),
     "a 0-dim tensor of the host": (lambda y, mask, index: y.__setitem__(mask, torch.tensor(0.0)), []),
-    "a number by positions": (lambda y, mask, index: y.__setitem__(index, 0), ["h2d", "h2d"]),
+    # Since torch 2.15 a number that is written through an index stays one.
+    "a number by positions": (
+        lambda y, mask, index: y.__setitem__(index, 0),
+        ["h2d", "h2d"] if VERSION < (2, 15) else [],
+    ),
+    "a 0-dim tensor of the host by positions": (
+        lambda y, mask, index: y.__setitem__(index, torch.tensor(0.0)),
+        ["h2d", "h2d"],
+    ),
     "a value of the device": (lambda y, mask, index: y.__setitem__(mask, y.sum()), ["size"] * 3),
 }
 """What is assigned where, and what the host waits for in both passes."""

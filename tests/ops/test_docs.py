@@ -15,6 +15,7 @@ from rules.running import run
 
 import gapless
 from gapless import ops
+from gapless.torch_internals import VERSION
 
 TEXT = (Path(__file__).parents[2] / "docs" / "ops.md").read_text(encoding="utf-8")
 PRELUDE, *BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -40,8 +41,14 @@ def test_example(number: int, tmp_path: Path) -> None:
     lines = block.splitlines()
     first = before.count("\n") + 1
     waited = {at - first for at in found if first <= at < first + len(lines)}
-    marked = {at for at, line in enumerate(lines) if "# waits" in line}
+    marked = {at for at, line in enumerate(lines) if "# waits" in line and _still(line)}
     assert waited == marked, [lines[at] for at in waited ^ marked]
+
+
+def _still(line: str) -> bool:
+    """Whether what a line says of its waits holds for this torch."""
+    changed = re.search(r"before torch 2\.(\d+)", line)
+    return changed is None or (2, int(changed[1])) > VERSION
 
 
 def assigned(block: str) -> dict[str, ast.expr]:

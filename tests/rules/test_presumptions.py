@@ -25,6 +25,7 @@ from gapless.emulate.fused_form import fused_form
 from gapless.model import FINE, NOTHING, Session, Site, SourceLine
 from gapless.rules import match
 from gapless.rules._code import read
+from gapless.torch_internals import VERSION
 
 FILE = "/work/train.py"
 PRELUDE = (Path(__file__).parent / "cases" / "prelude.py").read_text()
@@ -329,6 +330,8 @@ def test_a_subclass_is_told_by_what_it_takes() -> None:
     assert fused_form(Keeps) == "Keeps"
 
 
+NUMBERS_WRITTEN = ("x[counts] = 1.0", "x[0, 1] = -1")
+"""Numbers are copied there before torch 2.15."""
 APPLIED = [
     "total += loss.item()",
     "losses.append(loss.item())",
@@ -354,8 +357,7 @@ APPLIED = [
     "half = torch.tensor(0.5, device=device)",
     "like = x.new_tensor(2.0)",
     "last = x[:, [-1]]",
-    "x[counts] = 1.0",
-    "x[0, 1] = -1",
+    *NUMBERS_WRITTEN,
     "picked = torch.where(mask, torch.tensor(0.0), x)",
     "factor = torch.linalg.cholesky(covariance)",
     "lu, pivots = torch.linalg.lu_factor(covariance)",
@@ -384,6 +386,9 @@ def waits_of(line: str, folder: Path) -> list[Site]:
 @pytest.mark.parametrize("line", APPLIED)
 def test_the_code_that_is_advised_does_not_wait(line: str, tmp_path: Path) -> None:
     before = waits_of(line, tmp_path)
+    if VERSION >= (2, 15) and line in NUMBERS_WRITTEN:
+        assert not before
+        return
     assert before
     named = match(before[0])
     quoted = re.findall(r"`([^`]+)`", named.remedy(before[0]))

@@ -22,8 +22,9 @@ class DataDependentSize(WaitRule):
 
     ## What waits
     The operator named in the finding returns as much as the values of its arguments ask for, like
-    `torch.combinations`, which selects with a mask. The GPU computes the size, the CPU reads it, and
-    only then can it allocate the result and go on.
+    `torch.isin`, which sorts both sides where many values are looked for and drops those that occur twice,
+    or `torch.combinations`, which selected with a mask before torch 2.14. The GPU computes the size, the CPU
+    reads it, and only then can it allocate the result and go on.
 
     ## Why it costs
     The CPU waits for everything launched before, and whatever follows has a shape that changes from step
@@ -33,14 +34,16 @@ class DataDependentSize(WaitRule):
     ## Example
     ```python
     values = torch.arange(6, device=device)
-    pairs = torch.combinations(values)
+    wanted = torch.arange(0, 100, 2, device=device)
+    even = torch.isin(values, wanted)
     ```
 
     ## Use instead
     ```python
     values = torch.arange(6, device=device)
-    first, second = torch.triu_indices(6, 6, offset=1, device=device)
-    pairs = torch.stack([values[first], values[second]], dim=1)
+    wanted = torch.arange(0, 100, 2, device=device)
+    marks = torch.zeros(100, dtype=torch.bool, device=device).index_fill_(0, wanted, True)
+    even = marks[values]
     ```
     In general: a mask of the full shape instead of a selection, a bound instead of an exact size with a
     count beside it, and sizes that are known on the CPU passed as Python numbers.

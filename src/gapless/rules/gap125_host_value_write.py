@@ -13,11 +13,12 @@ class HostValueWrite(WaitRule):
     """A number written through an index tensor: it is first copied to the GPU, and the copy blocks.
 
     ## What waits
-    In `x[index] = 1.0`, with `index` a tensor of positions, the number becomes a 0-dim tensor on the CPU,
-    and the operator that writes (`index_put_`) copies it to the GPU. Writing a single element,
-    `row[0] = 1.0`, is such a copy too. With one bool mask instead of an index, the write becomes
-    `masked_fill`, which takes a number and does not wait; a number written to a slice or a row is a
-    `fill_`, which does not wait either.
+    In `x[index] = value`, with `index` a tensor of positions and `value` a 0-dim tensor on the CPU, the
+    operator that writes (`index_put_`) copies the value to the GPU. Writing a single element,
+    `row[0] = value`, is such a copy too. Before torch 2.15 a Python number, `x[index] = 1.0`, becomes such
+    a tensor first; since then it is passed to the kernel. With one bool mask instead of an index, the write
+    becomes `masked_fill`, which takes a number and does not wait; a number written to a slice or a row is
+    a `fill_`, which does not wait either.
 
     ## Why it costs
     Four bytes cost a whole sync: the copy blocks, and it stands behind everything queued before it.
@@ -25,8 +26,10 @@ class HostValueWrite(WaitRule):
     ## Example
     ```python
     rows = torch.arange(4, device=device)
-    x[rows] = 1.0
-    x[0, 0] = 1.0
+    x[rows] = 1.0    # before torch 2.15
+    x[0, 0] = 1.0    # before torch 2.15
+    scale = torch.tensor(0.5)
+    x[rows] = scale
     ```
 
     ## Use instead
@@ -34,6 +37,8 @@ class HostValueWrite(WaitRule):
     rows = torch.arange(4, device=device)
     x.index_fill_(0, rows, 1.0)
     x[0, 0].fill_(1.0)
+    scale = torch.tensor(0.5)
+    x.index_fill_(0, rows, scale)
     ```
     `index_fill_` and `scatter_` take a number as an argument of the kernel. For indices in several
     dimensions, write a value that is on the GPU: `x[rows, columns] = torch.ones((), device=device)`.

@@ -59,7 +59,7 @@ def match(anchors, boxes, labels):
     target[best_iou < 0.3] = 0
     best_anchor = iou.argmax(dim=0)
     target[best_anchor] = labels
-    best_box[best_anchor] = 0  # waits: 4 every step
+    best_box[best_anchor] = 0  # waits[torch<2.15]: 4 every step
     return target, boxes[best_box] - anchors
 
 

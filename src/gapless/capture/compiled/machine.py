@@ -23,7 +23,15 @@ from gapless.emulate.compiled import disabled
 from gapless.emulate.core import Core
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST
-from gapless.torch_internals import C, TensorBase, TorchDispatchMode, path, weak_ref_expired
+from gapless.torch_internals import (
+    C,
+    TensorBase,
+    TorchDispatchMode,
+    current_stream_in_c,
+    path,
+    place,
+    weak_ref_expired,
+)
 
 _CUDA, _META = 1, 14
 """Their numbers in ``c10::DeviceType``."""
@@ -119,6 +127,8 @@ def enter(core: Core, on_gpu: bool) -> Places:
     places = Places(core, on_gpu and _guard_devices())
     patches = Patches()
     cuda_api.install(core, patches)
+    if current_stream_in_c is not None:  # compiled code would ask the driver
+        patches.set_everywhere(*place("current_stream_in_c"), torch.accelerator.current_stream)
     for name in _OF_CUDA_BUILDS:
         if not hasattr(C, name):
             setattr(C, name, type(name, (), {}))
