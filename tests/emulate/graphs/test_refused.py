@@ -11,10 +11,17 @@ import torch
 from torch import nn
 
 import gapless
+from gapless.torch_internals import VERSION
 
 CAPTURING = "operation not permitted when stream is capturing"
 SET_STATE = "Please ensure to utilize the CUDAGeneratorImpl::set_state_index method during capturing"
 SEED = "during CUDA graph capture. If you need this call to be captured, please file an issue"
+# Since torch 2.14 a replay first instantiates what is not.
+NOT_CAPTURED = (
+    "Called CUDAGraph::replay without a preceding successful capture"
+    if VERSION < (2, 14)
+    else "capture_end() must have been called before calling instantiate"
+)
 
 
 class Case:
@@ -105,7 +112,7 @@ CASES: dict[str, tuple[Callable[[Case], Any], str, Callable[[Case], Any]]] = {
     ),
     "replay": (
         lambda c: c.graph.replay(),
-        "Called CUDAGraph::replay without a preceding successful capture",
+        NOT_CAPTURED,
         lambda c: c.x + 1,
     ),
 }  # fmt: skip

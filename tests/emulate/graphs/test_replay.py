@@ -240,8 +240,25 @@ def test_a_graph_kept_is_instantiated_and_dumped(emulator: Emulator, tmp_path: A
     assert "aten::add" in (tmp_path / "graph.dot").read_text()
     assert y.tolist() == [2, 2]
     graph.reset()
-    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+    with pytest.raises(RuntimeError, match=r"without a preceding|capture_end\(\) must have"):
         graph.replay()
+
+
+def test_a_hook_sees_the_graph_while_its_nodes_are_there(emulator: Emulator, tmp_path: Any) -> None:
+    if VERSION < (2, 14):
+        pytest.skip(f"torch 2.{VERSION[1]} lacks hooks of graphs, which are there since 2.14")
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(2, device="cuda")
+    seen: list[str] = []
+    graph.register_capture_end_hook(torch.cuda.graphs.export_dot(str(tmp_path / "graph.dot")))
+    everywhere = torch.cuda.graphs.register_graph_capture_end_hook(lambda one: seen.append("captured"))
+    with torch.cuda.graph(graph):
+        x + 1
+    everywhere.remove()
+    assert "aten::add" in (tmp_path / "graph.dot").read_text()
+    assert seen == ["captured"]
+    with pytest.raises(RuntimeError, match="raw cudaGraph_t instance"):
+        graph.debug_dump(str(tmp_path / "later.dot"))
+    graph.replay()
 
 
 def test_a_checkpoint_in_a_capture_draws_again_what_it_drew() -> None:

@@ -9,13 +9,16 @@ import torch
 
 from gapless.emulate.cuda_api.generators import DeviceGenerator
 from gapless.emulate.cuda_api.runtime import Runtime
-from gapless.emulate.graphs.graph import GraphBase
+from gapless.emulate.graphs.graph import GraphBase, dump
 from gapless.emulate.patches import Patches
 from gapless.torch_internals import C
 
 _NAMES = (
     "CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables",
 )  # fmt: skip
+_DUMPS = "_dump_graph_dot"
+_HOOKS = ("register_graph_", "export_")
+"""How names begin of what registers hooks, or is one (since torch 2.14)."""
 
 
 def install(runtime: Runtime, patches: Patches) -> None:
@@ -30,7 +33,7 @@ def install(runtime: Runtime, patches: Patches) -> None:
     patches.set(C, "_cuda_isCurrentStreamCapturing", graphs.here)
     patches.set(C, "_host_emptyCache", lambda: None)
     built = _torch_module()
-    for name in _NAMES:
+    for name in (*_NAMES, *(one for one in vars(built) if one.startswith(_HOOKS))):
         patches.set_everywhere(torch.cuda.graphs, name, getattr(built, name))
 
 
@@ -41,4 +44,6 @@ def _torch_module() -> ModuleType:
         raise ImportError("torch.cuda.graphs cannot be found")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    if hasattr(module, _DUMPS):
+        setattr(module, _DUMPS, dump)
     return module

@@ -29,6 +29,7 @@ class GraphBase:
         self.tape: Tape | None = None
         self._instantiated = False
         self._pool: Pool | None = None
+        self.is_shown = False
         self.replays = 0
         self.watch: Any = None
 
@@ -73,9 +74,11 @@ class GraphBase:
         if not any(step.name for step in tape.steps):
             warnings.warn(words.EMPTY, stacklevel=4)
         self.tape = tape
+        self.is_shown = True
 
     def capture_end_post(self) -> None:
-        """Let go of what was recorded unless the graph is kept; here nothing is held that replays do not need."""
+        """Let go of what the graph was instantiated from, unless it is kept; replays need it no more."""
+        self.is_shown = self.keep_graph or GraphBase.debug
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -88,6 +91,7 @@ class GraphBase:
             RuntimeError: nothing is captured, or it was done without being asked for.
         """
         if self.tape is None:
+            self.graphs.refused(None, words.NOT_INSTANTIATED, "CUDAGraph.instantiate")
             raise RuntimeError(words.NOT_INSTANTIATED)
         if self._instantiated and not self.keep_graph:
             raise RuntimeError(words.INSTANTIATED_TWICE)
@@ -138,14 +142,18 @@ class GraphBase:
         GraphBase.debug = True
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write the launches in order, in Graphviz's language."""
+        """Write the launches in order, where that was asked for."""
         if not (GraphBase.debug or self.keep_graph):
             warnings.warn(words.NO_DEBUG, stacklevel=3)
             return
+        self.write(debug_path)
+
+    def write(self, path: str) -> None:
+        """Write the launches in order to `path`, in Graphviz's language."""
         names = [step.name for step in self.tape.steps if step.name] if self.tape is not None else []
         lines = [f'  n{at} [label="{name}"];' for at, name in enumerate(names)]
         lines += [f"  n{at} -> n{at + 1};" for at in range(len(names) - 1)]
-        with open(debug_path, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(["digraph CUDAGraph {", *lines, "}", ""]))
 
     def raw_cuda_graph(self) -> int:
@@ -178,3 +186,14 @@ class GraphBase:
         if graph is None:
             raise RuntimeError("The current stream is not currently capturing.")
         return graph
+
+
+def dump(graph: GraphBase, path: str, *, verbose: bool = True) -> None:
+    """What stands in for the function that asks the driver for a graph's nodes, since torch 2.14.
+
+    Raises:
+        RuntimeError: the nodes are not there any more, in torch's words.
+    """
+    if not graph.is_shown:
+        raise RuntimeError(words.NO_RAW)
+    graph.write(path)
