@@ -26,13 +26,13 @@ ROOT = _sheet.HERE.parent
 PLAN = (
     ("2.4.1", "3.10"), ("2.5.1", "3.11"), ("2.6.0", "3.12"), ("2.7.1", "3.13"), ("2.8.0", "3.11"),
     ("2.9.1", "3.12"), ("2.10.0", "3.13"), ("2.11.0", "3.10"), ("2.12.1", "3.12"), ("2.13.0", "3.11"),
-    ("2.13.0", "3.14"),
+    ("2.13.0", "3.14"), ("2.14.1", "3.11"), ("2.15.0", "3.12"),
 )  # fmt: skip
 """The last release of each supported version of torch; each supported Python at least once."""
 
 TOOLS = (
     "click", "expecttest", "hypothesis", "jinja2", "lightning-utilities", "msgspec", "numpy", "pytest",
-    "pytest-xdist", "rich", "scipy",
+    "pytest-xdist", "pyyaml", "rich", "scipy",
 )  # fmt: skip
 ABOVE_TORCH = ("torchmetrics",)
 """What depends on torch: pip would add what torch depends on, CUDA's libraries too."""

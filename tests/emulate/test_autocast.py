@@ -123,8 +123,9 @@ def test_the_table_is_the_headers() -> None:
     known = kernels()
     policies = {key: set(names.split()) & known for key, names in autocast_ops.POLICIES.items()}
     header = header_policies()
-    # Two operators only CUDA has are registered beside the shared list.
+    # What only CUDA casts is registered beside the shared list (the last one since torch 2.14).
     header["LOWER_PRECISION_FP"] |= {"cudnn_convolution", "cudnn_convolution_transpose"}
+    header["FP32"] |= {"linalg_matrix_sqrth"} & known
     assert policies[autocast_ops.LOWER_PRECISION] == header["LOWER_PRECISION_FP"]
     assert policies[autocast_ops.FP32] == header["FP32"]
     assert policies[autocast_ops.FP32_SET_DTYPE] == header["FP32_SET_OPT_DTYPE"]
@@ -268,6 +269,8 @@ UNLISTED: dict[str, tuple[Callable[[], Any], Any]] = {
     "upsample_bicubic2d": (lambda: ATEN.upsample_bicubic2d.default(images(2), [8, 8], False), FLOAT),
     "_upsample_bicubic2d_aa": (lambda: ATEN._upsample_bicubic2d_aa.default(images(2), [8, 8], False), FLOAT),
 }
+if hasattr(torch.linalg, "matrix_sqrth"):
+    UNLISTED["linalg_matrix_sqrth"] = (lambda: ATEN.linalg_matrix_sqrth.default(torch.eye(2).half()), FLOAT)
 
 
 @pytest.mark.parametrize("name", UNLISTED)

@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gapless.emulate.emulator import Emulator
 from gapless.errors import NotEmulated
+from gapless.torch_internals import VERSION
 
 aten: Any = torch.ops.aten
 sdpa = nn.functional.scaled_dot_product_attention
@@ -126,6 +127,27 @@ def test_attention_of_sequences_of_several_lengths_waits_for_nothing(emulator) -
         for made in (out[at], efficient[0, at]):
             torch.testing.assert_close(made.transpose(0, 1).double(), expected, atol=1e-5, rtol=1e-4)
         begin += length
+
+
+@pytest.mark.parametrize("library", ["flash", "cudnn"])
+def test_attention_into_a_tensor_that_is_there(emulator, library: str) -> None:
+    name = f"_{library}_attention_forward_no_dropout_inplace"
+    if not hasattr(aten, name):
+        pytest.skip(f"torch 2.{VERSION[1]} lacks {name}")
+    query, key, value = parts(*[(7, 2, 16)] * 3, dtype=torch.bfloat16)
+    ends = torch.tensor([0, 3, 7], dtype=torch.int32).to("cuda")
+    before = emulator.recorder.total
+    with torch.no_grad():
+        out, made = torch.empty_like(query), torch.zeros(7, 2, 16)
+        options = (0.0, True, False) if library == "flash" else (True,)
+        sums = getattr(aten, name)(out, query, key, value, ends, ends, 4, 4, *options)
+        assert emulator.recorder.total == before
+        for at in (slice(0, 3), slice(3, 7)):
+            of = (one[at].transpose(0, 1) for one in (query, key, value))
+            made[at] = plainly(*of, causal=True).transpose(0, 1).cpu().float()
+    assert sums.is_cuda
+    assert sums.numel() == 14
+    torch.testing.assert_close(out.cpu().float(), made, atol=3e-2, rtol=1e-2)
 
 
 def test_nested_attention_learns(emulator) -> None:

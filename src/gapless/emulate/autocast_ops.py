@@ -1,4 +1,4 @@
-"""Which operators CUDA's autocast casts, and how: facts of torch's ``ATen/autocast_mode.h`` (2.4 to 2.13).
+"""Which operators CUDA's autocast casts, and how: facts of torch's ``ATen/autocast_mode.h`` (2.4 to 2.15).
 
 Only names that the running torch itself has an autocast kernel for are used, so every version keeps its own
 list (named dimensions, for one, ended with 2.12).
@@ -41,6 +41,7 @@ POLICIES: dict[str, str] = {
         upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
         upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
         _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+        linalg_matrix_sqrth
     """,
     FP32_SET_DTYPE: """
         prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm

@@ -111,7 +111,7 @@ def second(first: Any) -> type:
     """The class of what is "nccl" since torch 2.15, where `first` is what was."""
 
     class ProcessGroupNCCL2(first):  # type: ignore[misc, valid-type]
-        """A barrier that is waited for later orders streams (torch/csrc/distributed/c10d/nccl2: barrierImpl)."""
+        """A barrier waited for later orders streams (torch/csrc/distributed/c10d/nccl2: barrierImpl)."""
 
         later_barriers_stop = False
 
@@ -214,7 +214,8 @@ def backends(group: Any) -> dict[str, str]:
 
 def stops_later(group: Any) -> bool:
     """Whether the CPU stops where an asynchronous barrier of this group of NCCL's is waited for."""
-    return bool(getattr(torch_internals.get_backend(group, torch.device("cuda")), "later_barriers_stop", True))
+    backend = torch_internals.get_backend(group, torch.device("cuda"))
+    return bool(getattr(backend, "later_barriers_stop", True))
 
 
 def carries_host(group: Any) -> bool:

@@ -41,7 +41,8 @@ Tensor = torch.Tensor
 _COLLECTIVES = (
     "allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
     "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_",
-    "reduce_scatter_tensor_coalesced_", "gather_", "gather_into_tensor_", "scatter_", "alltoall_", "alltoall_base_",
+    "reduce_scatter_tensor_coalesced_", "gather_", "gather_into_tensor_", "scatter_", "alltoall_",
+    "alltoall_base_",
 )  # fmt: skip
 _FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",

@@ -169,6 +169,13 @@ def _cudnn(call: Call) -> tuple[Any, ...]:
     return out, kept, *lengths, *as_two(state), None
 
 
+@attends("_cudnn_attention_forward_no_dropout_inplace")
+def _cudnn_in_place(call: Call) -> Tensor:
+    out, kept, *_ = _cudnn(call)
+    call.out.copy_(out)
+    return kept
+
+
 @attends("_cudnn_attention_backward")
 def _cudnn_backward(call: Call) -> tuple[Tensor, ...]:
     if call.ends_q is None:

@@ -1,4 +1,4 @@
-"""Backends of one rank where the others are not there: since torch 2.14 a group is as large as its backend."""
+"""Backends of one rank without the others: since torch 2.14 a group is as large as its backend."""
 
 from __future__ import annotations
 
