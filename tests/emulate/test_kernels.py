@@ -236,3 +236,19 @@ def test_what_is_only_known_by_its_shape_is_said_once(emulator) -> None:
 def test_what_nothing_is_known_of_is_refused_by_name(emulator) -> None:
     with pytest.raises(NotEmulated, match="_sparse_semi_structured_tile cannot be had"):
         torch._sparse_semi_structured_tile(torch.ones(32, 32, device="cuda", dtype=torch.half))
+
+
+def test_transforms_of_bfloat16_have_the_types_of_float32(emulator) -> None:
+    x = torch.linspace(-1, 1, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    if VERSION < (2, 14):
+        with pytest.raises(RuntimeError, match="Unsupported dtype BFloat16"):
+            torch.fft.rfft(x)
+        return
+    made, wanted = torch.fft.rfft(x), torch.fft.rfft(x.detach().float())
+    assert made.dtype is torch.complex64
+    assert torch.fft.hfft(x).dtype is torch.float32
+    assert torch.fft.rfft(x.detach(), out=torch.empty(0, dtype=torch.complex64, device="cuda")).is_cuda
+    made.abs().sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype is torch.bfloat16
+    torch.testing.assert_close(made, wanted, atol=0.1, rtol=0.05)
