@@ -165,6 +165,10 @@ def test_indexing(waits, assign, expected):
         ("m.to(torch.float8_e4m3fn)[i] = 1.0", 1, 0),
         ("m[[0, 1]] = 1.0", 2, 1),  # the list goes over
         ("m[[0, 1], i] = 1.0", 2, 1),
+        ("m[numpy.array([0, 1])] = 1.0", 2, 1),
+        ("m[numpy.array([0, 1]), i] = 1.0", 2, 1),
+        ("m[range(2)] = 1.0", 2, 1),
+        ("m[numpy.int64(1), 0] = 1.0", 1, 0),
         ("m[i.cpu()] = 1.0", 3, 2),  # so does the index, which came from there
         ("h[i] = 1.0", 1, 1),
         ("m[i[0]] = 1.0", 1, 0),  # a position on the device is read, or stays there

@@ -86,7 +86,7 @@ def _is_advanced(item: Any, several: bool) -> bool:
     """Whether `item` selects by values: what torch reads, a position of no dimensions, selects a view."""
     if isinstance(item, Tensor):
         return bool(item.dim()) or item.dtype in _MASKS
-    return type(item) is list or (several and isinstance(item, bool))
+    return hasattr(item, "__len__") or (several and isinstance(item, bool))
 
 
 def _is_filled(target: Tensor, item: Any) -> bool:
@@ -96,6 +96,8 @@ def _is_filled(target: Tensor, item: Any) -> bool:
             return True
         if item.dtype != torch.int64 or (item.dim() > 1 and not item.is_contiguous()):
             return False
+    elif not isinstance(item, (Tensor, list, bool)):
+        return False  # NumPy's, or a range: torch makes a tensor of it on the CPU here
     elif type(item) is list and _holds_bools(item):
         return True
     # Whatever else it is becomes an index of whole numbers, which numbers of one byte do without.
