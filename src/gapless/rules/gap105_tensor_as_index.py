@@ -25,7 +25,7 @@ class TensorAsIndex(WaitRule):
     ## What waits
     `x[:n]`, `x[i]` with a 0-dim integer `i`, `range(n)`, `torch.zeros(n)`, `x.view(n, -1)` and a Python
     list indexed with `n`: wherever a whole number is needed and a GPU tensor is given, its value is
-    copied to the CPU.
+    copied to the CPU. A number that is written at a position, `x[i] = 1.0`, needs none since torch 2.15.
 
     ## Why it costs
     Positions and lengths are often the result of the step's own computation (an `argmax`, a count), so the

@@ -8,7 +8,8 @@ values = list(range(8))
 
 part = x[:n]  # GAP105
 row = x[n]  # GAP105
-x[n] = 0.0  # GAP105
+x[n] = 0.0  # GAP105 x0 (before torch 2.15: x1)
+x[n] = x[0]  # GAP105
 for i in range(n):  # GAP105
     pass
 empty = torch.zeros(n, device=device)  # GAP105
