@@ -1,8 +1,8 @@
 """Field scripts, idioms, the table of waits and the emulation's tests on each supported version of torch.
 
 Makes an environment for each, and deletes it again: that takes hours, and a gigabyte of download for each.
-Results are kept in a folder, and the sheet is written of all that are there, so it can be run in pieces: some
-versions with their names, some ``--groups``. With
+Results are kept in a folder, and the sheet's rows are written of all that are there, the others being left as
+they are, so it can be run in pieces: some versions with their names, some ``--groups``. With
 ``TORCH_INDEX``, the address of an index of CPU builds, torch is taken from there.
 """
 
@@ -200,14 +200,14 @@ def measure(scratch: Scratch, groups: list[str], processes: int) -> dict[str, An
     return result
 
 
-def sheet(results: list[dict[str, Any]]) -> str:
-    """The sheet, in Markdown."""
-    rows: list[list[object]] = []
-    notes: list[str] = []
-    for one in sorted(results, key=lambda one: [int(part) for part in one["asked"][0].split(".")]):
-        title = f"torch {one['asked'][0]}, Python {one['asked'][1]}"
+def sheet(results: list[dict[str, Any]], before: str = "") -> str:
+    """The sheet, in Markdown; versions without results stay as they are in the sheet `before`."""
+    rows, notes = _kept(before)
+    for one in results:
+        asked = (one["asked"][0], one["asked"][1])
+        notes.pop(asked, None)
         if "groups" not in one:
-            rows.append([*one["asked"], one["missing"], *[""] * (len(GROUPS) + 3)])
+            rows[asked] = [*asked, one["missing"], *[""] * (len(GROUPS) + 3)]
             continue
         groups = one["groups"]
         counts = [
@@ -219,22 +219,33 @@ def sheet(results: list[dict[str, Any]]) -> str:
         differed = [name for found in groups.values() for name in found["differed"]]
         off = [name for found in groups.values() for name in found["off"]]
         build = f"CUDA {one['cuda']}" if one["cuda"] else "CPU"
-        rows.append(
-            [
-                one["torch"],
-                one["python"],
-                f"{build}: {one['how']}",
-                *counts,
-                len(differed),
-                len(off),
-                one["commit"],
-            ]
-        )
+        how = f"{build}: {one['how']}"
+        rows[asked] = [one["torch"], one["python"], how, *counts, len(differed), len(off), one["commit"]]
         lines = [*(f"- off: {line}" for line in one["remarks"]), *(f"- off: {name}" for name in off)]
         lines += [f"- differed: `{name}`" for name in differed]
-        notes.append("\n".join([f"## {title}\n", *lines, ""]) if lines else "")
+        if lines:
+            title = f"torch {asked[0]}, Python {asked[1]}"
+            notes[asked] = "\n".join([f"## {title}\n", *lines, ""])
     columns = ["torch", "Python", "installed how", *GROUPS, "differed", "off", "last run at"]
-    return _sheet.table(columns, rows) + "\n" + "\n".join(filter(None, notes))
+    table = _sheet.table(columns, [rows[asked] for asked in sorted(rows, key=_order)])
+    return table + "\n" + "\n".join(notes[asked] for asked in sorted(notes, key=_order))
+
+
+def _order(asked: tuple[str, str]) -> list[int]:
+    return [int(part) for part in ".".join(asked).split(".")]
+
+
+def _kept(sheet: str) -> tuple[dict[tuple[str, str], list[object]], dict[tuple[str, str], str]]:
+    """Rows and notes of a sheet, by the torch and the Python that were asked for."""
+    rows: dict[tuple[str, str], list[object]] = {}
+    for line in re.findall(r"^\| (\d.*) \|$", sheet, flags=re.MULTILINE):
+        cells = [cell.strip() for cell in line.split("|")]
+        rows[cells[0].partition("+")[0], ".".join(cells[1].split(".")[:2])] = [*cells]
+    notes = {}
+    for part in re.split(r"^(?=## torch )", sheet, flags=re.MULTILINE)[1:]:
+        version, python = part.splitlines()[0].removeprefix("## torch ").split(", Python ")
+        notes[version, python] = part.rstrip("\n") + "\n"
+    return rows, notes
 
 
 def main() -> None:
@@ -260,9 +271,12 @@ def main() -> None:
     method = (
         "an environment for each version, and the tests run unchanged in it: agreed is passed, differed is "
         "failed, off is skipped because this torch lacks what the test is about; tests of libraries that are "
-        "not installed there are not counted"
+        "not installed there are not counted; each row is of the commit in its last column, and what was run "
+        "then may be on another day than that above"
     )
-    text = _sheet.header("Versions of torch and Python", "make versions", method) + sheet(results)
+    page = _sheet.SHEETS / "versions.md"
+    before = page.read_text() if page.exists() else ""
+    text = _sheet.header("Versions of torch and Python", "make versions", method) + sheet(results, before)
     print(_sheet.write("versions", text))
 
 
