@@ -221,7 +221,10 @@ def sheet(results: list[dict[str, Any]], before: str = "") -> str:
         build = f"CUDA {one['cuda']}" if one["cuda"] else "CPU"
         how = f"{build}: {one['how']}"
         rows[asked] = [one["torch"], one["python"], how, *counts, len(differed), len(off), one["commit"]]
-        lines = [*(f"- off: {line}" for line in one["remarks"]), *(f"- off: {name}" for name in off)]
+        lines = [
+            *(f"- off: {line}" for line in one["remarks"]),
+            *(f"- off: {name}" for name in _together(off)),
+        ]
         lines += [f"- differed: `{name}`" for name in differed]
         if lines:
             title = f"torch {asked[0]}, Python {asked[1]}"
@@ -229,6 +232,18 @@ def sheet(results: list[dict[str, Any]], before: str = "") -> str:
     columns = ["torch", "Python", "installed how", *GROUPS, "differed", "off", "last run at"]
     table = _sheet.table(columns, [rows[asked] for asked in sorted(rows, key=_order)])
     return table + "\n" + "\n".join(notes[asked] for asked in sorted(notes, key=_order))
+
+
+def _together(off: list[str]) -> list[str]:
+    """The same test with other arguments, off for the same reason, in one line."""
+    tests: dict[tuple[str, ...], list[str]] = {}
+    for line in off:
+        parts = re.fullmatch(r"(\w+::\w+)\[.*\] (\(torch 2\.\d+ .*\))", line)
+        tests.setdefault(parts.groups() if parts else (line,), []).append(line)
+    return [
+        lines[0] if len(lines) == 1 else f"{key[0]}, {len(lines)} times {key[1]}"
+        for key, lines in tests.items()
+    ]
 
 
 def _order(asked: tuple[str, str]) -> list[int]:

@@ -223,9 +223,9 @@ def test_every_wait_is_spoken_of() -> None:
 
 
 OWN = {"with a hook, half": {"freed"}} if VERSION < (2, 15) else {}
-"""A race of FSDP2's own before torch 2.15: what a hook's stream has reduced is cast and let go of there, and its
-memory is the reduce-scatter stream's, whose next layer gets it without waiting. With its own all-reduce FSDP2
-keeps it."""
+"""A race of FSDP2's own before torch 2.15: what a hook's stream has reduced is cast and let go of there, and
+its memory is the reduce-scatter stream's, whose next layer gets it without waiting. With its own all-reduce
+FSDP2 keeps it; since 2.15 it keeps it for hooks, too."""
 
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
