@@ -19,6 +19,8 @@ from gapless.torch_internals import TorchDispatchMode
 Tensor = torch.Tensor
 
 # `Logger::set_runtime_stats_and_log` and `CudaTimer::measureDifference` (reducer_cuda.cpp in the same folder)
+_FIRST, _EACH = 10, 100
+"""Iterations that are timed (`Reducer::should_collect_runtime_stats`)."""
 _TIMER = (
     "DistributedDataParallel also waits for its own timing events, in its first ten iterations and in every "
     "hundredth after: that is not counted"
@@ -64,6 +66,17 @@ def install(core: Core, patches: Patches) -> None:
             core.note(_TIMER)
             with _ReducerTensors(core, index):
                 super().__init__(params, *args, **kwargs)
+            core.graphs.holding(index, params)
+            self._iterations = 0
+
+        def prepare_for_forward(self) -> None:
+            """An iteration begins: DDP's logger has just read the last one's times, where it samples."""
+            if self._where >= 0:
+                done = self._iterations
+                if core.graphs.capture is not None and done > 0 and (done <= _FIRST or not done % _EACH):
+                    core.graphs.unsafe("DistributedDataParallel's timing of its first iterations")
+                self._iterations += 1
+            super().prepare_for_forward()
 
         def _rebuild_buckets(self) -> Any:
             """Buckets in the order in which gradients came, once the first backward pass has told it."""

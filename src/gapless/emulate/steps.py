@@ -219,6 +219,6 @@ def _install_phase(core: Core, patches: Patches) -> None:
     def add_param_group(self: Any, group: dict[str, Any]) -> None:
         real_add(self, group)
         core.trained.update(map(id, self.param_groups[-1]["params"]))
-        core.graphs.optimizers.add(self)
+        core.graphs.optimizing(self)
 
     patches.set(torch.optim.Optimizer, "add_param_group", add_param_group)

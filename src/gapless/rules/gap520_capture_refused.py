@@ -7,7 +7,13 @@ from gapless.rules import match
 from gapless.rules._graphs import FaultRule
 
 _OUTSIDE = "move it before or behind the capture"
+_TIMED = "DistributedDataParallel's timing"
 _REMEDIES = (
+    (
+        _TIMED,
+        "run at least eleven iterations before the capture: DistributedDataParallel waits for events in the "
+        "first ten, to time them",
+    ),
     (
         "CUDA graphs must be captured",
         "capture on a side stream: `with torch.cuda.graph(g):` takes one by itself",
@@ -32,7 +38,8 @@ _REMEDIES = (
     ("Cannot construct a new", "make generators before the capture"),
     (
         "has a stale reference",
-        "run the warm-up on a side stream (`with torch.cuda.stream(s):`), and `del loss` before the capture",
+        "run the warm-up on a side stream (`with torch.cuda.stream(s):`), wrap the module with "
+        "DistributedDataParallel there as well, and `del loss` before the capture",
     ),
     ("Attempting CUDA graph capture", "make the optimizer with `capturable=True`"),
     (
@@ -52,6 +59,13 @@ _REMEDIES = (
     ("operation not permitted on an event", "synchronize behind `g.replay()`, with an event recorded there"),
     ("the operation cannot be performed", "end one capture before the next begins"),
     ("operation not permitted when stream is capturing", _OUTSIDE),
+)
+_CHANGES = (
+    (_TIMED, "eleven iterations before the capture"),
+    ("has a stale reference", "warm up on a side stream"),
+    ("capturing stream has unjoined work", "join the side stream before the capture ends"),
+    ("Attempting CUDA graph capture", "capturable=True"),
+    ("CUDA graphs must be captured", "capture on a side stream"),
 )
 
 
@@ -104,4 +118,11 @@ class CaptureRefused(FaultRule):
         if fault.site is not None and fault.site.mechanism not in ("none", "explicit"):
             rule = match(fault.site)
             return f"{rule.code}: {rule.remedy(fault.site)}; or {_OUTSIDE}"
-        return next((remedy for said, remedy in _REMEDIES if fault.said.startswith(said)), self.advice)
+        return next((remedy for begin, remedy in _REMEDIES if _begins(fault, begin)), self.advice)
+
+    def known_change(self, fault: GraphFault) -> str:
+        return next((change for begin, change in _CHANGES if _begins(fault, begin)), "")
+
+
+def _begins(fault: GraphFault, begin: str) -> bool:
+    return fault.said.startswith(begin) or fault.what.startswith(begin)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import gapless
+from gapless.emulate.emulator import Emulator
+from gapless.emulate.world.world import World
 from gapless.torch_internals import VERSION
 
 CAPTURING = "operation not permitted when stream is capturing"
@@ -183,6 +188,52 @@ def test_a_backward_pass_that_reaches_behind_the_capture() -> None:
         optimizer.zero_grad()
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             net(x).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("iterations", "wrapped_aside", "said"),
+    [
+        (11, True, ""),
+        (11, False, "AccumulateGrad' has a stale reference to the default stream"),
+        (10, True, "operation failed due to a previous error during capture"),
+    ],
+)
+def test_a_step_with_ddp(iterations: int, wrapped_aside: bool, said: str) -> None:
+    """Its reducer holds the leaves' nodes from where it was made; its logger waits to time ten iterations."""
+    with Emulator(world=World.of(2, 0)):
+        dist.init_process_group("nccl")
+        side, x = torch.cuda.Stream(), torch.ones(2, 4, device="cuda")
+        with torch.cuda.stream(side if wrapped_aside else torch.cuda.current_stream()):
+            net = DistributedDataParallel(nn.Linear(4, 4).cuda(), device_ids=[0])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step() -> None:
+            net(x).sum().backward()
+            optimizer.step()
+
+        with torch.cuda.stream(side):
+            for _ in range(iterations):
+                step()
+        try:
+            expected = pytest.raises(RuntimeError, match=said) if said else nullcontext()
+            with expected, torch.cuda.graph(torch.cuda.CUDAGraph()):
+                step()
+        finally:
+            dist.destroy_process_group()
+
+
+def test_leaves_whose_stream_nobody_knows() -> None:
+    """A node made on a side stream before there was an optimizer is not said to be the default stream's."""
+    with gapless.emulate():
+        side, x = torch.cuda.Stream(), torch.ones(2, 4, device="cuda")
+        net = nn.Linear(4, 4).cuda()
+        with torch.cuda.stream(side):
+            kept = net(x).sum()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
+            net(x).sum().backward()
+            optimizer.step()
+        assert kept.requires_grad
 
 
 def test_graphed_callables_refuse_what_torch_refuses() -> None:

@@ -21,6 +21,7 @@ from gapless.torch_internals import (
 )
 
 _STREAM = "gapless.stream"
+_NOBODY_KNOWS = -1
 _MOST = 100_000
 
 
@@ -40,6 +41,10 @@ class Nodes:
                     node: Any = torch.autograd.graph.get_gradient_edge(one).node
                     node.metadata.setdefault(_STREAM, stream)
 
+    def found(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Looked at from now on: once other streams were current, nobody knows whose their nodes are."""
+        self.leaving(0 if len(self._streams) == 1 else _NOBODY_KNOWS, parameters)
+
     def current(self, stream: int) -> None:
         """`stream` is the current one from now on."""
         self._begins.append(sequence_number())
@@ -51,7 +56,7 @@ class Nodes:
             return ""
         for node in _behind(outputs):
             if hasattr(node, "variable"):
-                if node.metadata.get(_STREAM, -1) == 0:
+                if node.metadata.get(_STREAM, _NOBODY_KNOWS) == 0:
                     return str(node.name())
             elif node._sequence_nr() < since:
                 at = bisect.bisect_right(self._begins, node._sequence_nr()) - 1

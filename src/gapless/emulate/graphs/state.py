@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -80,10 +80,21 @@ class Graphs:
         for watch in self.found.watches:
             watch.stepping(optimizer)
 
+    def optimizing(self, optimizer: Any) -> None:
+        """An optimizer has been made, or given more parameters."""
+        self.optimizers.add(optimizer)
+        if self.nodes.wanted:
+            self.nodes.found(param for group in optimizer.param_groups for param in group["params"])
+
+    def holding(self, index: int, parameters: Sequence[Tensor]) -> None:
+        """Something on device `index` holds the nodes of these leaves from now on."""
+        if self.nodes.wanted:
+            self.nodes.leaving(self.stream_id(index), parameters)
+
     def streaming(self, index: int, stream: int) -> None:
         """`stream` becomes this thread's current one on device `index`."""
-        if self.nodes.wanted and self.capture is None:
-            self.nodes.leaving(self.stream_id(index), self.parameters())
+        if self.capture is None:
+            self.holding(index, self.parameters())
         self.nodes.current(stream)
 
     def backward(self, outputs: Any) -> None:
