@@ -171,3 +171,58 @@ def test_results_are_the_same_in_every_run(deterministic):
                 )
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def shortened(data: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A batch without samples, of the same kind."""
+    return tuple(
+        value[:0]
+        if isinstance(value, (list, tuple)) or (isinstance(value, torch.Tensor) and value.dim())
+        else value
+        for value in data
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("Retrieval")])
+def test_a_batch_without_samples_changes_nothing(name: str):
+    for sample in of(name):
+        data = tuple(sample.data(0))
+        if not any(isinstance(value, (list, tuple, torch.Tensor)) for value in data):
+            continue
+        expected = sample.make()
+        quietly(expected.update, *data)
+        for batches in ((data, shortened(data)), (shortened(data), data)):
+            metric = sample.make()
+            for batch in batches:
+                quietly(metric.update, *batch)
+            assert same(quietly(metric.compute), quietly(expected.compute)), sample.label
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("Retrieval")])
+def test_retrieval_without_documents_is_refused(name: str):
+    for sample in of(name):
+        with pytest.raises(ValueError, match="must be non-empty"):
+            sample.make().update(*shortened(tuple(sample.data(0))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_is_computed_in_full(name: str, dtype: torch.dtype):
+    """The result is that of the rounded values, of the same type."""
+    for sample in of(name):
+        data = tuple(sample.data(0))
+        floats = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in data]
+        rounded = tuple(
+            one.to(dtype) if is_float else one for one, is_float in zip(data, floats, strict=True)
+        )
+        widened = tuple(
+            one.float() if is_float else one for one, is_float in zip(rounded, floats, strict=True)
+        )
+        results = []
+        for batch in (rounded, widened) if any(floats) else ():
+            metric = sample.make()
+            quietly(metric.update, *batch)
+            results.append(flat(quietly(metric.compute)))
+        for got, expected in zip(*results, strict=True) if results else ():
+            assert got.dtype == expected.dtype, sample.label
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5, equal_nan=True)

@@ -40,7 +40,7 @@ class Whole:
             ignored = target == self.ignore_index
             agree = agree | ignored
         shape = agree.shape[: 1 if self.sides is None else 2]
-        return agree.reshape(*shape, -1).all(1)
+        return agree.reshape(*shape, agree.shape[len(shape) :].numel()).all(1)
 
     def strange(self, batch: Batch) -> Tensor:
         """How many targets and labels are not what they may be."""

@@ -79,7 +79,7 @@ def ranking_loss(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
     wrong = ((width - places) * true).sum(1) - 0.5 * relevant * (relevant + 1)
     pairs = relevant * (width - relevant)
     loss = (wrong / pairs).masked_fill(~some, 0.0)
-    return loss.double().sum(), torch.where(some.any(), rows, 1)
+    return loss.double().sum(), torch.where(some.any(), rows, min(rows, 1))
 
 
 class RankingMetric(PredictionMetric, abstract=True):

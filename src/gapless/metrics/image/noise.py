@@ -60,6 +60,8 @@ class NoiseOfEach(Rows):
 
     def count(self, batch: Batch) -> None:
         found = batch.derive(noise, self.bounds)
+        if not found.numel():
+            return
         mean = found.mean(self.dims or None, dtype=self.columns_dtype())
         self.append(mean=mean.reshape(-1))
 

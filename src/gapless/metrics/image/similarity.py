@@ -168,7 +168,8 @@ class SimilaritySum(Compared, Sum):
     """The sum over pairs."""
 
     def measure(self, batch: Batch) -> Tensor:
-        return self.found(batch)[0]
+        some, *_ = batch.args
+        return self.found(batch)[0] if len(some) else some.new_zeros(0)
 
 
 class EverySimilarity(Compared, Rows):
@@ -179,6 +180,8 @@ class EverySimilarity(Compared, Rows):
         super().__init__(window, how, columns=columns, capacity=capacity, checked=capacity is not None)
 
     def count(self, batch: Batch) -> None:
+        if not len(batch.args[0]):
+            return
         value, more = self.found(batch)
         self.append(value=value, **({} if more is None else {"more": more}))
 

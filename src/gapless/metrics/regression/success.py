@@ -56,7 +56,8 @@ class EventsInOrder(Rows):
 
     def count(self, batch: Batch) -> None:
         both, either = batch.derive(events, self.threshold, self.dim)
-        self.append(both=both, either=either)
+        if batch.args[0].numel():
+            self.append(both=both, either=either)
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """Both numbers."""

@@ -116,7 +116,7 @@ class R2Score(ExplainedShare):
         state = self.moments.state
         seen, left = state["seen"], state["error_squared"]
         spread = state["target_squared"] - state["target"] ** 2 / seen
-        some_left, some_spread = left.abs() > 1e-4, spread.abs() > 1e-4
+        some_left, some_spread = ~(left.abs() <= 1e-4), ~(spread.abs() <= 1e-4)  # NaN is some
         apart = spread.masked_fill(~some_spread, 1.0)  # No gradient follows from a division by zero.
         scores = torch.where(some_spread, 1 - left / apart, torch.zeros_like(left))
         score = self._over_outputs(scores.masked_fill(~some_left, 1.0), spread)

@@ -47,6 +47,8 @@ class GeneralizedScores(MaskCounts):
         return self.masks.classes
 
     def add(self, both: Tensor, either: Tensor, in_target: Tensor) -> None:
+        if not len(both):
+            return
         found = generalized_dice(both, either, in_target, self.weight_type, self.per_class)
         total = self.state["score"]
         total.add_(found.sum(0, dtype=total.dtype))
