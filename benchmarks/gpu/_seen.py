@@ -1,4 +1,4 @@
-"""Lines of a script at which the CPU waits, as torch's debug mode, the profiler and Gapless see them.
+"""Where a script makes the CPU wait, as torch's debug mode, the profiler and Gapless see it.
 
 Debug mode does not see explicit waits, copies from pageable memory that are asked not to block, nor what
 backward waits for (another thread runs it, with no Python frame). The driver, whom the profiler asks, sees
@@ -20,6 +20,8 @@ from typing import Any
 
 import _experiment
 import torch
+
+from gapless.model import SourceLine
 
 Lines = dict[str, int]
 WORDS = "synchronizing CUDA operation"
@@ -74,8 +76,11 @@ def profiler(real: bool, stacks: bool = True, **options: Any) -> torch.profiler.
     return torch.profiler.profile(activities=activities, with_stack=stacks, **options)
 
 
-def in_profile(path: Path, folder: Path) -> Lines:
-    """Waits that a profile holds, at the innermost line of `folder`; those in backward at "backward"."""
+def in_profile(path: Path) -> Lines:
+    """Waits that a profile holds, by the user's innermost function; those in backward at "backward".
+
+    Of a Python frame the profiler writes where its function begins, not the line that it was at.
+    """
     from gapless.analyze.profile.lines import Places
     from gapless.analyze.profile.waits import find_waits
     from gapless.trace.read import read
@@ -86,16 +91,16 @@ def in_profile(path: Path, folder: Path) -> Lines:
     found: Counter[str] = Counter()
     for row in waits.rows[waits.counts].tolist():
         place = places.place(row)
-        own = [line for line in place.stack if Path(line.file).parent.name == folder.name]
+        own = [line for line in place.stack if not line.library]
         if place.node or own:
-            found["backward" if place.node else f"{Path(own[0].file).name}:{own[0].line}"] += 1
+            found["backward" if place.node else _function(own[0])] += 1
     return dict(found)
 
 
 def predicted(
     command: Sequence[str], environment: dict[str, str], options: Sequence[str] = ()
 ) -> list[Lines]:
-    """Waits of ``python COMMAND`` by `gapless check`: those that debug mode sees, and all of them."""
+    """Waits of ``python COMMAND`` by `gapless check`: what debug mode sees by line, all by function."""
     from gapless.model.session import load
 
     folder = (_experiment.ROOT / command[0]).parent
@@ -115,8 +120,11 @@ def predicted(
         site = session.sites[event.site]
         own = [frame for frame in site.stack if Path(frame.file).parent == folder]
         if site.in_backward or own:
-            line = "backward" if site.in_backward else f"{Path(own[0].file).name}:{own[0].line}"
-            every[line] += event.waits
+            every["backward" if site.in_backward else _function(own[0])] += event.waits
             if not site.in_backward and site.mechanism not in _UNSEEN:
-                seen[line] += event.waits
+                seen[f"{Path(own[0].file).name}:{own[0].line}"] += event.waits
     return [dict(seen), dict(every)]
+
+
+def _function(line: SourceLine) -> str:
+    return f"{Path(line.file).name}: {line.function.rpartition('.')[2]}"

@@ -1,4 +1,4 @@
-"""Ground truth for whole scripts: the lines that wait on a real GPU, beside those Gapless predicts.
+"""Ground truth for whole scripts: where they wait on a real GPU, beside what Gapless predicts.
 
     python benchmarks/gpu/lines.py                 # on a machine with a GPU: writes lines.md
     python benchmarks/gpu/lines.py --self-check    # anywhere: the emulated device in the GPU's place
@@ -99,7 +99,7 @@ def part(name: str, emulated: bool) -> Any:
             raise RuntimeError(f"the profile has {path.stat().st_size >> 20} MB")
         if emulated:
             on_paper(path)
-        return _seen.in_profile(path, folder)
+        return _seen.in_profile(path)
 
 
 def on_paper(path: Path) -> None:
@@ -114,7 +114,7 @@ def on_paper(path: Path) -> None:
 
 
 def compared(found: Found, way: str, which: int) -> tuple[list[list[object]], int, int, int]:
-    """Rows that differ between a way of looking and the prediction; lines seen, said, and both."""
+    """Rows that differ between a way of looking and the prediction; places seen, said, and both."""
     rows: list[list[object]] = []
     seen = said = both = 0
     for script in scripts():
@@ -133,15 +133,16 @@ def compared(found: Found, way: str, which: int) -> tuple[list[list[object]], in
 
 def sheet(found: Found) -> tuple[str, list[str]]:
     text, wrong = "", []
-    for which, (way, title) in enumerate({"debug": "Debug mode", "profile": "The driver"}.items()):
+    ways = (("debug", "Debug mode", "line"), ("profile", "The driver", "function"))
+    for which, (way, title, unit) in enumerate(ways):
         rows, seen, said, both = compared(found, way, which)
-        text += f"## {title}\n\n{seen} lines wait, {said} were said to, {both} are both: "
+        text += f"## {title}\n\n{seen} {unit}s wait, {said} were said to, {both} are both: "
         text += f"precision {both / max(said, 1):.3f}, recall {both / max(seen, 1):.3f}. "
         text += f"{len(rows)} differ in number:\n\n"
-        text += _sheet.table(["script", "line", "GPU", "predicted"], rows) + "\n"
-        # A profile on paper holds what reads would have made: lines that wait, not all of them.
-        wrong += [f"{row}" for row in rows if way == "debug" or (row[3] == 0 and row[1] != "backward")]
-        wrong += [] if both or not said else [f"{way}: no line is seen that is said"]
+        text += _sheet.table(["script", unit, "GPU", "predicted"], rows) + "\n"
+        # A profile on paper takes each number that is read for one of the GPU's, and holds no other waits.
+        wrong += [f"{row}" for row in rows if way == "debug"]
+        wrong += [] if both or not said else [f"{way}: no {unit} is seen that is said"]
     return text + f"Not run: {', '.join(TWO_GPUS)}, which needs two GPUs.\n", wrong
 
 
