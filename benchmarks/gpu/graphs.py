@@ -117,7 +117,7 @@ def main() -> int:
     options = _experiment.parser(__doc__).parse_args()
     if options.self_check:
         return self_check()
-    if not torch.cuda.is_available():
+    if not _experiment.REAL:
         return _experiment.no_gpu()
     training = Training("cuda")
     graph = captured(training)
@@ -132,13 +132,10 @@ def main() -> int:
         f"forward, backward, SGD and four metrics of {BATCH} samples; {BATCHES} batches "
         "compared with the CPU; 750 steps each, in blocks of 50, in turn"
     )
-    text = _sheet.header(
-        "A training step with metrics as a CUDA graph", "python benchmarks/gpu/graphs.py", method
-    )
-    text += f"Largest difference of a metric from the CPU's: {apart:.1e}\n\n"
+    text = f"Largest difference of a metric from the CPU's: {apart:.1e}\n\n"
     text += _sheet.table(["step", "ms", "between"], rows)
-    print(text)
-    _sheet.write("graphs", text, _experiment.HERE)
+    title = "A training step with metrics as a CUDA graph"
+    print(_experiment.keep("graphs", title, method, text, False))
     return 0 if apart < 1e-6 else 1
 
 

@@ -1,141 +1,159 @@
-"""Ground truth for whole scripts: the lines that wait on a real GPU, beside those Gapless predicts.
+"""Ground truth for whole scripts: where they wait on a real GPU, beside what Gapless predicts.
 
-    python benchmarks/gpu/lines.py                 # on a machine with a GPU: the examples; writes lines.md
+    python benchmarks/gpu/lines.py                 # on a machine with a GPU: writes lines.md
     python benchmarks/gpu/lines.py --self-check    # anywhere: the emulated device in the GPU's place
 
-Each script runs to its end while torch's synchronization debug mode warns; each warning is a wait, counted
-at the innermost line of the script's own folder. Then `gapless check --steps all` predicts the same run, in a
-process that cannot see the GPU. Debug mode does not see explicit waits, copies from pageable memory asked not
-to block, nor what backward waits for (another thread runs it, with no Python frame): those are left out on
-both sides. Put ``--`` before a script that has options of its own.
+The examples and the field scripts of the tests run to their end, three times: while torch's synchronization
+debug mode warns, under the profiler with the driver's synchronization events, and under `gapless check
+--steps all` in a process that cannot see the GPU. What each way sees, and does not, _seen.py says.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import runpy
-import subprocess
 import sys
 import tempfile
-import traceback
-import warnings
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+import _experiment
+import _seen
 import _sheet
-import torch
+from _experiment import ROOT, Found
 
-SCRIPTS = [
-    ["examples/metrics/naive.py", "--average", "macro"],
-    ["examples/metrics/step1_weight.py"],
-    ["examples/metrics/step2_nan_check.py"],
-    ["examples/metrics/step4_tensor_update.py"],
-    ["examples/segmentation/original.py"],
-    ["examples/segmentation/step1_where.py"],
-    ["examples/segmentation/step2_sort.py"],
-    ["examples/segmentation/step3_ignore_index.py"],
-]
-_WORDS = "synchronizing CUDA operation"
-_UNSEEN = ("explicit", "free")
-
-Lines = dict[str, int]
-
-
-def measure(command: list[str]) -> Lines:
-    """Run a script in this process with the debug mode on: waits by ``file:line``."""
-    script = ROOT / command[0]
-    found: Counter[str] = Counter()
-
-    def hear(message: Any, *_: Any, **__: Any) -> None:
-        if _WORDS not in str(message):
-            return
-        frames = traceback.extract_stack()
-        if any(frame.name == "_engine_run_backward" for frame in frames):
-            return
-        own = [frame for frame in frames if Path(frame.filename).parent == script.parent]
-        if own:
-            found[f"{Path(own[-1].filename).name}:{own[-1].lineno}"] += 1
-
-    sys.argv = [str(script), *command[1:]]
-    sys.path.insert(0, str(script.parent))
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = hear
-        torch.cuda.set_sync_debug_mode("warn")
-        runpy.run_path(str(script), run_name="__main__")
-    return dict(found)
+EXAMPLES = {
+    "examples/metrics/naive.py": ["--average", "macro"],
+    "examples/metrics/step1_weight.py": [],
+    "examples/metrics/step2_nan_check.py": [],
+    "examples/metrics/step4_tensor_update.py": [],
+    "examples/segmentation/original.py": [],
+    "examples/segmentation/step1_where.py": [],
+    "examples/segmentation/step2_sort.py": [],
+    "examples/segmentation/step3_ignore_index.py": [],
+}
+FIELD = ROOT / "tests" / "field" / "scripts"
+TWO_GPUS = ("multi_gpu_model_parallel",)
+ONE_RANK = ("ddp", "fsdp2")
+SMALL = ("examples/segmentation/original.py", "tests/field/scripts/gan.py", "tests/field/scripts/ddp.py",
+         "tests/field/scripts/transformer_gpt.py")  # fmt: skip
+"""What the self-check runs."""
+LARGEST = 400 << 20
+"""Bytes of a profile that is still read."""
 
 
-def predict(command: list[str]) -> Lines:
-    """The same counts, from a session of `gapless check`."""
+def scripts() -> dict[str, list[str]]:
+    """Each script and its arguments."""
+    field = sorted(path for path in FIELD.glob("*.py") if path.stem not in TWO_GPUS)
+    return EXAMPLES | {path.relative_to(ROOT).as_posix(): [] for path in field}
+
+
+def environment(script: str) -> dict[str, str]:
+    """What a launcher would set: some scripts are of one rank here."""
+    if Path(script).stem not in ONE_RANK:
+        return {}
+    return {
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+    }  # fmt: skip
+
+
+def execute(command: list[str]) -> None:
+    """The script, as it is, in a folder of its own: some write checkpoints."""
+    path = ROOT / command[0]
+    sys.argv = [str(path), *command[1:]]
+    sys.path.insert(0, str(path.parent))
     with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder) / "run.gapless.json"
-        check = [sys.executable, "-m", "gapless", "check", "-q", "--steps", "all", "-o", str(saved)]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-        subprocess.run([*check, *command], cwd=ROOT, check=True, env=environment, stdout=subprocess.DEVNULL)
-        from gapless.model.session import load
+        os.chdir(folder)
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ending:
+            if ending.code not in (None, 0):
+                raise
+        finally:
+            os.chdir(ROOT)
 
-        session = load(saved)
+
+def part(name: str, emulated: bool) -> Any:
+    """Waits by line, in one of the three ways."""
+    way, script = name.split(" ")
+    command = [script, *scripts()[script]]
+    os.environ.update(environment(script))
+    folder = (ROOT / script).parent
+    if way == "predicted":
+        return _seen.predicted(command, _experiment.hidden() | environment(script))
     found: Counter[str] = Counter()
-    folder_of_script = (ROOT / command[0]).parent
-    for event in session.events:
-        site = session.sites[event.site]
-        own = [frame for frame in site.stack if Path(frame.file).parent == folder_of_script]
-        if site.mechanism not in _UNSEEN and not site.in_backward and own:
-            found[f"{Path(own[0].file).name}:{own[0].line}"] += event.waits
-    return dict(found)
+    with _experiment.device(emulated):
+        if way == "debug":
+            with _seen.by_debug_mode(folder, found):
+                execute(command)
+            return dict(found)
+        with _seen.profiler(not emulated) as profiler:
+            execute(command)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        if path.stat().st_size > LARGEST:
+            raise RuntimeError(f"the profile has {path.stat().st_size >> 20} MB")
+        if emulated:
+            on_paper(path)
+        return _seen.in_profile(path)
 
 
-def in_process(command: list[str], self_check: bool) -> Lines:
-    """`measure` in a process of its own, so that no script leaves anything to the next."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "measured.json"
-        flags = ["--measure-into", str(target), *(["--self-check"] if self_check else [])]
-        subprocess.run(
-            [sys.executable, __file__, *flags, "--", *command], check=True, stdout=subprocess.DEVNULL
-        )
-        lines: Lines = json.loads(target.read_text())
-    return lines
+def on_paper(path: Path) -> None:
+    """Write the device's work that numbers read would have made into a profile that has none."""
+    _experiment.of_tests()
+    from profiled_gpu import PaperGpu
+
+    document = json.loads(path.read_text())
+    document["deviceProperties"] = [{"id": 0, "name": "paper", "numSms": 108, "totalGlobalMem": 1 << 34}]
+    document["traceEvents"] += PaperGpu().work(document["traceEvents"])
+    path.write_text(json.dumps(document))
+
+
+def compared(found: Found, way: str, which: int) -> tuple[list[list[object]], int, int, int]:
+    """Rows that differ between a way of looking and the prediction; places seen, said, and both."""
+    rows: list[list[object]] = []
+    seen = said = both = 0
+    for script in scripts():
+        real, prediction = found.get(f"{way} {script}"), found.get(f"predicted {script}")
+        if real is None or prediction is None:
+            continue
+        told = prediction[which]
+        seen, said, both = seen + len(real), said + len(told), both + len(real.keys() & told.keys())
+        rows += [
+            [script, line, real.get(line, 0), told.get(line, 0)]
+            for line in sorted({*real, *told})
+            if real.get(line, 0) != told.get(line, 0)
+        ]
+    return rows, seen, said, both
+
+
+def sheet(found: Found) -> tuple[str, list[str]]:
+    text, wrong = "", []
+    ways = (("debug", "Debug mode", "line"), ("profile", "The driver", "function"))
+    for which, (way, title, unit) in enumerate(ways):
+        rows, seen, said, both = compared(found, way, which)
+        text += f"## {title}\n\n{seen} {unit}s wait, {said} were said to, {both} are both: "
+        text += f"precision {both / max(said, 1):.3f}, recall {both / max(seen, 1):.3f}. "
+        text += f"{len(rows)} differ in number:\n\n"
+        text += _sheet.table(["script", unit, "GPU", "predicted"], rows) + "\n"
+        # A profile on paper takes each number that is read for one of the GPU's, and holds no other waits.
+        wrong += [f"{row}" for row in rows if way == "debug"]
+        wrong += [] if both or not said else [f"{way}: no {unit} is seen that is said"]
+    return text + f"Not run: {', '.join(TWO_GPUS)}, which needs two GPUs.\n", wrong
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "--self-check", action="store_true", help="put the emulated device in the GPU's place"
-    )
-    parser.add_argument("--measure-into", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("script", nargs="*", help="a script of this project and its arguments")
-    options = parser.parse_args()
-    if options.measure_into:
-        from gapless.emulate.emulator import Emulator
-
-        with Emulator() if options.self_check else nullcontext():
-            options.measure_into.write_text(json.dumps(measure(options.script)))
-        return 0
-    if not options.self_check and not torch.cuda.is_available():
-        print("no GPU here: nothing is measured (--self-check runs without one)", file=sys.stderr)
-        return 2
-    rows: list[list[object]] = []
-    for command in [options.script] if options.script else SCRIPTS:
-        real, said = in_process(command, options.self_check), predict(command)
-        rows += [
-            [" ".join(command), line, real.get(line, 0), said.get(line, 0)] for line in sorted({*real, *said})
-        ]
-    wrong = sum(row[2] != row[3] for row in rows)
-    text = f"{len(rows)} lines wait on one side at least; {wrong} differ in number.\n\n"
-    text += _sheet.table(["script", "line", "GPU", "predicted"], rows)
-    print(text)
-    if options.self_check:
-        return 1 if wrong else 0
-    header = _sheet.header("Lines that wait", "python benchmarks/gpu/lines.py", "see the script's own words")
-    _sheet.write("lines", header + text, Path(__file__).parent)
-    return 0
+    names = list(SMALL if "--self-check" in sys.argv else scripts())
+    groups = [([f"{way} {name}" for name in names], 8) for way in ("predicted", "debug", "profile")]
+    return _experiment.Stage(
+        __doc__, __file__, "Lines that wait",
+        "each script three times: debug mode, profiler with the driver's synchronization events, prediction",
+        groups, part, sheet, 100,
+    ).main()  # fmt: skip
 
 
 if __name__ == "__main__":

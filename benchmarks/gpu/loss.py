@@ -14,4 +14,4 @@ import _experiment
 import masked_loss
 
 if __name__ == "__main__":
-    sys.exit(_experiment.run(__doc__, masked_loss, "loss", [6, 4, 3, 0, 0, 0]))
+    sys.exit(_experiment.experiment(__doc__, masked_loss, "loss", [6, 4, 3, 0, 0, 0]))

@@ -5,22 +5,22 @@
 
 Stages run in the order in which they are worth most, each in a process of its own and within its time. What
 was done at this commit is not done again; what failed or ran out of time is, the next time. No stage is begun
-that does not fit into what is left of ``--budget``. With ``--out FOLDER`` the sheets and figures are packed
-into one archive there after each stage, so that a run that is ended loses nothing.
+that does not fit into what is left of ``--budget``. With ``--out FOLDER`` sheets, figures, profiles and what
+is known so far are packed into archives there after each stage, so that a run that is ended loses nothing;
+where they are unpacked here, the next run goes on, on another machine too (``.state`` has to travel with it).
+MEASURED_COMMIT names the commit where there is no git.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -42,30 +42,36 @@ class Stage:
 
 
 STAGES = (
-    Stage("waits", 400, "the table of waits, call by call"),
-    Stage("lines", 300, "lines that wait in the examples"),
-    Stage("profiles", 400, "profiles of the examples, before and after each step"),
-    Stage("metrics", 300, "the experiment with metrics at the article's size"),
-    Stage("loss", 300, "the experiment with the masked loss at the article's size"),
-    Stage("prices", 60, "predicted beside measured gains"),
-    Stage("memory", 300, "allocator snapshots and their replay"),
-    Stage("graphs", 200, "a whole step in one CUDA graph"),
+    Stage("waits", 240, "the table of waits, call by call, and evidence for its rows"),
+    Stage("lines", 280, "lines that wait in the examples and the field scripts"),
+    Stage("copies", 100, "copies by direction, memory, size, stride and stream"),
+    Stage("profiles", 250, "profiles of the examples, before and after each step"),
+    Stage("metrics", 180, "the experiment with metrics at the article's size"),
+    Stage("loss", 150, "the experiment with the masked loss at the article's size"),
+    Stage("prices", 30, "predicted beside measured gains"),
+    Stage("dry", 250, "dry runs at real size"),
+    Stage("memory", 150, "allocator snapshots and their replay"),
+    Stage("fixes", 150, "the gain of each fix"),
+    Stage("compiled", 280, "breaks, recompilations, CUDA graphs and captures"),
+    Stage("races", 120, "each race's wrong number"),
+    Stage("graphs", 60, "a whole step in one CUDA graph"),
+    Stage("overheads", 200, "what profiles, callbacks, guards and metrics cost"),
 )
+"""In the order of their worth. Their seconds are for a machine with 16 cores; a self-check has `SLOW` times
+as many, for two."""
+SLOW = 4
 
 Runner = Callable[[Sequence[str], float], str]
 """Runs a command for so many seconds at most: ``done``, ``failed`` or ``out of time``."""
 
 
 def ran(command: Sequence[str], seconds: float) -> str:
-    """Run `command` in a session of its own, and end all that it started where it takes longer."""
-    with subprocess.Popen(command, start_new_session=True) as process:
-        try:
-            return "failed" if process.wait(seconds) else "done"
-        except subprocess.TimeoutExpired:
-            return "out of time"
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    """Run `command`, and end all that it started where it takes longer."""
+    return {0: "done", None: "out of time"}.get(_experiment.ended(command, seconds), "failed")
+
+
+VOLUME = 14 << 20
+"""Bytes of files that go into one archive."""
 
 
 class State:
@@ -109,25 +115,46 @@ def go(
     begin = time.monotonic()
     for stage in stages:
         left = budget - (time.monotonic() - begin)
-        if state.done(stage) or stage.seconds > left:
+        if state.done(stage) or (stage.seconds > left and not self_check):
             continue
         print(f"\n{stage.name}: {stage.what} (at most {stage.seconds} s)", flush=True)
         since, outcome = time.monotonic(), "stopped"
         try:
-            outcome = run(stage.command(self_check), stage.seconds)
+            outcome = run(stage.command(self_check), stage.seconds * (SLOW if self_check else 1))
         finally:
             state.keep(stage, outcome, time.monotonic() - since)
             after()
 
 
 def pack(folder: Path | None) -> None:
-    """All sheets and figures of this folder as one archive in `folder`."""
+    """Sheets, figures and what is known of each stage as one archive in `folder`; profiles and snapshots in
+    others, none larger than `VOLUME`."""
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / "measured.tar.gz", "w:gz") as archive:
-        for path in sorted([*HERE.glob("*.md"), *HERE.glob("*.json")]):
-            archive.add(path, path.name)
+    sheets = sorted([*HERE.glob("*.md"), *HERE.glob("*.json"), *_experiment.STATE.glob("*.json")])
+    volumes, size = [sheets], VOLUME
+    for path in sorted(path for path in _experiment.KEPT.rglob("*") if path.is_file()):
+        length = path.stat().st_size
+        if length > VOLUME:
+            print(f"{path} is too large to be packed: {length >> 20} MiB", file=sys.stderr)
+            continue
+        size += length
+        if size > VOLUME:
+            volumes.append([])
+            size = length
+        volumes[-1].append(path)
+    names = ["measured", *(f"kept-{number}" for number in range(1, len(volumes)))]
+    for name, paths in zip(names, volumes, strict=True):
+        if paths:
+            with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
+                for path in paths:
+                    archive.add(path, path.relative_to(HERE))
+
+
+def missing() -> list[str]:
+    """Packages that Gapless needs and that are not here."""
+    return [name for name in ("click", "jinja2", "msgspec", "numpy", "rich") if find_spec(name) is None]
 
 
 def main() -> int:
@@ -140,14 +167,15 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=3600, help="seconds for all stages together (3600)")
     parser.add_argument("--out", type=Path, help="keep sheets and figures as an archive in this folder")
     options = parser.parse_args()
-    if not options.self_check:
-        import torch
-
-        if not torch.cuda.is_available():
-            return _experiment.no_gpu()
+    if not options.self_check and not _experiment.REAL:
+        return _experiment.no_gpu()
     stages = [one for one in STAGES if not options.only or one.name in options.only]
-    name = ".self_check.json" if options.self_check else ".state.json"
-    state = State(HERE / name, _sheet.commit())
+    if lacking := missing():
+        print(f"missing here: {', '.join(lacking)}", file=sys.stderr)
+        return 2
+    _experiment.STATE.mkdir(exist_ok=True)
+    name = "self-check" if options.self_check else "stages"
+    state = State(_experiment.STATE / f"{name}.json", _sheet.commit())
     if options.again:
         for stage in stages:
             state.known.pop(stage.name, None)

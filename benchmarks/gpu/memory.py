@@ -1,7 +1,7 @@
 """Snapshots of the caching allocator from a real GPU, and their replay beside what was recorded.
 
-    python benchmarks/gpu/memory.py --out snapshots    # on a machine with a GPU: writes them, and memory.md
-    python benchmarks/gpu/memory.py --self-check       # anywhere: a made-up run in their place
+    python benchmarks/gpu/memory.py                 # on a machine with a GPU: memory.md, and the snapshots
+    python benchmarks/gpu/memory.py --self-check    # anywhere: a made-up run in their place
 
 Recorded are the first steps of a training, so that the history reaches back to an empty allocator: ResNet-18
 on images of one size, and the segmentation network on images of changing sizes, under several settings.
@@ -10,13 +10,10 @@ on images of one size, and the segmentation network on images of changing sizes,
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import _experiment
-import _sheet
 import torch
 from torch import nn
 
@@ -61,7 +58,8 @@ def recorded(folder: Path) -> None:
             print(f"recording {workload} with {settings or 'default settings'}", file=sys.stderr)
             environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings}
             command = [sys.executable, __file__, "--record", workload, "--into", str(target)]
-            subprocess.run(command, check=True, env=environment)
+            if error := _experiment.run(command, 60, env=environment):
+                print(f"{target.stem}: {error}", file=sys.stderr)
 
 
 def made_up(folder: Path) -> None:
@@ -74,50 +72,30 @@ def made_up(folder: Path) -> None:
         network, shapes = made(workload)
         for shape in shapes[:2]:
             network.to("meta")(torch.empty(shape, device="meta")).mean().backward()
-    written = Export(_benchmark().training(2_000))
+    written = Export(_experiment.of_benchmarks("memory").training(2_000))
     written.go()
     (folder / "made-up.pickle").write_bytes(pickle.dumps(written.snapshot()))
 
 
-def _benchmark():  # type: ignore[no-untyped-def]
-    """benchmarks/memory.py, which has the name of this file."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location(
-        "memory_of_benchmarks", _experiment.HERE.parent / "memory.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def main() -> int:
     options_of = _experiment.parser(__doc__)
-    options_of.add_argument("--out", type=Path, help="keep the snapshots in this folder")
     options_of.add_argument("--record", choices=WORKLOADS, help="record this workload only")
     options_of.add_argument("--into", type=Path, help="… into this file")
     options = options_of.parse_args()
     if options.record:
         record(options.record, options.into)
         return 0
-    if not options.self_check and not torch.cuda.is_available():
+    if not options.self_check and not _experiment.REAL:
         return _experiment.no_gpu()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.out or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with _experiment.kept("snapshots", options.self_check) as folder:
         (made_up if options.self_check else recorded)(folder)
-        table, exact = _benchmark().validate(folder)
-    print(table)
-    if options.self_check:
-        return 0 if exact else 1
+        table, exact = _experiment.of_benchmarks("memory").validate(folder)
     method = (
         f"{STEPS} first steps, recorded from an empty allocator, each setting in a process of its own; "
         f"settings in order: {', '.join(one or 'default' for one in SETTINGS)}; predicted / recorded"
     )
-    title, command = "The allocator on a real GPU, replayed", "python benchmarks/gpu/memory.py"
-    _sheet.write("memory", _sheet.header(title, command, method) + table, _experiment.HERE)
+    title = "The allocator on a real GPU, replayed"
+    print(_experiment.keep("memory", title, method, table, options.self_check))
     return 0 if exact else 1
 
 

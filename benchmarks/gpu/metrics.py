@@ -14,4 +14,4 @@ import _experiment
 import metric_overhead
 
 if __name__ == "__main__":
-    sys.exit(_experiment.run(__doc__, metric_overhead, "metrics", [0, 3, 2, 0, 0, 0, 0, 0]))
+    sys.exit(_experiment.experiment(__doc__, metric_overhead, "metrics", [0, 3, 2, 0, 0, 0, 0, 0]))

@@ -56,7 +56,7 @@ def main() -> int:
     options = _experiment.parser(__doc__).parse_args()
     if options.self_check:
         found = rows("made up", _MADE_UP)
-        print(table(found))
+        print(_experiment.EMULATED + table(found))
         return 0 if [one[-1] for one in found] == ["yes"] else 1
     files = {name: _experiment.HERE / f"{name}.json" for name in EXPERIMENTS}
     missing = [f"{name}.py" for name, path in files.items() if not path.exists()]
@@ -68,9 +68,7 @@ def main() -> int:
         "steps and gains as metrics.py and loss.py measured them, without a profiler; predicted: the replay "
         "of the stage's profile without the waits whose rules the next stage lacks"
     )
-    text = _sheet.header("Predicted and measured prices", "python benchmarks/gpu/prices.py", method)
-    print(text + table(found))
-    _sheet.write("prices", text + table(found), _experiment.HERE)
+    print(_experiment.keep("prices", "Predicted and measured prices", method, table(found), False))
     return 0
 
 

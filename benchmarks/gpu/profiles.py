@@ -1,144 +1,117 @@
 """Profiles of the examples on a real GPU, and their waits' cost: predicted from one, measured in the next.
 
-    python benchmarks/gpu/profiles.py --out traces    # on a machine with a GPU: profiles, and profiles.md
+    python benchmarks/gpu/profiles.py                 # on a machine with a GPU: profiles.md, and the profiles
     python benchmarks/gpu/profiles.py --self-check    # anywhere: the emulated device in the GPU's place
 
-Each stage of an example runs unmodified, twice: once under the profiler, with Python stacks and the driver's
-own synchronization events, for a few steps after a warm-up; and once without it, for the time of a step (from
-one optimizer step to the next, the device synchronized at both ends of the stretch only). From the profile of
-a stage comes the predicted gain of leaving out the waits whose rules the next stage no longer has; from the
-times the measured one. The self-check has no device work to profile: it proves that the stages run, that
-steps are recorded and that the files are read.
+Each stage of an example runs unmodified, twice: once under the profiler, with Python stacks, shapes and the
+driver's own synchronization events, for a few steps after a warm-up; and once without it, for the time of a
+step (from one optimizer step to the next, the device synchronized at both ends of the stretch only). From the
+profile of a stage comes the predicted gain of leaving out the waits whose rules the next stage no longer has;
+from the times the measured one. The profiles stay in ``kept``, with what `gapless trace --evidence` says of
+them. The self-check has no device work to profile: it proves that the stages run, that steps are recorded and
+that the files are read.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
-import json
-import runpy
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+import _experiment
+import _seen
 import _sheet
+import _steps
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from _experiment import KEPT, ROOT, Found
 
 FULL = ["--size", "224", "--batch", "128", "--classes", "1000", "--average", "macro"]
 """The sizes of the metric experiment; the emulated device keeps to the examples' own small ones."""
-
-CHAINS: dict[str, list[tuple[str, list[str]]]] = {
-    "metrics": [
-        (f"examples/metrics/{name}.py", FULL)
-        for name in ("naive", "step1_weight", "step2_nan_check", "step4_tensor_update")
-    ],
-    "segmentation": [
-        (f"examples/segmentation/{name}.py", [])
-        for name in ("original", "step1_where", "step2_sort", "step3_ignore_index")
-    ],
+CHAINS: dict[str, tuple[str, ...]] = {
+    "metrics": ("naive", "step1_weight", "step2_nan_check", "step4_tensor_update"),
+    "segmentation": ("original", "step1_where", "step2_sort", "step3_ignore_index"),
 }
+STAGES = [f"{chain}/{stage}" for chain, stages in CHAINS.items() for stage in stages]
 WARM_UP, ACTIVE, TIMED = 8, 4, 20
 """Optimizer steps that are let pass, that are profiled, that are timed."""
 
 
-class Enough(BaseException):
-    """Ends a script that has been seen for long enough."""
+def words(stage: str, emulated: bool) -> list[str]:
+    """The script's arguments: as many steps as are looked at, and the article's sizes on a GPU."""
+    steps = ["--steps", str(WARM_UP + TIMED + 1)]
+    return steps + (FULL if stage.startswith("metrics/") and not emulated else [])
 
 
-def run(script: str, words: list[str], on_step: Any) -> None:
-    """Run a script as it is, and call `on_step` with the number of each optimizer step."""
-    count = 0
-
-    def hook(*_: Any) -> None:
-        nonlocal count
-        count += 1
-        on_step(count)
-
-    path = ROOT / script
-    sys.argv = [str(path), *words]
-    sys.path.insert(0, str(path.parent))
-    handle = register_optimizer_step_post_hook(hook)
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-    except Enough:
-        pass
-    finally:
-        handle.remove()
+def packed(folder: Path, stage: str) -> Path:
+    return folder / f"{stage.replace('/', '-')}.json.gz"
 
 
-def profiled(script: str, words: list[str], target: Path, gpu: bool) -> None:
-    """The profile of a few steps, as the profiler writes it."""
-    from torch._C._profiler import _ExperimentalConfig
+def profiled(stage: str, emulated: bool) -> int:
+    """Keep the profile of a few steps as the profiler writes it; how many steps it holds."""
+    from gapless.trace.read import read
 
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    options: dict[str, Any] = {}
-    if gpu:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-        options["experimental_config"] = _ExperimentalConfig(enable_cuda_sync_events=True)
-    profiler = torch.profiler.profile(
-        activities=activities,
-        schedule=torch.profiler.schedule(wait=WARM_UP - 2, warmup=2, active=ACTIVE, repeat=1),
-        on_trace_ready=lambda made: made.export_chrome_trace(str(target)),
-        with_stack=True,
-        **options,
-    )
+    with _experiment.kept("profiles", emulated) as folder:
+        target = packed(folder, stage)
+        plain = target.with_suffix("")
+        profiler = _seen.profiler(
+            not emulated,
+            record_shapes=True,
+            schedule=torch.profiler.schedule(wait=WARM_UP - 2, warmup=2, active=ACTIVE, repeat=1),
+            on_trace_ready=lambda made: made.export_chrome_trace(str(plain)),
+        )
 
-    def step(number: int) -> None:
-        profiler.step()
-        if number >= WARM_UP + ACTIVE + 1:
-            raise Enough
+        def step(number: int) -> None:
+            profiler.step()
+            if number >= WARM_UP + ACTIVE + 1:
+                raise _steps.Enough
 
-    with profiler:
-        run(script, words, step)
-
-
-def timed(script: str, words: list[str]) -> float:
-    """Seconds per step without the profiler."""
-    began = ended = 0.0
-
-    def step(number: int) -> None:
-        nonlocal began, ended
-        if number in (WARM_UP, WARM_UP + TIMED):
-            torch.cuda.synchronize()
-            now = time.perf_counter()
-            began, ended = (now, ended) if number == WARM_UP else (began, now)
-        if number >= WARM_UP + TIMED:
-            raise Enough
-
-    run(script, words, step)
-    return (ended - began) / TIMED
+        with profiler:
+            _steps.run(ROOT / "examples" / f"{stage}.py", words(stage, emulated), step)
+        with plain.open("rb") as source, gzip.open(target, "wb") as file:
+            shutil.copyfileobj(source, file)
+        plain.unlink()
+        timeline = read(target)
+    steps = sum(name.startswith("ProfilerStep#") for name in timeline.names)
+    if steps < ACTIVE:
+        raise RuntimeError(f"the profile of {stage} holds {steps} steps, not {ACTIVE}")
+    return steps
 
 
-def alone(script: str, words: list[str], folder: Path, self_check: bool) -> tuple[Path, float]:
-    """Both runs, each in a process of its own; the profile and the seconds per step."""
-    target = folder / f"{Path(script).parent.name}-{Path(script).stem}.json"
-    shared = [*(["--self-check"] if self_check else []), "--", script, *words]
-    subprocess.run([sys.executable, __file__, "--profile-into", str(target), *shared], check=True, cwd=ROOT)
-    times = folder / "seconds.json"
-    subprocess.run([sys.executable, __file__, "--time-into", str(times), *shared], check=True, cwd=ROOT)
-    packed = target.with_suffix(".json.gz")
-    with target.open("rb") as plain, gzip.open(packed, "wb") as file:
-        shutil.copyfileobj(plain, file)
-    return packed, float(json.loads(times.read_text()))
+def evidence(emulated: bool) -> int:
+    """Rows of `gapless trace --evidence` for all profiles, which are kept."""
+    profiles = sorted((KEPT / "profiles").glob("*.json.gz"))
+    if emulated or not profiles:
+        return 0
+    with _experiment.kept("evidence", emulated) as folder:
+        target = folder / "examples.tsv"
+        command = [sys.executable, "-m", "gapless", "trace", "--evidence", "-o", str(target)]
+        subprocess.run([*command, *map(str, profiles)], check=True, env=_experiment.hidden())
+        return sum(not line.startswith("#") for line in target.read_text().splitlines())
 
 
-def compare(before: Path, after: Path, seconds: tuple[float, float]) -> list[object]:
+def part(name: str, emulated: bool) -> Any:
+    way, _, stage = name.partition(" ")
+    if way == "evidence":
+        return evidence(emulated)
+    with _experiment.device(emulated):
+        if way == "profile":
+            return profiled(stage, emulated)
+        script = ROOT / "examples" / f"{stage}.py"
+        return _steps.seconds(script, words(stage, emulated), WARM_UP, TIMED)
+
+
+def compare(before: str, after: str, seconds: tuple[float, float]) -> list[object]:
     """A row of the sheet: what leaving out the waits that went was to save, and what it did."""
     from gapless.analyze.profile.findings import findings
     from gapless.analyze.profile.profile import profile
     from gapless.trace.read import read
 
-    timeline = read(before)
-    first, second = profile(timeline), profile(read(after))
+    timeline = read(packed(KEPT / "profiles", before))
+    first, second = profile(timeline), profile(read(packed(KEPT / "profiles", after)))
     kept = {one.code for one in findings([second])}
     gone = sorted({one.code for one in findings([first]) if one.code[:4] == "GAP1"} - kept)
     predicted = 0.0
@@ -147,9 +120,8 @@ def compare(before: Path, after: Path, seconds: tuple[float, float]) -> list[obj
         if prices is not None and prices.asked is not None:
             predicted = prices.asked.saved / max(prices.span, 1)
     measured = 1 - seconds[1] / seconds[0]
-    name = f"{before.name.split('.')[0]} → {after.name.split('.')[0].split('-')[-1]}"
     return [
-        name,
+        f"{before} → {after.partition('/')[2]}",
         ", ".join(gone) or "none",
         f"{1e3 * seconds[0]:.2f}",
         f"{1e3 * seconds[1]:.2f}",
@@ -159,69 +131,32 @@ def compare(before: Path, after: Path, seconds: tuple[float, float]) -> list[obj
     ]
 
 
-def checked(profile: Path) -> None:
-    """Without a device: the file is read, and holds the steps."""
-    from gapless.trace.read import read
-
-    timeline = read(profile)
-    steps = [name for name in timeline.names if name.startswith("ProfilerStep#")]
-    if len(steps) < ACTIVE:
-        raise SystemExit(f"{profile} holds {len(steps)} steps, not {ACTIVE}")
-
-
-def sheet(rows: list[list[object]]) -> str:
-    method = (
-        f"profiles of {ACTIVE} steps after {WARM_UP}, with stacks and synchronization events; times of "
-        f"{TIMED} steps without the profiler; predicted: the replay without the waits the next stage lacks"
-    )
+def sheet(found: Found) -> tuple[str, list[str]]:
+    rows: list[list[object]] = []
+    for before, after in pairwise(STAGES):
+        needed = [f"{way} {one}" for way in ("profile", "time") for one in (before, after)]
+        if before.split("/")[0] == after.split("/")[0] and all(one in found for one in needed):
+            if _experiment.REAL:
+                rows.append(compare(before, after, (found[needed[2]], found[needed[3]])))
+            else:
+                steps = [found[one] for one in needed[:2]]
+                rows.append([f"{before} → {after}", f"{steps} steps recorded", *["–"] * 5])
     columns = ["stages", "waits that went", "ms before", "ms after", "predicted", "measured", "points apart"]
-    header = _sheet.header("Predicted and measured gains", "python benchmarks/gpu/profiles.py", method)
-    return header + _sheet.table(columns, rows)
+    text = _sheet.table(columns, rows)
+    if found.get("evidence"):
+        text += f"\n`gapless trace --evidence` gives {found['evidence']} rows.\n"
+    return text, []
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--out", type=Path, default=None, help="keep the profiles in this folder")
-    parser.add_argument("--self-check", action="store_true", help="the emulated device in the GPU's place")
-    parser.add_argument("--profile-into", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--time-into", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("script", nargs="*", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.profile_into or options.time_into:
-        from gapless.emulate.emulator import Emulator
-
-        with Emulator() if options.self_check else nullcontext():
-            script, *words = options.script
-            if options.profile_into:
-                profiled(script, words, options.profile_into, gpu=not options.self_check)
-            else:
-                options.time_into.write_text(json.dumps(timed(script, words)))
-        return 0
-    if not options.self_check and not torch.cuda.is_available():
-        print("no GPU here: nothing is measured (--self-check runs without one)", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.out or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        rows: list[list[object]] = []
-        for chain in CHAINS.values():
-            made = []
-            for script, words in chain:
-                print(f"running {script}", file=sys.stderr)
-                made.append(alone(script, [] if options.self_check else words, folder, options.self_check))
-            for (before, first), (after, second) in pairwise(made):
-                if options.self_check:
-                    checked(before)
-                    checked(after)
-                else:
-                    rows.append(compare(before, after, (first, second)))
-    if options.self_check:
-        print("profiles and times of every stage were taken and read")
-        return 0
-    text = sheet(rows)
-    print(text)
-    _sheet.write("profiles", text, Path(__file__).parent)
-    return 0
+    stages = STAGES[4:6] if "--self-check" in sys.argv else STAGES
+    return _experiment.Stage(
+        __doc__, __file__, "Predicted and measured gains",
+        f"profiles of {ACTIVE} steps after {WARM_UP}, with stacks, shapes and synchronization events; times "
+        f"of {TIMED} steps without the profiler; predicted: the replay without the waits that the next lacks",
+        [([f"{way} {one}" for one in stages for way in ("profile", "time")], 1), (["evidence"], 1)],
+        part, sheet, 60,
+    ).main()  # fmt: skip
 
 
 if __name__ == "__main__":

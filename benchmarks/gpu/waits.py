@@ -1,174 +1,185 @@
 """Ground truth for the table of waits: what Gapless predicts without a GPU, beside what a real GPU does.
 
-    python benchmarks/gpu/waits.py                 # on a machine with a GPU: measure, predict, compare,
-    write the sheet python benchmarks/gpu/waits.py --self-check    # anywhere: the emulated device in the
-    GPU's place, writes nothing
+    python benchmarks/gpu/waits.py                 # on a machine with a GPU: writes waits.md and waits.json
+    python benchmarks/gpu/waits.py --self-check    # anywhere: the emulated device, some operators
 
-Each entry of torch's ``op_db`` runs forward and backward with its own sample inputs on the device while
-torch's synchronization debug mode warns; every warning is a wait. The same calls then run on the emulated
-device, in a process that cannot see the GPU. Debug mode does not see explicit waits, nor copies from
-pageable memory that were asked not to block; neither occurs in these calls.
+Each entry of torch's ``op_db`` runs forward and backward with its own sample inputs on the device, in four
+ways: while torch's synchronization debug mode warns; behind work that keeps the stream busy, where a call
+that waits for it takes as long, whatever anyone says; under the profiler with shapes, for `gapless trace
+--evidence`; and on the emulated device, in a process that cannot see the GPU. Debug mode does not see
+explicit waits, nor copies from pageable memory that were asked not to block; neither occurs in these calls.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import warnings
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _experiment
+import _seen
 import _sheet
 import op_db
 import torch
+from _experiment import Found
 
-_WORDS = "synchronizing CUDA operation"
-_TRUTH = Path(__file__).with_name("waits.json")
-
+SAMPLES = 4
+CYCLES = 20_000_000
+"""About ten milliseconds."""
+AWAKE = 0.005
+"""Seconds: a device that sleeps less does not sleep, and tells nothing."""
+SOME = ("a", "b", "index", "linalg.inv", "masked", "nn.functional.ctc", "nonzero", "unique")
+"""Beginnings of what the self-check runs."""
 Counts = dict[str, int]
 
 
-def count_all(only: str, samples: int) -> Counts:
-    """Waits of each call by torch's debug mode, on whatever ``cuda`` is here; -1 where the call fails."""
-    found: Counts = {}
+def calls(emulated: bool) -> list[Any]:
+    """The cases of the first type of each entry."""
+    found = []
     for op in op_db.op_db:
-        if only not in op.name:
+        if emulated and not op.name.startswith(SOME):
             continue
         try:
-            cases = [case for case in op_db.cases(op, samples) if case.variant == "function"]
+            cases = [case for case in op_db.cases(op, SAMPLES) if case.variant == "function"]
         except Exception:
             continue
-        for case in cases:
-            if case.dtype is cases[0].dtype:
-                found[str(case)] = count(case)
+        found += [case for case in cases if case.dtype is cases[0].dtype]
     return found
 
 
-def count(case: Any) -> int:
-    """Waits of one call, forward and backward. The first run warms kernels and library handles up."""
-    waits = -1
-    for _ in range(2):
+def over_all(emulated: bool, look: Callable[[Callable[[], None]], int]) -> Counts:
+    """What `look` finds of each call; -1 where the call fails. A first run warms kernels and handles up."""
+    found: Counts = {}
+    for case in calls(emulated):
         try:
-            with warnings.catch_warnings(record=True) as heard:
-                warnings.simplefilter("always")
-                watched(case)
+            prepared(case)()
+            call = prepared(case)
+            torch.cuda.synchronize()
+            found[str(case)] = look(call)
         except Exception:
             torch.cuda.set_sync_debug_mode("default")
-            return -1
-        waits = sum(_WORDS in str(one.message) for one in heard)
-    return waits
+            found[str(case)] = -1
+    return found
 
 
-def watched(case: Any) -> None:
-    """Run the call with the debug mode on around the operator alone, not around the copying of its inputs."""
+def prepared(case: Any) -> Callable[[], None]:
+    """The call, forward and backward, with inputs that are on the device."""
     sample = case.sample
     inputs = [op_db.copied(value, "cuda") for value in (sample.input, *sample.args)]
     options = op_db.copied(sample.kwargs, "cuda")
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
+
+    def call() -> None:
         out = op_db.spelled(case)(*inputs, **options)
         if op_db._differentiable(case):
             op_db.backward(sample.output_process_fn_grad(out))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+
+    return call
 
 
-def predict(only: str, samples: int) -> Counts:
-    """The same counts from the emulated device, in a process of its own that sees no GPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "predicted.json"
-        command = [
-            sys.executable,
-            __file__,
-            "--predict",
-            str(target),
-            "--only",
-            only,
-            "--samples",
-            str(samples),
-        ]
-        subprocess.run(command, check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-        counts: Counts = json.loads(target.read_text())
-    return counts
+class Behind:
+    """Whether a call takes as long as the work that is queued before it; -1 where that cannot be told."""
+
+    def __init__(self) -> None:
+        self.asleep = min(
+            seconds(lambda: (torch.cuda._sleep(CYCLES), torch.cuda.synchronize())) for _ in "12"
+        )
+
+    def __call__(self, call: Callable[[], object]) -> int:
+        if self.asleep < AWAKE:
+            return -1
+        alone = seconds(call)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(CYCLES)
+        behind = seconds(call)
+        torch.cuda.synchronize()
+        return -1 if alone > self.asleep / 2 else int(behind - alone > self.asleep / 2)
 
 
-def compared(real: Counts, predicted: Counts) -> tuple[str, dict[str, float]]:
-    """The comparison as Markdown, and its figures."""
+def seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def evidence(emulated: bool) -> int:
+    """Profile all calls with their shapes; rows of `gapless trace --evidence`, which are kept."""
+    with _seen.profiler(not emulated, record_shapes=True, stacks=False) as profiler:
+        for case in calls(emulated):
+            try:
+                call = prepared(case)
+                with torch.profiler.record_function(str(case)):
+                    call()
+            except Exception:
+                continue
+        torch.cuda.synchronize()
+    with _experiment.kept("evidence", emulated) as folder:
+        target = folder / "op_db.tsv"
+        with tempfile.TemporaryDirectory() as temporary:
+            trace = str(Path(temporary) / "op_db.json")
+            profiler.export_chrome_trace(trace)
+            words = ["-m", "gapless", "trace", "--evidence", "-o", str(target), trace]
+            subprocess.run([sys.executable, *words], check=True, env=_experiment.hidden())
+        return sum(not line.startswith("#") for line in target.read_text().splitlines())
+
+
+def part(name: str, emulated: bool) -> Any:
+    with _experiment.device(emulated or name == "predicted"):
+        if name == "evidence":
+            return evidence(emulated)
+        return over_all(emulated, Behind() if name == "stood" else _seen.count)
+
+
+def compared(real: Counts, predicted: Counts) -> tuple[str, list[str]]:
+    """The comparison as Markdown, and the calls whose number of waits differs."""
     both = [name for name in real if real[name] >= 0 and predicted.get(name, -1) >= 0]
     waits = {name for name in both if real[name]}
     said = {name for name in both if predicted[name]}
     right = waits & said
-    exact = sum(real[name] == predicted[name] for name in both)
-    figures = {
-        "calls": len(both),
-        "wait": len(waits),
-        "precision": len(right) / len(said) if said else 1.0,
-        "recall": len(right) / len(waits) if waits else 1.0,
-        "same count": exact / len(both) if both else 1.0,
-    }
+    wrong = sorted(name for name in both if real[name] != predicted[name])
     rows: list[list[object]] = [
         ["calls that run on both", len(both)],
         ["calls that wait", len(waits)],
-        ["precision: of the calls said to wait, those that do", f"{figures['precision']:.3f}"],
-        ["recall: of the calls that wait, those said to", f"{figures['recall']:.3f}"],
-        ["calls whose number of waits is right", f"{figures['same count']:.3f}"],
+        ["precision: of the calls said to wait, those that do", f"{len(right) / max(len(said), 1):.3f}"],
+        ["recall: of the calls that wait, those said to", f"{len(right) / max(len(waits), 1):.3f}"],
+        ["calls whose number of waits is right", f"{1 - len(wrong) / max(len(both), 1):.3f}"],
         ["calls that run only on the GPU", sum(real[name] >= 0 > predicted.get(name, -1) for name in real)],
         ["calls that run only emulated", sum(real[name] < 0 <= predicted.get(name, -1) for name in real)],
     ]
-    wrong = sorted(name for name in both if real[name] != predicted[name])
-    misses = _sheet.table(
-        ["call", "GPU", "predicted"], [[name, real[name], predicted[name]] for name in wrong]
-    )
-    return _sheet.table(
-        ["", ""], rows
-    ) + f"\n## {len(wrong)} calls whose number differs\n\n" + misses, figures
+    misses: list[list[object]] = [[name, real[name], predicted[name]] for name in wrong]
+    text = _sheet.table(["", ""], rows) + f"\n### {len(wrong)} calls differ\n\n"
+    return text + _sheet.table(["call", "GPU", "predicted"], misses) + "\n", wrong
+
+
+def sheet(found: Found) -> tuple[str, list[str]]:
+    text, wrong = "", []
+    said = found.get("predicted")
+    if said is not None and "real" in found:
+        told, wrong = compared(found["real"], said)
+        text += f"## By debug mode\n\n{told}"
+    if said is not None and "stood" in found:
+        flags = {name: min(waits, 1) for name, waits in said.items()}
+        told, _ = compared(found["stood"], flags)
+        text += f"## By the clock: whether the call waits for work before it\n\n{told}"
+    if "evidence" in found:
+        text += f"`gapless trace --evidence` gives {found['evidence']} rows of the calls' profile.\n"
+    if found.get("evidence", 1) < 1:
+        wrong.append("no evidence")
+    if _experiment.REAL and "real" in found:
+        (_experiment.HERE / "waits.json").write_text(json.dumps(found["real"], indent=0) + "\n")
+    return text, wrong
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", default="", help="only entries whose name contains this")
-    parser.add_argument("--samples", type=int, default=4, help="sample inputs per entry")
-    parser.add_argument(
-        "--self-check", action="store_true", help="put the emulated device in the GPU's place"
-    )
-    parser.add_argument("--predict", type=Path, help="write the prediction to this file, and no more")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    if options.predict or options.self_check:
-        from gapless.emulate.emulator import Emulator
-
-        with Emulator():
-            real = count_all(options.only, options.samples)
-        if options.predict:
-            options.predict.write_text(json.dumps(real))
-            return 0
-    elif not torch.cuda.is_available():
-        print(
-            "no GPU here: the ground truth is not measured (--self-check runs without one)", file=sys.stderr
-        )
-        return 2
-    else:
-        real = count_all(options.only, options.samples)
-    text, figures = compared(real, predict(options.only, options.samples))
-    if options.self_check:
-        print(text)
-        return 0 if figures["same count"] == 1.0 else 1
-    _TRUTH.write_text(json.dumps(real, indent=0))
-    method = (
-        f"op_db, first type of each entry, {options.samples} samples, forward and backward, second run of two"
-    )
-    title = "The table of waits against a real GPU"
-    _sheet.write(
-        "waits", _sheet.header(title, "python benchmarks/gpu/waits.py", method) + text, _TRUTH.parent
-    )
-    print(text)
-    return 0
+    return _experiment.Stage(
+        __doc__, __file__, "The table of waits against a real GPU",
+        f"op_db, first type of each entry, {SAMPLES} samples, forward and backward, second run of two",
+        [(["real", "predicted"], 2), (["stood"], 1), (["evidence"], 1)], part, sheet, 200,
+    ).main()  # fmt: skip
 
 
 if __name__ == "__main__":

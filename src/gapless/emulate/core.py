@@ -184,7 +184,7 @@ class Core:
             depth=1,
         )
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
-            self._heed_debug_mode()
+            self._heed_debug_mode(waits)
 
     def _refused(self, operator: str, mechanism: Mechanism, call: str, detail: str) -> RuntimeError:
         """What to raise where the host would wait while a graph is captured."""
@@ -234,12 +234,12 @@ class Core:
             programme.queued(kind, stream, event)
 
     @staticmethod
-    def _heed_debug_mode() -> None:
-        """Warn or raise as ``torch.cuda.set_sync_debug_mode`` asks."""
+    def _heed_debug_mode(waits: int) -> None:
+        """Warn of each wait, or raise, as ``torch.cuda.set_sync_debug_mode`` asks."""
         mode = torch.cuda.get_sync_debug_mode()
         if mode == 1:
             innermost = next(iter(stacks.resolve(stacks.capture())), None)
-            if innermost is not None:
+            for _ in range(waits if innermost is not None else 0):
                 warnings.warn_explicit(_DEBUG_WORDS, UserWarning, innermost.file, innermost.line)
         elif mode == 2:
             raise RuntimeError(_DEBUG_WORDS)

@@ -1,0 +1,259 @@
+"""What each fix gains: the step before and after it on a GPU, and the gain that was predicted without one.
+
+    python benchmarks/gpu/fixes.py                 # on a machine with a GPU: writes fixes.md
+    python benchmarks/gpu/fixes.py --self-check    # anywhere: small, on the emulated device
+
+A training step with one thing in it that a rule knows, and with what the rule says to write instead, in
+turn. Predicted is the gain that the estimate of `gapless check` gives for leaving out these waits, for a GPU
+of this kind. Then every operation of gapless.ops beside the line that it replaces (benchmarks/ops.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import _experiment
+import _seen
+import _sheet
+import torch
+from _experiment import Found
+from torch import Tensor, nn
+from torch.nn import functional
+
+Step = Callable[[], object]
+SIZE, SMALL = 1024, 32
+"""Features of a layer; those of a self-check."""
+
+
+class Setting:
+    """A classifier on the device with a batch; `size` features."""
+
+    def __init__(self, size: int) -> None:
+        torch.manual_seed(0)
+        body = [layer for _ in range(8) for layer in (nn.Linear(size, size), nn.ReLU())]
+        self.model = nn.Sequential(*body, nn.Linear(size, 64)).cuda()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.x = torch.randn(512, size, device="cuda")
+        self.y = torch.randint(64, (512,), device="cuda")
+        self.host = torch.randn(512, size)
+        self.pinned = self.host.pin_memory()
+        self.mask = torch.rand(512, device="cuda") > 0.3
+        self.weights = [0.5 + number / 64 for number in range(64)]
+        self.on_device = torch.tensor(self.weights, device="cuda")
+        self.total, self.sum = 0.0, torch.zeros((), device="cuda")
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def train(self, loss_of: Callable[[Tensor], Tensor], x: Tensor | None = None) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model(self.x if x is None else x))
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def plain(self, out: Tensor) -> Tensor:
+        return functional.cross_entropy(out, self.y)
+
+
+def masked(s: Setting, fixed: bool) -> None:
+    from gapless import ops
+
+    if fixed:
+        s.train(lambda out: ops.cross_entropy(out, s.y, mask=s.mask))
+    else:
+        s.train(lambda out: functional.cross_entropy(out[s.mask], s.y[s.mask]))
+
+
+def logged(s: Setting) -> None:
+    s.total += s.train(s.plain).item()
+
+
+def summed(s: Setting) -> None:
+    s.sum += s.train(s.plain)
+
+
+def nan_checked(s: Setting) -> None:
+    if not torch.isfinite(s.train(s.plain)):
+        raise RuntimeError
+
+
+def nan_counted(s: Setting) -> None:
+    s.sum += ~torch.isfinite(s.train(s.plain))
+
+
+def weighted(s: Setting, fixed: bool) -> None:
+    weight = s.on_device if fixed else torch.tensor(s.weights, device="cuda")
+    s.train(lambda out: functional.cross_entropy(out, s.y, weight))
+
+
+def clipped(s: Setting, fixed: bool) -> None:
+    s.train(s.plain)
+    norm = nn.utils.clip_grad_norm_(s.model.parameters(), 1.0, error_if_nonfinite=not fixed)
+    s.sum += norm
+
+
+def encoded(s: Setting, fixed: bool) -> None:
+    def loss(out: Tensor) -> Tensor:
+        target = functional.one_hot(s.y) if not fixed else s.y[:, None] == torch.arange(64, device="cuda")
+        return -(out.log_softmax(1) * target).sum(1).mean()
+
+    s.train(loss)
+
+
+def emptied(s: Setting, fixed: bool) -> None:
+    s.train(s.plain)
+    if not fixed:
+        torch.cuda.empty_cache()
+
+
+def synchronized(s: Setting, fixed: bool) -> None:
+    s.train(s.plain)
+    if not fixed:
+        torch.cuda.synchronize()
+
+
+CASES: dict[str, tuple[str, Callable[[Setting], object], Callable[[Setting], object]]] = {
+    "loss.item() in every step": ("GAP101", logged, summed),
+    "condition on the loss": ("GAP102", nan_checked, nan_counted),
+    "boolean mask": ("GAP112", lambda s: masked(s, False), lambda s: masked(s, True)),
+    "one_hot": ("GAP117", lambda s: encoded(s, False), lambda s: encoded(s, True)),
+    "batch from pageable memory": (
+        "GAP120",
+        lambda s: s.train(s.plain, s.host.to("cuda")),
+        lambda s: s.train(s.plain, s.pinned.to("cuda", non_blocking=True)),
+    ),
+    "constant made in the step": ("GAP121", lambda s: weighted(s, False), lambda s: weighted(s, True)),
+    "synchronize() each step": ("GAP130", lambda s: synchronized(s, False), lambda s: synchronized(s, True)),
+    "empty_cache() in the step": ("GAP132", lambda s: emptied(s, False), lambda s: emptied(s, True)),
+    "clip_grad_norm_ that raises": ("GAP143", lambda s: clipped(s, False), lambda s: clipped(s, True)),
+}  # fmt: skip
+
+
+def in_turn(steps: list[Step], small: bool) -> list[float]:
+    """Milliseconds of each, and the least and the most that the first is longer than the second."""
+    rounds, block = (2, 1) if small else (21, 20)
+    taken: list[list[float]] = [[] for _ in steps]
+    for turn in range(rounds + 1):
+        for own, step in zip(taken, steps, strict=True):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(block):
+                step()
+            torch.cuda.synchronize()
+            if turn:
+                own.append(1e3 * (time.perf_counter() - began) / block)
+    gains = sorted(a - b for a, b in zip(*taken, strict=True))
+    return [*map(statistics.median, taken), gains[len(gains) // 10], gains[-1 - len(gains) // 10]]
+
+
+def both(steps: list[Step], small: bool) -> Found:
+    """Times and waits of two versions; what fails leaves the others."""
+    try:
+        return {"times": in_turn(steps, small), "waits": [_seen.count(step) for step in steps]}
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
+
+
+def fixes(small: bool) -> Found:
+    found: Found = {}
+    for name, (_, wrong, right) in CASES.items():
+        setting = Setting(SMALL if small else SIZE)
+        steps: list[Step] = [lambda one=one, s=setting: one(s) for one in (wrong, right)]
+        found[name] = both(steps, small)
+    return found
+
+
+def predicted(name: str, gpu: str, size: int) -> Found:
+    """Waits of both versions, and the gain in milliseconds of leaving out those of the first."""
+    from gapless.analyze.estimate.estimate import estimate
+    from gapless.analyze.report import report
+    from gapless.analyze.steps import find_steps
+    from gapless.emulate.emulator import Emulator
+
+    _, wrong, right = CASES[name]
+    found: Found = {"waits": [], "steps": []}
+    for version in (wrong, right):
+        with Emulator(gpu=gpu, programme=True) as emulator:
+            setting = Setting(size)
+            for _ in range(8):
+                version(setting)
+        session = emulator.session()
+        told = report(session)
+        found["waits"].append(told.steps.waits_per_step)
+        if told.estimate is not None and not told.estimate.refused:
+            step = told.estimate.step
+            found["steps"].append([one / 1e6 for one in (step.least, step.likely, step.most)])
+        if version is wrong:
+            every = list(range(len(session.sites)))
+            priced = estimate(session, find_steps(session.marks), {0: every}) if every else None
+            each = priced.prices.each if priced is not None else ()
+            found["gain"] = each[0].alone / 1e6 if each else 0.0
+    return found
+
+
+def operations(small: bool) -> Found:
+    """Each operation of gapless.ops and the line it replaces, forward and backward."""
+    module = _experiment.of_benchmarks("ops")
+    found: Found = {}
+    for case in module.CASES[::6] if small else module.CASES:
+        for density in (0.1, 0.9) if case.masked else (0.5,):
+            data = module.Data(64 if small else 65_536, density, "cuda")
+            calls = (case.theirs, case.ours)
+            steps: list[Step] = [lambda call=call, data=data: module.both_ways(call, data) for call in calls]
+            found[f"{case.name} {density}"] = both(steps, small)
+    return found
+
+
+def part(name: str, emulated: bool) -> Any:
+    way, _, which = name.partition(" ")
+    if way == "predicted":
+        gpu = torch.cuda.get_device_name() if _experiment.REAL else "H100"
+        return predicted(which, gpu, SMALL if emulated else SIZE)
+    with _experiment.device(emulated):
+        return (operations if way == "operations" else fixes)(emulated)
+
+
+def sheet(found: Found) -> tuple[str, list[str]]:
+    rows: list[list[object]] = []
+    wrong = []
+    for name, real in found.get("fixes", {}).items():
+        said = found.get(f"predicted {name}", {"waits": ["?", "?"], "gain": -1.0})
+        if "failed" in real:
+            wrong.append(f"{name}: {real['failed']}")
+            continue
+        before, after, least, most = real["times"]
+        waits = [f"{count} → {other}" for count, other in (real["waits"], said["waits"])]
+        times = (f"{before:.3f} → {after:.3f}", f"{before - after:.3f} ({least:.3f}–{most:.3f})")
+        rows.append([name, CASES[name][0], *waits, *times, f"{said['gain']:.3f}"])
+        if said["waits"][1] or not said["waits"][0]:
+            wrong.append(f"{name}: waits are predicted as {waits[1]}")
+    columns = ["what", "rule", "syncs by debug mode", "predicted", "ms a step", "gain", "gain predicted"]
+    text = _sheet.table(columns, rows) + "\n## gapless.ops beside the lines they replace\n\n"
+    rows = []
+    for name, row in found.get("operations", {}).items():
+        if "failed" in row:
+            wrong.append(f"{name}: {row['failed']}")
+            continue
+        before, after, _, _ = row["times"]
+        waits = [f"{row['waits'][0]} → {row['waits'][1]}"]
+        rows.append([*name.rsplit(" ", 1), *waits, f"{before:.3f} → {after:.3f}", f"{before / after:.2f}×"])
+        if row["waits"][1]:
+            wrong.append(f"{name} waits")
+    text += _sheet.table(["operation", "density", "syncs", "ms", "faster"], rows)
+    return text + "".join(f"\n- {one}\n" for one in wrong), wrong
+
+
+def main() -> int:
+    return _experiment.Stage(
+        __doc__, __file__, "What fixes gain on a GPU",
+        "before and after in turn, 21 blocks of 20 steps, medians, and what four in five differences are; "
+        "65,536 rows for operations, forward and backward",
+        [([f"predicted {name}" for name in CASES], 8), (["fixes", "operations"], 1)], part, sheet, 100,
+    ).main()  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,330 @@
+"""What Gapless itself costs on a GPU: profiles, callbacks, guards, annotations, metrics.
+
+    python benchmarks/gpu/overheads.py                 # on a machine with a GPU: writes overheads.md
+    python benchmarks/gpu/overheads.py --self-check    # anywhere: small, on the emulated device
+
+A step is that of a network of many small kernels, which the CPU limits: there overhead shows most. Each way
+of running it takes turns with the plain one. Metrics are those of benchmarks/metric_launches.py, beside
+TorchMetrics: the CPU's time of an update, the time until the GPU is done, and its kernels by the profiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _experiment
+import _seen
+import _sheet
+import torch
+from _experiment import Found
+from torch import nn
+
+STEPS = ("profile", "guards", "annotate", "lightning", "huggingface")
+CLASSES = (10, 1000)
+Step = Callable[[], object]
+
+
+class Net(nn.Module):
+    """Sixteen linear layers, each normalized."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(16))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + nn.functional.gelu(layer(norm(x)))
+        return x
+
+
+def training(size: int) -> Step:
+    """A training step."""
+    torch.manual_seed(0)
+    model = Net(size).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    x = torch.randn(32, size, device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def seconds(step: Step, block: int) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(block):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / block
+
+
+def in_turn(ways: dict[str, Step], small: bool) -> Found:
+    """Microseconds a step of each, and the median of the ratios to the first, block by block."""
+    rounds, block = (2, 1) if small else (25, 20)
+    for step in ways.values():
+        seconds(step, 1 if small else 10)
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, step in ways.items():
+            taken[name].append(seconds(step, block))
+    first = taken[next(iter(ways))]
+    return {
+        name: [
+            1e6 * statistics.median(own),
+            statistics.median(a / b for a, b in zip(own, first, strict=True)),
+        ]
+        for name, own in taken.items()
+    }
+
+
+def profile(small: bool) -> Found:
+    """Steps while `gapless.profile` waits for its window, in it without stacks and with, and behind it."""
+    from gapless.analyze.boundary import StepEnds
+    from gapless.capture import profiling
+
+    step, block = training(32 if small else 128), 4 if small else 20
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(1 if small else 3):
+            seconds(step, 3)
+            found.setdefault("plain", []).append(seconds(step, block))
+            window = profiling.Schedule(wait=block + 1, warmup=2, active=block)
+            machine = (
+                profiling.machine()
+                if _experiment.REAL
+                else profiling.Machine("CPU", (torch.profiler.ProfilerActivity.CPU,))
+            )
+            recipe = profiling.Recipe(Path(folder) / str(turn), "overheads", window)
+            capture = profiling.Profiling(recipe, machine, StepEnds()).start()
+            found.setdefault("before the window", []).append(seconds(step, block))
+            seconds(step, 3)
+            found.setdefault("recorded", []).append(seconds(step, block - 1))
+            begun = time.perf_counter()
+            seconds(step, 3)
+            found.setdefault("one file written", []).append(time.perf_counter() - begun)
+            found.setdefault("recorded with stacks", []).append(seconds(step, block - 1))
+            seconds(step, 1)
+            found.setdefault("behind the window", []).append(seconds(step, block))
+            capture.stop()
+    first = found["plain"]
+    return {
+        name: [
+            1e6 * statistics.median(own),
+            statistics.median(a / b for a, b in zip(own, first, strict=True)),
+        ]
+        for name, own in found.items()
+    }
+
+
+def guards(small: bool) -> Found:
+    import gapless
+
+    step = training(32 if small else 128)
+
+    def guarded() -> None:
+        with gapless.no_waits():
+            step()
+
+    return in_turn({"plain": step, "`no_waits()` around each step": guarded}, small)
+
+
+def annotate(small: bool) -> Found:
+    """`gapless.annotate` on the network, outside of a profile."""
+    import gapless
+
+    step = training(32 if small else 128)
+    plain = in_turn({"plain": step}, small)
+    with gapless.annotate(Net):
+        labelled = in_turn({"annotated, no profile": step}, small)["annotated, no profile"][0]
+    return plain | {"annotated, no profile": [labelled, labelled / plain["plain"][0]]}
+
+
+def fitted(trainer: Callable[[list[Any]], None], callback: Callable[[], Any], small: bool) -> Found:
+    """Microseconds of a step in a trainer, with a callback whose window never comes, and without."""
+    taken: dict[str, list[float]] = {"plain": [], "GaplessCallback, waiting": []}
+    for _ in range(1 if small else 4):
+        for name, own in taken.items():
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            trainer([callback()] if name != "plain" else [])
+            torch.cuda.synchronize()
+            own.append((time.perf_counter() - began) / trainer_steps(small))
+    best = {name: min(own) for name, own in taken.items()}
+    return {name: [1e6 * one, one / best["plain"]] for name, one in best.items()}
+
+
+def trainer_steps(small: bool) -> int:
+    return 4 if small else 300
+
+
+class Data(torch.utils.data.Dataset[Any]):
+    """Vectors and classes."""
+
+    def __init__(self, keyed: bool, length: int) -> None:
+        self.keyed, self.length = keyed, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> Any:
+        if number >= self.length:
+            raise IndexError
+        x, label = torch.full((16,), number / self.length), number % 4
+        return {"x": x, "labels": label} if self.keyed else (x, label)
+
+
+def lightning(small: bool) -> Found:
+    try:
+        library = importlib.import_module("lightning.pytorch")
+    except ModuleNotFoundError:
+        library = importlib.import_module("pytorch_lightning")
+    from gapless.integrations.lightning import GaplessCallback
+
+    class Net(library.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 4)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    steps = trainer_steps(small)
+
+    def trainer(callbacks: list[Any]) -> None:
+        made = library.Trainer(
+            max_steps=steps, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
+        )  # fmt: skip
+        made.fit(Net(), torch.utils.data.DataLoader(Data(False, 4 * steps), 4))
+
+    return fitted(trainer, lambda: GaplessCallback(wait=10**6, show=False, output=tempfile.mkdtemp()), small)
+
+
+def huggingface(small: bool) -> Found:
+    from transformers import Trainer, TrainingArguments
+
+    from gapless.integrations.huggingface import GaplessCallback
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 4)
+
+        def forward(self, x: Any, labels: Any) -> Any:
+            scores = self.layer(x)
+            return {"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+    steps = trainer_steps(small)
+
+    def trainer(callbacks: list[Any]) -> None:
+        arguments = TrainingArguments(
+            output_dir=tempfile.mkdtemp(), max_steps=steps, per_device_train_batch_size=4, report_to=[],
+            save_strategy="no", disable_tqdm=True, logging_strategy="no",
+        )  # fmt: skip
+        data = Data(True, 4 * steps)
+        Trainer(model=Net(), args=arguments, train_dataset=data, callbacks=callbacks).train()
+
+    return fitted(trainer, lambda: GaplessCallback(wait=10**6, show=False, output=tempfile.mkdtemp()), small)
+
+
+def kernels(call: Step, real: bool) -> int:
+    """Kernels, copies and fills of the device in a call, by the profiler; of the emulated one, operators."""
+    if not real:
+        return int(_experiment.of_benchmarks("metric_launches").counted(call))
+    with _seen.profiler(True) as profiler:
+        call()
+        torch.cuda.synchronize()
+    from torch.autograd import DeviceType
+
+    return sum(one.device_type == DeviceType.CUDA for one in profiler.events())
+
+
+def metrics(classes: int, small: bool) -> Found:
+    """Of each library's five metrics: launches, waits, the CPU's time and the GPU's for an update."""
+    module = _experiment.of_benchmarks("metric_launches")
+    found: Found = {}
+    for name, make in module.FIVE.items():
+        try:
+            update, compute, reset = make(classes)
+            batch = module.libraries.batch(classes, 128, "cuda")
+            for _ in range(3):
+                update(*batch)
+            waits = _seen.count(lambda update=update, batch=batch: update(*batch))
+            rows = in_turn({"update": lambda update=update, batch=batch: update(*batch)}, small)
+            found[name] = {
+                "kernels": kernels(lambda update=update, batch=batch: update(*batch), not small),
+                "compute": kernels(compute, not small),
+                "waits": waits,
+                "launched": host_time(lambda update=update, batch=batch: update(*batch), small),
+                "done": rows["update"][0],
+            }
+            reset()
+        except Exception as error:  # a library that fails leaves the others
+            found[name] = {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
+    return found
+
+
+def host_time(call: Step, small: bool) -> float:
+    """Microseconds of the CPU for a call, with nothing queued before it."""
+    taken = []
+    for _ in range(2 if small else 100):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return 1e6 * statistics.median(taken)
+
+
+def part(name: str, emulated: bool) -> Any:
+    with _experiment.device(emulated):
+        if name.startswith("metrics "):
+            return metrics(int(name.split()[1]), emulated)
+        return globals()[name](emulated)
+
+
+def sheet(found: Found) -> tuple[str, list[str]]:
+    rows: list[list[object]] = []
+    wrong = []
+    for name in STEPS:
+        for way, (microseconds, ratio) in found.get(name, {}).items():
+            rows.append([name, way, f"{microseconds:,.0f}", f"{ratio:.3f}"])
+    text = _sheet.table(["", "step", "µs", "× plain"], rows)
+    for classes in CLASSES:
+        rows = []
+        for name, one in found.get(f"metrics {classes}", {}).items():
+            if "failed" in one:
+                rows.append([name, one["failed"], *[""] * 4])
+                wrong.append(f"{name}: {one['failed']}")
+                continue
+            times = (f"{one['launched']:.0f}", f"{one['done']:.0f}")
+            rows.append([name, one["kernels"], one["compute"], one["waits"], *times])
+        text += f"\n## A mean loss and four macro averages, {classes} classes, batches of 128\n\n"
+        columns = ["", "kernels of an update", "of compute", "waits of an update"]
+        text += _sheet.table([*columns, "µs of the CPU", "µs until the GPU is done"], rows)
+    return text, wrong
+
+
+def main() -> int:
+    return _experiment.Stage(
+        __doc__, __file__, "What Gapless costs on a GPU",
+        "medians; steps in blocks of 20, in turn, the device synchronized at both ends of a block",
+        [((*STEPS, *(f"metrics {classes}" for classes in CLASSES)), 1)], part, sheet, 100,
+    ).main()  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
