@@ -67,10 +67,11 @@ class ConstantToDevice(WaitRule):
                 "`self.log` copies a Python number to the GPU: log a tensor that is made there "
                 "(`torch.full((), value, device=self.device)`), or log the number less often"
             )
-        typed = site.call.endswith("Tensor")  # torch.cuda.FloatTensor and its kin, of arrays and lists
-        makers = (site.call.rpartition(".")[2], "Tensor") if typed else _MAKERS
-        made = _made(code, makers) if code is not None else ""
-        return made or in_library(site, _VALUES if typed else self.advice)
+        return _as_made(site) or in_library(site, _VALUES if _is_typed(site) else self.advice)
+
+    def known_change(self, site: Site) -> str:
+        changing = _is_typed(site) and operator(site) != "where" and not _as_made(site)
+        return "draw or compute the values on the GPU" if changing and site.deciding_frame is None else ""
 
 
 _NUMBER = "give `torch.where` a Python number, not a tensor on the CPU: `torch.where(mask, 0.0, x)`"
@@ -78,6 +79,18 @@ _VALUES = (
     "draw or compute the values on the GPU (`torch.randn(shape, device=...)`), or send them from "
     "pinned memory with `non_blocking=True`"
 )
+
+
+def _is_typed(site: Site) -> bool:
+    """``torch.cuda.FloatTensor`` and its kin, of arrays and lists."""
+    return site.call.endswith("Tensor")
+
+
+def _as_made(site: Site) -> str:
+    """Advice for ``torch.tensor(0.5, device=device)`` and the like, where the code shows of what."""
+    code = own_code(site)
+    makers = (site.call.rpartition(".")[2], "Tensor") if _is_typed(site) else _MAKERS
+    return _made(code, makers) if code is not None else ""
 
 
 def _chosen(code: Code) -> str:
