@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import gapless  # noqa: E402
 from gapless.emulate import compilers  # noqa: E402
 from gapless.emulate.patches import Patches  # noqa: E402
 from gapless.errors import NotEmulated  # noqa: E402
@@ -112,6 +114,32 @@ def test_a_compiled_function_runs_line_by_line(notes: list[str]) -> None:
     assert (step.__name__, step.__doc__) == ("step", "Documented.")
     assert list(inspect.signature(step).parameters) == ["x", "scale"]
     assert len(notes) == 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_backward_that_leaves_gradients_out_is_the_compilers_affair(compiled: bool) -> None:
+    """Compiled code takes the rest as None; the autograd engine alone refuses."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, scale: float, unused: int) -> Any:
+            ctx.scale = scale
+            return x * scale
+
+        @staticmethod
+        def backward(ctx: Any, upstream: Any) -> Any:
+            return upstream * ctx.scale
+
+    def loss(x: Any) -> Any:
+        return Scaled.apply(x, 3.0, 0).sum()
+
+    with gapless.emulate():
+        x = torch.ones(2, device="cuda", requires_grad=True)
+        whole = (torch.compile(loss) if compiled else loss)(x)
+        refused = pytest.raises(RuntimeError, match="incorrect number of gradients")
+        with nullcontext() if compiled else refused:
+            whole.backward()
+        assert (x.grad is not None) == compiled
 
 
 def test_wrong_options_are_refused_as_ever(notes: list[str]) -> None:

@@ -385,7 +385,6 @@ def test_every_public_name_is_decided(device: FakeDevice, module: Any) -> None:
         ),
         lambda: torch.cuda.FloatStorage(3),
         lambda: torch.cuda.BoolStorage([True]),
-        lambda: torch.cuda._compile_kernel("", "f"),
         lambda: torch.cuda.gds.GdsFile("x", 0),
         lambda: torch.cuda.nccl.all_reduce([torch.zeros(1)]),
         lambda: torch.cuda.GreenContext.create(num_sms=8),

@@ -17,6 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from gapless.emulate import foreign, higher_order, torchscript
 from gapless.emulate.compiled.calls import Calls, Settings
@@ -25,6 +26,7 @@ from gapless.emulate.deferred import Part, defer
 from gapless.emulate.imports import when_imported
 from gapless.emulate.local import local
 from gapless.emulate.patches import Patches
+from gapless.emulate.programme import is_compiled
 from gapless.emulate.refusals import on_device, refuse
 from gapless.torch_internals import path
 
@@ -84,12 +86,27 @@ def install(note: Note, patches: Patches, lasting: bool = False, calls: Calls | 
         defer(path("dynamo"), _UNCOMPILED, patches)
     # It separates steps inside compiled CUDA graphs, and loads the whole code generator to say so.
     patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", calls.replays.mark)
+    _forgive_gradients(patches)
     torchscript.install(note, patches)
     higher_order.install(patches)
     foreign.install(patches)
 
 
 # -- torch.compile -------------------------------------------------------------------------------------
+
+
+def _forgive_gradients(patches: Patches) -> None:
+    """Let a custom function's backward give fewer gradients than it has inputs, where the compiler does."""
+    real = BackwardCFunction.apply
+
+    @functools.wraps(real)
+    def apply(self: Any, *args: Any) -> Any:
+        out = real(self, *args)
+        given = out if isinstance(out, tuple) else (out,)
+        missing = len(self.needs_input_grad) - len(given)
+        return (*given, *[None] * missing) if missing > 0 and is_compiled() else out
+
+    patches.set(BackwardCFunction, "apply", apply)
 
 
 def _run_eagerly(note: Note, calls: Calls, patches: Patches, dynamo: Any) -> None:

@@ -239,8 +239,9 @@ class Core:
         mode = torch.cuda.get_sync_debug_mode()
         if mode == 1:
             innermost = next(iter(stacks.resolve(stacks.capture())), None)
-            for _ in range(waits if innermost is not None else 0):
-                warnings.warn_explicit(_DEBUG_WORDS, UserWarning, innermost.file, innermost.line)
+            if innermost is not None:
+                for _ in range(waits):
+                    warnings.warn_explicit(_DEBUG_WORDS, UserWarning, innermost.file, innermost.line)
         elif mode == 2:
             raise RuntimeError(_DEBUG_WORDS)
 

@@ -18,6 +18,7 @@ from gapless.emulate import (
     compilers,
     copies,
     cuda_api,
+    cuda_sources,
     cudnn_benchmark,
     device_type,
     distributed,
@@ -205,6 +206,7 @@ class Emulator:
             autocast.install(self.core.device_of, patches, self.core.note)
             serialization.install(self.core)
             extensions.install(self.core, patches)
+            cuda_sources.install(self.core, patches)
             standins.install(self.core, patches, self._standins)
             self._hook = steps.install(self.core, patches)
             if self.core.values is not None:

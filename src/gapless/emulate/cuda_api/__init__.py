@@ -161,7 +161,6 @@ def _refused(patches: Patches) -> None:
         "torch.accelerator.Graph": _GRAPHS,
         "torch.cuda.memory.MemPool": bindings.TORCH_ALLOCATES,
         "torch.cuda.memory._use_uvm": bindings.TORCH_ALLOCATES,
-        "torch.cuda._compile_kernel": _KERNELS,
         "torch.cuda.GreenContext": _KERNELS,
         "torch.cuda.gds.GdsFile": _FILES,
         "torch.cuda.gds.gds_register_buffer": _FILES,

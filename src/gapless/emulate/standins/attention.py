@@ -44,7 +44,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rules: Rules, bias: Tensor
     out = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=None if square else seen, is_causal=square, scale=scale
     )
-    return out.transpose(1, 2).to(query.dtype)
+    return out.transpose(1, 2).contiguous().to(query.dtype)
 
 
 def attend_with_sums(
@@ -105,7 +105,7 @@ def _weighted(
     if rules.dropout:
         weights = functional.dropout(weights, rules.dropout)
     sums = torch.logsumexp(scores.detach(), -1).masked_fill(empty.squeeze(-1), math.inf)
-    return (weights @ v).transpose(1, 2).to(query.dtype), sums.float()
+    return (weights @ v).transpose(1, 2).contiguous().to(query.dtype), sums.float()
 
 
 def rotated(

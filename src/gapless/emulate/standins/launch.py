@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from gapless import trees
 from gapless.emulate.core import Core
+from gapless.emulate.dry.opaque import without_values
 from gapless.emulate.places import HOST
 from gapless.model.programme import Shape
 from gapless.torch_internals import (
@@ -56,11 +57,13 @@ def launch(
     writes: Sequence[Tensor | None] = (),
     work: Sequence[Shape] | None = None,
     anywhere: bool = False,
+    shaped: Body | None = None,
 ) -> Any:
     """Run ``body(*args)`` as the kernel `name` (``package::kernel``) of a device; gives what the body gives.
 
     `writes` are arguments that it writes in place. `work` are the shapes that tell how much is computed,
-    where those of the arguments do not.
+    where those of the arguments do not. `shaped` gives results without data for arguments without, where the
+    body cannot, or takes long over it.
 
     Raises:
         RuntimeError: the tensors are not on a device, and not `anywhere`; or not all on the same one.
@@ -74,17 +77,38 @@ def launch(
         return body(*args)
     State.used(name.partition("::")[0])
 
-    def ran(*given: Any) -> Any:
-        with unseen():
-            return body(*given)
+    written = [t for t in writes if t is not None]
 
-    out = core.graphs.call(name, ran, args, [t for t in writes if t is not None], lambda: ran(*args))
+    def ran(*given: Any) -> Any:
+        values = core.values
+        with unseen():
+            if values is not None and values.lacks(trees.tensors(given)):
+                return without_values(values, name, shaped or body, body, given, written)
+            return _in_own_memory(body(*given), given)
+
+    out = core.graphs.call(name, ran, args, written, lambda: ran(*args))
     made = list(trees.tensors(out))
     for tensor in made:
         if core.placement.state_of(tensor) != index:
             core.place(tensor, index)
-    _told(core, name, given, [t for t in writes if t is not None] or made, work)
+    _told(core, name, given, written or made, work)
     return out
+
+
+def _in_own_memory(out: Any, given: Any) -> Any:
+    """What a kernel gives, each result in memory of its size, unless it lies in an argument's."""
+    theirs = {one.untyped_storage()._cdata for one in trees.tensors(given)}
+
+    def own(tensor: Tensor) -> Tensor:
+        storage: Any = tensor.untyped_storage()
+        fits = storage.nbytes() == tensor.numel() * tensor.element_size()
+        return (
+            tensor
+            if fits or storage._cdata in theirs
+            else tensor.clone(memory_format=torch.contiguous_format)
+        )
+
+    return trees.mapped(out, own)
 
 
 def _where(core: Core, name: str, tensors: Sequence[Tensor], anywhere: bool) -> int:
@@ -123,6 +147,7 @@ def differentiable(
     constants: int = 0,
     random: bool = False,
     anywhere: bool = False,
+    shaped: Body | None = None,
 ) -> Any:
     """Like `launch`, with a kernel for the backward pass, which keeps `tensors` and the first result.
 
@@ -131,8 +156,8 @@ def differentiable(
     """
     wanted = [t is not None and t.requires_grad for t in tensors]
     if not (torch.is_grad_enabled() and any(wanted)):
-        return launch(name, body, *tensors, work=work, anywhere=anywhere)
-    call = _Call(name, backward or f"{name}_backward", body, work, constants, random, anywhere)
+        return launch(name, body, *tensors, work=work, anywhere=anywhere, shaped=shaped)
+    call = _Call(name, backward or f"{name}_backward", body, work, constants, random, anywhere, shaped)
     return _Kernel.apply(call, *tensors)
 
 
@@ -140,9 +165,10 @@ class _Call:
     """What a kernel and its backward pass share."""
 
     def __init__(
-        self, name: str, backward: str, body: Body, work: Any, constants: int, random: bool, anywhere: bool
-    ) -> None:
-        self.name, self.backward, self.body = name, backward, body
+        self, name: str, backward: str, body: Body, work: Any, constants: int, random: bool, anywhere: bool,
+        shaped: Body | None,
+    ) -> None:  # fmt: skip
+        self.name, self.backward, self.body, self.shaped = name, backward, body, shaped
         self.work, self.constants, self.anywhere = work, constants, anywhere
         self.state = torch.get_rng_state() if random else None
 
@@ -164,7 +190,8 @@ class _Call:
             return [None] * len(inner)
         outs, gradients = zip(*pairs, strict=True)
         found = iter(torch.autograd.grad(outs, leaves, gradients, allow_unused=True))
-        return [next(found) if t is not None and t.requires_grad else None for t in inner]
+        wanted = [t is not None and t.requires_grad for t in inner]
+        return [_as_stored(next(found), t) if want else None for want, t in zip(wanted, inner, strict=True)]
 
     def varying(self, out: Any) -> tuple[Tensor, ...]:
         """The results that carry a gradient."""
@@ -172,10 +199,19 @@ class _Call:
         return outs[: len(outs) - self.constants]
 
 
+def _as_stored(gradient: Tensor | None, tensor: Tensor | None) -> Tensor | None:
+    """`gradient` in memory as that of `tensor`, which kernels write it to."""
+    if gradient is None or tensor is None or gradient.stride() == tensor.stride():
+        return gradient
+    return torch.empty_like(tensor, dtype=gradient.dtype).copy_(gradient)
+
+
 class _Kernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Tensor | None) -> Any:  # type: ignore[override]
-        out = launch(call.name, call.body, *tensors, work=call.work, anywhere=call.anywhere)
+        out = launch(
+            call.name, call.body, *tensors, work=call.work, anywhere=call.anywhere, shaped=call.shaped
+        )
         ctx.call = call
         ctx.save_for_backward(*tensors, call.varying(out)[0])
         if isinstance(out, tuple):
@@ -187,6 +223,11 @@ class _Kernel(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> Any:  # type: ignore[override]
         call: _Call = ctx.call
         tensors = ctx.saved_tensors[:-1]
+        wanted = ctx.needs_input_grad[1:]
+
+        def shaped(given: Any, _: Any) -> list[Tensor | None]:
+            return [torch.empty_like(t) if want else None for t, want in zip(given, wanted, strict=True)]
+
         found = launch(
             call.backward,
             call.gradients,
@@ -194,5 +235,6 @@ class _Kernel(torch.autograd.Function):
             upstream[: len(upstream) - call.constants],
             work=None if call.work is None else (call.work[0], *call.work),
             anywhere=call.anywhere,
+            shaped=shaped,
         )
         return (None, *found)

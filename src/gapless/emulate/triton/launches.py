@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -61,7 +61,7 @@ class Launches:
 
     def _launch(self, compiled: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...]) -> None:
         values = list(_expanded(leaves(compiled.src, arguments)))
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        tensors = _held(values)
         self._check(values)
         memory = self.core.placement.memory
         if memory is not None:
@@ -121,8 +121,8 @@ class Launches:
         )
 
     def _check(self, values: Sequence[Any]) -> None:
-        for position, value in enumerate(values):
-            if isinstance(value, torch.Tensor) and value.numel():
+        for position, value in enumerate(map(_tensor_of, values)):
+            if value is not None and value.numel():
                 state = self.core.placement.state_of(value)
                 if state == HOST and not value.is_cuda:
                     raise ValueError(
@@ -175,18 +175,27 @@ def _entry(name: str, kernel: Kernel | str, values: list[Any], cost: Cost | None
 
 def _touched(kernel: Kernel | str, values: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors that are read and those that are written."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if isinstance(kernel, str):
-        return tensors, []
+        return _held(values), []
     places = _positions(values)
-    return (
-        [values[places[at]] for at in sorted(kernel.touched.read) if _is_tensor(values, places, at)],
-        [values[places[at]] for at in sorted(kernel.touched.written) if _is_tensor(values, places, at)],
-    )
+
+    def held(arguments: Iterable[int]) -> list[torch.Tensor]:
+        return _held(
+            values[place]
+            for place in dict.fromkeys(places[at] for at in sorted(arguments) if at < len(places))
+        )
+
+    return held(kernel.touched.read), held(kernel.touched.written)
 
 
-def _is_tensor(values: list[Any], places: list[int], at: int) -> bool:
-    return at < len(places) and isinstance(values[places[at]], torch.Tensor)
+def _tensor_of(value: Any) -> torch.Tensor | None:
+    """The tensor that an argument is, or describes."""
+    found = value.tensor if isinstance(value, _Described) else value
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _held(values: Iterable[Any]) -> list[torch.Tensor]:
+    return [one for one in map(_tensor_of, values) if one is not None]
 
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
@@ -196,8 +205,7 @@ def _bytes(tensors: list[torch.Tensor]) -> int:
 def _moved(book: dict[int, int], values: list[Any]) -> int:
     """Bytes that go between the chip and its memory: of what is read again, once, as caches keep it."""
     sizes = {
-        storage.data_ptr(): storage.nbytes()
-        for storage in (one.untyped_storage() for one in values if isinstance(one, torch.Tensor))
+        storage.data_ptr(): storage.nbytes() for storage in (one.untyped_storage() for one in _held(values))
     }
     return sum(min(count, sizes.get(address, count)) for address, count in book.items())
 
@@ -272,9 +280,8 @@ def _forget(kernel: Kernel, values: list[Any]) -> None:
         for at in kernel.touched.written:
             if at >= len(places):
                 continue
-            value = values[places[at]]
-            tensor = value.tensor if isinstance(value, _Described) else value
-            if not isinstance(tensor, torch.Tensor):
+            tensor = _tensor_of(values[places[at]])
+            if tensor is None:
                 continue
             tensor = tensor.detach()
             if at not in kernel.touched.read:

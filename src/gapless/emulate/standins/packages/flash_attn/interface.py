@@ -59,8 +59,15 @@ def attention(kernel: str, rules: Rules, sums: bool, q: Tensor, k: Tensor, v: Te
 def _launched(kernel: str, body: Any, *tensors: Tensor, work: Any, sums: bool, dropout: float) -> Any:
     return differentiable(
         f"{kernel}_forward", body, *tensors, backward=f"{kernel}_backward", work=work, constants=int(sums),
-        random=dropout > 0,
+        random=dropout > 0, shaped=partial(_outline, sums),
     )  # fmt: skip
+
+
+def _outline(sums: bool, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Any:
+    """Results of the right shape: the rows' sums are ``[batch, heads, length]``."""
+    out = query.new_empty(*query.shape[:-1], value.shape[-1])
+    lines = query.new_empty(query.shape[:-1], dtype=torch.float32).transpose(-1, -2).contiguous()
+    return (out, lines) if sums else out
 
 
 def _with_probs(out: Any, wanted: bool) -> Any:

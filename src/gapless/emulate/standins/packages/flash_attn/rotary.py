@@ -47,8 +47,9 @@ def apply_rotary(
 
     written = (x,) if inplace else ()
     return launch(  # type: ignore[no-any-return]
-        "flash_attn::rotary_kernel", body, x, cos, sin, cu_seqlens, seqlen_offsets, writes=written
-    )
+        "flash_attn::rotary_kernel", body, x, cos, sin, cu_seqlens, seqlen_offsets, writes=written,
+        shaped=lambda given, *_: given if inplace else torch.empty_like(given),
+    )  # fmt: skip
 
 
 class _Rotary(torch.autograd.Function):

@@ -122,7 +122,13 @@ def mamba_chunk_scan_combined(
         body,
         x, dt, A, B, C, D, z, dt_bias, initial_states, seq_idx,
         backward="mamba_ssm::mamba_chunk_scan_combined_bwd",
+        shaped=partial(_outline, return_final_states),
     )  # fmt: skip
+
+
+def _outline(last: bool, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, *_: Any) -> Any:
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return (out, x.new_empty(x.shape[0], *x.shape[2:], B.shape[-1])) if last else out
 
 
 @PACKAGE.provides(_MODULE)

@@ -57,6 +57,11 @@ def _scanned(
     return (out, state) if last else out
 
 
+def _outline(last: bool, u: Tensor, delta: Tensor, A: Tensor, *_: Any) -> Any:
+    out = torch.empty_like(u, memory_format=torch.contiguous_format)
+    return (out, u.new_empty(u.shape[0], u.shape[1], A.shape[1], dtype=torch.float32)) if last else out
+
+
 @PACKAGE.provides(*_SCAN)
 def selective_scan_fn(
     u: Tensor,
@@ -90,6 +95,7 @@ def selective_scan_fn(
         delta_bias,
         backward="mamba_ssm::selective_scan_bwd",
         constants=int(return_last_state),
+        shaped=partial(_outline, return_last_state),
     )
 
 

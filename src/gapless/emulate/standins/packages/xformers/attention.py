@@ -69,6 +69,7 @@ def memory_efficient_attention(
         backward="xformers::efficient_attention_backward",
         work=work,
         random=p > 0,
+        shaped=lambda query, key, value, _: query.new_empty(*query.shape[:-1], value.shape[-1]),
     )
     return out if output_dtype is None else out.to(output_dtype)
 
