@@ -168,11 +168,21 @@ IMAGES = (4, 16, 16, 10)
         # A list as long as the first side is a list, not a mask.
         (entry("index", [(100, 7), (100,)], [(100, 7)]), 8 * 100 + 8 * 700, 700),
         (entry("index_put_", [(50, 60), (9,), (9,), (9,)], [(50, 60)]), 16 * 9 + 8 * 9, 9),
+        # x[:, i]: the places are of the second dimension
+        (entry("index", [(5, 600, 7), (90,)], [(5, 90, 7)]), 8 * 90 + 8 * 5 * 90 * 7, 5 * 90 * 7),
+        (entry("index_put_", [(5, 60, 7), (9,), (5, 9, 7)], [(5, 60, 7)]), 8 * 9 + 8 * 5 * 9 * 7, 5 * 9 * 7),
     ],
 )
 def test_what_indexing_moves(asked, moved, picked):
     made = work(asked)
     assert (made.moved, made.picked) == (moved, picked)
+
+
+@pytest.mark.parametrize("name", ["nll_loss_forward", "nll_loss_backward"])
+def test_of_each_row_of_scores_a_loss_over_classes_reads_one(name):
+    made = [(1000, 50000)] if "backward" in name else [(), ()]
+    asked = entry(name, [(1000, 50000), (1000,)], made)
+    assert work(asked).moved - asked.writes == 1000 * (32 + 8)
 
 
 def test_adding_up_by_index_sorts_the_places():

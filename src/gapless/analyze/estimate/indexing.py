@@ -39,18 +39,20 @@ def indexed(entry: Entry, stem: str, size: int) -> Indexed | None:
     values = entry.inputs[-1] if puts else entry.outputs[0]
     mask = _is_mask(source, places, values)
     dimensions = len(places[0]) if mask else len(places)
-    rest = math.prod(source[dimensions:])
     count = _count(places, values, mask)
-    moved = dimensions * _PLACE * count + 2.0 * count * rest * size
+    picked = count * math.prod(source[dimensions:])
+    if not puts or (picked != math.prod(values) and picked > math.prod(source)):
+        picked = math.prod(values)  # places of other dimensions than the first, which shapes do not tell
+    moved = dimensions * _PLACE * count + 2.0 * picked * size
     kernels = 1
     if mask:
         moved += 2.0 * math.prod(places[0]) + dimensions * _PLACE * count
         kernels += 3
     if puts and entry.backward:
         passes = -(-max(math.prod(source[:dimensions]) - 1, 1).bit_length() // _DIGIT)
-        moved += count * (dimensions * _LINEAR + passes * _PAIR + 2.0 * _PLACE + rest * size)
+        moved += count * (dimensions * _LINEAR + passes * _PAIR + 2.0 * _PLACE) + picked * size
         kernels += 4 * dimensions + passes + 1
-    return Indexed(moved, float(count * rest), kernels)
+    return Indexed(moved, float(picked), kernels)
 
 
 def _is_mask(source: Shape, places: tuple[Shape, ...], values: Shape) -> bool:

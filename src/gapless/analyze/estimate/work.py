@@ -162,6 +162,8 @@ _VECTOR = 4
 """Layer norms of rows that are no multiple of so many elements go through two kernels, the first of which
 has `kernels.WIDE_BLOCKS` times the threads for a row (ATen's ``layer_norm_kernel.cu``)."""
 
+_SECTOR, _LABEL = 32, 8
+"""Bytes that are read where one number is wanted, and of a label."""
 _ONE_BLOCK = {"nll_loss_forward": 2, "nll_loss_backward": 1}
 """Losses over classes whose rows are all summed up by one block, and the accesses of memory of each row that
 wait for each other: the label, and forward the logit that it names (ATen's ``Loss.cu``)."""
@@ -352,6 +354,9 @@ def _moved(entry: Entry, stem: str, family: str) -> float:
         size = writes / max(math.prod(entry.outputs[0]) if entry.outputs else 1, 1)
         if entry.name.endswith("_") and values:
             return min(float(reads + writes), 3 * max(values) * max(size, 1))
+    if stem in _ONE_BLOCK and len(entry.inputs) > 1:  # of each row of scores, one is looked at
+        rows = max(math.prod(shape[:-1]) for shape in entry.inputs)
+        reads = min(reads, rows * (_SECTOR + _LABEL))
     if family == "batch norm" and stem not in _ONE_PASS:
         reads *= 2  # once for the statistics, once to use them
     if family in ("copy", "random") and entry.writes and stem in _MADE:

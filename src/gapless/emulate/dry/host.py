@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gapless import torch_internals
+from gapless.emulate.dry import filling
 from gapless.emulate.dry.guess import Guess
 from gapless.emulate.patches import Patches
 from gapless.emulate.refusals import asked_at
@@ -81,7 +82,9 @@ def shown(values: Any, tensor: Tensor, how: str) -> None:
         if record is not None and how == "__repr__":
             values.fill(tensor)
         return
-    if values.fill(tensor):
+    if record.exact and not record.mean and tensor.untyped_storage().nbytes() > filling.MOST:
+        values.forget(tensor)  # memory of that size is fresh, and reads as zeros until somebody writes there
+    elif values.fill(tensor):
         if not record.exact and not record.filled:
             values.reads.values(record, tensor.numel())
     else:
