@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gapless.commands import main
+torch = pytest.importorskip("torch")
 
-pytest.importorskip("torch")
+from gapless.analyze.report import report  # noqa: E402
+from gapless.commands import main  # noqa: E402
+from gapless.emulate.emulator import Emulator  # noqa: E402
 
 SCRIPT = """import torch
 from torch import nn
@@ -97,3 +99,25 @@ def test_a_session_without_memory_is_refused(saved, capsys, tmp_path) -> None:
     assert status == 3
     assert "it was saved without --memory" in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("compiled", "begin"), [(False, "Does not fit: needs"), (True, "May not fit: uncompiled")]
+)
+def test_what_compiled_code_needs_is_at_most_what_its_lines_need(compiled: bool, begin: str) -> None:
+    """It ran line by line: fused kernels would not write all that these did."""
+    with Emulator("t4", programme=True, memory=True, dry=True) as emulator:
+        weight = torch.nn.Parameter(torch.ones(1 << 30, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def loss(weight: torch.Tensor) -> torch.Tensor:
+            return (weight.sin() * weight.cos()).sum()
+
+        function = torch.compile(loss) if compiled else loss
+        for _ in range(6):
+            function(weight).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    told = report(emulator.session()).verdict
+    assert told.sentence.startswith(begin)
+    assert ("this is the most that it can need" in told.why[0]) == compiled

@@ -39,6 +39,10 @@ ENOUGH = 3
 """Steady steps from which on it says something that nothing was seen."""
 _FEW_OPERATORS = 3
 """Operators that are named where it is not known whether they wait."""
+_UNCOMPILED = (
+    "What is compiled ran uncompiled here, and keeps results that fused kernels never write: "
+    "this is the most that it can need"
+)
 _IN_STEPS = ("every-step", "some-steps")
 
 
@@ -54,7 +58,9 @@ def _verdict(found: Report) -> Verdict:
     exhausted = next((one for one in found.memory if one.lack is not None), None)
     if exhausted is not None:
         told = with_remedies(of_memory(exhausted), found)
-        return msgspec.structs.replace(told, why=(*told.why, *of_offers(found)))
+        told = msgspec.structs.replace(told, why=(*told.why, *of_offers(found)))
+        compiled = found.estimate is not None and found.estimate.eager > 0
+        return _uncompiled(told) if compiled else told
     estimate = found.estimate if found.estimate is not None and not found.estimate.refused else None
     late = _late(found)
     sentence, level = _sentence(found, estimate, late)
@@ -69,6 +75,12 @@ def _verdict(found: Report) -> Verdict:
         confidence=_confidence(found, estimate, late is not None),
         not_seen=tuple(not_seen(found)),
     )
+
+
+def _uncompiled(told: Verdict) -> Verdict:
+    """`told` of a run whose compiled code ran as it stands, where it is told that it does not fit."""
+    sentence = told.sentence.replace("Does not fit: needs", "May not fit: uncompiled, it needs", 1)
+    return msgspec.structs.replace(told, sentence=sentence, why=(_UNCOMPILED, *told.why))
 
 
 def _nothing_to_tell(found: Report) -> Verdict | None:
