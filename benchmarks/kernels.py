@@ -151,7 +151,7 @@ def tried(case: Case) -> Outcome:
     outcome = Outcome(case)
     watch = Watch()
     try:
-        with watch, gapless.emulate() as seen:
+        with watch, gapless.emulate() as seen, case.turned():
             start: list[float] = []
             got = run(case, "cuda", lambda: start.extend((time.perf_counter(), seen.waits)))
             outcome.seconds = time.perf_counter() - start[0]

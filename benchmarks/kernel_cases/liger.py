@@ -110,9 +110,10 @@ def _experts(x: Any) -> torch.Tensor:
     return out
 
 
-def _grpo(x: Any) -> torch.Tensor:
+def _grpo(x: Any, sequences: bool = False) -> torch.Tensor:
     logp = x.x[:, :-1].log_softmax(-1).gather(-1, x.ids[..., None])[..., 0]
-    ratio = (logp - x.old).exp()
+    change = logp - x.old
+    ratio = (change.mean(-1, keepdim=True) if sequences else change).exp()
     gain = torch.minimum(ratio * x.a[:, None], ratio.clamp(0.8, 1.2) * x.a[:, None])
     apart = (x.ref - logp).exp() - (x.ref - logp) - 1
     return (-gain + 0.04 * apart).mean(-1).mean()
@@ -136,6 +137,12 @@ def _mhc_after(x: Any) -> torch.Tensor:
 
 
 LABELS = {"y": _labels}
+GRPO = {
+    "old": lambda: -4 + torch.randn(2, 10) / 10,
+    "ref": lambda: -4 + torch.randn(2, 10) / 10,
+    "ids": lambda: torch.randint(0, 64, (2, 10)),
+    "a": lambda: torch.randn(2),
+}
 
 CASES = [
     Case("softmax", lambda x: call("softmax.LigerSoftmaxFunction", x.x), "x=BTD", lambda x: x.x.softmax(-1)),
@@ -144,6 +151,20 @@ CASES = [
         lambda x: call("softmax.LigerSoftmaxFunction", x.x),
         "x=2,40000",
         lambda x: x.x.softmax(-1),
+    ),
+    Case(
+        "softmax, block by block",
+        lambda x: call("softmax.LigerSoftmaxFunction", x.x),
+        "x=BTD",
+        lambda x: x.x.softmax(-1),
+        knobs={"liger_kernel.ops.softmax.calculate_settings": lambda _: (16, 4)},
+    ),
+    Case(
+        "softmax, block by block, backward",
+        lambda x: ops("softmax._softmax_backward")(x.d, x.p, 16, 4, True),
+        "p=BTD/soft d=BTD",
+        lambda x: x.p * (x.d - (x.p * x.d).sum(-1, keepdim=True)),
+        backward=False,
     ),
     Case(
         "layer norm",
@@ -173,6 +194,12 @@ CASES = [
         "RMS norm of many rows",
         lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None),
         "x=5000,D w=D",
+        lambda x: _rms(x.x, x.w),
+    ),
+    Case(
+        "RMS norm of very many rows",
+        lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None),
+        "x=32768,M w=M",
         lambda x: _rms(x.x, x.w),
     ),
     Case(
@@ -210,6 +237,16 @@ CASES = [
         lambda x: F.silu(x.a) * x.b,
     ),
     Case(
+        "SwiGLU, in tiles",
+        lambda x: call("swiglu.LigerSiLUMulFunction", x.a, x.b),
+        "a=BTD b=BTD",
+        lambda x: F.silu(x.a) * x.b,
+        knobs={
+            "liger_kernel.ops.swiglu._should_tile": lambda _: True,
+            "liger_kernel.ops.swiglu._swiglu_tile_settings": lambda _: (16, 4),
+        },
+    ),
+    Case(
         "SwiGLU of one tensor",
         lambda x: call("swiglu.LigerFusedGateUpSiLUMulFunction", x.a, False),
         "a=160,D",
@@ -238,6 +275,13 @@ CASES = [
         lambda x: call("mlp.LigerMLPFunction", x.x, x.g, x.u, x.d, 1.0, 1.0),
         "x=BTD g=128,D/small u=128,D/small d=D,128/small",
         lambda x: F.linear(F.silu(F.linear(x.x, x.g)) * F.linear(x.x, x.u), x.d),
+    ),
+    Case(
+        "MLP without gradients",
+        lambda x: call("mlp.LigerMLPFunction", x.x, x.g, x.u, x.d, 1.0, 1.0),
+        "x=BTD g=128,D/small u=128,D/small d=D,128/small",
+        lambda x: F.linear(F.silu(F.linear(x.x, x.g)) * F.linear(x.x, x.u), x.d),
+        backward=False,
     ),
     Case(
         "rotary",
@@ -304,6 +348,24 @@ CASES = [
         "x=160,D",
         _capped,
         fixed=LABELS,
+    ),
+    Case(
+        "cross entropy of a part of the vocabulary",
+        lambda x: call(
+            "vocab_parallel_cross_entropy.LigerVocabParallelCEFunction",
+            x.x,
+            x.y,
+            None,
+            -100,
+            0.1,
+            "pytorch",
+            "global",
+        ),
+        "x=TBD",
+        lambda x: F.cross_entropy(
+            x.x.flatten(0, 1), x.y.flatten(), reduction="none", label_smoothing=0.1
+        ).view_as(x.y),
+        fixed={"y": lambda: _labels().view(80, 2)},
     ),
     Case(
         "linear cross entropy",
@@ -405,12 +467,20 @@ CASES = [
         ),
         "x=2,11,D",
         _grpo,
-        fixed={
-            "old": lambda: -4 + torch.randn(2, 10) / 10,
-            "ref": lambda: -4 + torch.randn(2, 10) / 10,
-            "ids": lambda: torch.randint(0, 64, (2, 10)),
-            "a": lambda: torch.randn(2),
-        },
+        fixed=GRPO,
+    ),
+    Case(
+        "GRPO loss of sequences",
+        lambda x: first(
+            call(
+                "grpo_loss.GrpoLossFunction",
+                *(x.x, x.old, x.ref, x.ids, x.a, None, 1.0, 0.04, 0.2, 0.2, False),
+                *("grpo", None, True, "sequence"),
+            )
+        ),
+        "x=2,11,D",
+        lambda x: _grpo(x, sequences=True),
+        fixed=GRPO,
     ),
     Case(
         "hyper-connections, before", lambda x: call("mhc.LigerMHCPreFunction", x.x, x.h), "x=BTXD h=BTX", _mhc
@@ -420,6 +490,13 @@ CASES = [
         lambda x: call("mhc.LigerMHCPostResFunction", x.x, x.f, x.p, x.r),
         "x=BTXD f=BTD p=BTX r=BTXX",
         _mhc_after,
+    ),
+    Case(
+        "hyper-connections, mixing matrices",
+        lambda x: ops("mhc.mhc_sinkhorn_bwd")(x.m, x.b, x.a, x.g, tmax=20, sinkhorn_eps=1e-6),
+        "m=T,24 b=24 a= g=T,4,4",
+        lambda x: _through_sinkhorn(x),
+        backward=False,
     ),
     Case(
         "hyper-connections, coefficients",
@@ -465,9 +542,19 @@ def _coefficients(x: Any) -> tuple[torch.Tensor, ...]:
     mix = (flat @ x.phi) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
     before = torch.sigmoid(x.a1 * mix[..., :4] + x.b[:4]) + 0.0
     after = 2.0 * torch.sigmoid(x.a2 * mix[..., 4:8] + x.b[4:8])
-    square = (x.a3 * mix[..., 8:] + x.b[8:]).unflatten(-1, (4, 4)).softmax(-1) + 1e-6
+    return before, after, _sinkhorn(x.a3 * mix[..., 8:] + x.b[8:])
+
+
+def _sinkhorn(logits: torch.Tensor) -> torch.Tensor:
+    """Matrices of 4 × 4 whose rows and columns sum to one."""
+    square = logits.unflatten(-1, (4, 4)).softmax(-1) + 1e-6
     square = square / (square.sum(-2, keepdim=True) + 1e-6)
     for _ in range(19):
         square = square / (square.sum(-1, keepdim=True) + 1e-6)
         square = square / (square.sum(-2, keepdim=True) + 1e-6)
-    return before, after, square
+    return square
+
+
+def _through_sinkhorn(x: Any) -> torch.Tensor:
+    logits = (x.a * x.m[..., 8:] + x.b[8:]).detach().requires_grad_()
+    return torch.autograd.grad(_sinkhorn(logits), logits, x.g)[0].unflatten(-1, (4, 4))

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from kernel_cases.fla import decay, delta, layers, scores
+from kernel_cases.fla import decay, decode, delta, gates, layers, precond, rwkv, scores, shapes, states
 
 PACKAGE, DISTRIBUTION = "fla", "fla-core"
-CASES = [*decay.CASES, *delta.CASES, *scores.CASES, *layers.CASES]
+CASES = [
+    *decay.CASES,
+    *delta.CASES,
+    *scores.CASES,
+    *layers.CASES,
+    *shapes.CASES,
+    *rwkv.CASES,
+    *gates.CASES,
+    *decode.CASES,
+    *precond.CASES,
+    *states.CASES,
+]
