@@ -260,6 +260,7 @@ def part(name: str, only: str) -> tuple[str, int]:
         f"{sum(r.waits for r in results)} waits."
     )
     print(summary)
+    print(*sorted(known - launched), sep="\n")
     return _text(cases, results, known - launched, failed, summary), len(bad)
 
 

@@ -31,6 +31,7 @@ def _wall(x: Any) -> torch.Tensor:
             total[:, -1:].contiguous(),
             keys,
             starts,
+            None,
             scale=x.q.shape[-1] ** -0.5,
             cache_chunk_size=16,
         )

@@ -37,6 +37,7 @@ def _kimi(x: Any) -> torch.Tensor:
 
 
 def _cyclic(x: Any, name: str, **more: Any) -> torch.Tensor:
+    op("cyfa.utils._readout_basis").cache_clear()  # it would hand out a tensor of an emulation that has ended
     return first(
         op(f"cyfa.{name}")(x.q, x.k, x.v, x.g, x.d, x.beta, x.r, x.qw, x.kw, 1e-6, 1e-6, **more)
     )

@@ -47,6 +47,28 @@ def _compared(x: Any) -> torch.Tensor:
     return torch.cat(parts, 1)
 
 
+def _backward_summary(x: Any) -> torch.Tensor:
+    """What a part of a sequence does to the gradient of the state after it: ``[H, K, V + K]``."""
+    summary = torch.cat((torch.zeros(2, 32, 32), torch.eye(32).expand(2, 32, 32)), -1)
+    for at in (64, 0):
+        q, k, w, d, v = (heads(one[:, at : at + 64])[0] for one in (x.q, x.k, x.w, x.d, x.v))
+        values = k @ summary + torch.nn.functional.pad(v, (0, 32))
+        direct = torch.nn.functional.pad(0.25 * q.transpose(1, 2) @ d, (0, 32))
+        summary = summary + direct - w.transpose(1, 2) @ values
+    return summary
+
+
+def _summarized(x: Any) -> torch.Tensor:
+    found = torch.empty(2, 32, 64, device=x.q.device)
+    op("cp.chunk_bwd.chunk_cp_bwd_dh")(x.q, x.k, x.w, x.d, x.v, found, scale=0.25)
+    return found
+
+
+def _split(x: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return first(op("gated_delta_rule.chunk_gated_delta_rule")(x.q, x.k, x.v, x.g, x.beta, cu_seqlens=x.ends))
+
+
 def _pooled(value: torch.Tensor) -> torch.Tensor:
     return value.unflatten(1, (5, 16)).mean(2)
 
@@ -122,6 +144,22 @@ CASES = [
         "q=2,160,HK/small k=2,160,HK v=2,160,HV d=2,160,HV",
         lambda x: _gradients(x, 64),
         fixed=STATE,
+        backward=False,
+    ),
+    Case(
+        "gated delta rule, chunk, a long sequence in parts",
+        _split,
+        "q=1,256,HK/unit k=1,256,HK/unit v=1,256,HV g=1,256,H/gate beta=1,256,H/sig",
+        lambda x: first(op("gated_delta_rule.naive.naive_recurrent_gated_delta_rule")(x.q, x.k, x.v, x.beta, x.g)),
+        fixed={"ends": lambda: torch.tensor([0, 256])},
+        knobs={"fla.ops.common.intracard_cp.compute_subseq_len": lambda **_: 64},
+        backward=False,
+    ),
+    Case(
+        "gated delta rule, a part's summary, backward",
+        _summarized,
+        "q=1,128,HK/small k=1,128,HK/unit w=1,128,HK/small d=1,128,HV v=1,128,HV",
+        _backward_summary,
         backward=False,
     ),
     Case(
