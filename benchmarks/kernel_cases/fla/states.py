@@ -153,6 +153,7 @@ CASES = [
         lambda x: first(op("gated_delta_rule.naive.naive_recurrent_gated_delta_rule")(x.q, x.k, x.v, x.beta, x.g)),
         fixed={"ends": lambda: torch.tensor([0, 256])},
         knobs={"fla.ops.common.intracard_cp.compute_subseq_len": lambda **_: 64},
+        environment={"FLA_INTRACARD_CP": "1"},
         backward=False,
     ),
     Case(
