@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from kernel_cases.fla import decay, decode, delta, gates, layers, precond, rwkv, scores, shapes, states
+from kernel_cases.fla import (
+    decay,
+    decode,
+    delta,
+    gates,
+    layers,
+    others,
+    precond,
+    rwkv,
+    scores,
+    shapes,
+    states,
+)
 
 PACKAGE, DISTRIBUTION = "fla", "fla-core"
 CASES = [
@@ -16,4 +28,5 @@ CASES = [
     *decode.CASES,
     *precond.CASES,
     *states.CASES,
+    *others.CASES,
 ]

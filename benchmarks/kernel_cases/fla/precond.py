@@ -11,9 +11,7 @@ from kernel_cases.cases import Case, first
 from kernel_cases.fla.names import op
 
 GATES = "v=BTHV ga=BTH/gate ba=BTH/sig beta=BTH/sig"
-CYCLIC = (
-    "q=BTHK k=BTHK v=BTHV g=BTH/gate d=BTH/small beta=BTH/sig r=2,15,15 qw=K kw=K"
-)
+CYCLIC = "q=BTHK k=BTHK v=BTHV g=BTH/gate d=BTH/small beta=BTH/sig r=2,15,15 qw=K kw=K"
 
 
 def _unit(value: torch.Tensor) -> torch.Tensor:
@@ -30,17 +28,13 @@ def _gated(x: Any) -> torch.Tensor:
 
 def _kimi(x: Any) -> torch.Tensor:
     return first(
-        op("precond_kda.naive_recurrent_precond_kda")(
-            _unit(x.q), _unit(x.k), x.v, x.g, x.ga, x.ba, x.beta
-        )
+        op("precond_kda.naive_recurrent_precond_kda")(_unit(x.q), _unit(x.k), x.v, x.g, x.ga, x.ba, x.beta)
     )
 
 
 def _cyclic(x: Any, name: str, **more: Any) -> torch.Tensor:
     op("cyfa.utils._readout_basis").cache_clear()  # it would hand out a tensor of an emulation that has ended
-    return first(
-        op(f"cyfa.{name}")(x.q, x.k, x.v, x.g, x.d, x.beta, x.r, x.qw, x.kw, 1e-6, 1e-6, **more)
-    )
+    return first(op(f"cyfa.{name}")(x.q, x.k, x.v, x.g, x.d, x.beta, x.r, x.qw, x.kw, 1e-6, 1e-6, **more))
 
 
 CASES = [
@@ -67,9 +61,7 @@ CASES = [
     ),
     Case(
         "preconditioned Kimi delta attention, chunk",
-        lambda x: first(
-            op("precond_kda.chunk_precond_kda")(x.q, x.k, x.v, x.g, x.ga, x.ba, x.beta)
-        ),
+        lambda x: first(op("precond_kda.chunk_precond_kda")(x.q, x.k, x.v, x.g, x.ga, x.ba, x.beta)),
         f"q=BTHK k=BTHK {GATES} g=BTHK/slow",
         _kimi,
     ),

@@ -74,9 +74,7 @@ CASES = [
     ),
     Case(
         "RWKV-7, recurrent, multiplied",
-        lambda x: first(
-            op("rwkv7.fused_recurrent.fused_mul_recurrent_rwkv7")(x.r, x.w, x.k, x.v, x.kk, x.a)
-        ),
+        lambda x: first(op("rwkv7.fused_recurrent.fused_mul_recurrent_rwkv7")(x.r, x.w, x.k, x.v, x.kk, x.a)),
         "r=BTHK w=BTHK/slow k=BTHK/small v=BTHV kk=BTHK/unit a=BTHK/sig",
         _recurrent,
         backward=False,

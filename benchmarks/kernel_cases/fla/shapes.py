@@ -144,8 +144,6 @@ CASES = [
             "a": lambda: torch.randn(2),
         },
     ),
-    Case(
-        "ELU plus one", lambda x: module("activations.elu_p1")(x.x), "x=BTD", lambda x: F.elu(x.x) + 1
-    ),
+    Case("ELU plus one", lambda x: module("activations.elu_p1")(x.x), "x=BTD", lambda x: F.elu(x.x) + 1),
     Case("GLU of a power", lambda x: module("activations.powglu")(x.x, x.y), "x=BTD y=BTD", _power),
 ]

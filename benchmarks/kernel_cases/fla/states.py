@@ -66,7 +66,9 @@ def _summarized(x: Any) -> torch.Tensor:
 
 def _split(x: Any) -> torch.Tensor:
     with torch.inference_mode():
-        return first(op("gated_delta_rule.chunk_gated_delta_rule")(x.q, x.k, x.v, x.g, x.beta, cu_seqlens=x.ends))
+        return first(
+            op("gated_delta_rule.chunk_gated_delta_rule")(x.q, x.k, x.v, x.g, x.beta, cu_seqlens=x.ends)
+        )
 
 
 def _pooled(value: torch.Tensor) -> torch.Tensor:
@@ -150,7 +152,9 @@ CASES = [
         "gated delta rule, chunk, a long sequence in parts",
         _split,
         "q=1,256,HK/unit k=1,256,HK/unit v=1,256,HV g=1,256,H/gate beta=1,256,H/sig",
-        lambda x: first(op("gated_delta_rule.naive.naive_recurrent_gated_delta_rule")(x.q, x.k, x.v, x.beta, x.g)),
+        lambda x: first(
+            op("gated_delta_rule.naive.naive_recurrent_gated_delta_rule")(x.q, x.k, x.v, x.beta, x.g)
+        ),
         fixed={"ends": lambda: torch.tensor([0, 256])},
         knobs={"fla.ops.common.intracard_cp.compute_subseq_len": lambda **_: 64},
         environment={"FLA_INTRACARD_CP": "1"},

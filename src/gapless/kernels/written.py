@@ -14,10 +14,13 @@ _STORES = frozenset({
 _LOADS = frozenset({
     "tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
     "tt.descriptor_reduce", "tt.experimental_descriptor_load", "tt.experimental_descriptor_gather",
+    "ttg.async_copy_global_to_local",
 })  # fmt: skip
 _ENDS = frozenset({"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.dot", "tt.reduce", "arith.cmpi"})
 """What comes out of these is no address any more."""
-_SOUNDS = ("store", "reduce", "scatter", "atomic")
+_SOUNDS = ("store", "reduce", "scatter", "atomic", "_to_global")
+_SHARED = frozenset({"ttg.local_store", "ttg.local_scatter"})
+"""What writes to the program's own memory and to no argument."""
 
 Edge = tuple[str, str]
 
@@ -49,7 +52,9 @@ def touched(module: Module) -> Touched:
 
 def _may_write(op: Op) -> bool:
     """Whether an operation of another dialect sounds like it."""
-    return not op.results and any(one in op.name for one in _SOUNDS) and not op.name.endswith("return")
+    if op.results or op.name in _SHARED or op.name.endswith("return"):
+        return False
+    return any(one in op.name for one in _SOUNDS)
 
 
 def _roots(module: Module) -> dict[str, set[int]]:
