@@ -14,6 +14,7 @@ from kernel_cases.fla import (
     scores,
     shapes,
     states,
+    unused,
 )
 
 PACKAGE, DISTRIBUTION = "fla", "fla-core"
@@ -28,5 +29,6 @@ CASES = [
     *decode.CASES,
     *precond.CASES,
     *states.CASES,
+    *unused.CASES,
     *others.CASES,
 ]
