@@ -38,6 +38,7 @@ class Case:
     are made by a function and get no gradient. Without `plain` nothing is compared: `why` says why.
     `knobs` hold while the device runs: values for names in modules (``{"liger_kernel.ops.swiglu._should_tile": …}``), which
     choose kernels that a library takes for large shapes or other GPUs; `environment` holds variables.
+    `refused` names a kernel that Triton's own compiler refuses, so that it runs on no GPU: then that is expected.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Case:
     why: str = ""
     knobs: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
 
     @contextmanager
     def turned(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from kernel_cases.fla import (
 )
 
 PACKAGE, DISTRIBUTION = "fla", "fla-core"
+ELSEWHERE = ("triton_ascend", "for Huawei's NPUs, and on no GPU")
 CASES = [
     *decay.CASES,
     *delta.CASES,

@@ -114,7 +114,7 @@ CASES = [
     ),
     Case(
         "attention over residuals",
-        lambda x: first(op("attnres.fused_attnres")(x.q, x.r, x.w, x.o)),
+        lambda x: first(op("attnres.fused_attnres")(x.q, x.r.unbind(), x.w, x.o)),
         "q=D r=XBTD w=D o=D",
         lambda x: first(op("attnres.naive.naive_attnres")(x.q, x.r, x.w, x.o)),
     ),
