@@ -125,5 +125,6 @@ def _last(region: list[Block]) -> tuple[str, ...]:
 
 
 def callee(op: Op) -> str:
-    """The function that ``tt.call @name(…)`` calls."""
-    return op.text.split("@", 1)[1].split("(")[0].strip('" ')
+    """The function that ``tt.call @name(…)`` calls; a name in quotes may hold brackets."""
+    name = op.text.split("@", 1)[1]
+    return name.split('"')[1] if name.startswith('"') else name.split("(")[0].strip()
