@@ -1,4 +1,4 @@
-"""Liger: its autograd functions beside plain torch."""
+"""Liger's norms, activations, attention and mixtures beside plain torch."""
 
 from __future__ import annotations
 
@@ -7,38 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from kernel_cases.cases import Case, Modules, first
-
-PACKAGE, DISTRIBUTION = "liger_kernel.ops", "liger-kernel"
-ops = Modules("liger_kernel.ops")
-
-
-def call(name: str, *arguments: Any) -> Any:
-    """``LigerSoftmaxFunction.apply(…)`` for ``softmax.LigerSoftmaxFunction``."""
-    return ops(name).apply(*arguments)
+from kernel_cases.cases import Case, first
+from kernel_cases.liger.names import call, ops
 
 
 def _rms(x: torch.Tensor, w: torch.Tensor | None = None, offset: float = 0.0) -> torch.Tensor:
     out = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
     return out if w is None else out * (w + offset)
-
-
-def _labels(size: int = 160, count: int = 64, ignored: bool = True) -> torch.Tensor:
-    found = torch.randint(0, count, (size,))
-    if ignored:
-        found[::7] = -100
-    return found
-
-
-def _cross_entropy(x: Any, **more: Any) -> torch.Tensor:
-    return F.cross_entropy(x.x, x.y, **more)
-
-
-def _capped(x: Any) -> torch.Tensor:
-    logits = 30.0 * torch.tanh(x.x / 30.0)
-    plain = F.cross_entropy(logits, x.y, label_smoothing=0.1)
-    kept = x.y != -100
-    return plain + 1e-2 * (logits.logsumexp(-1).square() * kept).sum() / kept.sum()
 
 
 def _angles(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,13 +33,6 @@ def _rope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _cos_sin() -> torch.Tensor:
     angle = torch.arange(80.0)[:, None] / 10_000 ** (torch.arange(16.0) / 16)
     return torch.cat((angle, angle), -1)[None]
-
-
-def _jsd(student: torch.Tensor, teacher: torch.Tensor, beta: float = 0.5) -> torch.Tensor:
-    """Of log-probabilities."""
-    p, q = teacher.exp(), student.exp()
-    middle = (beta * p + (1 - beta) * q).log()
-    return (beta * p * (teacher - middle) + (1 - beta) * q * (student - middle)).sum(-1).mean()
 
 
 def _sparsemax(x: torch.Tensor) -> torch.Tensor:
@@ -110,19 +78,6 @@ def _experts(x: Any) -> torch.Tensor:
     return out
 
 
-def _grpo(x: Any, sequences: bool = False) -> torch.Tensor:
-    logp = x.x[:, :-1].log_softmax(-1).gather(-1, x.ids[..., None])[..., 0]
-    change = logp - x.old
-    ratio = (change.mean(-1, keepdim=True) if sequences else change).exp()
-    gain = torch.minimum(ratio * x.a[:, None], ratio.clamp(0.8, 1.2) * x.a[:, None])
-    apart = (x.ref - logp).exp() - (x.ref - logp) - 1
-    return (-gain + 0.04 * apart).mean(-1).mean()
-
-
-def _tvd(x: Any) -> torch.Tensor:
-    return 0.5 * (x.p - x.q).abs().sum(-1).mean()
-
-
 def _top() -> torch.Tensor:
     return torch.stack([torch.randperm(4)[:2] for _ in range(80)]).int()
 
@@ -136,13 +91,56 @@ def _mhc_after(x: Any) -> torch.Tensor:
     return mixed + x.p[..., None] * x.f[:, :, None]
 
 
-LABELS = {"y": _labels}
-GRPO = {
-    "old": lambda: -4 + torch.randn(2, 10) / 10,
-    "ref": lambda: -4 + torch.randn(2, 10) / 10,
-    "ids": lambda: torch.randint(0, 64, (2, 10)),
-    "a": lambda: torch.randn(2),
-}
+def _three() -> torch.Tensor:
+    """Angles by time, height and width: ``[3, B, T, 32]``."""
+    base = _cos_sin()[0]
+    return torch.stack([base, base * 0.5, base * 0.25])[:, None].repeat(1, 2, 1, 1)
+
+
+def _mrope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    sections = [4, 6, 6] * 2
+
+    def picked(value: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part[n % 3] for n, part in enumerate(value.split(sections, -1))], -1)[:, None]
+
+    cos, sin = picked(x.cos), picked(x.sin)
+
+    def turned(value: torch.Tensor) -> torch.Tensor:
+        one, two = value.chunk(2, -1)
+        return value * cos + torch.cat((-two, one), -1) * sin
+
+    return turned(x.q), turned(x.k)
+
+
+def _sparse_tokens(x: Any) -> torch.Tensor:
+    length = x.s.shape[-1]
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    inner = _sparsemax(x.s.masked_fill(future, -1e9))
+    return F.conv2d(inner, x.w, x.b, padding=1).masked_fill(future, 0.0)
+
+
+def _coefficients(x: Any) -> tuple[torch.Tensor, ...]:
+    flat = x.x.flatten(2)
+    mix = (flat @ x.phi) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
+    before = torch.sigmoid(x.a1 * mix[..., :4] + x.b[:4]) + 0.0
+    after = 2.0 * torch.sigmoid(x.a2 * mix[..., 4:8] + x.b[4:8])
+    return before, after, _sinkhorn(x.a3 * mix[..., 8:] + x.b[8:])
+
+
+def _sinkhorn(logits: torch.Tensor) -> torch.Tensor:
+    """Matrices of 4 × 4 whose rows and columns sum to one."""
+    square = logits.unflatten(-1, (4, 4)).softmax(-1) + 1e-6
+    square = square / (square.sum(-2, keepdim=True) + 1e-6)
+    for _ in range(19):
+        square = square / (square.sum(-1, keepdim=True) + 1e-6)
+        square = square / (square.sum(-2, keepdim=True) + 1e-6)
+    return square
+
+
+def _through_sinkhorn(x: Any) -> torch.Tensor:
+    logits = (x.a * x.m[..., 8:] + x.b[8:]).detach().requires_grad_()
+    return torch.autograd.grad(_sinkhorn(logits), logits, x.g)[0].unflatten(-1, (4, 4))
+
 
 CASES = [
     Case("softmax", lambda x: call("softmax.LigerSoftmaxFunction", x.x), "x=BTD", lambda x: x.x.softmax(-1)),
@@ -312,118 +310,6 @@ CASES = [
         fixed={"cos": lambda: _three().cos(), "sin": lambda: _three().sin()},
     ),
     Case(
-        "cross entropy",
-        lambda x: first(
-            call(
-                "cross_entropy.LigerCrossEntropyFunction", x.x, x.y, None, -100, 0.0, 0.0, "mean", None, False
-            )
-        ),
-        "x=160,D",
-        _cross_entropy,
-        fixed=LABELS,
-    ),
-    Case(
-        "cross entropy, weighted",
-        lambda x: first(
-            call("cross_entropy.LigerCrossEntropyFunction", x.x, x.y, x.w, -100, 0.0, 0.0, "sum", None, False)
-        ),
-        "x=160,D",
-        lambda x: _cross_entropy(x, weight=x.w, reduction="sum"),
-        fixed={**LABELS, "w": lambda: torch.rand(64)},
-    ),
-    Case(
-        "cross entropy, smoothed, capped, z loss",
-        lambda x: first(
-            call(
-                "cross_entropy.LigerCrossEntropyFunction",
-                x.x,
-                x.y,
-                None,
-                -100,
-                1e-2,
-                0.1,
-                "mean",
-                30.0,
-                False,
-            )
-        ),
-        "x=160,D",
-        _capped,
-        fixed=LABELS,
-    ),
-    Case(
-        "cross entropy of a part of the vocabulary",
-        lambda x: call(
-            "vocab_parallel_cross_entropy.LigerVocabParallelCEFunction",
-            x.x,
-            x.y,
-            None,
-            -100,
-            0.1,
-            "pytorch",
-            "global",
-        ),
-        "x=TBD",
-        lambda x: F.cross_entropy(
-            x.x.flatten(0, 1), x.y.flatten(), reduction="none", label_smoothing=0.1
-        ).view_as(x.y),
-        fixed={"y": lambda: _labels().view(80, 2)},
-    ),
-    Case(
-        "linear cross entropy",
-        lambda x: first(
-            call("fused_linear_cross_entropy.LigerFusedLinearCrossEntropyFunction", x.x, x.w, x.y, x.b)
-        ),
-        "x=160,D w=KD b=K",
-        lambda x: F.cross_entropy(F.linear(x.x, x.w, x.b), x.y),
-        fixed={"y": lambda: _labels(count=32)},
-    ),
-    Case(
-        "cross entropy and distance",
-        lambda x: call("fused_ce_tvd.LigerFusedCETVDFunction", x.x, x.t, x.y, -100),
-        "x=160,D",
-        lambda x: (
-            F.cross_entropy(x.x, x.y, reduction="none"),
-            0.5 * (x.x.softmax(-1) - x.t.softmax(-1)).abs().sum(-1),
-        ),
-        fixed={"t": lambda: torch.randn(160, 64), "y": lambda: _labels(ignored=False)},
-    ),
-    Case(
-        "KL divergence",
-        lambda x: call("kl_div.LigerKLDivLossFunction", x.x, x.t, "batchmean", False, 1e-10),
-        "x=160,D/log",
-        lambda x: F.kl_div(x.x, x.t, reduction="batchmean"),
-        fixed={"t": lambda: torch.randn(160, 64).softmax(-1)},
-    ),
-    Case(
-        "Jensen-Shannon divergence",
-        lambda x: call("jsd.LigerJSDFunction", x.x, x.t, None, 0.5, -100, None, None),
-        "x=160,D/log",
-        lambda x: _jsd(x.x, x.t),
-        fixed={"t": lambda: torch.randn(160, 64).log_softmax(-1)},
-    ),
-    Case(
-        "Jensen-Shannon divergence of linears",
-        lambda x: call("fused_linear_jsd.LigerFusedLinearJSDFunction", x.x, x.w, x.t, x.u),
-        "x=160,D w=KD",
-        lambda x: _jsd((x.x @ x.w.T).log_softmax(-1), (x.t @ x.u.T).log_softmax(-1)),
-        fixed={"t": lambda: torch.randn(160, 64), "u": lambda: torch.randn(32, 64)},
-    ),
-    Case(
-        "KL divergence of a linear",
-        lambda x: call("fused_linear_kl_div.LigerFusedLinearKLDivFunction", x.x, x.w, x.t),
-        "x=160,D w=KD",
-        lambda x: F.kl_div((x.x @ x.w.T).log_softmax(-1), x.t, reduction="batchmean"),
-        fixed={"t": lambda: torch.randn(160, 32).softmax(-1)},
-    ),
-    Case(
-        "total variation",
-        lambda x: call("tvd.LigerTVDLossFunction", x.p, x.q),
-        "p=160,D/soft",
-        _tvd,
-        fixed={"q": lambda: torch.randn(160, 64).softmax(-1)},
-    ),
-    Case(
         "attention over residuals",
         lambda x: call("attn_res.LigerAttnResFunction", x.v, x.w, x.n, 1e-6),
         "v=XBTD w=D n=D",
@@ -461,30 +347,6 @@ CASES = [
         fixed={"top": _top},
     ),
     Case(
-        "GRPO loss",
-        lambda x: first(
-            call(
-                "grpo_loss.GrpoLossFunction", x.x, x.old, x.ref, x.ids, x.a, None, 1.0, 0.04, 0.2, 0.2, False
-            )
-        ),
-        "x=2,11,D",
-        _grpo,
-        fixed=GRPO,
-    ),
-    Case(
-        "GRPO loss of sequences",
-        lambda x: first(
-            call(
-                "grpo_loss.GrpoLossFunction",
-                *(x.x, x.old, x.ref, x.ids, x.a, None, 1.0, 0.04, 0.2, 0.2, False),
-                *("grpo", None, True, "sequence"),
-            )
-        ),
-        "x=2,11,D",
-        lambda x: _grpo(x, sequences=True),
-        fixed=GRPO,
-    ),
-    Case(
         "hyper-connections, before", lambda x: call("mhc.LigerMHCPreFunction", x.x, x.h), "x=BTXD h=BTX", _mhc
     ),
     Case(
@@ -509,54 +371,3 @@ CASES = [
         lambda x: _coefficients(x),
     ),
 ]
-
-
-def _three() -> torch.Tensor:
-    """Angles by time, height and width: ``[3, B, T, 32]``."""
-    base = _cos_sin()[0]
-    return torch.stack([base, base * 0.5, base * 0.25])[:, None].repeat(1, 2, 1, 1)
-
-
-def _mrope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    sections = [4, 6, 6] * 2
-
-    def picked(value: torch.Tensor) -> torch.Tensor:
-        return torch.cat([part[n % 3] for n, part in enumerate(value.split(sections, -1))], -1)[:, None]
-
-    cos, sin = picked(x.cos), picked(x.sin)
-
-    def turned(value: torch.Tensor) -> torch.Tensor:
-        one, two = value.chunk(2, -1)
-        return value * cos + torch.cat((-two, one), -1) * sin
-
-    return turned(x.q), turned(x.k)
-
-
-def _sparse_tokens(x: Any) -> torch.Tensor:
-    length = x.s.shape[-1]
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    inner = _sparsemax(x.s.masked_fill(future, -1e9))
-    return F.conv2d(inner, x.w, x.b, padding=1).masked_fill(future, 0.0)
-
-
-def _coefficients(x: Any) -> tuple[torch.Tensor, ...]:
-    flat = x.x.flatten(2)
-    mix = (flat @ x.phi) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
-    before = torch.sigmoid(x.a1 * mix[..., :4] + x.b[:4]) + 0.0
-    after = 2.0 * torch.sigmoid(x.a2 * mix[..., 4:8] + x.b[4:8])
-    return before, after, _sinkhorn(x.a3 * mix[..., 8:] + x.b[8:])
-
-
-def _sinkhorn(logits: torch.Tensor) -> torch.Tensor:
-    """Matrices of 4 × 4 whose rows and columns sum to one."""
-    square = logits.unflatten(-1, (4, 4)).softmax(-1) + 1e-6
-    square = square / (square.sum(-2, keepdim=True) + 1e-6)
-    for _ in range(19):
-        square = square / (square.sum(-1, keepdim=True) + 1e-6)
-        square = square / (square.sum(-2, keepdim=True) + 1e-6)
-    return square
-
-
-def _through_sinkhorn(x: Any) -> torch.Tensor:
-    logits = (x.a * x.m[..., 8:] + x.b[8:]).detach().requires_grad_()
-    return torch.autograd.grad(_sinkhorn(logits), logits, x.g)[0].unflatten(-1, (4, 4))
