@@ -110,7 +110,7 @@ def first(value: Any) -> Any:
     return value[0] if isinstance(value, (tuple, list)) else value
 
 
-def changed(x: Any, **more: Any) -> SimpleNamespace:
+def changed(x: Any, /, **more: Any) -> SimpleNamespace:
     """The inputs `x` with `more` among them or in their place."""
     return SimpleNamespace(**{**vars(x), **more})
 

@@ -9,6 +9,7 @@ from kernel_cases.fla import (
     gates,
     layers,
     others,
+    packed,
     precond,
     rwkv,
     scores,
@@ -32,4 +33,5 @@ CASES = [
     *states.CASES,
     *unused.CASES,
     *others.CASES,
+    *packed.CASES,
 ]

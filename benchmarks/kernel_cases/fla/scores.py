@@ -29,9 +29,9 @@ def _differences(g: torch.Tensor) -> torch.Tensor:
     return total[..., :, None] - total[..., None, :]
 
 
-def _blocks() -> torch.Tensor:
+def blocks(length: int = 80) -> torch.Tensor:
     """For each token its own block of 16 and the first one."""
-    own = torch.arange(80) // 16
+    own = torch.arange(length) // 16
     return torch.stack((torch.zeros_like(own), own), -1)[None, :, None]
 
 
@@ -102,7 +102,7 @@ CASES = [
         ),
         "q=1,80,16,32 k=1,80,1,32 v=1,80,1,32 g=1,80,16/sig",
         _sparse,
-        fixed={"blocks": lambda: _blocks()},
+        fixed={"blocks": blocks},
     ),
     Case(
         "log-linear attention, chunk",
