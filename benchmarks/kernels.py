@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,7 @@ class Outcome:
     difference: float = 0.0
     worst: str = ""
     waits: int = 0
+    places: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     plain_seconds: float = 0.0
     launched: set[str] = field(default_factory=set)
@@ -156,6 +158,17 @@ def compared(got: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float
     return worst
 
 
+def places(session: Any) -> Counter[str]:
+    """Where waits are and how many, but for what this file copies itself."""
+    found: Counter[str] = Counter()
+    for event in session.events:
+        for line in session.sites[event.site].stack[:1]:
+            if Path(line.file) != Path(__file__):
+                short = line.file.rpartition("/site-packages/")[2].rpartition("/kernel_cases/")[2]
+                found[f"{short}:{line.line}"] += event.waits
+    return found
+
+
 def tried(case: Case) -> Outcome:
     """Run a case on the emulated device and in plain torch."""
     outcome = Outcome(case)
@@ -166,6 +179,7 @@ def tried(case: Case) -> Outcome:
             got = run(case, "cuda", lambda: start.extend((time.perf_counter(), seen.waits)))
             outcome.seconds = time.perf_counter() - start[0]
             outcome.waits = seen.waits - int(start[1])
+            outcome.places = places(seen.session)
             got = {name: one.detach().cpu() for name, one in got.items()}
         if case.plain is not None:
             begin = time.perf_counter()
@@ -297,11 +311,15 @@ def counts(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
             text += f"; {len(known & refused)} are refused by Triton's own compiler"
         lines.append(f"{text}.")
     right = sum(result.good for result in results)
+    where = sum((one.places for one in results), Counter[str]())
     return [
         *lines,
         f"- {right} of {len(results)} cases are as they should be "
         f"({sum(one.case.plain is None for one in results)} have no reference); "
-        f"{sum(one.waits for one in results)} waits.",
+        f"{sum(one.waits for one in results)} waits"
+        + (": " if where else "")
+        + ", ".join(f"{count} at `{place}`" for place, count in where.most_common())
+        + ".",
     ]
 
 
