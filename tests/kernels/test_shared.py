@@ -144,9 +144,9 @@ def test_what_is_not_known_of_gluon_is_named() -> None:
         run([torch.zeros(8, 16)], [], body)
 
 
-def test_a_copy_from_shared_memory_writes_to_what_it_is_given() -> None:
+def test_a_copy_that_is_not_known_writes_to_what_it_is_given() -> None:
     store = "tt.store %oa, %y : tensor<16x!tt.ptr<f32>>"
-    copy = f"ttng.async_tma_copy_local_to_global %os[%at] %b0 : tensor<16x!tt.ptr<f32>>, {room('16xf32')}"
+    copy = f"amdg.async_tdm_copy_local_to_global %os[%at] %b0 : tensor<16x!tt.ptr<f32>>, {room('16xf32')}"
     kernel = Kernel(BUFFERS.replace(store, copy))
-    assert "ttng.async_tma_copy_local_to_global" in kernel.refusal
+    assert "amdg.async_tdm_copy_local_to_global" in kernel.refusal
     assert kernel.touched.written == {1}

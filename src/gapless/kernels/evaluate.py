@@ -15,6 +15,7 @@ from gapless.kernels import (
     casts,
     control,
     folds,
+    hopper,
     libdevice,
     products,
     ptx,
@@ -27,7 +28,20 @@ from gapless.kernels.parse import TtirError, parse
 from gapless.kernels.values import Descriptor, Heap, Memory, Pointer, Unsupported, dtype_of
 from gapless.kernels.written import touched
 
-OPERATIONS = (accesses, arithmetic, atomics, casts, control, folds, libdevice, products, ptx, shaping, shared)
+OPERATIONS = (
+    accesses,
+    arithmetic,
+    atomics,
+    casts,
+    control,
+    folds,
+    hopper,
+    libdevice,
+    products,
+    ptx,
+    shaping,
+    shared,
+)
 """The modules whose operations are registered by importing them."""
 
 BUDGET = 2_000_000_000

@@ -75,10 +75,14 @@ def allocate(machine: Machine, op: Op) -> Room:
     return room
 
 
+def held(machine: Machine, room: Room) -> Tensor:
+    """What is in a room."""
+    return gathered(machine, room.pointers(), None, dtype_of(room.base.element))
+
+
 @operation("ttg.local_load")
 def local_load(machine: Machine, op: Op) -> Tensor:
-    room = machine.raw(op)[0]
-    return gathered(machine, room.pointers(), None, dtype_of(room.base.element))
+    return held(machine, machine.raw(op)[0])
 
 
 @operation("ttg.local_store")

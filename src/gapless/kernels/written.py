@@ -14,7 +14,7 @@ _STORES = frozenset({
 _LOADS = frozenset({
     "tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
     "tt.descriptor_reduce", "tt.experimental_descriptor_load", "tt.experimental_descriptor_gather",
-    "ttg.async_copy_global_to_local",
+    "ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local",
 })  # fmt: skip
 _ENDS = frozenset({"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.dot", "tt.reduce", "arith.cmpi"})
 """What comes out of these is no address any more."""
@@ -52,7 +52,7 @@ def touched(module: Module) -> Touched:
 
 def _may_write(op: Op) -> bool:
     """Whether an operation of another dialect sounds like it."""
-    if op.results or op.name in _SHARED or op.name.endswith("return"):
+    if op.results or not op.operands or op.name in _SHARED or op.name.endswith("return"):
         return False
     return any(one in op.name for one in _SOUNDS)
 
