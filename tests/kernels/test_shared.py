@@ -133,6 +133,34 @@ def test_each_program_has_its_own_buffers_and_copies_come_before_they_are_waited
     assert torch.equal(out, x + x * (torch.arange(16) < 10))
 
 
+def picked(one: str, two: str) -> str:
+    """The kernel above, whose first program adds buffer `two` and all others `one`."""
+    room_of_line = room("16xf32")
+    choice = f"""%later = arith.cmpi sgt, %pid, %zero : i32
+    %b = scf.if %later -> ({room_of_line}) {{
+      scf.yield {one} : {room_of_line}
+    }} else {{
+      scf.yield {two} : {room_of_line}
+    }}
+    %v1 = ttg.local_load %b"""
+    return BUFFERS.replace("%v1 = ttg.local_load %b1", choice)
+
+
+def test_programs_pick_buffers_of_one_allocation() -> None:
+    x, out = torch.randn(3, 16), torch.zeros(3, 16)
+    evaluate(Kernel(picked("%b0", "%b1")), (x, out, 10), (3,))
+    wanted = 2 * x
+    wanted[0] = x[0] + x[0] * (torch.arange(16) < 10)
+    assert torch.equal(out, wanted)
+
+
+def test_a_choice_between_allocations_is_not_evaluated() -> None:
+    own = f"%own = ttg.local_alloc : () -> {room('16xf32')}\n    %later"
+    text = picked("%own", "%b1").replace("%later", own, 1)
+    with pytest.raises(Unsupported, match="two allocations"):
+        evaluate(Kernel(text), (torch.randn(3, 16), torch.zeros(3, 16), 10), (3,))
+
+
 def test_what_is_read_and_written_are_arguments_not_rooms() -> None:
     kernel = Kernel(BUFFERS)
     assert (kernel.touched.read, kernel.touched.written, kernel.touched.lost) == ({0}, {1}, False)

@@ -18,7 +18,7 @@ from gapless.kernels.machine import Machine, operation
 from gapless.kernels.memory import gathered, loaded, scattered
 from gapless.kernels.nodes import Op, Type, type_of
 from gapless.kernels.ramps import Ramp
-from gapless.kernels.values import Memory, Pointer, Tensor, Unsupported, dtype_of, spread
+from gapless.kernels.values import Memory, Pointer, Tensor, Unsupported, chosen, dtype_of, spread
 
 Shape = tuple[int, ...]
 _OFFSETS = re.compile(r"\[([-\d, ]*)\]")
@@ -41,6 +41,12 @@ class Room:
     def moved(self, by: Tensor | int, sizes: Shape, strides: Shape) -> Room:
         """The part that begins `by` elements further on."""
         return Room(replace(self.base, at=self.base.places + by), sizes, strides)
+
+    def either(self, mask: Tensor, other: Any) -> Room:
+        """This where `mask` says so, else `other`: of one allocation, as buffers that change places are."""
+        if (self.base.memory, self.sizes, self.strides) != (other.base.memory, other.sizes, other.strides):
+            raise Unsupported("a choice between two allocations of shared memory")
+        return replace(self, base=chosen(mask, self.base, other.base))
 
 
 def room_type(kind: Type) -> Type:
