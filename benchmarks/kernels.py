@@ -6,8 +6,9 @@
 
 Needs `triton`, and of `liger-kernel` and `fla-core` those that are to be tried (no GPU). Each case runs once
 on the emulated device, forward and backward, and once in plain torch on the CPU: results and gradients may
-differ by 2e-3 of the largest number in them. A kernel is a function under ``@triton.jit`` that is launched
-somewhere in the package.
+differ by 2e-3 of the largest number in them. A kernel is a function under ``@triton.jit`` or ``@gluon.jit``
+that is launched somewhere in the package; those that no case launches are listed with the reason, as are
+modules that cannot be imported.
 Exits with 1 where one that was launched could not be evaluated, or a value differs.
 """
 
@@ -23,6 +24,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +52,7 @@ class Outcome:
     difference: float = 0.0
     worst: str = ""
     waits: int = 0
+    places: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     plain_seconds: float = 0.0
     launched: set[str] = field(default_factory=set)
@@ -57,7 +60,16 @@ class Outcome:
 
     @property
     def good(self) -> bool:
+        if self.case.refused:
+            return self.error.startswith("CompilationError")
         return not self.error and not self.failed and self.difference <= self.case.tolerance
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        if not self.good:
+            return "WRONG"
+        return "refused" if self.case.refused else "right" if self.case.plain else "ran"
 
 
 class Watch:
@@ -146,16 +158,28 @@ def compared(got: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float
     return worst
 
 
+def places(session: Any) -> Counter[str]:
+    """Where waits are and how many, but for what this file copies itself."""
+    found: Counter[str] = Counter()
+    for event in session.events:
+        for line in session.sites[event.site].stack[:1]:
+            if Path(line.file) != Path(__file__):
+                short = line.file.rpartition("/site-packages/")[2].rpartition("/kernel_cases/")[2]
+                found[f"{short}:{line.line}"] += event.waits
+    return found
+
+
 def tried(case: Case) -> Outcome:
     """Run a case on the emulated device and in plain torch."""
     outcome = Outcome(case)
     watch = Watch()
     try:
-        with watch, gapless.emulate() as seen:
+        with watch, gapless.emulate() as seen, case.turned():
             start: list[float] = []
             got = run(case, "cuda", lambda: start.extend((time.perf_counter(), seen.waits)))
             outcome.seconds = time.perf_counter() - start[0]
             outcome.waits = seen.waits - int(start[1])
+            outcome.places = places(seen.session)
             got = {name: one.detach().cpu() for name, one in got.items()}
         if case.plain is not None:
             begin = time.perf_counter()
@@ -172,26 +196,39 @@ def tried(case: Case) -> Outcome:
     return outcome
 
 
-def kernels_of(package: str) -> set[str]:
-    """The names of the functions under ``@triton.jit`` that the modules of `package` launch."""
+@dataclass
+class Package:
+    """What a package has: the source of each kernel that it launches, and why modules cannot be imported."""
+
+    kernels: dict[str, str] = field(default_factory=dict)
+    closed: dict[str, list[str]] = field(default_factory=dict)
+
+
+def read(package: str) -> Package:
+    """Import all modules of `package`, and find the functions under ``@triton.jit`` that they launch."""
     from triton.runtime.jit import JITFunction
 
-    found: set[str] = set()
+    found = Package()
     texts: list[str] = []
     for name in modules_of(package):
         try:
             module = importlib.import_module(name)
             texts.append(Path(module.__file__).read_text() if module.__file__ else "")
-        except Exception:
+        except Exception as error:
+            reason = re.sub(r" \(.*", "", f"{error}".split("\n")[0].split(". ")[0])
+            found.closed.setdefault(reason, []).append(name)
             continue
         for value in vars(module).values():
             inner = value
             while not isinstance(inner, JITFunction) and hasattr(inner, "fn"):
                 inner = inner.fn
             if isinstance(inner, JITFunction) and inner.fn.__module__.split(".")[0] == package.split(".")[0]:
-                found.add(full_name(inner))
+                found.kernels[full_name(inner)] = inspect.getsource(inner.fn)
     launched = set(re.findall(r"(\w+)\s*\[", "\n".join(texts)))
-    return {name for name in found if name.rpartition(".")[2] in launched}
+    found.kernels = {
+        name: source for name, source in found.kernels.items() if name.rpartition(".")[2] in launched
+    }
+    return found
 
 
 def modules_of(package: str) -> list[str]:
@@ -201,11 +238,12 @@ def modules_of(package: str) -> list[str]:
 
 
 def line(outcome: Outcome) -> str:
-    state = "right" if outcome.good and outcome.case.plain else "ran" if outcome.good else "WRONG"
     more = outcome.error or "; ".join(f"{k}: {v}" for k, v in outcome.failed.items())
     if not more and not outcome.good:
         more = f"{outcome.worst} differs by {outcome.difference:.1e}"
-    return f"{state:6} {outcome.case.name:45} {outcome.difference:8.1e} {outcome.seconds:6.2f} s  {more}"
+    return (
+        f"{outcome.state:7} {outcome.case.name:45} {outcome.difference:8.1e} {outcome.seconds:6.2f} s  {more}"
+    )
 
 
 def main() -> int:
@@ -241,7 +279,7 @@ def part(name: str, only: str) -> tuple[str, int]:
     try:
         cases = importlib.import_module(f"kernel_cases.{name}")
         with gapless.emulate():  # libraries ask for a GPU when they are imported
-            known = kernels_of(cases.PACKAGE)
+            package = read(cases.PACKAGE)
     except ModuleNotFoundError as error:
         print(f"{name}: left out, {error}")
         return f"## {name}\n\nNot installed ({error}).\n", 0
@@ -250,29 +288,80 @@ def part(name: str, only: str) -> tuple[str, int]:
         if only in case.name:
             results.append(tried(case))
             print(line(results[-1]), flush=True)
-    launched = {one for result in results for one in result.launched} & known
-    failed = {k: v for result in results for k, v in result.failed.items()}
     bad = [result for result in results if not result.good]
-    summary = (
-        f"{len(known)} kernels are launched somewhere in {cases.PACKAGE}; {len(launched)} were here, "
-        f"{len(launched - set(failed))} of them evaluated; {len(results) - len(bad)} of {len(results)} cases "
-        f"are right ({sum(r.case.plain is None for r in results)} have no reference); "
-        f"{sum(r.waits for r in results)} waits."
-    )
-    print(summary)
-    return _text(cases, results, known - launched, failed, summary), len(bad)
+    counted = "\n".join((*counts(cases, package, results), *absent(cases, package, results)))
+    print(counted)
+    return _text(cases, results, counted), len(bad)
 
 
-def _text(cases: Any, results: list[Outcome], missing: set[str], failed: dict[str, str], summary: str) -> str:
+def counts(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
+    """How many kernels were launched and evaluated, those for other devices apart; how many cases hold."""
+    launched = {one for result in results for one in result.launched}
+    failed = {one for result in results for one in result.failed}
+    refused = {result.case.refused for result in results if result.state == "refused"}
+    other, words = getattr(cases, "ELSEWHERE", ("", ""))
+    lines = []
+    for apart in ["", other] if other else [""]:
+        known = {one for one in package.kernels if bool(other and other in one) == bool(apart)}
+        here = known & launched
+        where = f"{cases.PACKAGE} {words}" if apart else cases.PACKAGE
+        text = f"- {len(known)} kernels are launched somewhere in {where}: "
+        text += f"{len(here)} were here, {len(here - failed)} of them evaluated"
+        if known & refused:
+            text += f"; {len(known & refused)} are refused by Triton's own compiler"
+        lines.append(f"{text}.")
+    right = sum(result.good for result in results)
+    where = sum((one.places for one in results), Counter[str]())
+    return [
+        *lines,
+        f"- {right} of {len(results)} cases are as they should be "
+        f"({sum(one.case.plain is None for one in results)} have no reference); "
+        f"{sum(one.waits for one in results)} waits"
+        + (": " if where else "")
+        + ", ".join(f"{count} at `{place}`" for place, count in where.most_common())
+        + ".",
+    ]
+
+
+def absent(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
+    """Kernels that no case launches and modules that cannot be imported, with the reasons."""
+    import triton
+
+    launched = {one for result in results for one in result.launched}
+    refused = {result.case.refused for result in results if result.state == "refused"}
+    other, words = getattr(cases, "ELSEWHERE", ("", ""))
+    groups: dict[str, list[str]] = {}
+    for name in sorted(set(package.kernels) - launched):
+        reason = "launched by no case" + (f", {words}" if other and other in name else "")
+        if name in refused:
+            reason = f"refused by Triton {triton.__version__} itself, in a case"
+        elif "make_block_ptr" in package.kernels[name] and _no_block_pointers():
+            reason = f"made of block pointers, which Triton {triton.__version__} refuses"
+        groups.setdefault(reason, []).append(f"`{name}`")
+    lines = [f"- {len(names)} {reason}: {', '.join(names)}." for reason, names in groups.items()]
+    for reason, modules in sorted(package.closed.items()):
+        count = f"{len(modules)} modules" if len(modules) > 1 else "1 module"
+        lines.append(f"- {count} cannot be imported ({reason}): {', '.join(f'`{one}`' for one in modules)}.")
+    return lines
+
+
+def _no_block_pointers() -> bool:
+    from triton.language import make_block_ptr
+
+    return "removed" in inspect.getsource(inspect.unwrap(make_block_ptr))
+
+
+def _text(cases: Any, results: list[Outcome], counted: str) -> str:
     try:
         version = f" {importlib.metadata.version(cases.DISTRIBUTION)}" if cases.DISTRIBUTION else ""
     except importlib.metadata.PackageNotFoundError:
         version = ""
+    words = {"right": "yes", "ran": "not compared", "refused": "refused", "WRONG": "no"}
     rows: list[list[object]] = [
         [
             one.case.name,
             len(one.launched),
-            "yes" if one.good and one.case.plain else "not compared" if one.good else "no",
+            words[one.state],
             f"{one.difference:.0e}" if one.case.plain and not one.error else "",
             one.waits,
             f"{one.seconds:.2f}",
@@ -280,12 +369,11 @@ def _text(cases: Any, results: list[Outcome], missing: set[str], failed: dict[st
         ]
         for one in results
     ]
-    text = f"## {cases.DISTRIBUTION or cases.PACKAGE}{version}\n\n{summary}\n\n"
+    text = f"## {cases.DISTRIBUTION or cases.PACKAGE}{version}\n\n{counted}\n\n"
     text += _sheet.table(["case", "kernels", "right", "difference", "waits", "seconds", "remark"], rows)
+    failed = {k: v for result in results for k, v in result.failed.items()}
     if failed:
         text += "\nNot evaluated: " + "; ".join(f"`{k}` ({v})" for k, v in sorted(failed.items())) + ".\n"
-    if missing:
-        text += "\nLaunched by no case: " + ", ".join(f"`{one}`" for one in sorted(missing)) + ".\n"
     return text
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +36,9 @@ class Case:
 
     `inputs` say the shape by letters of `SIZES` and how they are made: ``q=BTHK g=BTH/gate``, or numbers: ``80,77``. Those of `fixed`
     are made by a function and get no gradient. Without `plain` nothing is compared: `why` says why.
+    `knobs` hold while the device runs: values for names in modules (``{"liger_kernel.ops.swiglu._should_tile": …}``), which
+    choose kernels that a library takes for large shapes or other GPUs; `environment` holds variables.
+    `refused` names a kernel that Triton's own compiler refuses, so that it runs on no GPU: then that is expected.
     """
 
     name: str
@@ -44,6 +50,19 @@ class Case:
     dtype: torch.dtype = torch.float32
     tolerance: float = 2e-3
     why: str = ""
+    knobs: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+
+    @contextmanager
+    def turned(self) -> Iterator[None]:
+        """With the case's knobs as it wants them."""
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.dict(os.environ, self.environment))
+            for name, value in self.knobs.items():
+                module, _, attribute = name.rpartition(".")
+                stack.enter_context(mock.patch.object(importlib.import_module(module), attribute, value))
+            yield
 
     def made(self) -> SimpleNamespace:
         """The inputs, on the host."""
@@ -91,7 +110,7 @@ def first(value: Any) -> Any:
     return value[0] if isinstance(value, (tuple, list)) else value
 
 
-def changed(x: Any, **more: Any) -> SimpleNamespace:
+def changed(x: Any, /, **more: Any) -> SimpleNamespace:
     """The inputs `x` with `more` among them or in their place."""
     return SimpleNamespace(**{**vars(x), **more})
 

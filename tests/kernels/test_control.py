@@ -146,12 +146,12 @@ module {
     %pid = tt.get_program_id x : i32
     %0 = tt.addptr %a, %pid : !tt.ptr<i32>, i32
     %1 = tt.load %0 : !tt.ptr<i32>
-    %2:2 = tt.call @"both.i32"(%1, %pid) : (i32, i32) -> (i32, i32)
+    %2:2 = tt.call @"both.i32__(1,)cconstexpr_2_"(%1, %pid) : (i32, i32) -> (i32, i32)
     %3 = arith.muli %2#0, %2#1 : i32
     tt.call @put(%out, %pid, %3) : (!tt.ptr<i32>, i32, i32) -> ()
     tt.return
   }
-  tt.func private @"both.i32"(%0: i32, %1: i32) -> (i32, i32) attributes {noinline = true} {
+  tt.func private @"both.i32__(1,)cconstexpr_2_"(%0: i32, %1: i32) -> (i32, i32) attributes {noinline = true} {
     %2 = arith.addi %0, %1 : i32
     %3 = arith.subi %0, %1 : i32
     tt.return %2, %3 : i32, i32

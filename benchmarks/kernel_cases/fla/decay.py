@@ -60,7 +60,8 @@ def _rwkv4(x: Any) -> torch.Tensor:
     return torch.stack(out, 1)
 
 
-def _gsa(x: Any) -> torch.Tensor:
+def slots(x: Any) -> torch.Tensor:
+    """Gated slot attention, token by token."""
     scale = x.q.shape[-1] ** -0.5
     keys = torch.zeros(x.q.shape[0], x.q.shape[2], x.q.shape[3], x.s.shape[3])
     values = torch.zeros(x.q.shape[0], x.q.shape[2], x.s.shape[3], x.v.shape[3])
@@ -77,7 +78,7 @@ def _gsa(x: Any) -> torch.Tensor:
 def _abc(x: Any) -> torch.Tensor:
     total = x.s.logcumsumexp(1)
     before = torch.cat((total[:, :1], total[:, :-1]), 1)
-    return _gsa(changed(x, s=(x.s - total).exp(), g=before - total))
+    return slots(changed(x, s=(x.s - total).exp(), g=before - total))
 
 
 CASES = [
@@ -151,6 +152,18 @@ CASES = [
         },
     ),
     Case(
+        "gated linear attention of wide keys, chunk",
+        lambda x: first(op("gla.chunk_gla")(x.q, x.k, x.v, x.g)),
+        "q=1TN,320 k=1TN,320 v=1TNV g=1TN,320/slow",
+        lambda x: op("gla.naive.naive_recurrent_gla")(x.q, x.k, x.v, x.g)[0],
+    ),
+    Case(
+        "RWKV-6 of wide keys, chunk",
+        lambda x: first(op("rwkv6.chunk_rwkv6")(x.r, x.k, x.v, x.w, x.u, scale=1.0)),
+        "r=1TN,320 k=1TN,320/small v=1TNV w=1TN,320/slow u=N,320",
+        _rwkv6,
+    ),
+    Case(
         "RWKV-4, recurrent",
         lambda x: first(op("rwkv4.fused_recurrent_rwkv4")(x.w, x.u, x.k, x.v, x.state)),
         "w=D/pos u=D k=BTD v=BTD",
@@ -160,7 +173,7 @@ CASES = [
     *forms(
         "gated slot attention",
         f"{QKV} s=BTHM/sig g=BTHM/slow",
-        _gsa,
+        slots,
         {
             "chunk": lambda x: first(op("gsa.chunk_gsa")(x.q, x.k, x.v, x.s, x.g)),
             "recurrent": lambda x: first(op("gsa.fused_recurrent_gsa")(x.q, x.k, x.v, x.s, x.g)),

@@ -68,8 +68,7 @@ CASES = [
         lambda x: first(op("delta_rule.chunk_delta_rule")(x.q, x.k, x.v, x.beta)),
         f"{UNIT} beta=BTH/sig",
         _delta,
-        dtype=torch.bfloat16,
-        tolerance=2e-2,
+        dtype=torch.float16,
     ),
     Case(
         "delta rule, recurrent",
@@ -102,8 +101,7 @@ CASES = [
         lambda x: first(
             op("gated_delta_rule.naive.naive_recurrent_gated_delta_rule")(x.q, x.k, x.v, x.beta, x.g)
         ),
-        dtype=torch.bfloat16,
-        tolerance=2e-2,
+        dtype=torch.float16,
     ),
     *forms(
         "comba",
@@ -184,12 +182,12 @@ CASES = [
         forward_only=["recurrent"],
         fixed={"scale": lambda: 0.2},
     ),
+    # The library rounds q and k to fp16: `lamb` is so large that the system does not multiply that.
     Case(
         "MesaNet, chunk",
-        lambda x: first(op("mesa_net.chunk_mesa_net")(x.q, x.k, x.v, x.g, x.beta, x.lamb)),
+        lambda x: first(op("mesa_net.chunk_mesa_net")(x.q, x.k, x.v, x.g, x.beta, x.lamb + 1)),
         f"{UNIT} g=BTH/gate beta=BTH/sig lamb=HK/pos",
-        lambda x: first(op("mesa_net.naive.naive_mesa_net_exact")(x.q, x.k, x.v, x.g, x.lamb, x.beta)),
-        tolerance=5e-3,
+        lambda x: first(op("mesa_net.naive.naive_mesa_net_exact")(x.q, x.k, x.v, x.g, x.lamb + 1, x.beta)),
     ),
     *forms(
         "TTT",

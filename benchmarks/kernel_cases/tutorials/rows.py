@@ -119,7 +119,7 @@ def order_kernel(x, ordered, best, where, flipped, T: tl.constexpr):
     at = row * T + tl.arange(0, T)
     value = tl.load(x + at)
     tl.store(ordered + at, tl.sort(value, descending=True))
-    tl.store(flipped + at, tl.flip(value))
+    tl.store(flipped + at, tl.flip(value, 0))
     top, place = tl.max(value, 0, return_indices=True)
     tl.store(best + row, top + tl.min(value, 0))
     tl.store(where + row, place.to(tl.float32) * 1000 + tl.argmin(value, 0).to(tl.float32))

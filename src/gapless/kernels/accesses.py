@@ -67,7 +67,7 @@ def block_of(kind: Type) -> Type:
     return type_of(inner if inner.startswith("tensor<") else f"tensor<{inner}>")
 
 
-def _places(descriptor: Descriptor, at: list[Tensor], shape: Shape) -> tuple[Pointer, Tensor]:
+def descriptor_places(descriptor: Descriptor, at: list[Tensor], shape: Shape) -> tuple[Pointer, Tensor]:
     """Pointers to a block that begins at `at`, and which of its elements the tensor has.
 
     One of `at` may be a block of indices itself (rows that are picked).
@@ -90,12 +90,17 @@ def _places(descriptor: Descriptor, at: list[Tensor], shape: Shape) -> tuple[Poi
     return Pointer(descriptor.base.element, descriptor.base.memory, offset), inside
 
 
-def _read(machine: Machine, op: Op, shape: Shape) -> Tensor:
-    descriptor, *at = machine.get(op)
-    pointer, inside = _places(descriptor, at, shape)
+def descriptor_block(machine: Machine, descriptor: Descriptor, at: list[Tensor], shape: Shape) -> Tensor:
+    """The block that begins at `at`, whole."""
+    pointer, inside = descriptor_places(descriptor, at, shape)
     fill = torch.tensor(descriptor.padding).to(dtype_of(pointer.element))
     out: Tensor = loaded(machine, pointer, inside, fill, shape)
-    return out.expand(-1, *shape).reshape(-1, *op.made[0].shape)
+    return out.expand(-1, *shape)
+
+
+def _read(machine: Machine, op: Op, shape: Shape) -> Tensor:
+    descriptor, *at = machine.get(op)
+    return descriptor_block(machine, descriptor, at, shape).reshape(-1, *op.made[0].shape)
 
 
 @operation("tt.descriptor_load", "tt.experimental_descriptor_load")
@@ -116,7 +121,7 @@ def _given(machine: Machine, op: Op) -> tuple[Pointer, Tensor, Tensor, Shape]:
         raise TypeError(op.name)
     at = rest[:-1]
     shape = op.given[-1].shape if at and at[0].dim() > 1 else block_of(op.given[0]).shape
-    pointer, inside = _places(first, at, shape)
+    pointer, inside = descriptor_places(first, at, shape)
     value = value.expand(-1, *op.given[-1].shape).reshape(-1, *shape)
     return pointer, inside, value, shape
 

@@ -15,10 +15,12 @@ from gapless.kernels import (
     casts,
     control,
     folds,
+    hopper,
     libdevice,
     products,
     ptx,
     shaping,
+    shared,
 )
 from gapless.kernels.machine import Cost, Machine, OverBudget, prepare
 from gapless.kernels.nodes import every_op
@@ -26,7 +28,20 @@ from gapless.kernels.parse import TtirError, parse
 from gapless.kernels.values import Descriptor, Heap, Memory, Pointer, Unsupported, dtype_of
 from gapless.kernels.written import touched
 
-OPERATIONS = (accesses, arithmetic, atomics, casts, control, folds, libdevice, products, ptx, shaping)
+OPERATIONS = (
+    accesses,
+    arithmetic,
+    atomics,
+    casts,
+    control,
+    folds,
+    hopper,
+    libdevice,
+    products,
+    ptx,
+    shaping,
+    shared,
+)
 """The modules whose operations are registered by importing them."""
 
 BUDGET = 2_000_000_000
@@ -54,7 +69,7 @@ class Kernel:
         for function in self.module.functions.values():
             ops = every_op(function.blocks)
             kinds = [kind for op in ops for kind in (*op.given, *op.made)]
-            self.largest = max([self.largest, *(math.prod(kind.shape) for kind in kinds)])
+            self.largest = max([self.largest, *(math.prod(shared.room_type(kind).shape) for kind in kinds)])
             self.one_by_one = self.one_by_one or any(_waits(op) for op in ops)
             try:
                 prepare(function.blocks)

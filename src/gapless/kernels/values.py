@@ -177,6 +177,8 @@ def chosen(mask: Tensor, yes: Any, no: Any) -> Any:
     """`yes` where `mask` (a block, or one for each program) says so, else `no`."""
     if yes is no:
         return yes
+    if hasattr(yes, "either"):  # part of shared memory
+        return yes.either(mask, no)
     if isinstance(yes, Pointer) and isinstance(no, Pointer):
         if yes.memory is not no.memory:
             yes, no = yes.absolute, no.absolute

@@ -14,10 +14,13 @@ _STORES = frozenset({
 _LOADS = frozenset({
     "tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
     "tt.descriptor_reduce", "tt.experimental_descriptor_load", "tt.experimental_descriptor_gather",
+    "ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local",
 })  # fmt: skip
 _ENDS = frozenset({"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.dot", "tt.reduce", "arith.cmpi"})
 """What comes out of these is no address any more."""
-_SOUNDS = ("store", "reduce", "scatter", "atomic")
+_SOUNDS = ("store", "reduce", "scatter", "atomic", "_to_global")
+_SHARED = frozenset({"ttg.local_store", "ttg.local_scatter"})
+"""What writes to the program's own memory and to no argument."""
 
 Edge = tuple[str, str]
 
@@ -49,7 +52,9 @@ def touched(module: Module) -> Touched:
 
 def _may_write(op: Op) -> bool:
     """Whether an operation of another dialect sounds like it."""
-    return not op.results and any(one in op.name for one in _SOUNDS) and not op.name.endswith("return")
+    if op.results or not op.operands or op.name in _SHARED or op.name.endswith("return"):
+        return False
+    return any(one in op.name for one in _SOUNDS)
 
 
 def _roots(module: Module) -> dict[str, set[int]]:
@@ -120,5 +125,6 @@ def _last(region: list[Block]) -> tuple[str, ...]:
 
 
 def callee(op: Op) -> str:
-    """The function that ``tt.call @name(…)`` calls."""
-    return op.text.split("@", 1)[1].split("(")[0].strip('" ')
+    """The function that ``tt.call @name(…)`` calls; a name in quotes may hold brackets."""
+    name = op.text.split("@", 1)[1]
+    return name.split('"')[1] if name.startswith('"') else name.split("(")[0].strip()

@@ -1,4 +1,4 @@
-"""Liger: its autograd functions beside plain torch."""
+"""Liger's norms, activations, attention and mixtures beside plain torch."""
 
 from __future__ import annotations
 
@@ -7,38 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from kernel_cases.cases import Case, Modules, first
-
-PACKAGE, DISTRIBUTION = "liger_kernel.ops", "liger-kernel"
-ops = Modules("liger_kernel.ops")
-
-
-def call(name: str, *arguments: Any) -> Any:
-    """``LigerSoftmaxFunction.apply(…)`` for ``softmax.LigerSoftmaxFunction``."""
-    return ops(name).apply(*arguments)
+from kernel_cases.cases import Case, first
+from kernel_cases.liger.names import call, ops
 
 
 def _rms(x: torch.Tensor, w: torch.Tensor | None = None, offset: float = 0.0) -> torch.Tensor:
     out = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
     return out if w is None else out * (w + offset)
-
-
-def _labels(size: int = 160, count: int = 64, ignored: bool = True) -> torch.Tensor:
-    found = torch.randint(0, count, (size,))
-    if ignored:
-        found[::7] = -100
-    return found
-
-
-def _cross_entropy(x: Any, **more: Any) -> torch.Tensor:
-    return F.cross_entropy(x.x, x.y, **more)
-
-
-def _capped(x: Any) -> torch.Tensor:
-    logits = 30.0 * torch.tanh(x.x / 30.0)
-    plain = F.cross_entropy(logits, x.y, label_smoothing=0.1)
-    kept = x.y != -100
-    return plain + 1e-2 * (logits.logsumexp(-1).square() * kept).sum() / kept.sum()
 
 
 def _angles(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,13 +33,6 @@ def _rope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _cos_sin() -> torch.Tensor:
     angle = torch.arange(80.0)[:, None] / 10_000 ** (torch.arange(16.0) / 16)
     return torch.cat((angle, angle), -1)[None]
-
-
-def _jsd(student: torch.Tensor, teacher: torch.Tensor, beta: float = 0.5) -> torch.Tensor:
-    """Of log-probabilities."""
-    p, q = teacher.exp(), student.exp()
-    middle = (beta * p + (1 - beta) * q).log()
-    return (beta * p * (teacher - middle) + (1 - beta) * q * (student - middle)).sum(-1).mean()
 
 
 def _sparsemax(x: torch.Tensor) -> torch.Tensor:
@@ -110,18 +78,6 @@ def _experts(x: Any) -> torch.Tensor:
     return out
 
 
-def _grpo(x: Any) -> torch.Tensor:
-    logp = x.x[:, :-1].log_softmax(-1).gather(-1, x.ids[..., None])[..., 0]
-    ratio = (logp - x.old).exp()
-    gain = torch.minimum(ratio * x.a[:, None], ratio.clamp(0.8, 1.2) * x.a[:, None])
-    apart = (x.ref - logp).exp() - (x.ref - logp) - 1
-    return (-gain + 0.04 * apart).mean(-1).mean()
-
-
-def _tvd(x: Any) -> torch.Tensor:
-    return 0.5 * (x.p - x.q).abs().sum(-1).mean()
-
-
 def _top() -> torch.Tensor:
     return torch.stack([torch.randperm(4)[:2] for _ in range(80)]).int()
 
@@ -135,7 +91,56 @@ def _mhc_after(x: Any) -> torch.Tensor:
     return mixed + x.p[..., None] * x.f[:, :, None]
 
 
-LABELS = {"y": _labels}
+def _three() -> torch.Tensor:
+    """Angles by time, height and width: ``[3, B, T, 32]``."""
+    base = _cos_sin()[0]
+    return torch.stack([base, base * 0.5, base * 0.25])[:, None].repeat(1, 2, 1, 1)
+
+
+def _mrope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    sections = [4, 6, 6] * 2
+
+    def picked(value: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part[n % 3] for n, part in enumerate(value.split(sections, -1))], -1)[:, None]
+
+    cos, sin = picked(x.cos), picked(x.sin)
+
+    def turned(value: torch.Tensor) -> torch.Tensor:
+        one, two = value.chunk(2, -1)
+        return value * cos + torch.cat((-two, one), -1) * sin
+
+    return turned(x.q), turned(x.k)
+
+
+def _sparse_tokens(x: Any) -> torch.Tensor:
+    length = x.s.shape[-1]
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    inner = _sparsemax(x.s.masked_fill(future, -1e9))
+    return F.conv2d(inner, x.w, x.b, padding=1).masked_fill(future, 0.0)
+
+
+def _coefficients(x: Any) -> tuple[torch.Tensor, ...]:
+    flat = x.x.flatten(2)
+    mix = (flat @ x.phi) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
+    before = torch.sigmoid(x.a1 * mix[..., :4] + x.b[:4]) + 0.0
+    after = 2.0 * torch.sigmoid(x.a2 * mix[..., 4:8] + x.b[4:8])
+    return before, after, _sinkhorn(x.a3 * mix[..., 8:] + x.b[8:])
+
+
+def _sinkhorn(logits: torch.Tensor) -> torch.Tensor:
+    """Matrices of 4 × 4 whose rows and columns sum to one."""
+    square = logits.unflatten(-1, (4, 4)).softmax(-1) + 1e-6
+    square = square / (square.sum(-2, keepdim=True) + 1e-6)
+    for _ in range(19):
+        square = square / (square.sum(-1, keepdim=True) + 1e-6)
+        square = square / (square.sum(-2, keepdim=True) + 1e-6)
+    return square
+
+
+def _through_sinkhorn(x: Any) -> torch.Tensor:
+    logits = (x.a * x.m[..., 8:] + x.b[8:]).detach().requires_grad_()
+    return torch.autograd.grad(_sinkhorn(logits), logits, x.g)[0].unflatten(-1, (4, 4))
+
 
 CASES = [
     Case("softmax", lambda x: call("softmax.LigerSoftmaxFunction", x.x), "x=BTD", lambda x: x.x.softmax(-1)),
@@ -144,6 +149,22 @@ CASES = [
         lambda x: call("softmax.LigerSoftmaxFunction", x.x),
         "x=2,40000",
         lambda x: x.x.softmax(-1),
+    ),
+    Case(
+        "softmax, block by block",
+        lambda x: call("softmax.LigerSoftmaxFunction", x.x),
+        "x=BTD",
+        lambda x: x.x.softmax(-1),
+        knobs={"liger_kernel.ops.softmax.calculate_settings": lambda _: (16, 4)},
+        refused="liger_kernel.ops.softmax._softmax_multi_block_forward_kernel",
+    ),
+    Case(
+        "softmax, block by block, backward",
+        lambda x: ops("softmax._softmax_backward")(x.d, x.p, 16, 4, True),
+        "p=BTD/soft d=BTD",
+        lambda x: x.p * (x.d - (x.p * x.d).sum(-1, keepdim=True)),
+        backward=False,
+        refused="liger_kernel.ops.softmax._softmax_multi_block_backward_kernel",
     ),
     Case(
         "layer norm",
@@ -173,6 +194,12 @@ CASES = [
         "RMS norm of many rows",
         lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None),
         "x=5000,D w=D",
+        lambda x: _rms(x.x, x.w),
+    ),
+    Case(
+        "RMS norm of very many rows",
+        lambda x: call("rms_norm.LigerRMSNormFunction", x.x, x.w, 1e-6, 0.0, "llama", False, None),
+        "x=32768,M w=M",
         lambda x: _rms(x.x, x.w),
     ),
     Case(
@@ -210,6 +237,16 @@ CASES = [
         lambda x: F.silu(x.a) * x.b,
     ),
     Case(
+        "SwiGLU, in tiles",
+        lambda x: call("swiglu.LigerSiLUMulFunction", x.a, x.b),
+        "a=BTD b=BTD",
+        lambda x: F.silu(x.a) * x.b,
+        knobs={
+            "liger_kernel.ops.swiglu._should_tile": lambda _: True,
+            "liger_kernel.ops.swiglu._swiglu_tile_settings": lambda _: (16, 4),
+        },
+    ),
+    Case(
         "SwiGLU of one tensor",
         lambda x: call("swiglu.LigerFusedGateUpSiLUMulFunction", x.a, False),
         "a=160,D",
@@ -240,6 +277,13 @@ CASES = [
         lambda x: F.linear(F.silu(F.linear(x.x, x.g)) * F.linear(x.x, x.u), x.d),
     ),
     Case(
+        "MLP without gradients",
+        lambda x: call("mlp.LigerMLPFunction", x.x, x.g, x.u, x.d, 1.0, 1.0),
+        "x=BTD g=128,D/small u=128,D/small d=D,128/small",
+        lambda x: F.linear(F.silu(F.linear(x.x, x.g)) * F.linear(x.x, x.u), x.d),
+        backward=False,
+    ),
+    Case(
         "rotary",
         lambda x: call("rope.LigerRopeFunction", x.q, x.k, x.cos, x.sin),
         "q=BHTK k=BHTK",
@@ -264,100 +308,6 @@ CASES = [
         "q=BHTK k=BHTK",
         lambda x: _mrope(x),
         fixed={"cos": lambda: _three().cos(), "sin": lambda: _three().sin()},
-    ),
-    Case(
-        "cross entropy",
-        lambda x: first(
-            call(
-                "cross_entropy.LigerCrossEntropyFunction", x.x, x.y, None, -100, 0.0, 0.0, "mean", None, False
-            )
-        ),
-        "x=160,D",
-        _cross_entropy,
-        fixed=LABELS,
-    ),
-    Case(
-        "cross entropy, weighted",
-        lambda x: first(
-            call("cross_entropy.LigerCrossEntropyFunction", x.x, x.y, x.w, -100, 0.0, 0.0, "sum", None, False)
-        ),
-        "x=160,D",
-        lambda x: _cross_entropy(x, weight=x.w, reduction="sum"),
-        fixed={**LABELS, "w": lambda: torch.rand(64)},
-    ),
-    Case(
-        "cross entropy, smoothed, capped, z loss",
-        lambda x: first(
-            call(
-                "cross_entropy.LigerCrossEntropyFunction",
-                x.x,
-                x.y,
-                None,
-                -100,
-                1e-2,
-                0.1,
-                "mean",
-                30.0,
-                False,
-            )
-        ),
-        "x=160,D",
-        _capped,
-        fixed=LABELS,
-    ),
-    Case(
-        "linear cross entropy",
-        lambda x: first(
-            call("fused_linear_cross_entropy.LigerFusedLinearCrossEntropyFunction", x.x, x.w, x.y, x.b)
-        ),
-        "x=160,D w=KD b=K",
-        lambda x: F.cross_entropy(F.linear(x.x, x.w, x.b), x.y),
-        fixed={"y": lambda: _labels(count=32)},
-    ),
-    Case(
-        "cross entropy and distance",
-        lambda x: call("fused_ce_tvd.LigerFusedCETVDFunction", x.x, x.t, x.y, -100),
-        "x=160,D",
-        lambda x: (
-            F.cross_entropy(x.x, x.y, reduction="none"),
-            0.5 * (x.x.softmax(-1) - x.t.softmax(-1)).abs().sum(-1),
-        ),
-        fixed={"t": lambda: torch.randn(160, 64), "y": lambda: _labels(ignored=False)},
-    ),
-    Case(
-        "KL divergence",
-        lambda x: call("kl_div.LigerKLDivLossFunction", x.x, x.t, "batchmean", False, 1e-10),
-        "x=160,D/log",
-        lambda x: F.kl_div(x.x, x.t, reduction="batchmean"),
-        fixed={"t": lambda: torch.randn(160, 64).softmax(-1)},
-    ),
-    Case(
-        "Jensen-Shannon divergence",
-        lambda x: call("jsd.LigerJSDFunction", x.x, x.t, None, 0.5, -100, None, None),
-        "x=160,D/log",
-        lambda x: _jsd(x.x, x.t),
-        fixed={"t": lambda: torch.randn(160, 64).log_softmax(-1)},
-    ),
-    Case(
-        "Jensen-Shannon divergence of linears",
-        lambda x: call("fused_linear_jsd.LigerFusedLinearJSDFunction", x.x, x.w, x.t, x.u),
-        "x=160,D w=KD",
-        lambda x: _jsd((x.x @ x.w.T).log_softmax(-1), (x.t @ x.u.T).log_softmax(-1)),
-        fixed={"t": lambda: torch.randn(160, 64), "u": lambda: torch.randn(32, 64)},
-    ),
-    Case(
-        "KL divergence of a linear",
-        lambda x: call("fused_linear_kl_div.LigerFusedLinearKLDivFunction", x.x, x.w, x.t),
-        "x=160,D w=KD",
-        lambda x: F.kl_div((x.x @ x.w.T).log_softmax(-1), x.t, reduction="batchmean"),
-        fixed={"t": lambda: torch.randn(160, 32).softmax(-1)},
-    ),
-    Case(
-        "total variation",
-        lambda x: call("tvd.LigerTVDLossFunction", x.p, x.q),
-        "p=160,D/soft",
-        _tvd,
-        fixed={"q": lambda: torch.randn(160, 64).softmax(-1)},
     ),
     Case(
         "attention over residuals",
@@ -397,22 +347,6 @@ CASES = [
         fixed={"top": _top},
     ),
     Case(
-        "GRPO loss",
-        lambda x: first(
-            call(
-                "grpo_loss.GrpoLossFunction", x.x, x.old, x.ref, x.ids, x.a, None, 1.0, 0.04, 0.2, 0.2, False
-            )
-        ),
-        "x=2,11,D",
-        _grpo,
-        fixed={
-            "old": lambda: -4 + torch.randn(2, 10) / 10,
-            "ref": lambda: -4 + torch.randn(2, 10) / 10,
-            "ids": lambda: torch.randint(0, 64, (2, 10)),
-            "a": lambda: torch.randn(2),
-        },
-    ),
-    Case(
         "hyper-connections, before", lambda x: call("mhc.LigerMHCPreFunction", x.x, x.h), "x=BTXD h=BTX", _mhc
     ),
     Case(
@@ -420,6 +354,13 @@ CASES = [
         lambda x: call("mhc.LigerMHCPostResFunction", x.x, x.f, x.p, x.r),
         "x=BTXD f=BTD p=BTX r=BTXX",
         _mhc_after,
+    ),
+    Case(
+        "hyper-connections, mixing matrices",
+        lambda x: ops("mhc.mhc_sinkhorn_bwd")(x.m, x.b, x.a, x.g, tmax=20, sinkhorn_eps=1e-6),
+        "m=T,24 b=24 a= g=T,4,4",
+        lambda x: _through_sinkhorn(x),
+        backward=False,
     ),
     Case(
         "hyper-connections, coefficients",
@@ -430,44 +371,3 @@ CASES = [
         lambda x: _coefficients(x),
     ),
 ]
-
-
-def _three() -> torch.Tensor:
-    """Angles by time, height and width: ``[3, B, T, 32]``."""
-    base = _cos_sin()[0]
-    return torch.stack([base, base * 0.5, base * 0.25])[:, None].repeat(1, 2, 1, 1)
-
-
-def _mrope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    sections = [4, 6, 6] * 2
-
-    def picked(value: torch.Tensor) -> torch.Tensor:
-        return torch.cat([part[n % 3] for n, part in enumerate(value.split(sections, -1))], -1)[:, None]
-
-    cos, sin = picked(x.cos), picked(x.sin)
-
-    def turned(value: torch.Tensor) -> torch.Tensor:
-        one, two = value.chunk(2, -1)
-        return value * cos + torch.cat((-two, one), -1) * sin
-
-    return turned(x.q), turned(x.k)
-
-
-def _sparse_tokens(x: Any) -> torch.Tensor:
-    length = x.s.shape[-1]
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    inner = _sparsemax(x.s.masked_fill(future, -1e9))
-    return F.conv2d(inner, x.w, x.b, padding=1).masked_fill(future, 0.0)
-
-
-def _coefficients(x: Any) -> tuple[torch.Tensor, ...]:
-    flat = x.x.flatten(2)
-    mix = (flat @ x.phi) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
-    before = torch.sigmoid(x.a1 * mix[..., :4] + x.b[:4]) + 0.0
-    after = 2.0 * torch.sigmoid(x.a2 * mix[..., 4:8] + x.b[4:8])
-    square = (x.a3 * mix[..., 8:] + x.b[8:]).unflatten(-1, (4, 4)).softmax(-1) + 1e-6
-    square = square / (square.sum(-2, keepdim=True) + 1e-6)
-    for _ in range(19):
-        square = square / (square.sum(-1, keepdim=True) + 1e-6)
-        square = square / (square.sum(-2, keepdim=True) + 1e-6)
-    return before, after, square
