@@ -268,3 +268,31 @@ def test_the_operators_are_there_where_they_cannot_be_loaded(
     """
     done = python("-c", textwrap.dedent(script))
     assert done.stdout == "1 True\n0 [1, 2] 8.0 cuda:0\nTrue\n1\n", done.stderr
+
+
+def test_kernels_of_the_hub_stand_in_or_refuse_when_they_are_called(
+    package: Callable[[str, str], None],
+) -> None:
+    package(
+        "kernels",
+        """
+        def has_kernel(repo_id): ...
+        def get_kernel(repo_id, revision=None, version=None):
+            raise FileNotFoundError("no build for the CPU")
+        """,
+    )
+    with gapless.emulate("h100"):
+        get = importlib.import_module("kernels").get_kernel
+        q = torch.rand(1, 8, 2, 4, device="cuda", dtype=torch.bfloat16)
+        expected = importlib.import_module("flash_attn").flash_attn_func(q, q, q)
+        for name in ("kernels-community/flash-attn", "someone/flash-attention-3"):
+            assert torch.equal(get(name, version=1).flash_attn_func(q, q, q), expected)
+        assert get("kernels-community/flash-attn3").flash_attn_interface.flash_attn_func
+        with pytest.raises(NotEmulated, match=r"kernels-community/other\.norm"):
+            get("kernels-community/other").norm(q)
+
+
+def test_a_module_of_that_name_is_left_alone(package: Callable[[str, str], None]) -> None:
+    package("kernels", "def get_kernel(name): return name")
+    with gapless.emulate():
+        assert importlib.import_module("kernels").get_kernel("flash-attn") == "flash-attn"
