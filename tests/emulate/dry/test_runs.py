@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 import os
+import sys
 
 import pytest
 import torch
@@ -453,3 +454,16 @@ def test_memory_that_nothing_was_written_to_is_the_same_in_each_run(dry):
         assert all(one.tolist() == [0.0] * 8 for one in kept)
         for one in kept:
             one.fill_(7.0)  # the next one may get its memory
+
+
+def test_data_read_into_large_memory_is_data(dry, tmp_path):
+    """`numpy()` of memory that nobody has written to is handed out to be written to."""
+    with open(tmp_path / "data", "wb") as file:
+        file.seek(1 << 25)
+        file.write((12345).to_bytes(4, sys.byteorder))
+        file.truncate(1 << 26)
+    memory = torch.empty(1 << 24, dtype=torch.int32, pin_memory=True)
+    with open(tmp_path / "data", "rb", buffering=0) as file:
+        assert file.readinto(memory.numpy()) == 1 << 26
+    assert int(memory[1 << 23]) == 12345
+    assert not any("without values" in note for note in dry.session.notes)

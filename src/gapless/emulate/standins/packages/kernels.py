@@ -44,7 +44,7 @@ def installed(module: ModuleType, patches: Patches) -> None:
 
 
 def _standing_in(repo_id: str) -> ModuleType | None:
-    """A module with the functions of the package that the repository is made of; None where it is not known."""
+    """A module with the functions of the package that a repository is made of; None where none is known."""
     last = repo_id.rpartition("/")[2]
     for ending, package in _SAME:
         if re.search(rf"{ending}$", last):
