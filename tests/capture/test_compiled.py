@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from gapless.capture.compiled.watching import Watch
 from gapless.emulate.compiled.reach import reached
 from gapless.emulate.emulator import Emulator
 from gapless.model import Compiled
@@ -218,3 +219,22 @@ def test_what_changes_at_every_call_does_not_have_every_call_kept() -> None:
     assert len(kept) < 60
     assert 1 in kept
     assert 151 in kept  # a flag that changed late
+
+
+def test_a_stand_in_is_no_break() -> None:
+    """The package that it stands in for has an operator there."""
+    said = (
+        "Attempted to call function marked as skipped\n  Explanation: Dynamo developers have intentionally "
+        "marked that the function `{}` should not be traced.\n  Hint: Avoid it.\n\n  Developer debug context: "
+        "module: {}, qualname: {}, skip reason: <missing reason>\n"
+    )
+    watch = Watch()
+    module = "gapless.emulate.standins.packages.flash_attn.interface"
+    watch._broken(RuntimeError(), said.format("flash_attn_func", module, "flash_attn_func"))
+    assert "stand-in of flash_attn_func" in watch.heard.unable
+    watch.refused(RuntimeError())
+    assert not watch.heard.breaks
+    other = Watch()
+    other._broken(RuntimeError(), said.format("flash_attn_func", "mine.interface", "flash_attn_func"))
+    assert len(other.heard.breaks) == 1
+    assert not other.heard.unable

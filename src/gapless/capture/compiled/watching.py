@@ -33,6 +33,8 @@ _WITHOUT_GPU = re.compile(
     r"not compiled with CUDA"
 )
 """What the compiler says where operators are wanting in a torch without CUDA, and on a GPU does not."""
+_STANDS_IN = re.compile(r"the function `(\w+)`.*\bgapless[./]emulate[./]standins\b", re.DOTALL)
+"""What it says of a stand-in, whose package has an operator there that it knows or passes by."""
 _LONG = 300
 _CALLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "again.py")
 
@@ -96,6 +98,11 @@ class Watch:
         if wanting := _WITHOUT_GPU.search(reason):
             self.heard.unable = wanting[0]
             return
+        if standing_in := _STANDS_IN.search(reason):
+            self.heard.unable = (
+                f"the compiler does not follow the stand-in of {standing_in[1]}, an operator on a GPU"
+            )
+            return
         own = stack_of([*_above(), *(getattr(error, "real_stack", None) or ())])
         stack = own + self.place
         kind = getattr(error, "gb_type", "") or type(error).__name__
@@ -115,6 +122,8 @@ class Watch:
 
     def refused(self, error: BaseException) -> None:
         """A break where none is allowed (`fullgraph=True`): compiling raises `error`."""
+        if self.heard.unable:
+            return
         if getattr(error, "logged", False):  # it was heard of, as a break
             last = next(reversed(self.heard.breaks))
             self.heard.breaks[last] = msgspec.structs.replace(self.heard.breaks[last], raises=True)
