@@ -225,8 +225,8 @@ def test_a_stand_in_is_no_break() -> None:
     """The package that it stands in for has an operator there."""
     said = (
         "Attempted to call function marked as skipped\n  Explanation: Dynamo developers have intentionally "
-        "marked that the function `{}` should not be traced.\n  Hint: Avoid it.\n\n  Developer debug context: "
-        "module: {}, qualname: {}, skip reason: <missing reason>\n"
+        "marked that the function `{}` should not be traced.\n  Hint: Avoid it.\n\n  Developer debug "
+        "context: module: {}, qualname: {}, skip reason: <missing reason>\n"
     )
     watch = Watch()
     module = "gapless.emulate.standins.packages.flash_attn.interface"
