@@ -35,6 +35,7 @@ from gapless.emulate import (
     properties,
     recurrent,
     serialization,
+    smi,
     standins,
     steps,
     tensor_methods,
@@ -207,6 +208,7 @@ class Emulator:
             serialization.install(self.core)
             extensions.install(self.core, patches)
             cuda_sources.install(self.core, patches)
+            smi.install(patches)
             standins.install(self.core, patches, self._standins)
             self._hook = steps.install(self.core, patches)
             if self.core.values is not None:
