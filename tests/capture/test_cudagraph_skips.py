@@ -123,6 +123,12 @@ def on_cpu(x, other):
 def on_cpu_right(x, other):
     return torch.arange(4).to(x.device) + x + other
 
+of_before = torch.rand(4)
+
+@captured
+def global_on_cpu(x):
+    return x + of_before.to(x.device)
+
 @captured
 def written(x, total):
     total.add_(1)
@@ -182,6 +188,7 @@ UNCUT = {  # the compiler's settings are those at the end of the script
     "copied_out": ("copied-out", ""),
     "number": ("cpu-input", "scale"),
     "on_cpu": ("cpu-input", "other"),
+    "global_on_cpu": ("cpu-input", "of_before"),
     "written": ("mutated-input", "total"),
     "whole_on_cpu": ("cpu-input", "other"),
     "by_the_setting": ("cpu-input", "other"),
