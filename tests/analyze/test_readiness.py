@@ -123,6 +123,35 @@ for step in range(12):
     assert not found.estimate.refused
 
 
+def test_a_step_of_which_a_part_is_a_graph_already(tmp_path: Path) -> None:
+    code = """\
+import torch
+weight, x = torch.ones(64, 64, device="cuda", requires_grad=True), torch.zeros(64, 64, device="cuda")
+optimizer = torch.optim.SGD([weight], lr=0.1)
+graph, total = torch.cuda.CUDAGraph(), torch.zeros((), device="cuda")
+for step in range(3):
+    (x @ weight).mean().backward()
+    optimizer.step()
+with torch.cuda.graph(graph):
+    loss = (x @ weight).sum()
+    loss.backward()
+    optimizer.step()
+for step in range(8):
+    graph.replay()
+    total += loss.detach()
+"""
+    path = tmp_path / "train.py"
+    path.write_text(code)
+    with Emulator(programme=True, graphs=True) as emulator:
+        exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
+    found = report(emulator.session(("train.py",)))
+    ready = found.readiness
+    assert ready is not None
+    assert (ready.eager, ready.held > 0, ready.obstacles) == (1, True, ())  # eager warm-up is none
+    assert found.verdict.sentence.startswith("CUDA graphs launch ")
+    assert "of a step already; another one could hold " in found.verdict.sentence
+
+
 def test_nothing_is_told_that_was_not_asked(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(capturable=True, lower=0, shape="", read="pass"))

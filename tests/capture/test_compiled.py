@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process canno
 
 SCRIPT = """
 import json
-from collections import Counter
+from collections import Counter, deque
 import torch
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -124,6 +125,26 @@ def frozen(x):
     return frozen_linear(x + plain)
 
 
+@compiled
+def given_containers(x, sizes, latest, options):
+    x = x * sum(sizes) * sum(latest)
+    return x.sin() if options["schedule"].warm else x.cos()
+
+
+class Fitting:
+    def __init__(self):
+        self.schedule, self.epoch, self.itself = Schedule(), 0, self
+        self.linear = torch.nn.Linear(8, 8).to(device)
+        self.linear.rate = 0.1
+        self.data = [(at, at) for at in range(100_000)]
+
+    @compiled
+    def fit(self, x):
+        x = self.linear(x) * self.linear.rate
+        return x if self.epoch < 2 and self.schedule.warm else x.relu()
+
+
+fitting, given, sizes, latest = Fitting(), Schedule(), [], deque(maxlen=2)
 plain = torch.ones(8, device=device, requires_grad=True)
 for at in range(3):
     disabled(x)
@@ -144,6 +165,14 @@ for at in range(3):
     cell(x)
     frozen(x).sum().backward()
     frozen_linear.requires_grad_(at > 0)
+    sizes.append(at)
+    latest.append(at)
+    given.warm = at < 2
+    given_containers(x, sizes, latest, {"schedule": given})
+    fitting.fit(x)
+    fitting.epoch = at
+    fitting.schedule.warm = at > 0
+    fitting.linear.rate = 0.1 if at < 1 else 0.2
 if device == "cpu":
     print(json.dumps(graphs))
 """
@@ -200,11 +229,13 @@ def test_what_is_read_is_found_by_way_of_functions_methods_and_objects() -> None
     assert "other" not in names
 
 
-def test_what_changes_at_every_call_does_not_have_every_call_kept() -> None:
+@pytest.mark.parametrize("given", [False, True], ids=["bound", "an argument"])
+def test_what_changes_at_every_call_does_not_have_every_call_kept(given: bool) -> None:
     class Trainer:
         def __init__(self) -> None:
             self.number, self.losses, self.warm = 0, [0.0], True
-            self.step = torch.compile(self.one)
+            compiled: Any = torch.compile(Trainer.one if given else self.one)
+            self.step = partial(compiled, self) if given else compiled
 
         def one(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.warm

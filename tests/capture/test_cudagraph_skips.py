@@ -123,6 +123,12 @@ def on_cpu(x, other):
 def on_cpu_right(x, other):
     return torch.arange(4).to(x.device) + x + other
 
+of_before = torch.rand(4)
+
+@captured
+def global_on_cpu(x):
+    return x + of_before.to(x.device)
+
 @captured
 def written(x, total):
     total.add_(1)
@@ -182,6 +188,7 @@ UNCUT = {  # the compiler's settings are those at the end of the script
     "copied_out": ("copied-out", ""),
     "number": ("cpu-input", "scale"),
     "on_cpu": ("cpu-input", "other"),
+    "global_on_cpu": ("cpu-input", "of_before"),
     "written": ("mutated-input", "total"),
     "whole_on_cpu": ("cpu-input", "other"),
     "by_the_setting": ("cpu-input", "other"),
@@ -289,7 +296,7 @@ both = loss_of(batch()), loss_of(batch())  # the backward pass is still to come
 (both[0] + both[1]).backward()
 
 x = batch()
-skipped = [written(batch(), torch.zeros(8, device="cuda")) for _ in range(3)]
+skipped = [written(x[:size], torch.zeros(size, device="cuda")) for size in (8, 8, 7, 6, 5, 4)]
 right = torch.stack(skipped)
 given = [given_back(one) for one in (x, x + 1, x + 2)]
 right = torch.stack(given)
@@ -313,3 +320,5 @@ def test_results_used_after_they_were_overwritten(tmp_path: Path) -> None:
         if skip.skip == "output-overwritten" and skip.line is not None
     }
     assert lines == {("loss_of", "wrong"), ("loss_of", "also_wrong")}
+    told = {skip.skip for one in made if one.name == "written" for skip in one.outside}
+    assert told == {"mutated-input"}  # nothing of it is captured, and so nothing anew for other sizes

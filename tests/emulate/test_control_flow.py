@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gapless  # noqa: E402
+from gapless.analyze import report  # noqa: E402
 
 Tensor = Any
 
@@ -69,3 +70,11 @@ def test_control_flow_waits_as_often_as_it_asks(function: Callable[[Tensor], Ten
         before = sum(one.waits for one in seen.session.events)
         function(x)
         assert sum(one.waits for one in seen.session.events) - before == waits
+
+
+def test_a_loop_that_asks_at_two_lines_of_torch_is_one_finding() -> None:
+    with gapless.emulate() as seen:
+        repeated(torch.randn(4, 8, device="cuda"))
+    (found,) = (one for one in report(seen.session).findings if one.code == "GAP149")
+    assert found.frequency.total == 5
+    assert "while_loop.py (while_loop_dense): `while_loop` reads its condition" in found.remedy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import msgspec
 
@@ -43,6 +43,9 @@ def readiness(session: Session, steps: Steps) -> Readiness | None:
     times = times_of(programme)
     usual = _usual(whole)
     step = min(reversed(usual), key=lambda one: sum(map(_cuts, one)))
+    if _replays(step):
+        whole = _replaying(whole) or whole
+        usual = _usual(whole)
     changing = _changing(step, usual)
     parts = list(_stretches(step, changing))
     launches = [sum(_launches(step[at], times) for at in part) for part in parts]
@@ -69,6 +72,16 @@ def readiness(session: Session, steps: Steps) -> Readiness | None:
 
 def _saved(saving: Saving | None, at: int) -> Range | None:
     return saving.each[at] if saving is not None and at < len(saving.each) else None
+
+
+def _replays(step: Step) -> bool:
+    return any(entry.graph for entry in step)
+
+
+def _replaying(steps: Sequence[Step]) -> list[Step]:
+    """Those that replay a graph: eager ones warm up for it, or are without it on purpose, and the first one
+    behind them begins with the capture."""
+    return [one for before, one in pairwise(steps) if _replays(before) and _replays(one)]
 
 
 def _cuts(entry: Entry) -> bool:

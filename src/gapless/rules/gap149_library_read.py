@@ -106,8 +106,10 @@ class LibraryRead(WaitRule):
         frame = deciding_frame(site)
         if frame is None:
             return self.advice
-        advice = _known(site, frame)[0] or self.advice
-        return f"{frame.library} reads a value at {short_path(frame)} ({frame.function}): {advice}"
+        advice, place = _known(site, frame)[0], short_path(frame)
+        if advice:  # of all its lines: what a library reads in two of them is one thing to change
+            place = place.rpartition(":")[0]
+        return f"{frame.library} reads a value at {place} ({frame.function}): {advice or self.advice}"
 
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)

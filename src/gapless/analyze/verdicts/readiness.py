@@ -37,12 +37,19 @@ def _sentence(ready: Readiness) -> str:
         return f"What a CUDA graph could hold cannot be told: {ready.refused}"
     if not ready.eager:
         return f"CUDA graphs launch all of a step already ({count(ready.held, 'kernel')})"
+    held = (
+        f"CUDA graphs launch {percent(ready.held / ready.launches)} of a step already" if ready.held else ""
+    )
     if not ready.stretches:
+        if held:
+            return f"{held}, and nothing else of it can be captured as it stands"
         return "Nothing of a step can be captured in a CUDA graph as it stands"
     longest = ready.stretches[0]
     share = percent(longest.launches / ready.launches)
-    held = f"{longest.launches} of {ready.launches} launches{_between(longest)}"
-    return f"A CUDA graph could hold {share} of a step as it stands ({held}): {_saves(longest, ready)}"
+    where = f"{longest.launches} of {ready.launches} launches{_between(longest)}"
+    begins = f"{held}; another one" if held else "A CUDA graph"
+    more = f"{share} more" if held else f"{share} of a step"
+    return f"{begins} could hold {more} as it stands ({where}): {_saves(longest, ready)}"
 
 
 def _saves(longest: Stretch, ready: Readiness) -> str:

@@ -51,11 +51,11 @@ class Capturing:
 
 
 class Looking:
-    """Runs one graph and says what of it cannot be captured, or not with the rest."""
+    """Runs one graph and says what of it is not captured, or not with the rest; `left_out` if nothing is."""
 
     def __init__(self, capturing: Capturing, places: Places, told: Told, managed: set[int]) -> None:
         self._capturing, self._places, self._tells, self._managed = capturing, places, told, managed
-        self._left_out = False
+        self.left_out = False
         self._node: Any = None
         self._forbidden = importlib.import_module(f"{path('inductor')}.utils").FORBIDDEN_CUDAGRAPH_OPS
 
@@ -75,7 +75,7 @@ class Looking:
                 self._tell("scalar-input" if number else "cpu-input", name, list(node.users))
             elif on_gpu and one._version != version and not self._stays(node, one):
                 self._told("mutated-input", name, list(node.users), True)
-        if not self._left_out:
+        if not self.left_out:
             own = _storages(args)
             self._managed.update(one for one in _storages(made) if one not in own)
         return made
@@ -94,7 +94,7 @@ class Looking:
         self._node = node
 
     def _told(self, skip: Skip, what: str, nodes: list[Any], whole: bool) -> None:
-        self._left_out = self._left_out or whole
+        self.left_out = self.left_out or whole
         self._tells(skip, what, nodes, whole)
 
     def _tell(self, skip: Skip, what: str, nodes: list[Any]) -> None:

@@ -79,7 +79,10 @@ class Backend:
                 if capturing is None or again:
                     return graph.forward(*args)
                 told = partial(_add, graphs)
-                made = Looking(capturing, self._places, told, graphs.managed).run(graph, sources, args)
+                looking = Looking(capturing, self._places, told, graphs.managed)
+                made = looking.run(graph, sources, args)
+            if looking.left_out:  # nothing is captured, and so nothing anew
+                return made
             if symbolic and capturing.any_size and sum(known == number for known, _ in graphs.runs) > 1:
                 told("dynamic-shapes", "", nodes, False)
             return made

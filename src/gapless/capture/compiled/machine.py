@@ -53,7 +53,7 @@ class Places:
         self._hosts: dict[int, Any] = {}
         self.on_gpu = on_gpu
         if on_gpu:
-            self.on_host(one for one in gc.get_objects() if type(one) in _PLAIN)
+            self.on_host(one for one in _objects() if type(one) in _PLAIN)
 
     def __call__(self, tensor: Any) -> int:
         """The index of the GPU that a tensor is on, or `HOST`."""
@@ -96,6 +96,19 @@ class Places:
                 storage = tensor.untyped_storage()
                 if self._where.get(storage._cdata) is None:
                     self._hosts[storage._cdata] = storage._weak_ref()
+
+
+def _objects() -> list[Any]:
+    """All objects of before; in a copy of a process they are frozen, so that none of them is collected."""
+    on = gc.isenabled()
+    gc.disable()
+    gc.unfreeze()
+    try:
+        return gc.get_objects()
+    finally:
+        gc.freeze()
+        if on:
+            gc.enable()
 
 
 def _held(value: Any, depth: int = 0) -> Iterator[Any]:

@@ -166,7 +166,7 @@ class Calls:
         if not modes.compiles:
             return
         if target.hidden is None:
-            self._begin(target)
+            self._begin(target, (*args, *kwargs.values()))
         key = self._key(target, args, kwargs, modes)
         times = target.seen.get(key, 0)
         if times >= REPEATS:
@@ -177,28 +177,28 @@ class Calls:
             return
         self._keep(target, args, kwargs, modes)
 
-    def _begin(self, target: Target) -> None:
+    def _begin(self, target: Target, given: tuple[Any, ...]) -> None:
         self.targets.append(target)
-        target.hidden = Hidden(target.inner, self._device_of)
+        target.hidden = Hidden(target.inner, self._device_of, given)
         modules = [one for root in target.hidden.roots for one in root.modules()]
         target.modules = frozenset(map(id, modules))
         self.attributes.begin(modules)
 
     def _key(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes) -> Any:
         module, hidden = target.module, target.hidden
+        assert hidden is not None
         attributes = self.attributes
         return (
-            signature(args, self._device_of),
-            signature(kwargs, self._device_of) if kwargs else (),
-            hidden.key() if hidden is not None else (),
+            signature((args, kwargs), self._device_of, followed=hidden.followed),
+            hidden.key(),
             module.training if module is not None else None,
             attributes.pending(target.modules) if attributes.waiting else (),
             modes,
         )
 
     def _keep(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes) -> None:
-        keep = Keeper(self._device_of, self._values)
         assert target.hidden is not None
+        keep = Keeper(self._device_of, self._values, target.hidden.followed)
         self.kept.append(
             Call(
                 target,

@@ -5,6 +5,7 @@ Compilers guard on their length, their keys and the plain values in them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from gapless.emulate.compiled.reach import Reached, content
 from gapless.emulate.compiled.signatures import DeviceOf, signature
 
-_KINDS = (list, dict, set)
+_KINDS = (list, dict, set, deque)
 _MOST = 32
 """So many of them are followed, and so many entries of one are looked at: more would be felt at each call."""
 _OWN = frozenset(vars(torch.nn.Module()))
@@ -52,7 +53,7 @@ class Containers:
             if self._signature(then) != self._signature(now):
                 with suppress(Exception):  # anybody's objects are asked whether they are equal
                     now.clear()
-                    now.extend(then) if type(now) is list else now.update(then)
+                    now.extend(then) if isinstance(now, list | deque) else now.update(then)
 
     def _signature(self, value: Any) -> Any:
         if type(value) not in _KINDS or len(value) > _MOST:

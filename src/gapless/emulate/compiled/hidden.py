@@ -40,10 +40,13 @@ class State:
 
 class Hidden:
     """The plain values that `target` and what it calls read from closures, globals and objects, the lists and
-    dictionaries there, and the settings of optimizers; `roots` are the modules."""
+    dictionaries there, and the settings of optimizers; `roots` are the modules, and `followed` the ids of the
+    objects. `given` are the arguments of the first call."""
 
-    def __init__(self, target: Any, device_of: DeviceOf) -> None:
-        found = reached(target)
+    def __init__(self, target: Any, device_of: DeviceOf, given: Iterable[Any]) -> None:
+        found = reached(target, given)
+        self._records = found.records
+        self.followed = frozenset(map(id, found.records))
         self._cells = found.cells
         self._names = [(where, name) for where, name in found.names if type(where[name]) in _PLAIN]
         self._optimizers = found.optimizers

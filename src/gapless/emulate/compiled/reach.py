@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,10 +32,12 @@ class Reached:
     names: list[Name] = field(default_factory=list)
     modules: list[torch.nn.Module] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
 
 
-def reached(target: Any) -> Reached:
-    """What is reached from `target`, a module, a function or a method.
+def reached(target: Any, given: Iterable[Any] = ()) -> Reached:
+    """What is reached from `target`, a module, a function or a method, and from what it is `given`: the
+    objects and modules there.
 
     >>> rate = 0.5
     >>> reached(lambda x: x * rate).names[0][1]
@@ -43,6 +45,8 @@ def reached(target: Any) -> Reached:
     """
     walk = _Walk()
     walk.function(*function_of(target), depth=0)
+    for value in given:
+        walk.given(value)
     return walk.found
 
 
@@ -70,14 +74,20 @@ def content(cell: Any) -> Any:
 
 def is_record(value: Any) -> bool:
     """Whether it is an object that holds settings: a configuration, a schedule, a trainer."""
-    return hasattr(value, "__dict__") and not callable(value) and not isinstance(value, _OTHER)
+    with suppress(Exception):  # what fails when it is asked is somebody's proxy
+        return hasattr(value, "__dict__") and not callable(value) and not isinstance(value, _OTHER)
+    return False
 
 
 class _Walk:
     def __init__(self) -> None:
         self.found = Reached()
         self._seen: set[int] = set()
-        self._functions = self._records = 0
+        self._functions = 0
+
+    def given(self, value: Any) -> None:
+        """An argument. Functions among them are told apart by what they are."""
+        self._inside(value, 0)
 
     def function(self, function: Any, owner: Any, depth: int) -> None:
         """`function`, a method of `owner` where that is not None."""
@@ -118,25 +128,22 @@ class _Walk:
         elif isinstance(value, torch.optim.Optimizer):
             if self._first(value):
                 self.found.optimizers.append(value)
-        elif self._records < _RECORDS and _is_safely(value) and self._first(value):
-            self._records += 1
+        elif len(self.found.records) < _RECORDS and is_record(value) and self._first(value):
+            self.found.records.append(value)
             inside = vars(value)
             for name in list(inside)[:_ATTRIBUTES]:
                 self.found.names.append((inside, name))
-                if isinstance(inside[name], torch.nn.Module | torch.optim.Optimizer):
-                    self._value(inside[name], depth)
+                self._inside(inside[name], depth)
+
+    def _inside(self, value: Any, depth: int) -> None:
+        """An attribute of an object: its own functions are called by whoever has the object."""
+        if not isinstance(value, types.FunctionType | types.MethodType):
+            self._value(value, depth)
 
     def _first(self, value: Any) -> bool:
         known = id(value) in self._seen
         self._seen.add(id(value))
         return not known
-
-
-def _is_safely(value: Any) -> bool:
-    """Whether it is a record; what fails when it is asked is somebody's proxy, and none."""
-    with suppress(Exception):
-        return is_record(value)
-    return False
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
