@@ -80,6 +80,20 @@ def test_stale_rows_matter_where_they_come_together_with_others(
     assert ran(STALE_ROWS.replace(wrong, right), tmp_path) == ()
 
 
+def test_columns_are_as_stale_as_rows(tmp_path: Path) -> None:
+    """As where batches are padded to a bucket: the end of each sequence."""
+    columns = STALE_ROWS.replace(
+        "x[:count].copy_(torch.ones(count, 8", "x[:, : 2 * count].copy_(torch.ones(4, 2 * count"
+    )
+    (fault,) = ran(columns, tmp_path)
+    assert fault.kind == "part"
+    assert fault.told[0].startswith("64 of its 128 bytes were written")
+    assert (
+        ran(columns.replace("    scale.fill_", "    x[:, 2 * count :].zero_()\n    scale.fill_"), tmp_path)
+        == ()
+    )
+
+
 WRONG = """
 x = torch.ones(4, device="cuda")
 g = torch.cuda.CUDAGraph()

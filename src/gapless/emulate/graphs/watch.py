@@ -14,7 +14,7 @@ from gapless.emulate.graphs.frozen import Frozen
 from gapless.emulate.graphs.rows import leaves_out, mixes, rows_of
 from gapless.emulate.graphs.slots import Slot, storage_of
 from gapless.emulate.graphs.tape import views
-from gapless.emulate.races.ranges import Range
+from gapless.emulate.races.ranges import Range, covered
 
 Tensor = torch.Tensor
 _CLOSELY = 64
@@ -46,7 +46,7 @@ class Used:
         if self.whole or not self.writes:
             return self.slot.nbytes
         if any(one.gaps is not None for one in self.parts):
-            return self.slot.nbytes  # columns of it: which, is not told
+            return covered(self.parts, self.slot.nbytes)
         done, reached = 0, 0
         for begin, end, _ in sorted(self.parts):
             done += max(end - max(begin, reached), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,8 @@ import torch
 
 _MOST = 1 << 26
 """Bytes up to which interleaved tensors are compared exactly; larger ones are taken to be apart."""
+
+_MOST_TOGETHER = 1 << 22
 
 
 class Strided(NamedTuple):
@@ -45,6 +47,20 @@ class Range(NamedTuple):
     def covers(self, other: Range) -> bool:
         """Whether all of `other` is certainly in it."""
         return self == other or (self.gaps is None and self.begin <= other.begin and other.end <= self.end)
+
+
+def covered(ranges: Iterable[Range], size: int) -> int:
+    """How many of the first `size` bytes they take together; all of them, where those are many.
+
+    >>> covered([Range(0, 4), Range(2, 16, Strided(2, (2, 1), (8, 4), 4))], 16)
+    10
+    """
+    if size > _MOST_TOGETHER:
+        return size
+    found = np.zeros(size, dtype=bool)
+    for one in ranges:
+        found |= _mask(one, 0, size)
+    return int(np.count_nonzero(found))
 
 
 def of(tensor: torch.Tensor) -> Range:
