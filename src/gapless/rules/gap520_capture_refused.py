@@ -8,6 +8,7 @@ from gapless.rules._graphs import FaultRule
 
 _OUTSIDE = "move it before or behind the capture"
 _TIMED = "DistributedDataParallel's timing"
+_ASIDE = "on a stream that is not captured"
 _REMEDIES = (
     (
         _TIMED,
@@ -58,10 +59,16 @@ _REMEDIES = (
     ),
     ("operation not permitted on an event", "synchronize behind `g.replay()`, with an event recorded there"),
     ("the operation cannot be performed", "end one capture before the next begins"),
+    (
+        _ASIDE,
+        "fork that stream from the captured one, `side.wait_stream(torch.cuda.current_stream())`, and join it "
+        "before the capture ends; or move the work out of the capture",
+    ),
     ("operation not permitted when stream is capturing", _OUTSIDE),
 )
 _CHANGES = (
     (_TIMED, "eleven iterations before the capture"),
+    (_ASIDE, "fork the side stream from the captured one"),
     ("has a stale reference", "warm up on a side stream"),
     ("capturing stream has unjoined work", "join the side stream before the capture ends"),
     ("Attempting CUDA graph capture", "capturable=True"),
@@ -125,4 +132,4 @@ class CaptureRefused(FaultRule):
 
 
 def _begins(fault: GraphFault, begin: str) -> bool:
-    return fault.said.startswith(begin) or fault.what.startswith(begin)
+    return fault.said.startswith(begin) or begin in fault.what
