@@ -61,8 +61,8 @@ _REMEDIES = (
     ("the operation cannot be performed", "end one capture before the next begins"),
     (
         _ASIDE,
-        "fork that stream from the captured one, `side.wait_stream(torch.cuda.current_stream())`, and join it "
-        "before the capture ends; or move the work out of the capture",
+        "fork that stream from the captured one, `side.wait_stream(torch.cuda.current_stream())`, and join "
+        "it before the capture ends; or move the work out of the capture",
     ),
     ("operation not permitted when stream is capturing", _OUTSIDE),
 )
