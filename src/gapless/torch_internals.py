@@ -156,6 +156,7 @@ NAMES: dict[str, Name] = {
         since=(2, 13),
         without="graph breaks and recompilations of compiled code are not told",
     ),
+    "compile_kernel": Name("torch.cuda._compile_kernel", since=(2, 8)),
     "current_stream_in_c": Name("torch._C._dynamo.utils.get_current_stream", since=(2, 15)),
     "inductor": Name("torch._inductor"),
     "flex_attention_operator": Name("torch._higher_order_ops.flex_attention"),

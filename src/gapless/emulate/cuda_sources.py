@@ -16,6 +16,7 @@ from gapless.emulate.given import given_for
 from gapless.emulate.patches import Patches
 from gapless.emulate.places import HOST, PINNED
 from gapless.emulate.standins.launch import unseen
+from gapless.torch_internals import compile_kernel, place
 
 _ASSIGNED = r"\b{}\s*(\[(?:[^\[\]]|\[[^\[\]]*\])*\])\s*=(?!=)"
 """``name[...] =``, with brackets in the brackets once."""
@@ -25,14 +26,14 @@ _NO_MORE = 48 << 10
 
 def install(core: Core, patches: Patches) -> None:
     """Compile nothing, and keep the source."""
-    if hasattr(torch.cuda, "_compile_kernel"):  # since torch 2.9
-        real = torch.cuda._compile_kernel
+    if compile_kernel is None:
+        return
 
-        @functools.wraps(real)
-        def compile_kernel(kernel_source: str, kernel_name: str, *_: Any, **__: Any) -> SourceKernel:
-            return SourceKernel(core, kernel_source, kernel_name)
+    @functools.wraps(compile_kernel)
+    def kept(kernel_source: str, kernel_name: str, *_: Any, **__: Any) -> SourceKernel:
+        return SourceKernel(core, kernel_source, kernel_name)
 
-        patches.set(torch.cuda, "_compile_kernel", compile_kernel)
+    patches.set(*place("compile_kernel"), kept)
 
 
 class SourceKernel:

@@ -270,6 +270,13 @@ def test_the_operators_are_there_where_they_cannot_be_loaded(
     assert done.stdout == "1 True\n0 [1, 2] 8.0 cuda:0\nTrue\n1\n", done.stderr
 
 
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets the folder of tests with that name."""
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+
+
+@pytest.mark.usefixtures("no_kernels")
 def test_kernels_of_the_hub_stand_in_or_refuse_when_they_are_called(
     package: Callable[[str, str], None],
 ) -> None:
@@ -292,6 +299,7 @@ def test_kernels_of_the_hub_stand_in_or_refuse_when_they_are_called(
             get("kernels-community/other").norm(q)
 
 
+@pytest.mark.usefixtures("no_kernels")
 def test_a_module_of_that_name_is_left_alone(package: Callable[[str, str], None]) -> None:
     package("kernels", "def get_kernel(name): return name")
     with gapless.emulate():
