@@ -467,3 +467,15 @@ def test_data_read_into_large_memory_is_data(dry, tmp_path):
         assert file.readinto(memory.numpy()) == 1 << 26
     assert int(memory[1 << 23]) == 12345
     assert not any("without values" in note for note in dry.session.notes)
+
+
+def test_calls_that_are_not_told_without_values_keep_nothing_alive(dry):
+    """What such a call said is remembered, and not the frames and tensors of who made it."""
+    there = torch.randint(0, 500, (2, 3000), device="cuda")
+    factor = torch.sparse_coo_tensor(there, torch.ones(3000, device="cuda"), (500, 500))
+    weight = torch.randn(500, 64, device="cuda").requires_grad_()
+    used = []
+    for _ in range(4):
+        torch.sparse.mm(factor, weight * 2).sum().backward()
+        used.append(torch.cuda.memory_allocated())
+    assert used[1:] == used[:1] * 3

@@ -96,7 +96,9 @@ class Shapes:
         else:
             self.hits += 1
         if isinstance(found, Unshaped):
-            raise found
+            raise Unshaped(
+                found.cause
+            )  # each time another: one that is raised holds the tensors of its callers
         return found
 
 
@@ -142,6 +144,7 @@ def _asked(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results 
         before = [(one.shape, one.stride()) for one in kept]
         out = _called(kind, emptied_args, options)
     except Exception as error:  # rules are everybody's code
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         return Unshaped(error)
     single = not isinstance(out, (list, tuple))
     flat = [out] if single else list(out)
