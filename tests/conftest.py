@@ -30,10 +30,6 @@ def pytest_collection_finish() -> None:
 
 HERE = Path(__file__).parent
 Process = subprocess.CompletedProcess[str]
-OURS = ("PYTEST", "NO_COLOR", "FORCE_COLOR", "TORCHINDUCTOR")
-"""Beginnings of variables of this process alone; torch's compiler sets one where somebody has imported it."""
-LIMIT = 120.0
-"""Seconds after which a process has failed."""
 
 
 def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
@@ -41,7 +37,7 @@ def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
-        env={**_environment(), **environment},
+        env={**fork_server.ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -52,12 +48,7 @@ def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def _environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-    return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-
-
-def finish(process: subprocess.Popen[str], timeout: float = LIMIT) -> Process:
+def finish(process: subprocess.Popen[str], timeout: float = fork_server.LIMIT) -> Process:
     """Wait for `process`, and end it where it does not end."""
     try:
         out, err = process.communicate(timeout=timeout)
@@ -71,7 +62,7 @@ def finish(process: subprocess.Popen[str], timeout: float = LIMIT) -> Process:
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., Process]:
     """``python(*words)`` runs Python in an empty folder."""
-    return lambda *words, **changes: fork_server.run(words, tmp_path, {**_environment(), **changes}, LIMIT)
+    return lambda *words, **changes: fork_server.run(words, tmp_path, **changes)
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -39,8 +41,12 @@ SLOW = "torchmetrics"
 """What takes seconds to import; for scripts that import it."""
 READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "MALLOC_", "LC_", "LANG")
 """Variables with these beginnings are read before a copy could see another value."""
-_KEPT = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-_KEPT |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+_OURS = ("PYTEST", "NO_COLOR", "FORCE_COLOR")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+ENVIRONMENT |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "GAPLESS_HOST": "usual"}
+"""What a started process is given: nothing that torch, a library or a test has set since in this one."""
+LIMIT = 120.0
+"""Seconds after which a process has failed."""
 
 
 # -- the process that is copied ----------------------------------------------------------------------------
@@ -110,6 +116,10 @@ def become(asked: dict[str, Any]) -> None:
         sys.argv = words[1:]
         sys.path[0] = asked["cwd"]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *words[2:]], ""
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(words[1], "<string>", "exec", dont_inherit=True), vars(sys.modules["__main__"]))
     else:
         sys.argv = words
         sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
@@ -132,15 +142,17 @@ def main() -> None:
 # -- who asks ----------------------------------------------------------------------------------------------
 
 
-def run(words: tuple[str, ...], cwd: Path, environment: dict[str, str], timeout: float) -> Finished:
-    """What ``python WORDS…`` printed, and its exit status as `subprocess.run` has it.
+def run(words: tuple[str, ...], cwd: Path, timeout: float = LIMIT, **changes: str) -> Finished:
+    """What ``python WORDS…`` printed with `changes` of the environment, and its exit status as
+    `subprocess.run` has it.
 
     Raises:
         subprocess.TimeoutExpired: it had not ended after so many seconds, and was killed.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        alike = all(_KEPT.get(name) == value for name, value in environment.items() if _read_at_start(name))
-        if hasattr(os, "pidfd_open") and alike and (words[0] == "-m" or not words[0].startswith("-")):
+        environment = {**ENVIRONMENT, **changes}
+        alike = not any(name.startswith(READ_AT_START) for name in changes)
+        if hasattr(os, "pidfd_open") and alike and (words[0] in ("-m", "-c") or not words[0].startswith("-")):
             status = _copied(words, cwd, environment, timeout, (out.fileno(), err.fileno()))
         else:
             command = [sys.executable, *words]
@@ -157,15 +169,30 @@ def run(words: tuple[str, ...], cwd: Path, environment: dict[str, str], timeout:
     return subprocess.CompletedProcess([sys.executable, *words], status, *told)
 
 
+def ranks(number: int, words: tuple[str, ...], cwd: Path, **changes: str) -> list[Finished]:
+    """What each of so many ranks of one group printed, all running ``python WORDS…`` at once."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    size = str(number)
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    _server(words, cwd)  # one for all of them
+    with ThreadPoolExecutor(number) as pool:
+        running = [
+            pool.submit(run, words, cwd, **group, RANK=str(rank), LOCAL_RANK=str(rank), **changes)
+            for rank in range(number)
+        ]
+        return [one.result() for one in running]
+
+
 def _copied(
     words: tuple[str, ...], cwd: Path, environment: dict[str, str], timeout: float, streams: tuple[int, int]
 ) -> int | None:
     """The exit status of a copy that writes into `streams`; None where it had to be killed."""
     asked = {"words": words, "cwd": os.fspath(cwd), "environment": environment}
     data = json.dumps(asked).encode() + b"\n"
-    slow = [SLOW] if any(_imports_slow(cwd / word) for word in words if word.endswith(".py")) else []
     with socket.socket(socket.AF_UNIX) as connection, open(os.devnull) as nothing:
-        connection.connect(_address(os.getpid(), *slow))
+        connection.connect(_server(words, cwd))
         socket.send_fds(connection, [data[:1]], [nothing.fileno(), *streams])
         connection.sendall(data[1:])
         with connection.makefile("r") as said:
@@ -176,8 +203,10 @@ def _copied(
             return int(said.readline())
 
 
-def _read_at_start(variable: str) -> bool:
-    return variable.startswith(READ_AT_START)
+def _server(words: tuple[str, ...], cwd: Path) -> str:
+    """Where a process listens that has imported what ``python WORDS…`` will."""
+    slow = any(_imports_slow(cwd / word) for word in words if word.endswith(".py"))
+    return _address(os.getpid(), *([SLOW] if slow else []))
 
 
 def _imports_slow(script: Path, seen: frozenset[str] = frozenset()) -> bool:
@@ -197,7 +226,7 @@ def _address(pid: int, *imported: str) -> str:
         listener.listen()
         process = subprocess.Popen(
             [sys.executable, __file__, str(listener.fileno()), *imported],
-            env=_KEPT,
+            env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
             preexec_fn=heed_interrupts,

@@ -41,6 +41,10 @@ OUTPUT = re.compile(
 FILE = re.compile(r"<!-- file: (?P<name>\S+) -->\n```python\n(?P<content>.*?)```\n", re.DOTALL)
 
 
+SETTINGS = {"COLUMNS": "80", "NO_COLOR": "1", "GAPLESS_HOST": "usual"}
+"""Variables that make what is printed no machine's own."""
+
+
 @dataclass(frozen=True)
 class Output:
     """One command of a page: what it is, which of its paragraphs are kept, and what the page shows."""
@@ -76,14 +80,23 @@ def prepare(folder: Path, page: str, profiles: Path | None) -> bool:
     return complete
 
 
+def words(command: str, *options: str) -> tuple[str, ...]:
+    """What Python is started with for `command` with `options` behind its first two words."""
+    first, second, *rest = shlex.split(command)
+    return ("-m", first, second, *options, *rest)
+
+
 def run(command: str, folder: Path, *options: str) -> str:
     """What `command`, with `options` behind its first two words, prints to standard output in `folder`."""
-    words = shlex.split(command)
-    words = [sys.executable, "-m", *words[:2], *options, *words[2:]]
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
-    environment["GAPLESS_HOST"] = "usual"  # what is printed is no machine's own
+    environment = {**os.environ, **SETTINGS, "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
+        [sys.executable, *words(command, *options)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
     )
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{command}: exit status {done.returncode}\n{done.stderr}")

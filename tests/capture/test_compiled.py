@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 import torch
 
@@ -188,18 +188,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, int]:
     """How many graphs of each function torch makes where the script runs by itself, on the CPU."""
-    words = [sys.executable, str(folder / "script.py")]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = fork_server.run((str(folder / "script.py"),), folder)
+    assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> dict[str, Compiled]:
     saved = folder / "run.gapless.json"
-    words = ["check", "--steps", "all", "--no-loader", "--no-prices", "-q", "-o", str(saved)]
-    subprocess.run(
-        [sys.executable, "-m", "gapless", *words, str(folder / "script.py")], check=True, capture_output=True
-    )
+    words = ("check", "--steps", "all", "--no-loader", "--no-prices", "-q", "-o", str(saved))
+    done = fork_server.run(("-m", "gapless", *words, str(folder / "script.py")), folder)
+    assert done.returncode == 0, done.stderr
     return {one.name: one for one in load(str(saved)).compiled}
 
 

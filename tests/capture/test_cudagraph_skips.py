@@ -6,10 +6,10 @@ compiled code can come to; the compiler itself refuses sparse tensors and `set_`
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+import fork_server
 import pytest
 
 from gapless.model import Compiled
@@ -200,8 +200,8 @@ ALWAYS_WHOLE = {"cond", "written", "whole_on_cpu"}
 def compiled(folder: Path, script: str) -> list[Compiled]:
     path, saved = folder / "script.py", folder / "run.gapless.json"
     path.write_text(script)
-    words = ["check", "--no-loader", "--no-prices", "-q", "-o", str(saved), str(path)]
-    done = subprocess.run([sys.executable, "-m", "gapless", *words], capture_output=True, text=True)
+    words = ("check", "--no-loader", "--no-prices", "-q", "-o", str(saved), str(path))
+    done = fork_server.run(("-m", "gapless", *words), folder)
     assert done.returncode == 0, done.stderr
     return list(load(str(saved)).compiled)
 

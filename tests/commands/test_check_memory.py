@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import fork_server
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -38,15 +37,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A session with memory, and what was printed."""
     folder = tmp_path_factory.mktemp("memory")
     (folder / "train.py").write_text(SCRIPT)
-    words = ["-q", "--memory", "--gpu", "t4", "--no-prices", "--steps", "all", "-o", "run.json", "train.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "gapless", "check", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    words = ("-q", "--memory", "--gpu", "t4", "--no-prices", "--steps", "all", "-o", "run.json", "train.py")
+    done = fork_server.run(("-m", "gapless", "check", *words), folder)
+    assert done.returncode == 0, done.stderr
     return folder / "run.json", done.stdout
 
 

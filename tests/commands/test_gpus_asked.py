@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import fork_server
 import msgspec
@@ -139,7 +138,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory):
     (folder / "train.py").write_text(SCRIPT)
 
     def gapless(*words: str) -> str:
-        run = fork_server.run(("-m", "gapless", *words), folder, {**os.environ, "OMP_NUM_THREADS": "1"}, 120)
+        run = fork_server.run(("-m", "gapless", *words), folder)
         assert run.returncode == 0, run.stderr
         return run.stdout
 

@@ -6,8 +6,9 @@ import json
 import re
 from pathlib import Path
 
+import fork_server
 import pytest
-from conftest import HERE, finish, start
+from conftest import HERE
 
 from gapless.commands.profile import Conclusion
 
@@ -127,8 +128,7 @@ def test_a_script_that_ends_too_early(profile, status, told, tmp_path):
 def test_two_ranks_are_explained_together(write, tmp_path):
     write("train.py", TRAIN)
     command = (str(HERE / "profiled_gpu.py"), "profile", *SHORT, "train.py", "100", "-1", "0")
-    ranks = [start(*command, cwd=tmp_path, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
-    first, second = (finish(rank) for rank in ranks)
+    first, second = fork_server.ranks(2, command, tmp_path)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert second.stdout == ""
     assert re.match(r"The GPU of rank [01] \(of 2 in these files\) idles", first.stdout.strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import inspect
 import pickle
@@ -302,7 +303,7 @@ def test_exporting_from_the_host_works(notes: list[str]) -> None:
     assert program.module()(torch.rand(1, 3)).shape == (1, 2)
 
 
-def test_a_fake_tensor_on_cuda_does_not_end_the_process() -> None:
+def test_a_fake_tensor_on_cuda_does_not_end_the_process(python) -> None:
     """Autograd on one aborts where there is no CUDA device, so this is tried in a process of its own."""
     script = """
         import torch
@@ -317,13 +318,7 @@ def test_a_fake_tensor_on_cuda_does_not_end_the_process() -> None:
             (x * x).sum().backward()
         print(x.grad.shape, set(notes))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python("-c", textwrap.dedent(script))
     assert done.returncode == 0, done.stderr[-2000:]
     assert "torch.Size([2, 2])" in done.stdout
     assert "made on the CPU" in done.stdout
@@ -450,6 +445,39 @@ def test_what_is_kept_has_its_values_and_changes_with_nothing(patches: Patches) 
     (made,) = map(Rebuilder(lambda tensor, index: None, values=True), calls.kept[0].args)
     assert made["x"][0].tolist() == [0, 1, 2, 3]
     assert made["x"][0] is made["x"][1]
+
+
+class Counted:
+    """A class that keeps account of its objects, as pools, registries and files do."""
+
+    begun = ended = 0
+    __slots__ = ("__dict__", "slot")
+
+    def __new__(cls, *args: Any) -> Counted:
+        cls.begun += 1
+        return super().__new__(cls)
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x, self.slot = x, "slot"
+
+    def __del__(self) -> None:
+        Counted.ended += 1
+
+
+def test_an_object_that_is_kept_is_none_that_the_script_made(patches: Patches) -> None:
+    from gapless.emulate.compiled.signatures import Rebuilder
+
+    calls = recorded(patches)
+    counted = Counted(torch.arange(3))
+    torch.compile(lambda given: given[0].x + 1)([counted])
+    ((made,),) = map(Rebuilder(lambda tensor, index: None, values=True), calls.kept[0].args)
+    assert isinstance(made, Counted)
+    assert (type(made).__name__, made.slot, made.x.tolist()) == ("Counted", "slot", [0, 1, 2])
+    assert made is not counted
+    del made
+    calls.kept.clear()
+    gc.collect()
+    assert (Counted.begun, Counted.ended) == (1, 0)
 
 
 def test_attributes_that_the_script_sets_come_with_the_next_call(patches: Patches) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 import torch
 import torch.distributed as dist
@@ -516,14 +515,9 @@ def test_a_torch_without_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- two ranks -------------------------------------------------------------------------------------
 
 
-def test_two_ranks(python: Callable[..., Any], tmp_path: Path) -> None:
-    done = python(
-        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-        str(HERE / "two_ranks.py"),
-        str(tmp_path),
-        PYTHONPATH=os.pathsep.join(sys.path),
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_two_ranks(tmp_path: Path) -> None:
+    for done in fork_server.ranks(2, (str(HERE / "two_ranks.py"), str(tmp_path)), tmp_path):
+        assert done.returncode == 0, done.stderr[-4000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["devices"] == second["devices"] == 2
     assert (first["device"], second["device"]) == ("cuda:0", "cuda:1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 import fork_server
 
 _REPORT = '{"format":"gapless-report"'
-LIMIT = 120
-"""Seconds after which a run has failed."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,7 @@ def check(
     done = fork_server.run(
         (*words, "-q", "-f", "json", str(script), *arguments),
         folder or Path.cwd(),
-        {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **environment},
-        LIMIT,
+        **environment,
     )
     reports = [line for line in done.stdout.splitlines() if line.startswith(_REPORT)]
     assert len(reports) == 1, f"{len(reports)} reports, exit status {done.returncode}\n{done.stderr[-4000:]}"

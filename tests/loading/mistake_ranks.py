@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import torch.distributed as dist
 from loading import datasets as d
 from torch.utils.data import DataLoader

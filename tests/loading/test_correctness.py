@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import numpy
 import pytest
 import torch
-from conftest import finish, start
 from hypothesis import given
 from hypothesis import strategies as st
 from loading import datasets as d
@@ -285,16 +284,8 @@ def test_watching_two_passes_at_two_places_says_nothing() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_real_ranks(ranks: int, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    process = start(
-        "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1",
-        f"--master-port={port}", str(HERE / "mistake_ranks.py"), str(tmp_path),
-        cwd=tmp_path, PYTHONPATH=str(HERE.parent),
-    )  # fmt: skip
-    done = finish(process)
-    assert done.returncode == 0, done.stderr
+    for done in fork_server.ranks(ranks, (str(HERE / "mistake_ranks.py"), str(tmp_path)), tmp_path):
+        assert done.returncode == 0, done.stderr
     seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
     assert all(found["codes"] == seen[0]["codes"] for found in seen)
     told = seen[0]["codes"]

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import json
-import socket
 import warnings
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 import torch
-from conftest import finish, start
 from metrics.ranks import feed, make, others, results
 
 HERE = Path(__file__).parent
 
 
 def run(ranks: int, folder: Path, script: str = "ranks.py") -> list[dict[str, Any]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    processes = [
-        start(
-            str(HERE / script),
-            str(folder),
-            cwd=folder,
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=port,
-            WORLD_SIZE=str(ranks),
-            RANK=str(rank),
-        )
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        done = finish(process)
+    for done in fork_server.ranks(ranks, (str(HERE / script), str(folder)), folder):
         assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 

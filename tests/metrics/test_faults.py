@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import subprocess
-import sys
 import warnings
 from functools import partial
 from typing import Any
@@ -363,8 +361,10 @@ alive = main()
 """
 
 
-def test_at_the_end_of_the_process_the_rest_is_told():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+def test_at_the_end_of_the_process_the_rest_is_told(write, python):
+    write("script.py", SCRIPT)
+    done = python("script.py")
+    assert done.returncode == 0, done.stderr
     told = sorted(line.partition(": Detected 1 value in ")[0] for line in done.stderr.splitlines())
     assert told == [
         "gapless.metrics.torchmetrics: MeanMetric: 2 values were `nan`",

@@ -7,8 +7,6 @@ import inspect
 import io
 import math
 import pickle
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -198,13 +196,13 @@ def test_what_users_of_torchmetrics_catch():
     assert again.args == caught.value.args
 
 
-def test_without_torchmetrics_it_is_a_plain_error():
+def test_without_torchmetrics_it_is_a_plain_error(python):
     code = (
         "import gapless.metrics, sys\n"
         "try: gapless.metrics.MinkowskiDistance(-1)\n"
         "except ValueError as error: print(type(error) is ValueError, 'torchmetrics' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python("-c", code)
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +65,7 @@ def test_checks_not_yet_told_go_along_with_a_copy() -> None:
         pickle.loads(pickle.dumps(metric)).compute()
 
 
-def test_another_process_reads_the_pickle(tmp_path: Path) -> None:
+def test_another_process_reads_the_pickle(tmp_path: Path, python: Callable[..., Any]) -> None:
     metric = tc.MulticlassAccuracy(3)
     unwait(metric)
     metric.update(torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1]))
@@ -77,9 +75,8 @@ def test_another_process_reads_the_pickle(tmp_path: Path) -> None:
         f"import pickle; m = pickle.load(open({str(path)!r}, 'rb')); "
         "print(float(m.compute()), m._unwaited_checks.delivery)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
     value, delivery = done.stdout.split()
     assert float(value) == pytest.approx(float(metric.compute()))
     assert delivery == "compute"

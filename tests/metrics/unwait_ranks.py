@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -149,7 +150,7 @@ def on_nccl(rank: int, path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    rank, path = int(sys.argv[1]), sys.argv[2]
+    rank, path = int(os.environ["RANK"]), sys.argv[1]
     count_collectives()
     dist.init_process_group("gloo", store=dist.FileStore(f"{path}/gloo", 2), rank=rank, world_size=2)
     seen: dict[str, Any] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import fork_server
 import msgspec
 import pytest
 
@@ -44,8 +44,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     script = folder / "all_of_them.py"
     script.write_text("\n".join(calls))
     saved = folder / "run.gapless.json"
-    words = ["check", "--no-loader", "--no-prices", "-q", "-o", str(saved), str(script)]
-    done = subprocess.run([sys.executable, "-m", "gapless", *words], capture_output=True, text=True)
+    words = ("check", "--no-loader", "--no-prices", "-q", "-o", str(saved), str(script))
+    done = fork_server.run(("-m", "gapless", *words), folder)
     assert done.returncode == 0, done.stderr
     return load(str(saved))
 

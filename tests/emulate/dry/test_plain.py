@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -79,7 +78,7 @@ def test_what_is_not_answered_is_asked_of_the_module(monkeypatch: pytest.MonkeyP
 def test_a_dry_run_loads_no_algebra(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(SCRIPT)
     words = ("-m", "gapless", "check", "--dry", "-q", "--no-loader", "run.py")
-    run = fork_server.run(words, tmp_path, dict(os.environ), 120)
+    run = fork_server.run(words, tmp_path)
     assert run.returncode == 0, run.stderr
     assert "loaded False False" in run.stdout
     assert "real <class 'torch.fx.experimental.symbolic_shapes.ShapeEnv'>" in run.stdout

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import NoneType
+from functools import cache
+from types import MemberDescriptorType, NoneType
 from typing import Any
 
 import torch
@@ -192,13 +193,36 @@ def over(value: Any, change: Callable[[Any], Any]) -> Any:
     changed = {name: new for name, one in inside.items() if (new := change(one)) is not one}
     if not changed:
         return value
-    made = copy.copy(value)
+    made = copy.copy(value) if isinstance(value, dict) else _like(value)
     for name, one in changed.items():
         if isinstance(made, dict):
             made[name] = one
         else:
             object.__setattr__(made, name, one)
     return made
+
+
+def _like(value: Any) -> Any:
+    """Another object with the attributes of `value`, of whose making and end its class does not hear: a copy
+    is none that the script made."""
+    kind: Any = type(value)
+    try:
+        made: Any = object.__new__(_unheard(kind) if hasattr(kind, "__del__") else kind)
+    except TypeError:  # a class written in C, which alone can make one
+        return copy.copy(value)
+    for slot in (one for part in kind.__mro__ for one in vars(part).values()):
+        if isinstance(slot, MemberDescriptorType):
+            with suppress(AttributeError):  # it has no value
+                slot.__set__(made, slot.__get__(value))
+    vars(made).update(vars(value))
+    return made
+
+
+@cache
+def _unheard(kind: Any) -> Any:
+    """`kind` without what it does when an object of it ends."""
+    silent = {"__del__": lambda self: None, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), silent)
 
 
 class Rebuilder:
