@@ -28,6 +28,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """And so does what the tests of a module have imported."""
+    if nextitem is None or nextitem.path != item.path:
+        pytest_collection_finish()
+
+
 HERE = Path(__file__).parent
 Process = subprocess.CompletedProcess[str]
 
@@ -67,7 +74,7 @@ def python(tmp_path: Path) -> Callable[..., Process]:
 
 @pytest.fixture
 def plain_python(tmp_path: Path) -> Callable[..., Process]:
-    """``plain_python(*words)``: the same without a copy of a process, of which a traceback tells."""
+    """``plain_python(*words)``: the same where nothing is imported yet, and no copy of a process is."""
     return lambda *words: finish(start(*words, cwd=tmp_path))
 
 

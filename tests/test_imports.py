@@ -36,12 +36,14 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def test_importing_the_package_loads_nothing(python):
-    seen = python("-c", f"import gapless, sys; print([name for name in {HEAVY} if name in sys.modules])")
+def test_importing_the_package_loads_nothing(plain_python):
+    seen = plain_python(
+        "-c", f"import gapless, sys; print([name for name in {HEAVY} if name in sys.modules])"
+    )
     assert seen.stdout == "[]\n", seen.stderr
 
 
-def test_public_names_are_there_and_others_are_not(python):
+def test_public_names_are_there_and_others_are_not(plain_python):
     code = (
         "import gapless\n"
         "print(gapless.Session.__name__, gapless.load.__name__, gapless.report.__name__)\n"
@@ -49,14 +51,14 @@ def test_public_names_are_there_and_others_are_not(python):
         "import sys; print('torch' in sys.modules)\n"
         "try:\n    gapless.nothing\nexcept AttributeError as error:\n    print(error)\n"
     )
-    seen = python("-W", "error", "-c", code)
+    seen = plain_python("-W", "error", "-c", code)
     assert seen.stdout == (
         "Session load report\nTrue True\nFalse\nmodule 'gapless' has no attribute 'nothing'\n"
     ), seen.stderr
 
 
 @pytest.mark.parametrize("room", FREE_OF_TORCH)
-def test_rooms_work_without_torch(room, python):
+def test_rooms_work_without_torch(room, plain_python):
     code = BLOCKED + (
         f"room = importlib.import_module('gapless.{room}')\n"
         "for found in pkgutil.walk_packages(getattr(room, '__path__', ()), room.__name__ + '.'):\n"
@@ -64,16 +66,16 @@ def test_rooms_work_without_torch(room, python):
         "        importlib.import_module(found.name)\n"
         "print('fine')\n"
     )
-    seen = python("-W", "error", "-c", code)
+    seen = plain_python("-W", "error", "-c", code)
     assert seen.stdout == "fine\n", seen.stderr
 
 
-def test_check_without_torch_says_how_to_get_it(python, write):
+def test_check_without_torch_says_how_to_get_it(plain_python, write):
     write("train.py", "print('ran')\n")
     code = BLOCKED + (
         "import importlib.util\nfrom gapless.commands import main\nsys.exit(main(['check', 'train.py']))\n"
     )
-    seen = python("-c", code)
+    seen = plain_python("-c", code)
     assert (seen.returncode, seen.stdout) == (2, "")
     assert seen.stderr == "gapless: gapless check runs your script and so needs PyTorch: pip install torch\n"
 

@@ -153,13 +153,13 @@ def test_a_name_that_came_later_is_none(monkeypatch) -> None:
     del torch_internals.later  # it is kept
 
 
-def test_an_old_torch_is_refused_before_the_script_runs(python, write) -> None:
+def test_an_old_torch_is_refused_before_the_script_runs(plain_python, write) -> None:
     write("train.py", "print('ran')\n")
     code = (
         "import sys, torch\ntorch.__version__ = '2.3.1+cu121'\n"
         "from gapless.commands import main\nsys.exit(main(['check', 'train.py']))\n"
     )
-    seen = python("-c", code)
+    seen = plain_python("-c", code)
     assert (seen.returncode, seen.stdout) == (2, "")
     assert seen.stderr == (
         "gapless: torch 2.3.1+cu121 is older than Gapless can work with: it needs torch 2.4 or newer\n"

@@ -517,7 +517,7 @@ class TestCallables:
         assert len(frames) == 1
         assert "losses.py" in frames[0]
 
-    def test_without_torch_it_says_how_to_get_it(self, python, write):
+    def test_without_torch_it_says_how_to_get_it(self, plain_python, write):
         write("losses.py", LOSSES)
         code = (
             "import sys\n"
@@ -529,7 +529,7 @@ class TestCallables:
             "from gapless.commands import main\n"
             "sys.exit(main(['compare', 'losses.py:a', 'losses.py:b', '--inputs', 'losses.py:c']))\n"
         )
-        seen = python("-c", code)
+        seen = plain_python("-c", code)
         assert (seen.returncode, seen.stdout) == (2, "")
         assert seen.stderr == (
             "gapless: comparing callables runs them and so needs PyTorch: pip install torch\n"

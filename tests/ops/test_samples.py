@@ -83,14 +83,14 @@ def test_the_docstring_shows_what_is_replaced(sample: Sample) -> None:
     assert "ops." in text.split("Replaces::")[1]
 
 
-def test_names_are_loaded_when_they_are_used(python: Any) -> None:
+def test_names_are_loaded_when_they_are_used(plain_python: Any) -> None:
     code = (
         "import sys, gapless.ops as ops\n"
         "print('torch' in sys.modules, set(ops.__all__) <= set(dir(ops)))\n"
         "print(ops.unique.__name__, ops.assign.__name__)\n"
         "try:\n    ops.nothing\nexcept AttributeError as error:\n    print(error)\n"
     )
-    seen = python("-W", "error", "-c", code)
+    seen = plain_python("-W", "error", "-c", code)
     assert seen.stdout == ("False True\nunique assign\nmodule 'gapless.ops' has no attribute 'nothing'\n"), (
         seen.stderr
     )

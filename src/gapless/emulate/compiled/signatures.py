@@ -220,7 +220,9 @@ def _like(value: Any) -> Any:
 
 @cache
 def _unheard(kind: Any) -> Any:
-    """`kind` without what it does when an object of it ends."""
+    """`kind` without what it does when an object of it ends; itself where it hears of classes, too."""
+    if any("__init_subclass__" in vars(part) for part in kind.__mro__[:-1]):
+        return kind
     silent = {"__del__": lambda self: None, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), silent)
 
