@@ -18,9 +18,11 @@ from torch import Tensor
 from gapless.metrics.batch import Batch
 from gapless.metrics.classification.base import BinaryScore
 from gapless.metrics.classification.f_beta import FBeta
-from gapless.metrics.classification.negative_predictive_value import NegativePredictiveValueScore
-from gapless.metrics.classification.precision import PrecisionScore
-from gapless.metrics.classification.recall import RecallScore
+from gapless.metrics.classification.ratios import (
+    NegativePredictiveValueScore,
+    PrecisionScore,
+    RecallScore,
+)
 from gapless.metrics.divide import divide
 from gapless.metrics.faults import check_after
 from gapless.metrics.metric import Metric, squeezed
@@ -92,15 +94,7 @@ def parameters_of(metric: type[Metric]) -> list[Parameter]:
     """The arguments of a metric's function after predictions and targets."""
     if issubclass(metric, Task):
         found = [Parameter("task", Parameter.POSITIONAL_OR_KEYWORD)]
-        arguments = dict(metric.arguments)
-        if metric.__name__ in ("ROC", "PrecisionRecallCurve"):
-            arguments = {
-                "thresholds": None,
-                "num_classes": None,
-                "num_labels": None,
-                "average": None,
-                **arguments,
-            }
+        arguments = metric.all_arguments()
         if metric.__name__ == "ExactMatch":
             arguments = {"num_classes": None, "num_labels": None, **arguments}
         found += [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in arguments.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from gapless.metrics.classification.curves import (
 )
 from gapless.metrics.classification.scored import AreaMetric, BinaryScored, MulticlassArea, MultilabelArea
 from gapless.metrics.classification.scores import Rising, Thresholds
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class RocArea(AreaMetric, abstract=True):
@@ -65,14 +65,3 @@ class MultilabelAUROC(RocArea, MultilabelArea):
 
 class AUROC(Task):
     """The area under the receiver operating characteristic, of a task."""
-
-    forms: ClassVar = by_task(BinaryAUROC, MulticlassAUROC, MultilabelAUROC)
-    arguments: ClassVar = {
-        "thresholds": None,
-        "num_classes": None,
-        "num_labels": None,
-        "average": "macro",
-        "max_fpr": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from gapless.metrics.classification.curves import (
 )
 from gapless.metrics.classification.scored import AreaMetric, BinaryScored, MulticlassArea, MultilabelArea
 from gapless.metrics.classification.scores import Rising
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class PrecisionArea(AreaMetric, abstract=True):
@@ -44,13 +43,3 @@ class MultilabelAveragePrecision(PrecisionArea, MultilabelArea):
 
 class AveragePrecision(Task):
     """Average precision, of a task."""
-
-    forms: ClassVar = by_task(BinaryAveragePrecision, MulticlassAveragePrecision, MultilabelAveragePrecision)
-    arguments: ClassVar = {
-        "thresholds": None,
-        "num_classes": None,
-        "num_labels": None,
-        "average": "macro",
-        "ignore_index": None,
-        "validate_args": True,
-    }

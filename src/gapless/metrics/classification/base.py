@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from gapless.metrics.classification.counts import (
 )
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import share
+from gapless.metrics.tasks import Task
 
 Ratio = tuple[Tensor, Tensor]
 
@@ -258,13 +259,7 @@ def check_classes(num_classes: int | None, top_k: int, average: str | None) -> N
     checks.one_of("average", average, checks.AVERAGES)
 
 
-TASK_PARAMETERS: dict[str, Any] = {
-    "threshold": 0.5,
-    "num_classes": None,
-    "num_labels": None,
-    "average": "micro",
-    "multidim_average": "global",
-    "top_k": 1,
-    "ignore_index": None,
-    "validate_args": True,
-}
+class ScoreTask(Task, abstract=True):
+    """A name for the forms of a score."""
+
+    defaults: ClassVar[dict[str, Any]] = {"average": "micro"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from gapless.metrics.classification import labels
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 FLOATS = (torch.float32, torch.float64)
 
@@ -157,12 +157,3 @@ class MulticlassCalibrationError(Calibration):
 
 class CalibrationError(Task):
     """The calibration error of a task, binary or multiclass."""
-
-    forms: ClassVar = by_task(BinaryCalibrationError, MulticlassCalibrationError)
-    arguments: ClassVar = {
-        "n_bins": 15,
-        "norm": "l1",
-        "num_classes": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }

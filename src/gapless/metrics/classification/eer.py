@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from gapless.metrics.classification.curves import roc_points
 from gapless.metrics.classification.roc import Roc
 from gapless.metrics.classification.scored import BinaryScored, MulticlassCurve, MultilabelCurve
 from gapless.metrics.classification.scores import Rising
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class EqualErrorRate(Roc, abstract=True):
@@ -48,13 +46,3 @@ class MultilabelEER(EqualErrorRate, MultilabelCurve):
 
 class EER(Task):
     """The equal error rate of a task."""
-
-    forms: ClassVar = by_task(BinaryEER, MulticlassEER, MultilabelEER)
-    arguments: ClassVar = {
-        "thresholds": None,
-        "num_classes": None,
-        "num_labels": None,
-        "average": None,
-        "ignore_index": None,
-        "validate_args": True,
-    }

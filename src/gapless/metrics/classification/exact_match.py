@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, Statistic
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class Whole:
@@ -210,12 +210,4 @@ class MultilabelExactMatch(ExactMatching):
 class ExactMatch(Task):
     """Exact matches of a task, multiclass or multilabel."""
 
-    forms: ClassVar = by_task(MultilabelExactMatch, MulticlassExactMatch)
-    arguments: ClassVar = {
-        "threshold": 0.5,
-        "num_classes": None,
-        "num_labels": None,
-        "multidim_average": "global",
-        "ignore_index": None,
-        "validate_args": True,
-    }
+    kinds = ("Multilabel", "Multiclass")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from gapless.metrics.batch import Batch
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 MODES = ("crammer-singer", "one-vs-all")
 
@@ -136,12 +136,3 @@ class MulticlassHingeLoss(Hinge):
 
 class HingeLoss(Task):
     """Hinge loss of a task, binary or multiclass."""
-
-    forms: ClassVar = by_task(BinaryHingeLoss, MulticlassHingeLoss)
-    arguments: ClassVar = {
-        "num_classes": None,
-        "squared": False,
-        "multiclass_mode": "crammer-singer",
-        "ignore_index": None,
-        "validate_args": True,
-    }

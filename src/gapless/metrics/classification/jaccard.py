@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from gapless.metrics import checks
 from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore
 from gapless.metrics.classification.counts import Counts
 from gapless.metrics.divide import divide
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class Jaccard:
@@ -115,14 +115,3 @@ class MultilabelJaccardIndex(Jaccard, MultilabelScore):
 
 class JaccardIndex(Task):
     """Intersection over union of a task."""
-
-    forms: ClassVar = by_task(BinaryJaccardIndex, MulticlassJaccardIndex, MultilabelJaccardIndex)
-    arguments: ClassVar = {
-        "threshold": 0.5,
-        "num_classes": None,
-        "num_labels": None,
-        "average": "macro",
-        "ignore_index": None,
-        "validate_args": True,
-        "zero_division": 0,
-    }

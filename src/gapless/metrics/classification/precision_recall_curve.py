@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from gapless.metrics.classification.curves import Curve, precision_recall, recall_unknown
 from gapless.metrics.classification.scored import (
-    CURVE_PARAMETERS,
     BinaryScored,
     CurveMetric,
     MulticlassCurve,
     MultilabelCurve,
 )
 from gapless.metrics.classification.scores import Rising
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class PrecisionRecall(CurveMetric, abstract=True):
@@ -43,7 +41,4 @@ class MultilabelPrecisionRecallCurve(PrecisionRecall, MultilabelCurve):
 class PrecisionRecallCurve(Task):
     """Precision over recall."""
 
-    forms: ClassVar = by_task(
-        BinaryPrecisionRecallCurve, MulticlassPrecisionRecallCurve, MultilabelPrecisionRecallCurve
-    )
-    arguments: ClassVar = CURVE_PARAMETERS
+    unplaced = ("average",)

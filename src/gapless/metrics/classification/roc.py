@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from gapless.metrics.classification.curves import Curve, receiver_operating
 from gapless.metrics.classification.scored import (
-    CURVE_PARAMETERS,
     BinaryScored,
     CurveMetric,
     MulticlassCurve,
     MultilabelCurve,
 )
 from gapless.metrics.classification.scores import Rising
-from gapless.metrics.tasks import Task, by_task
+from gapless.metrics.tasks import Task
 
 
 class Roc(CurveMetric, abstract=True):
@@ -48,5 +45,4 @@ class MultilabelROC(Roc, MultilabelCurve):
 class ROC(Task):
     """The receiver operating characteristic, of a task."""
 
-    forms: ClassVar = by_task(BinaryROC, MulticlassROC, MultilabelROC)
-    arguments: ClassVar = CURVE_PARAMETERS
+    unplaced = ("average",)

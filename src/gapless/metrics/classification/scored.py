@@ -235,12 +235,3 @@ class MultilabelCurve(CurveMetric, abstract=True):
     ) -> None:
         self._score(num_labels, thresholds, ignore_index, validate_args, kwargs)
         self.num_labels = num_labels
-
-
-CURVE_PARAMETERS: dict[str, Any] = {
-    "thresholds": None,
-    "num_classes": None,
-    "num_labels": None,
-    "ignore_index": None,
-    "validate_args": True,
-}
