@@ -297,8 +297,14 @@ class Values(Rows):
         self.append(value=value if value.dim() else value.reshape(1))
 
 
-class Aggregator(Metric):
-    """What the aggregating metrics have in common: the strategy for NaN."""
+class Aggregator(Metric, abstract=True):
+    """What the aggregating metrics have in common: the strategy for NaN.
+
+    Args:
+        nan_strategy: what becomes of NaN: ``"error"`` and ``"warn"`` remove it and tell with the next reading
+            (on the CPU at once), ``"ignore"`` removes it, ``"disable"`` lets it through, a float takes its
+            place.
+    """
 
     def __init__(self, nan_strategy: Nan, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -310,13 +316,7 @@ class Aggregator(Metric):
 
 
 class MeanMetric(Aggregator):
-    """The weighted mean of all values.
-
-    Args:
-        nan_strategy: what becomes of NaN: ``"error"`` and ``"warn"`` remove it and tell with the next reading
-            (on the CPU at once), ``"ignore"`` removes it, ``"disable"`` lets it through, a float takes its
-            place.
-    """
+    """The weighted mean of all values."""
 
     torchmetrics_slots = "mean_value:f=sum weight:f=weight"
 
@@ -336,7 +336,7 @@ class MeanMetric(Aggregator):
 
 
 class SumMetric(Aggregator):
-    """The sum of all values; `nan_strategy` as in :class:`MeanMetric`."""
+    """The sum of all values."""
 
     torchmetrics_slots = "sum_value:f=sum"
 
@@ -356,7 +356,7 @@ class SumMetric(Aggregator):
 
 
 class MaxMetric(Aggregator):
-    """The largest value; `nan_strategy` as in :class:`MeanMetric`."""
+    """The largest value."""
 
     torchmetrics_slots = "max_value:f=value"
 
@@ -376,7 +376,7 @@ class MaxMetric(Aggregator):
 
 
 class MinMetric(Aggregator):
-    """The smallest value; `nan_strategy` as in :class:`MeanMetric`."""
+    """The smallest value."""
 
     torchmetrics_slots = "min_value:f=value"
 

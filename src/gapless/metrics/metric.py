@@ -14,6 +14,7 @@ from gapless.metrics import declared, distributed, exposed, twins
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
 from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
+from gapless.metrics.describing import describe
 from gapless.metrics.faults import check, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
@@ -73,6 +74,8 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     direct = False
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
     abstract: ClassVar[bool]
+    beyond: ClassVar[str] = ""
+    """Arguments that the constructor takes without naming them."""
     torchmetrics_file: ClassVar[str | None] = ""
     """TorchMetrics' module of the metric, where it is not named as ours; None where TorchMetrics lacks it."""
     torchmetrics_slots: ClassVar[str | None] = None
@@ -103,6 +106,7 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if abstract:  # no metric itself, but what several have in common: `gapless.metrics.rooms`
             cls.abstract = True
         adapt(cls, Metric)
+        describe(cls, Metric)
 
     def __init__(self, **options: Any) -> None:
         super().__init__()

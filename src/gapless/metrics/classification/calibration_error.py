@@ -72,12 +72,10 @@ class Calibration(PredictionMetric, abstract=True):
         n_bins: how many bins of equal width.
         norm: ``"l1"`` for the mean distance, ``"l2"`` for the root of the mean square, ``"max"`` for the
             largest.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
     needs_scores = True
+    beyond = "logits"
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     higher_is_better = False
@@ -133,11 +131,7 @@ class BinaryCalibrationError(Calibration):
 
 
 class MulticlassCalibrationError(Calibration):
-    """The distance between the confidence in the predicted class and how often it is right.
-
-    Args:
-        num_classes: how many classes there are.
-    """
+    """The distance between the confidence in the predicted class and how often it is right."""
 
     task = "multiclass"
     plot_legend_name = "Class"

@@ -68,6 +68,7 @@ class ConfusionCounts(Statistic):
 class Confusion(PredictionMetric, abstract=True):
     """A metric of the confusion matrix of a task."""
 
+    beyond = "logits"
     confused: Any
 
     def value(self) -> Tensor:
@@ -93,15 +94,7 @@ class Confusion(PredictionMetric, abstract=True):
 
 
 class BinaryConfusion(Confusion, abstract=True):
-    """The binary form.
-
-    Args:
-        threshold: above which a probability is a positive prediction.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-    """
+    """The binary form."""
 
     def __init__(
         self,
@@ -118,15 +111,10 @@ class BinaryConfusion(Confusion, abstract=True):
 
 
 class MulticlassConfusion(Confusion, abstract=True):
-    """The multiclass form.
-
-    Args:
-        num_classes: how many classes there are.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-    """
+    """The multiclass form."""
 
     task = "multiclass"
+    beyond = ""
 
     def __init__(
         self, num_classes: int, ignore_index: int | None = None, validate_args: bool = True, **kwargs: Any
@@ -139,16 +127,7 @@ class MulticlassConfusion(Confusion, abstract=True):
 
 
 class MultilabelConfusion(Confusion, abstract=True):
-    """The multilabel form.
-
-    Args:
-        num_labels: how many labels there are.
-        threshold: above which a probability is a positive prediction.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-    """
+    """The multilabel form."""
 
     task = "multilabel"
 

@@ -123,6 +123,7 @@ class ExactMatching(PredictionMetric, abstract=True):
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
+    beyond = "capacity"
     matches: Any
 
     def value(self) -> Tensor:
@@ -144,11 +145,7 @@ class MulticlassExactMatch(ExactMatching):
     """The share of samples whose places are all of the right class.
 
     Args:
-        num_classes: how many classes there are.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample.
         ignore_index: a target that counts as right.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
     task = "multiclass"
@@ -174,17 +171,11 @@ class MultilabelExactMatch(ExactMatching):
     """The share of places whose labels are all right.
 
     Args:
-        num_labels: how many labels there are.
-        threshold: above which a probability is a positive prediction.
-        multidim_average: ``"global"``, or ``"samplewise"`` for a value per sample.
         ignore_index: a target that counts as right.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether floating-point predictions are logits; None takes a batch with a value outside [0, 1]
-            for logits.
-        capacity: for ``"samplewise"``, the number of samples there is room for, in fixed storage.
     """
 
     task = "multilabel"
+    beyond = "logits capacity"
     plot_legend_name = "Label"
 
     def __init__(

@@ -16,7 +16,11 @@ from gapless.metrics.classification.counts import Counts
 
 
 class FBeta(Score):
-    """The harmonic mean in which recall weighs `beta` times as much as precision."""
+    """The harmonic mean in which recall weighs `beta` times as much as precision.
+
+    Args:
+        beta: how much more recall weighs than precision.
+    """
 
     beta = 1.0
     validate_args: bool
@@ -34,11 +38,7 @@ class FBeta(Score):
 
 
 class BinaryFBetaScore(FBeta, BinaryScore):
-    """F-beta.
-
-    Args:
-        beta: how much more recall weighs than precision.
-    """
+    """F-beta."""
 
     def __init__(
         self,
@@ -56,11 +56,7 @@ class BinaryFBetaScore(FBeta, BinaryScore):
 
 
 class MulticlassFBetaScore(FBeta, MulticlassScore):
-    """F-beta.
-
-    Args:
-        beta: how much more recall weighs than precision.
-    """
+    """F-beta."""
 
     def __init__(
         self,
@@ -80,11 +76,7 @@ class MulticlassFBetaScore(FBeta, MulticlassScore):
 
 
 class MultilabelFBetaScore(FBeta, MultilabelScore):
-    """F-beta.
-
-    Args:
-        beta: how much more recall weighs than precision.
-    """
+    """F-beta."""
 
     def __init__(
         self,

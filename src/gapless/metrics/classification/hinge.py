@@ -51,18 +51,15 @@ class Hinge(PredictionMetric, abstract=True):
     """The mean of what scores fall short of a margin of 1.
 
     Args:
-        num_classes: how many classes there are.
         squared: whether it is squared.
         multiclass_mode: ``"crammer-singer"`` for the margin between the class and the best other one,
             ``"one-vs-all"`` for a value per class against the others.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
     torchmetrics_slots = "measures:f=sum total:i=seen"
 
     needs_scores = True
+    beyond = "logits"
     is_differentiable = True
     higher_is_better = False
     plot_lower_bound = 0.0

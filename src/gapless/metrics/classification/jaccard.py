@@ -63,6 +63,8 @@ class Jaccard:
 class BinaryJaccardIndex(Jaccard, BinaryScore):
     """Intersection over union."""
 
+    beyond = "logits"
+
     def __init__(
         self,
         threshold: float = 0.5,
@@ -77,6 +79,8 @@ class BinaryJaccardIndex(Jaccard, BinaryScore):
 
 class MulticlassJaccardIndex(Jaccard, MulticlassScore):
     """Intersection over union."""
+
+    beyond = ""
 
     def __init__(
         self,
@@ -96,6 +100,8 @@ class MulticlassJaccardIndex(Jaccard, MulticlassScore):
 
 class MultilabelJaccardIndex(Jaccard, MultilabelScore):
     """Intersection over union."""
+
+    beyond = "logits"
 
     def __init__(
         self,

@@ -122,11 +122,7 @@ class BinaryOperating(OperatingPoint, abstract=True):
 
 
 class MulticlassOperating(OperatingPoint, abstract=True):
-    """The multiclass form: each class against the others.
-
-    Args:
-        num_classes: how many classes there are.
-    """
+    """The multiclass form: each class against the others."""
 
     task = "multiclass"
     plot_legend_name = "Class"
@@ -145,11 +141,7 @@ class MulticlassOperating(OperatingPoint, abstract=True):
 
 
 class MultilabelOperating(OperatingPoint, abstract=True):
-    """The multilabel form.
-
-    Args:
-        num_labels: how many labels there are.
-    """
+    """The multilabel form."""
 
     task = "multilabel"
     plot_legend_name = "Label"

@@ -86,15 +86,13 @@ class RankingMetric(PredictionMetric, abstract=True):
     """A metric of how scores rank the labels of each sample.
 
     Args:
-        num_labels: how many labels there are.
         ignore_index: a target that is neither true nor false.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
     """
 
     torchmetrics_slots = "measure:f=sum total:f=seen"
 
     needs_scores = True
+    beyond = "logits"
     task = "multilabel"
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0

@@ -18,13 +18,11 @@ class ScoreMetric(PredictionMetric, abstract=True):
 
     Args:
         thresholds: a number of evenly spaced thresholds, or the thresholds; with None every score is kept.
-        ignore_index: a target that does not count.
-        validate_args: whether arguments, shapes and values are checked; values are counted on the device.
-        logits: whether predictions are logits; None takes a batch with a value outside [0, 1] for logits.
         capacity: without thresholds, the number of samples there is room for, in fixed storage.
     """
 
     needs_scores = True
+    beyond = "logits capacity"
     average: str | None = None
     scored: Any
 
@@ -138,7 +136,6 @@ class MulticlassArea(AreaMetric, abstract=True):
     """The multiclass form of an area: each class against the others.
 
     Args:
-        num_classes: how many classes there are.
         average: ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per class.
     """
 
@@ -162,13 +159,7 @@ class MulticlassArea(AreaMetric, abstract=True):
 
 
 class MultilabelArea(AreaMetric, abstract=True):
-    """The multilabel form of an area.
-
-    Args:
-        num_labels: how many labels there are.
-        average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
-            label.
-    """
+    """The multilabel form of an area."""
 
     task = "multilabel"
     plot_legend_name = "Label"
@@ -193,7 +184,6 @@ class MulticlassCurve(CurveMetric, abstract=True):
     """The multiclass form of a curve.
 
     Args:
-        num_classes: how many classes there are.
         average: None for a curve per class, ``"macro"`` for their mean, ``"micro"`` for the curve of all
             classes taken together.
     """
@@ -217,11 +207,7 @@ class MulticlassCurve(CurveMetric, abstract=True):
 
 
 class MultilabelCurve(CurveMetric, abstract=True):
-    """The multilabel form of a curve: one per label.
-
-    Args:
-        num_labels: how many labels there are.
-    """
+    """The multilabel form of a curve: one per label."""
 
     task = "multilabel"
 

@@ -59,7 +59,13 @@ def check_points(preds: Any, target: Any) -> None:
 
 
 class Panoptic(Metric, abstract=True):
-    """The quality of segments. The host waits nowhere: nothing has the size of the number of segments."""
+    """The quality of segments. The host waits nowhere: nothing has the size of the number of segments.
+
+    Args:
+        things: the categories of what can be counted.
+        stuffs: those of what cannot.
+        allow_unknown_preds_category: whether predictions of another category are void; else they are told.
+    """
 
     is_differentiable = False
     higher_is_better = True
@@ -114,9 +120,6 @@ class PanopticQuality(Panoptic):
     """Panoptic quality: the IoU of matched segments, in shares of all segments.
 
     Args:
-        things: the categories of what can be counted.
-        stuffs: those of what cannot.
-        allow_unknown_preds_category: whether predictions of another category are void; else they are told.
         return_sq_and_rq: whether segmentation and recognition quality are given, too.
         return_per_class: whether there is a value per category, those of things first, each in order.
     """
@@ -146,11 +149,6 @@ class PanopticQuality(Panoptic):
 class ModifiedPanopticQuality(Panoptic):
     """Panoptic quality where segments of stuffs need not match: their IoUs count in shares of the target's
     segments.
-
-    Args:
-        things: the categories of what can be counted.
-        stuffs: those of what cannot.
-        allow_unknown_preds_category: whether predictions of another category are void; else they are told.
     """
 
     modified = True

@@ -242,12 +242,25 @@ def check_scales(preds: Tensor, sizes: tuple[int, ...], scales: int) -> None:
 
 
 class SimilarityMetric(Metric, abstract=True):
-    """A similarity of images, reduced over pairs."""
+    """A similarity of images, reduced over pairs.
+
+    Args:
+        gaussian_kernel: whether a window's weights fall off as a normal distribution; else all are equal.
+        sigma: the width of the normal distribution, for each dimension or for all.
+        kernel_size: the width of a window of equal weights, for each dimension or for all.
+        reduction: ``"elementwise_mean"`` or ``"sum"`` over pairs, or ``"none"`` or None for a value per pair.
+        data_range: the range of values; a tuple of its bounds clamps values to them; None for that of each
+            batch.
+        k1: how much of the range is added to products of means.
+        k2: the same for variances.
+        capacity: where every pair is kept, the number of pairs there is room for, in fixed storage.
+    """
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     is_differentiable = True
     higher_is_better = True
+    beyond = "capacity"
     similarity: Any
     reduction: str | None
 
@@ -283,17 +296,8 @@ class StructuralSimilarityIndexMeasure(SimilarityMetric):
     """The similarity of luminance, contrast and structure, in windows around each place.
 
     Args:
-        gaussian_kernel: whether a window's weights fall off as a normal distribution; else all are equal.
-        sigma: the width of that distribution, for each dimension or for all.
-        kernel_size: the width of a window of equal weights, for each dimension or for all.
-        reduction: ``"elementwise_mean"`` or ``"sum"`` over pairs, or ``"none"`` or None for a value per pair.
-        data_range: the range of values; a tuple of its bounds clamps values to them; None for that of each
-            batch.
-        k1: how much of the range is added to products of means.
-        k2: the same for variances.
         return_full_image: whether the similarity at each place is returned, too.
         return_contrast_sensitivity: whether that of contrast alone is returned, too.
-        capacity: where every pair is kept, the number of pairs there is room for, in fixed storage.
     """
 
     torchmetrics_file = "ssim"
@@ -327,17 +331,8 @@ class MultiScaleStructuralSimilarityIndexMeasure(SimilarityMetric):
     """The product of the similarities of contrast at several scales, and of all at the coarsest.
 
     Args:
-        gaussian_kernel: whether a window's weights fall off as a normal distribution; else all are equal.
-        kernel_size: the width of a window of equal weights, for each dimension or for all.
-        sigma: the width of the normal distribution, for each dimension or for all.
-        reduction: ``"elementwise_mean"`` or ``"sum"`` over pairs, or ``"none"`` or None for a value per pair.
-        data_range: the range of values; a tuple of its bounds clamps values to them; None for that of each
-            batch.
-        k1: how much of the range is added to products of means.
-        k2: the same for variances.
         betas: the exponent of each scale, of which each has half the size of the one before.
         normalize: ``"relu"`` makes negative similarities 0, ``"simple"`` moves them from -1 … 1 to 0 … 1.
-        capacity: where every pair is kept, the number of pairs there is room for, in fixed storage.
     """
 
     torchmetrics_file = "ssim"

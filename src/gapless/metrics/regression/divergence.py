@@ -81,6 +81,7 @@ class Divergence(Metric, abstract=True):
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better = False
+    beyond = "capacity"
     measure: Any
     divergences: Any
 

@@ -53,7 +53,13 @@ class ErrorMoments(SizedByData):
 
 
 class ExplainedShare(Metric, abstract=True):
-    """What R² and explained variance have in common."""
+    """What R² and explained variance have in common.
+
+    Args:
+        multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
+        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
+            batch.
+    """
 
     is_differentiable = True
     higher_is_better: bool | None = True
@@ -89,9 +95,6 @@ class R2Score(ExplainedShare):
     Args:
         adjusted: the number of independent regressors to adjust for; no adjustment where there are too few
             samples.
-        multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
-        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
-            batch.
     """
 
     torchmetrics_file = "r2"
@@ -143,13 +146,7 @@ class R2Score(ExplainedShare):
 
 
 class ExplainedVariance(ExplainedShare):
-    """1 minus the errors' variance in shares of the targets' variance.
-
-    Args:
-        multioutput: ``"raw_values"``, ``"uniform_average"`` or ``"variance_weighted"``.
-        num_outputs: the number of outputs, for processes that may have no data; None to see it in the first
-            batch.
-    """
+    """1 minus the errors' variance in shares of the targets' variance."""
 
     torchmetrics_file = "explained_variance"
     torchmetrics_slots = (

@@ -65,7 +65,9 @@ class RetrievalHitRate(CutOff):
 class RetrievalFallOut(CutOff):
     """The share of the irrelevant documents that is among the `top_k` best.
 
-    `empty_target_action` is what a query without irrelevant documents counts as.
+    Args:
+        empty_target_action: what a query without an irrelevant document counts as: ``"neg"`` 0, ``"pos"`` 1,
+            ``"skip"`` nothing; ``"error"`` raises, for which ``compute`` **waits** for the device.
     """
 
     torchmetrics_file = "fall_out"

@@ -66,13 +66,9 @@ class GeneralizedDiceScore(MaskMetric):
     """Dice's coefficient of all classes together, weighted by how rare they are, averaged over samples.
 
     Args:
-        num_classes: how many classes there are.
-        include_background: whether class 0 counts.
         per_class: whether to give one value per class.
         weight_type: what a class weighs, by its pixels in the target: ``"square"`` the inverse of their
             square, ``"simple"`` their inverse, ``"linear"`` the same for all.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
-            one of each.
     """
 
     torchmetrics_file = "generalized_dice"

@@ -268,7 +268,14 @@ def half_dice(both: Tensor, either: Tensor, support: Tensor, average: str | None
 
 
 class MaskMetric(Metric, abstract=True):
-    """A metric of masks."""
+    """A metric of masks.
+
+    Args:
+        num_classes: how many classes there are.
+        include_background: whether class 0 counts.
+        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
+            one of each.
+    """
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
@@ -322,10 +329,7 @@ class MeanIoU(MaskMetric):
 
     Args:
         num_classes: how many classes there are; None to see it in the first batch of channels.
-        include_background: whether class 0 counts.
         per_class: whether to give one value per class, -1 for one that never occurs.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
-            one of each.
     """
 
     torchmetrics_file = "mean_iou"
@@ -366,14 +370,10 @@ class DiceScore(MaskMetric):
     """Dice's coefficient.
 
     Args:
-        num_classes: how many classes there are.
-        include_background: whether class 0 counts.
         average: ``"micro"``, ``"macro"``, ``"weighted"`` (by support), or ``"none"`` or None for a value per
             class.
         aggregation_level: ``"samplewise"`` for the mean over samples, ``"global"`` to count all pixels as one
             sample.
-        input_format: ``"one-hot"`` for a channel per class, ``"index"`` for class indices, ``"mixed"`` for
-            one of each.
     """
 
     torchmetrics_file = "dice"
