@@ -133,7 +133,6 @@ class Rows(Statistic):
         )
 
     def full(self) -> str:
-        """What to add to a complaint where rows may have been left out."""
         return "" if self.capacity is None else f", or rows beyond the capacity of {self.capacity}, left out"
 
     def complaint(self, count: int) -> str:

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.classification import labels
+from gapless.metrics.classification import labels, words
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task
 
 FLOATS = (torch.float32, torch.float64)
 
 
-class Confidences(ProblemStatistic):
+class Confidences(words.Labelled):
     """Per bin of confidence: how many predictions, their summed confidence, and how many were right."""
 
     one: Tensor
@@ -26,7 +26,7 @@ class Confidences(ProblemStatistic):
     fine_edges: Tensor
 
     def __init__(self, problem: Problem, bins: int, checked: bool) -> None:
-        self.problem = problem
+        self.problem = self.subject = problem
         # Rounded from float64, edges would not be those of float32: 0.9 is in another bin then.
         edges, fine = (torch.linspace(0, 1, bins + 1, dtype=dtype, device="cpu") for dtype in FLOATS)
         self.constants = {"one": 1, "edges": edges, "fine_edges": fine}

@@ -14,12 +14,12 @@ from gapless.metrics.classification.counts import BinaryCounts, Classes, Sides, 
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.host import within_reach
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.statistic import Slot
 
 NORMALIZATIONS = ("true", "pred", "all", "none", None)
 
 
-class ConfusionCounts(Statistic):
+class ConfusionCounts(words.Labelled):
     """A table of targets by predictions, with a place behind it for what is no class, and one for what is
     ignored.
     """
@@ -31,7 +31,7 @@ class ConfusionCounts(Statistic):
     def __init__(self, classes: int, ignore_index: int | None, checked: bool) -> None:
         self.classes = classes
         self.ignore_index = ignore_index
-        self.layout = Classes(classes, 1, ignore_index)
+        self.subject = Classes(classes, 1, ignore_index, "pair")
         self.constants = {"one": 1, "nowhere": classes * classes}
         super().__init__((classes, ignore_index), {"table": Slot((classes * classes + 2,))}, checked)
 
@@ -53,12 +53,6 @@ class ConfusionCounts(Statistic):
 
     def faults(self) -> Tensor:
         return self.state["table"][-2]
-
-    def complaint(self, count: int) -> str:
-        return words.outside(count, f"0 to {self.classes - 1}", "pair")
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return words.more_than_classes(batch, self.classes, self.ignore_index) or self.complaint(count)
 
     def matrix(self) -> Tensor:
         """``[C, C]``, targets by predictions."""

@@ -13,7 +13,7 @@ from gapless.metrics.classification import labels, words
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.divide import divide
 from gapless.metrics.rows import Rows
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task
 
 
@@ -62,20 +62,17 @@ class Whole:
         most = 1 if self.sides is not None else (self.classes or 0) - 1
         return f"Detected {words.some(count)} in `preds` or `target` outside 0 to {most}"
 
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        """The same for those of a batch on the CPU."""
+    def found(self, batch: Batch) -> str | None:
         if self.sides is None:
-            found = words.more_than_classes(batch, self.classes or 0, self.ignore_index)
-        else:
-            found = words.neither_zero_nor_one(batch, self.ignore_index)
-        return found or self.complaint(count)
+            return words.more_than_classes(batch, self.classes or 0, self.ignore_index)
+        return words.neither_zero_nor_one(batch, self.ignore_index)
 
 
-class Matches(Statistic):
+class Matches(words.Labelled):
     """How many samples were right, and how many there were."""
 
     def __init__(self, whole: Whole, checked: bool) -> None:
-        self.whole = whole
+        self.whole = self.subject = whole
         config = (whole.classes, whole.sides, whole.ignore_index)
         super().__init__(config, {"right": Slot(), "seen": Slot(), "strange": Slot()}, checked)
 
@@ -87,18 +84,12 @@ class Matches(Statistic):
         self.state["right"].add_(right.sum())
         self.state["seen"].add_(right.numel())
 
-    def complaint(self, count: int) -> str:
-        return self.whole.complaint(count)
 
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.whole.complaint_about(batch, count)
-
-
-class SampleMatches(Rows):
+class SampleMatches(words.Labelled, Rows):
     """The share that is right, per sample."""
 
     def __init__(self, whole: Whole, checked: bool, capacity: int | None) -> None:
-        self.whole = whole
+        self.whole = self.subject = whole
         config = (whole.classes, whole.sides, whole.ignore_index)
         super().__init__(config, {"share": ((), torch.float32)}, capacity, checked)
 
@@ -108,12 +99,6 @@ class SampleMatches(Rows):
             self.state["strange"].add_(self.whole.strange(batch))
         right = self.whole.right(batch)
         self.append(share=right.float() if right.dim() == 1 else right.float().mean(1))
-
-    def complaint(self, count: int) -> str:
-        return self.whole.complaint(count) + self.full()
-
-    def complaint_about(self, batch: Batch, count: int) -> str:
-        return self.whole.complaint_about(batch, count) + self.full()
 
 
 class ExactMatching(PredictionMetric, abstract=True):

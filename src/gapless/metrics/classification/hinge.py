@@ -10,19 +10,20 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.classification import words
 from gapless.metrics.classification.predictions import PredictionMetric
-from gapless.metrics.classification.scores import Problem, ProblemStatistic, problem_marks, problem_scores
+from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
 from gapless.metrics.statistic import Slot
 from gapless.metrics.tasks import Task
 
 MODES = ("crammer-singer", "one-vs-all")
 
 
-class Margins(ProblemStatistic):
+class Margins(words.Labelled):
     """How far scores fall short of a margin of 1, summed over samples; per class where each stands alone."""
 
     def __init__(self, problem: Problem, squared: bool, alone: bool, checked: bool) -> None:
-        self.problem = problem
+        self.problem = self.subject = problem
         self.squared = squared
         self.alone = alone
         shape = (problem.classes,) if alone else ()
