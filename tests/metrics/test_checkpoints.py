@@ -55,25 +55,25 @@ NOT_READ = {
     "CriticalSuccessIndex EventsInOrder",
     "DiceScore SampleScores",  # sums here, every sample there
     "EditDistance EveryDistance",
-    "JensenShannonDivergence EveryDivergence",
-    "KLDivergence EveryDivergence",
+    "JensenShannonDivergence Every",
+    "KLDivergence Every",
     "MeanIoU SampleScores",  # the mean over classes is taken at the end here, sample by sample there
     "MultiScaleStructuralSimilarityIndexMeasure EverySimilarity",
     "MulticlassRecall SamplewiseMulticlassCounts",
     "MulticlassROC micro",  # every class of a sample is one there
-    "NormalizedRootMeanSquaredError Errors TargetScale",
-    "PeakSignalNoiseRatio NoiseOfEach",
+    "NormalizedRootMeanSquaredError Sum TargetScale",
+    "PeakSignalNoiseRatio Every",
     "ROUGEScore Overlaps",
     "RunningMean Window",
     "RunningSum Window",
     "StructuralSimilarityIndexMeasure EverySimilarity",
-    "WeightedMeanAbsolutePercentageError Errors Errors",
+    "WeightedMeanAbsolutePercentageError Sum Sum",
 }
 """Metrics, and what they keep, of which TorchMetrics keeps something else."""
 NOT_WRITTEN = {
     "ConcordanceCorrCoef Comoments",  # the largest deviations
-    "CosineSimilarity SimilarityRows",  # what it was given
-    "CosineSimilarity SimilaritySum",
+    "CosineSimilarity Every",  # what it was given
+    "CosineSimilarity Sum",
     "MulticlassJaccardIndex MulticlassCounts",  # pairs of classes
     "PearsonCorrCoef Comoments",
 }

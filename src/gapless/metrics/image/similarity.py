@@ -135,55 +135,31 @@ def per_image(values: Tensor) -> Tensor:
     return values.flatten(1).mean(1)
 
 
-class Compared:
-    """Pairs of images, compared in a window: what the statistics below have in common."""
+class Weights:
+    """The weights of a window, sent to each device once."""
 
-    device: torch.device
-
-    def __init__(self, window: Window, how: How, **options: Any) -> None:
+    def __init__(self, window: Window) -> None:
         self.window = window
-        self.how = how
-        self._weights: dict[tuple[int, torch.device], list[Tensor]] = {}
-        super().__init__((window, how), **options)  # type: ignore[call-arg]
+        self._held: dict[tuple[torch.device, int], list[Tensor]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_weights": {}}
-
-    def found(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """``(N,)``: the similarity of each pair, and what else is asked for."""
-        preds, target = batch.derive(images)
-        dims = preds.dim() - 2
-        key = (dims, self.device)
-        if key not in self._weights:  # sent to the device once
+    def on(self, device: torch.device, dims: int) -> list[Tensor]:
+        """Those of images of so many dimensions; raises ValueError where the window does not fit these."""
+        key = (device, dims)
+        if key not in self._held:
             self.window.check(dims)
+            rows = self.window.weights(dims)
             with torch.inference_mode(False):
-                self._weights[key] = [
-                    moved(row.to(storable(row.dtype, self.device)), self.device)
-                    for row in self.window.weights(dims)
-                ]
-        return self.how.found(preds, target, self.window, self._weights[key])
+                self._held[key] = [moved(row.to(storable(row.dtype, device)), device) for row in rows]
+        return self._held[key]
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Weights) and self.window == other.window
 
-class SimilaritySum(Compared, Sum):
-    """The sum over pairs."""
+    def __hash__(self) -> int:
+        return hash(self.window)
 
-    def measure(self, batch: Batch) -> Tensor:
-        some, *_ = batch.args
-        return self.found(batch)[0] if len(some) else some.new_zeros(0)
-
-
-class EverySimilarity(Compared, Rows):
-    """The similarity of each pair, and what else is asked for."""
-
-    def __init__(self, window: Window, how: How, capacity: int | None) -> None:
-        columns = {"value": None, **({"more": None} if how.more else {})}
-        super().__init__(window, how, columns=columns, capacity=capacity, checked=capacity is not None)
-
-    def count(self, batch: Batch) -> None:
-        if not len(batch.args[0]):
-            return
-        value, more = self.found(batch)
-        self.append(value=value, **({} if more is None else {"more": more}))
+    def __reduce__(self) -> Any:
+        return Weights, (self.window,)
 
 
 class How(NamedTuple):
@@ -222,6 +198,34 @@ class How(NamedTuple):
                 value = value.relu() if self.normalize == "relu" else (value + 1) / 2
             product = product * value**beta
         return torch.as_tensor(product)
+
+
+def similarities(batch: Batch, weights: Weights, how: How) -> tuple[Tensor, Tensor | None]:
+    """``(N,)``: the similarity of each pair, and what else is asked for."""
+    preds, target = batch.derive(images)
+    return how.found(preds, target, weights.window, weights.on(preds.device, preds.dim() - 2))
+
+
+def similarity(batch: Batch, weights: Weights, how: How) -> Tensor:
+    """The first of both; nothing of no pairs."""
+    some, *_ = batch.args
+    found: Tensor = batch.derive(similarities, weights, how)[0] if len(some) else some.new_zeros(0)
+    return found
+
+
+class EverySimilarity(Rows):
+    """The similarity of each pair, and what else is asked for."""
+
+    def __init__(self, weights: Weights, how: How, capacity: int | None) -> None:
+        self.weights = weights
+        self.how = how
+        columns = {"value": None, **({"more": None} if how.more else {})}
+        super().__init__((weights, how), columns, capacity, checked=capacity is not None)
+
+    def count(self, batch: Batch) -> None:
+        if len(batch.args[0]):
+            value, more = batch.derive(similarities, self.weights, self.how)
+            self.append(value=value, **({} if more is None else {"more": more}))
 
 
 def check_scales(preds: Tensor, sizes: tuple[int, ...], scales: int) -> None:
@@ -271,14 +275,15 @@ class SimilarityMetric(Metric, abstract=True):
     def _compare(self, window: Window, how: How, reduction: str | None, capacity: int | None) -> None:
         checks.one_of("reduction", reduction, REDUCTIONS)
         self.reduction = reduction
-        every = reduction in EVERY or how.more is not None
+        weights, every = Weights(window), reduction in EVERY or how.more is not None
         self.use(
-            "similarity", EverySimilarity(window, how, capacity) if every else SimilaritySum(window, how)
+            "similarity",
+            EverySimilarity(weights, how, capacity) if every else Sum(similarity, (weights, how)),
         )
 
     def value(self) -> Any:
         part = self.similarity
-        if isinstance(part, SimilaritySum):
+        if isinstance(part, Sum):
             return part.reduced(self.reduction).to(self.dtype)
         part.rows_needed()
         found = part.known("value").clone()

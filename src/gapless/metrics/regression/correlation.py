@@ -12,8 +12,8 @@ from gapless.metrics import checks
 from gapless.metrics.batch import Batch
 from gapless.metrics.host import within_reach
 from gapless.metrics.metric import Metric
+from gapless.metrics.reduced import EVERY, Every, Sum
 from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, pair
-from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic
 
 SUMS = ("mean_x", "mean_y", "square_x", "square_y", "product")
@@ -139,28 +139,6 @@ def similarities(batch: Batch) -> Tensor:
     return (preds * target).sum(-1) / (preds.norm(dim=-1) * target.norm(dim=-1))
 
 
-class SimilaritySum(Statistic):
-    """The sum of similarities and their number."""
-
-    def __init__(self) -> None:
-        super().__init__((), {"sum": Slot(dtype=torch.float64), "seen": Slot()}, checked=False)
-
-    def count(self, batch: Batch) -> None:
-        found = batch.derive(similarities)
-        self.state["sum"].add_(found.sum(dtype=self.state["sum"].dtype))
-        self.state["seen"].add_(found.shape[0])
-
-
-class SimilarityRows(Rows):
-    """Every similarity."""
-
-    def __init__(self, capacity: int | None) -> None:
-        super().__init__((), {"similarity": ((), torch.float32)}, capacity)
-
-    def count(self, batch: Batch) -> None:
-        self.append(similarity=batch.derive(similarities))
-
-
 class CosineSimilarity(Metric):
     """The cosine of the angle between predictions and targets.
 
@@ -174,23 +152,19 @@ class CosineSimilarity(Metric):
     plot_upper_bound = 1.0
     is_differentiable = True
     higher_is_better = True
-    similar: Any
+    similar: Sum | Every
 
     def __init__(self, reduction: str | None = "sum", capacity: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         checks.one_of("reduction", reduction, ("sum", "mean", "none", None), comma="")
         self.reduction = reduction
-        each = reduction in ("none", None)
-        self.use("similar", SimilarityRows(capacity) if each else SimilaritySum())
+        column = ("similarity", ((), torch.float32))
+        every = Every(similarities, (), capacity, column) if reduction in EVERY else None
+        self.use("similar", every or Sum(similarities))
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of vectors ``(N, D)``."""
         self.observe(preds, target)
 
     def value(self) -> Tensor:
-        if self.reduction in ("none", None):
-            rows: Tensor = self.similar.known("similarity")
-            return rows.to(self.dtype, copy=True)
-        state = self.similar.state
-        total: Tensor = state["sum"] if self.reduction == "sum" else state["sum"] / state["seen"]
-        return total.to(self.dtype, copy=True)
+        return self.similar.reduced(self.reduction).to(self.dtype)
