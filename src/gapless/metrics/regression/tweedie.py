@@ -18,8 +18,8 @@ class Deviance(Statistic):
 
     def __init__(self, power: float) -> None:
         self.power = power
-        slots = {"sum": Slot((), torch.float64), "seen": Slot(), "strange": Slot()}
-        super().__init__((power,), slots, checked=power != 0)
+        slots, strange = {"sum": Slot((), torch.float64), "seen": Slot()}, {"strange": Slot()}
+        super().__init__((power,), {**slots, **strange} if power else slots, checked=power != 0)
 
     def count(self, batch: Batch) -> None:
         preds, target = batch.derive(pair)
