@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+LIBRARIES = ("gapless.", "torch.", "contextlib")
 AVERAGES = ("micro", "macro", "weighted", "none", None)
 
 
@@ -59,3 +61,11 @@ def user_error(kind: type[Exception], message: str) -> Exception:
 def multidim(value: Any) -> None:
     """Raises ValueError unless `value` is a way to treat further dimensions."""
     one_of("multidim_average", value, ("global", "samplewise"))
+
+
+def warn(message: str) -> None:
+    """Warn from the user's line, whichever way it took to get here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(LIBRARIES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)

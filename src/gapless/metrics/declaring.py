@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gapless.metrics import declared, exposed
+from gapless.metrics.checks import warn
 from gapless.metrics.distributed import as_group
 from gapless.metrics.stateful import Stateful
 from gapless.trees import mapped
@@ -274,11 +274,9 @@ def elsewhere(name: str) -> str:
 def warn_of_no_data(metric: Any) -> None:
     """Warn where there was no update since the last reset."""
     if not metric._ledger.updated and not torch.compiler.is_compiling():
-        warnings.warn(
+        warn(
             f"The ``compute`` method of metric {type(metric).__name__} was called before the ``update``"
-            " method: the result is one of no data",
-            UserWarning,
-            stacklevel=3,
+            " method: the result is one of no data"
         )
 
 

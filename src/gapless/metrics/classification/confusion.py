@@ -151,5 +151,5 @@ def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
     if within_reach(whole):  # Elsewhere the host would wait to learn it.
         lost = int((whole == 0).expand_as(matrix).sum())
         if lost:
-            words.warn(f"{lost} NaN values found in confusion matrix have been replaced with zeros.")
+            checks.warn(f"{lost} NaN values found in confusion matrix have been replaced with zeros.")
     return divide(matrix, whole)

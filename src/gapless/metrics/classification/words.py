@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import Protocol
 
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.checks import warn
 from gapless.metrics.host import within_reach
 from gapless.metrics.statistic import Statistic
-
-LIBRARIES = ("gapless.", "torch.")
 
 
 class Subject(Protocol):
@@ -94,11 +91,3 @@ def warn_on_host(found: Tensor, message: str) -> None:
     """Warn where any of `found` holds; on the CPU only, as elsewhere the host would wait to learn it."""
     if within_reach(found) and found.any():
         warn(message)
-
-
-def warn(message: str) -> None:
-    """Warn from the line that asks for the result, whichever way it took to get here."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(LIBRARIES):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, UserWarning, stacklevel=level)

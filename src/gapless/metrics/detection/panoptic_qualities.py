@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gapless.metrics.checks import warn
 from gapless.metrics.detection.segments import Categories, Segments
 from gapless.metrics.divide import divide
 from gapless.metrics.metric import Metric
@@ -23,8 +23,7 @@ def categories_of(things: Collection[int], stuffs: Collection[int]) -> Categorie
     """
     for name, given in (("things", things), ("stuffs", stuffs)):
         if len(set(given)) < len(given):
-            words = f"The provided `{name}` categories contained duplicates, which have been removed."
-            warnings.warn(words, UserWarning, stacklevel=4)
+            warn(f"The provided `{name}` categories contained duplicates, which have been removed.")
         if not all(isinstance(one, int) for one in given):
             raise TypeError(f"Expected argument `{name}` to contain `int` categories, but got {given}")
     if set(things) & set(stuffs):

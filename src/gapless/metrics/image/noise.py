@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,11 +66,7 @@ class PeakSignalNoiseRatio(Metric):
         super().__init__(**kwargs)
         checks.one_of("reduction", reduction, REDUCTIONS)
         if dim is None and reduction != "elementwise_mean":
-            warnings.warn(
-                f"The `reduction={reduction}` will not have any effect when `dim` is None.",
-                UserWarning,
-                stacklevel=2,
-            )
+            checks.warn(f"The `reduction={reduction}` will not have any effect when `dim` is None.")
         bounds = data_range if isinstance(data_range, tuple) else None
         self.data_range = float(data_range) if not isinstance(data_range, tuple) else bounds_apart(data_range)
         self.base = base

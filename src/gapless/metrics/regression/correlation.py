@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -102,10 +101,8 @@ class PearsonCorrCoef(Correlation):
         state = self.comoments.state
         root = state["square_x"].sqrt() * state["square_y"].sqrt()
         if within_reach(root) and bool((root == 0).any()):
-            warnings.warn(
-                "The variance of predictions or target is close to zero: the correlation coefficient is NaN",
-                UserWarning,
-                stacklevel=3,
+            checks.warn(
+                "The variance of predictions or target is close to zero: the correlation coefficient is NaN"
             )
         return (state["product"] / root).clamp(-1.0, 1.0).to(self.dtype)
 

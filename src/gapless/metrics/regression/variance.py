@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.checks import warn
 from gapless.metrics.host import within_reach
 from gapless.metrics.metric import Metric
 from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, difference, pair
@@ -140,9 +140,7 @@ class R2Score(ExplainedShare):
                 if self.adjusted == seen - 1
                 else "More independent regressions than data points"
             )
-            warnings.warn(
-                f"{few} in adjusted r2 score. Falls back to standard r2 score.", UserWarning, stacklevel=4
-            )
+            warn(f"{few} in adjusted r2 score. Falls back to standard r2 score.")
 
 
 class ExplainedVariance(ExplainedShare):
