@@ -22,7 +22,7 @@ from gapless.metrics.torchmetrics._aggregation import UnwaitedAggregator, Unwait
 from gapless.metrics.torchmetrics._checks import Counter, Delivery
 from gapless.metrics.torchmetrics._collection import UnwaitedCollection
 from gapless.metrics.torchmetrics._metric import UnwaitedMetric
-from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class
+from gapless.metrics.torchmetrics._origins import ORIGINS, is_unwaited, waited_class, wrapped_function
 from gapless.metrics.torchmetrics._relink import RELINKER, in_library
 from gapless.metrics.torchmetrics._wrappers import KEEPS, UnwaitedMinMax
 from gapless.metrics.wrappers.multitask import MultitaskWrapper
@@ -165,12 +165,7 @@ def exchange_class(thing: Metric | MetricCollection, cls: type) -> str:
 
 def _plainly_wrapped(metric: Metric, name: str) -> bool:
     """Whether the object's own `update` or `compute` is the one that `Metric.__init__` put there."""
-    found = metric.__dict__.get(name)
-    if found is None:
-        return True
-    while not hasattr(found, "__func__") and hasattr(found, "__wrapped__"):
-        found = found.__wrapped__
-    return getattr(found, "__func__", None) is getattr(type(metric), name, None)
+    return name not in metric.__dict__ or wrapped_function(metric, name) is getattr(type(metric), name, None)
 
 
 def make_unwaited(thing: Metric | MetricCollection, delivery: Delivery, stable_states: bool) -> str:
