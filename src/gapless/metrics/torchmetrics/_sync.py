@@ -17,6 +17,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat, dim_zero_max, dim_zero_mean, dim_zero_min, dim_zero_sum
 
+from gapless.metrics.packing import Form, form_of, packed, size_of, unpacked
 from gapless.metrics.torchmetrics._constants import tensor_without_waiting
 from gapless.metrics.torchmetrics._origins import waited_class
 from gapless.metrics.torchmetrics._relink import in_library
@@ -136,21 +137,17 @@ def _exchange_on(states: list[Tensor], told_first: list[bool], group: Any) -> li
     """`exchange` for tensors of one kind of device; the forms of some have to be told first."""
     device = transport(group, states[0].device)
     world = dist.get_world_size(group)
-    forms = [[(state.dtype, tuple(state.shape)) for state in states] for _ in range(world)]
+    forms = [[form_of(state) for state in states] for _ in range(world)]
     ragged = [i for i, flag in enumerate(told_first) if flag]
     if ragged:
         for rank, told in enumerate(_forms([states[i] for i in ragged], device, group)):
             for i, form in zip(ragged, told, strict=True):
                 forms[rank][i] = form
-    sizes = [sum(_bytes(form) for form in rank) for rank in forms]
-    own = _packed(states, device, max(sizes))
+    own = packed(states, max(size_of(rank) for rank in forms)).to(device)
     parts = _all_gather(own, world, group)
     home = states[0].device
-    unpacked = [_unpacked(part.to(home), form) for part, form in zip(parts, forms, strict=True)]
-    return [list(ranks) for ranks in zip(*unpacked, strict=True)]
-
-
-Form = tuple[torch.dtype, tuple[int, ...]]
+    found = [unpacked(part.to(home), form) for part, form in zip(parts, forms, strict=True)]
+    return [list(ranks) for ranks in zip(*found, strict=True)]
 
 
 def _forms(states: list[Tensor], device: torch.device, group: Any) -> list[list[Form]]:
@@ -167,39 +164,6 @@ def _all_gather(mine: Tensor, world: int, group: Any) -> list[Tensor]:
     everyone = [torch.empty_like(mine) for _ in range(world)]
     dist.all_gather(everyone, mine, group=group)
     return everyone
-
-
-def _bytes(form: Form) -> int:
-    n = 1
-    for size in form[1]:
-        n *= size
-    return n * form[0].itemsize
-
-
-def _order(forms: Sequence[Form]) -> list[int]:
-    """The order in a buffer: the widest elements first, so that all are aligned without padding."""
-    return sorted(range(len(forms)), key=lambda i: -forms[i][0].itemsize)
-
-
-def _packed(states: list[Tensor], device: torch.device, size: int) -> Tensor:
-    """The bytes of `states` in one buffer of `size` on `device`."""
-    order = _order([(state.dtype, tuple(state.shape)) for state in states])
-    parts = [states[i].detach().reshape(-1).view(torch.uint8) for i in order]
-    rest = size - sum(part.numel() for part in parts)
-    if rest or not parts:
-        parts.append(torch.zeros(rest, dtype=torch.uint8, device=states[0].device))
-    return torch.cat(parts).to(device)
-
-
-def _unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
-    """Tensors of `forms` that lie in `buffer`."""
-    found: dict[int, Tensor] = {}
-    start = 0
-    for i in _order(forms):
-        end = start + _bytes(forms[i])
-        found[i] = buffer[start:end].view(forms[i][0]).reshape(forms[i][1])
-        start = end
-    return [found[i] for i in range(len(forms))]
 
 
 GATHERED = "_unwaited_gathered"
