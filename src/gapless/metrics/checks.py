@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 LIBRARIES = ("gapless.", "torch.", "contextlib")
 AVERAGES = ("micro", "macro", "weighted", "none", None)
 
@@ -46,6 +48,15 @@ def zero_or_one(name: str, value: Any) -> None:
     """Raises ValueError unless `value` is 0 or 1."""
     if value not in (0, 1):
         raise ValueError(f"Expected argument `{name}` to be 0 or 1, but got {value}.")
+
+
+def same_shape(preds: Tensor, target: Tensor) -> None:
+    """Raises RuntimeError unless predictions and targets have the same shape."""
+    if preds.shape != target.shape:
+        raise RuntimeError(
+            "Predictions and targets are expected to have the same shape, "
+            f"but got {preds.shape} and {target.shape}."
+        )
 
 
 def user_error(kind: type[Exception], message: str) -> Exception:

@@ -176,13 +176,7 @@ class Declaring(Stateful):
         """The metric as it is; see :meth:`set_dtype`."""
         return self
 
-    def double(self: Self_) -> Self_:
-        """The metric as it is; see :meth:`set_dtype`."""
-        return self
-
-    def half(self: Self_) -> Self_:
-        """The metric as it is; see :meth:`set_dtype`."""
-        return self
+    double = half = float
 
     def _parameters_of_update(self: Any) -> list[inspect.Parameter]:
         return list(inspect.signature(self.update).parameters.values())
@@ -214,7 +208,7 @@ def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
         if self._parts:
             self._watch.look(self._watched())
         with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced), bare(self):
-            found = self._squeezed(compute(self, *args, **kwargs))
+            found = squeezed(compute(self, *args, **kwargs))
             found = mapped(found, Tensor.clone)
         if self.compute_with_cache:
             self._computed = found
@@ -222,6 +216,11 @@ def computing(compute: Callable[..., Any]) -> Callable[..., Any]:
 
     wrapped.__dict__["wraps_compute"] = True
     return wrapped
+
+
+def squeezed(value: Any) -> Any:
+    """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
+    return mapped(value, lambda one: one.squeeze() if one.dim() and one.numel() == 1 else one)
 
 
 @contextmanager

@@ -23,9 +23,10 @@ from gapless.metrics.classification.ratios import (
     PrecisionScore,
     RecallScore,
 )
+from gapless.metrics.declaring import squeezed
 from gapless.metrics.divide import divide
 from gapless.metrics.faults import check_after
-from gapless.metrics.metric import Metric, squeezed
+from gapless.metrics.metric import Metric
 from gapless.metrics.reading import look_for_gone, may_look
 from gapless.metrics.retrieval.base import RetrievalMetric
 from gapless.metrics.rooms import file_in_torchmetrics, metrics_of

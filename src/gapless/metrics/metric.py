@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapless.metrics import declared, distributed, exposed, twins
 from gapless.metrics.batch import CPU, Batch, device_of, has_graph, moved, ready
 from gapless.metrics.checks import user_error
-from gapless.metrics.declaring import Declaring, adapt, bare, warn_of_no_data
+from gapless.metrics.declaring import Declaring, adapt, bare, squeezed, warn_of_no_data
 from gapless.metrics.describing import describe
 from gapless.metrics.faults import check, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.global_states import GlobalStates
@@ -251,10 +251,6 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
     def _squeezed_result(self) -> Any:
         return squeezed(self._result())
 
-    @staticmethod
-    def _squeezed(value: Any) -> Any:
-        return squeezed(value)
-
     def reset(self) -> None:
         """Back to no data, in the same storages."""
         if self._lender is not None:
@@ -474,8 +470,3 @@ class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
         if "." in name and exposed.put(self, name, value):
             return
         super().__setattr__(name, value)
-
-
-def squeezed(value: Any) -> Any:
-    """`value`, its tensors of one element without dimensions; how many there are is known to the host."""
-    return mapped(value, lambda one: one.squeeze() if one.dim() and one.numel() == 1 else one)

@@ -10,7 +10,7 @@ from gapless.metrics import checks
 from gapless.metrics.classification.curves import Bounds, Curve, mean_curve, over_classes
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, Rising, Thresholds, scored
-from gapless.metrics.metric import squeezed
+from gapless.metrics.declaring import squeezed
 
 
 class ScoreMetric(PredictionMetric, abstract=True):

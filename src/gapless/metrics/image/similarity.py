@@ -71,11 +71,7 @@ def images(batch: Batch) -> tuple[Tensor, Tensor]:
     """Both images of each pair, ``(N, C, H, W)`` or ``(N, C, D, H, W)``, float32 or wider."""
     preds, target = batch.args
     target = target.to(preds.dtype)
-    if preds.shape != target.shape:
-        raise RuntimeError(
-            "Predictions and targets are expected to have the same shape, "
-            f"but got {preds.shape} and {target.shape}."
-        )
+    checks.same_shape(preds, target)
     if preds.dim() not in (4, 5):
         raise ValueError(
             "Expected `preds` and `target` to have BxCxHxW or BxCxDxHxW shape."

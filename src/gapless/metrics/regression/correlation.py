@@ -12,7 +12,7 @@ from gapless.metrics.batch import Batch
 from gapless.metrics.host import within_reach
 from gapless.metrics.metric import Metric
 from gapless.metrics.reduced import EVERY, Every, Sum
-from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, pair
+from gapless.metrics.regression.errors import ARGUMENT, PairMetric, check_columns, check_outputs, pair
 from gapless.metrics.statistic import Slot, State, Statistic
 
 SUMS = ("mean_x", "mean_y", "square_x", "square_y", "product")
@@ -65,7 +65,7 @@ class Comoments(Statistic):
         into["seen"].copy_(seen)
 
 
-class Correlation(Metric, abstract=True):
+class Correlation(PairMetric, abstract=True):
     """A metric of means and deviations of predictions and targets."""
 
     torchmetrics_slots = (
@@ -81,10 +81,6 @@ class Correlation(Metric, abstract=True):
         super().__init__(**kwargs)
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.use("comoments", Comoments(num_outputs))
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, num_outputs)``."""
-        self.observe(preds, target)
 
 
 class PearsonCorrCoef(Correlation):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapless.metrics import checks
 from gapless.metrics.batch import Batch
-from gapless.metrics.checks import user_error
 from gapless.metrics.metric import Metric
 from gapless.metrics.reduced import Sum
 
@@ -19,21 +19,13 @@ SMALLEST = 1.17e-06
 def pair(batch: Batch) -> tuple[Tensor, Tensor]:
     """Predictions and targets of the same shape, float32 or wider; raises RuntimeError for other shapes."""
     preds, target = batch.args
-    _check_alike(preds, target)
+    checks.same_shape(preds, target)
     return widened(preds), widened(target)
-
-
-def _check_alike(preds: Tensor, target: Tensor) -> None:
-    if preds.shape != target.shape:
-        raise RuntimeError(
-            "Predictions and targets are expected to have the same shape, "
-            f"but got {preds.shape} and {target.shape}."
-        )
 
 
 def columns_of(preds: Tensor, target: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     """Both as ``(N,)``, or ``(N, outputs)`` of several; raises RuntimeError or ValueError for others."""
-    _check_alike(preds, target)
+    checks.same_shape(preds, target)
     check_columns(preds, target, outputs)
     if preds.dim() == 2 and outputs == 1:
         return preds.squeeze(1), target.squeeze(1)
@@ -93,7 +85,19 @@ def power(batch: Batch, p: float) -> Tensor:
     return torch.pow(batch.derive(absolute), p)
 
 
-class MeanError(Metric, abstract=True):
+class PairMetric(Metric, abstract=True):
+    """A metric of predictions and targets of the same shape.
+
+    Args:
+        num_outputs: columns of the predictions and targets: 1 for ``(N,)``.
+    """
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of predictions and targets of the same shape; of several outputs ``(N, outputs)``."""
+        self.observe(preds, target)
+
+
+class MeanError(PairMetric, abstract=True):
     """The mean of an error."""
 
     plot_lower_bound = 0.0
@@ -101,10 +105,6 @@ class MeanError(Metric, abstract=True):
     higher_is_better: bool | None = False
     errors: Sum
     targets: Sum
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch of predictions and targets of the same shape."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         return self.errors.reduced().to(self.dtype)
@@ -237,7 +237,7 @@ class MinkowskiDistance(MeanError):
         super().__init__(**kwargs)
         if not (isinstance(p, (float, int)) and p >= 1):
             message = f"Argument ``p`` must be a float or int greater than 1, but got {p}"
-            raise user_error(ValueError, message)
+            raise checks.user_error(ValueError, message)
         self.p = p
         self.use("errors", Sum(power, (float(p),)))
 

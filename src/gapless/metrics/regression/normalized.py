@@ -66,7 +66,6 @@ class NormalizedRootMeanSquaredError(MeanError):
     Args:
         normalization: the scale: the targets' ``"mean"``, their ``"range"``, their standard deviation
             (``"std"``), or their Euclidean norm (``"l2"``).
-        num_outputs: columns of the predictions and targets.
     """
 
     torchmetrics_file = "nrmse"

@@ -10,8 +10,14 @@ from torch import Tensor
 from gapless.metrics.batch import Batch
 from gapless.metrics.checks import warn
 from gapless.metrics.host import within_reach
-from gapless.metrics.metric import Metric
-from gapless.metrics.regression.errors import ARGUMENT, check_columns, check_outputs, difference, pair
+from gapless.metrics.regression.errors import (
+    ARGUMENT,
+    PairMetric,
+    check_columns,
+    check_outputs,
+    difference,
+    pair,
+)
 from gapless.metrics.sized import SizedByData
 from gapless.metrics.statistic import Slot, State
 
@@ -52,7 +58,7 @@ class ErrorMoments(SizedByData):
         self.state["seen"].add_(target.shape[0])
 
 
-class ExplainedShare(Metric, abstract=True):
+class ExplainedShare(PairMetric, abstract=True):
     """What R² and explained variance have in common.
 
     Args:
@@ -73,10 +79,6 @@ class ExplainedShare(Metric, abstract=True):
             )
         self.multioutput = multioutput
         self.use("moments", ErrorMoments(num_outputs))
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, outputs)``."""
-        self.observe(preds, target)
 
     def _over_outputs(self, scores: Tensor, variance: Tensor) -> Tensor:
         if self.multioutput == "raw_values":
@@ -169,11 +171,10 @@ class ExplainedVariance(ExplainedShare):
         return self._over_outputs(scores.masked_fill(left == 0, 1.0), variance).to(self.dtype)
 
 
-class RelativeSquaredError(Metric):
+class RelativeSquaredError(PairMetric):
     """The squared errors in shares of the targets' spread, averaged over `num_outputs` outputs.
 
     Args:
-        num_outputs: columns of the predictions and targets.
         squared: False for the root.
     """
 
@@ -190,10 +191,6 @@ class RelativeSquaredError(Metric):
         self.num_outputs = check_outputs(num_outputs, ARGUMENT)
         self.squared = squared
         self.use("moments", ErrorMoments(num_outputs))
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch ``(N,)`` or ``(N, num_outputs)``."""
-        self.observe(preds, target)
 
     def value(self) -> Tensor:
         state = self.moments.state
