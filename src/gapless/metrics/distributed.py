@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gapless.metrics.batch import moved
-from gapless.metrics.packing import ALIGNED, form_of, packed, size_of, unpacked
+from gapless.metrics.packing import ALIGNED, form_of, packed, read, size_of, unpacked, written
 from gapless.metrics.sized import exchange_sizes
 from gapless.metrics.statistic import State, Statistic
 
@@ -124,6 +124,27 @@ def gather_into(value: Tensor, group: Any, async_op: bool) -> tuple[Tensor, Any]
     # The older name warns where there is the newer one.
     name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
     return into, getattr(dist, name)(flat, value, group=group, async_op=async_op)
+
+
+def exchange(values: Sequence[Tensor], known: Sequence[bool], carrier: Any, group: Any) -> list[list[Tensor]]:
+    """For each of `values`, which are on one device, those of every process; they travel on `carrier`.
+
+    All travel together as bytes. Where shape and dtype are not `known` to be the same in every process, they
+    have to be exchanged first, and **the host waits** for them.
+    """
+    home = values[0].device
+    forms = [[form_of(one) for one in values] for _ in range(dist.get_world_size(group))]
+    strange = [i for i, same in enumerate(known) if not same]
+    if strange:
+        mine = torch.tensor([written(forms[0][i]) for i in strange], device="cpu")
+        for of_rank, told in zip(forms, gather(moved(mine, carrier), group).tolist(), strict=True):
+            for i, numbers in zip(strange, told, strict=True):
+                of_rank[i] = read(numbers)
+    size = max(ALIGNED, *(size_of(of_rank) for of_rank in forms))
+    sent = moved(packed(values, size), carrier)
+    rows = moved(gather(sent, group), home)
+    found = [unpacked(row, of_rank) for row, of_rank in zip(rows, forms, strict=True)]
+    return [list(ranks) for ranks in zip(*found, strict=True)]
 
 
 def gather_uneven(

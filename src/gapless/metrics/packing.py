@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 Form = tuple[torch.dtype, tuple[int, ...]]
+DTYPES = sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str)
+DIMS = 8
+"""Most dimensions of a tensor whose form is written down as numbers."""
 ALIGNED = 16
 """Bytes, of which whole buffers are multiples: so each of several that lie in a row begins where any may."""
 
@@ -15,6 +18,17 @@ ALIGNED = 16
 def form_of(value: Tensor) -> Form:
     """What must be known of a tensor to find it in a buffer."""
     return value.dtype, tuple(value.shape)
+
+
+def written(form: Form) -> list[int]:
+    """A form as numbers, always as many."""
+    dtype, shape = form
+    return [DTYPES.index(dtype), len(shape), *shape, *(0,) * (DIMS - len(shape))]
+
+
+def read(numbers: Sequence[int]) -> Form:
+    """The form that was written so."""
+    return DTYPES[numbers[0]], tuple(numbers[2 : 2 + numbers[1]])
 
 
 def size_of(forms: Sequence[Form]) -> int:
