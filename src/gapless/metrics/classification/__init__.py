@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from gapless.metrics.rooms import metrics_of
 
 if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which line a new one needs
-    from gapless.metrics.classification.auroc import AUROC as AUROC
-    from gapless.metrics.classification.auroc import BinaryAUROC as BinaryAUROC
-    from gapless.metrics.classification.auroc import MulticlassAUROC as MulticlassAUROC
-    from gapless.metrics.classification.auroc import MultilabelAUROC as MultilabelAUROC
-    from gapless.metrics.classification.average_precision import AveragePrecision as AveragePrecision
-    from gapless.metrics.classification.average_precision import (
+    from gapless.metrics.classification.areas import AUROC as AUROC
+    from gapless.metrics.classification.areas import AveragePrecision as AveragePrecision
+    from gapless.metrics.classification.areas import BinaryAUROC as BinaryAUROC
+    from gapless.metrics.classification.areas import (
         BinaryAveragePrecision as BinaryAveragePrecision,
     )
-    from gapless.metrics.classification.average_precision import (
+    from gapless.metrics.classification.areas import MulticlassAUROC as MulticlassAUROC
+    from gapless.metrics.classification.areas import (
         MulticlassAveragePrecision as MulticlassAveragePrecision,
     )
-    from gapless.metrics.classification.average_precision import (
+    from gapless.metrics.classification.areas import MultilabelAUROC as MultilabelAUROC
+    from gapless.metrics.classification.areas import (
         MultilabelAveragePrecision as MultilabelAveragePrecision,
     )
     from gapless.metrics.classification.calibration_error import (
@@ -39,10 +39,6 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.confusion_matrix import (
         MultilabelConfusionMatrix as MultilabelConfusionMatrix,
     )
-    from gapless.metrics.classification.eer import EER as EER
-    from gapless.metrics.classification.eer import BinaryEER as BinaryEER
-    from gapless.metrics.classification.eer import MulticlassEER as MulticlassEER
-    from gapless.metrics.classification.eer import MultilabelEER as MultilabelEER
     from gapless.metrics.classification.exact_match import ExactMatch as ExactMatch
     from gapless.metrics.classification.exact_match import MulticlassExactMatch as MulticlassExactMatch
     from gapless.metrics.classification.exact_match import MultilabelExactMatch as MultilabelExactMatch
@@ -117,23 +113,31 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.operating import (
         SpecificityAtSensitivity as SpecificityAtSensitivity,
     )
-    from gapless.metrics.classification.precision_recall_curve import (
-        BinaryPrecisionRecallCurve as BinaryPrecisionRecallCurve,
-    )
-    from gapless.metrics.classification.precision_recall_curve import (
-        MulticlassPrecisionRecallCurve as MulticlassPrecisionRecallCurve,
-    )
-    from gapless.metrics.classification.precision_recall_curve import (
-        MultilabelPrecisionRecallCurve as MultilabelPrecisionRecallCurve,
-    )
-    from gapless.metrics.classification.precision_recall_curve import (
-        PrecisionRecallCurve as PrecisionRecallCurve,
-    )
     from gapless.metrics.classification.ranking import MultilabelCoverageError as MultilabelCoverageError
     from gapless.metrics.classification.ranking import (
         MultilabelRankingAveragePrecision as MultilabelRankingAveragePrecision,
     )
     from gapless.metrics.classification.ranking import MultilabelRankingLoss as MultilabelRankingLoss
+    from gapless.metrics.classification.rate_curves import EER as EER
+    from gapless.metrics.classification.rate_curves import ROC as ROC
+    from gapless.metrics.classification.rate_curves import BinaryEER as BinaryEER
+    from gapless.metrics.classification.rate_curves import (
+        BinaryPrecisionRecallCurve as BinaryPrecisionRecallCurve,
+    )
+    from gapless.metrics.classification.rate_curves import BinaryROC as BinaryROC
+    from gapless.metrics.classification.rate_curves import MulticlassEER as MulticlassEER
+    from gapless.metrics.classification.rate_curves import (
+        MulticlassPrecisionRecallCurve as MulticlassPrecisionRecallCurve,
+    )
+    from gapless.metrics.classification.rate_curves import MulticlassROC as MulticlassROC
+    from gapless.metrics.classification.rate_curves import MultilabelEER as MultilabelEER
+    from gapless.metrics.classification.rate_curves import (
+        MultilabelPrecisionRecallCurve as MultilabelPrecisionRecallCurve,
+    )
+    from gapless.metrics.classification.rate_curves import MultilabelROC as MultilabelROC
+    from gapless.metrics.classification.rate_curves import (
+        PrecisionRecallCurve as PrecisionRecallCurve,
+    )
     from gapless.metrics.classification.ratios import Accuracy as Accuracy
     from gapless.metrics.classification.ratios import BinaryAccuracy as BinaryAccuracy
     from gapless.metrics.classification.ratios import BinaryHammingDistance as BinaryHammingDistance
@@ -166,10 +170,6 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.ratios import Precision as Precision
     from gapless.metrics.classification.ratios import Recall as Recall
     from gapless.metrics.classification.ratios import Specificity as Specificity
-    from gapless.metrics.classification.roc import ROC as ROC
-    from gapless.metrics.classification.roc import BinaryROC as BinaryROC
-    from gapless.metrics.classification.roc import MulticlassROC as MulticlassROC
-    from gapless.metrics.classification.roc import MultilabelROC as MultilabelROC
     from gapless.metrics.classification.stat_scores import BinaryStatScores as BinaryStatScores
     from gapless.metrics.classification.stat_scores import MulticlassStatScores as MulticlassStatScores
     from gapless.metrics.classification.stat_scores import MultilabelStatScores as MultilabelStatScores
