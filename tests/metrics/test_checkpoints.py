@@ -59,7 +59,11 @@ NOT_READ = {
     "KLDivergence Every",
     "MeanIoU SampleScores",  # the mean over classes is taken at the end here, sample by sample there
     "MultiScaleStructuralSimilarityIndexMeasure EverySimilarity",
+    "BinaryRecall SamplewiseBinaryCounts",
+    "MultilabelRecall SamplewiseBinaryCounts",
     "MulticlassRecall SamplewiseMulticlassCounts",
+    "MulticlassExactMatch SampleMatches",
+    "MultilabelExactMatch SampleMatches",
     "MulticlassROC micro",  # every class of a sample is one there
     "NormalizedRootMeanSquaredError Sum TargetScale",
     "PeakSignalNoiseRatio Every",
