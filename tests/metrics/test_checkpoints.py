@@ -122,6 +122,21 @@ def test_what_theirs_saved_goes_on_in_ours(sample: Sample, their: Any, our: Any)
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("sample", "their", "our"), PAIRS)
+def test_what_theirs_has_seen_is_added_to_ours(sample: Sample, their: Any, our: Any):
+    their, our, whole = their.clone(), our.clone(), our.clone()
+    updated(their, sample, 0)
+    updated(our, sample, 1)
+    updated(whole, sample, 1, 0)
+    if parts_of(our) in NOT_READ:
+        with pytest.raises((ValueError, RuntimeError)):
+            our.merge_state(their.metric_state)
+        return
+    our.merge_state(their.metric_state)
+    same(our.compute(), whole.compute())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("sample", "their", "our"), PAIRS)
 def test_what_ours_saved_goes_on_in_theirs(sample: Sample, their: Any, our: Any):
     their, our = their.clone(), our.clone()
     updated(our, sample, 0, 1)

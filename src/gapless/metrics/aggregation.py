@@ -330,7 +330,6 @@ class MeanMetric(Aggregator):
     """The weighted mean of all values."""
 
     torchmetrics_slots = "mean_value:f=sum weight:f=weight"
-    aliases: ClassVar[dict[str, str]] = {"mean_value": "weighted.sum", "weight": "weighted.weight"}
     part = ("weighted", WeightedTotal)
     weighted: WeightedTotal
 
@@ -346,7 +345,6 @@ class SumMetric(Aggregator):
     """The sum of all values."""
 
     torchmetrics_slots = "sum_value:f=sum"
-    aliases: ClassVar[dict[str, str]] = {"sum_value": "total.sum"}
     part = ("total", Total)
     total: Total
 
@@ -367,7 +365,6 @@ class MaxMetric(ExtremeMetric):
     """The largest value."""
 
     torchmetrics_slots = "max_value:f=value"
-    aliases: ClassVar[dict[str, str]] = {"max_value": "extreme.value"}
     part = ("extreme", partial(Extreme, largest=True))
 
 
@@ -375,7 +372,6 @@ class MinMetric(ExtremeMetric):
     """The smallest value."""
 
     torchmetrics_slots = "min_value:f=value"
-    aliases: ClassVar[dict[str, str]] = {"min_value": "extreme.value"}
     part = ("extreme", partial(Extreme, largest=False))
 
 
@@ -387,7 +383,6 @@ class CatMetric(Aggregator):
     storage never changes; rows beyond it are counted and told with the next reading.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"value": "values.value"}
     values: Values
 
     def __init__(self, nan_strategy: Nan = "warn", capacity: int | None = None, **kwargs: Any) -> None:

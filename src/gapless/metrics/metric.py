@@ -18,7 +18,7 @@ from gapless.metrics.describing import describe
 from gapless.metrics.faults import check, check_after, check_if_strict, deliver_on_host, strict
 from gapless.metrics.global_states import GlobalStates
 from gapless.metrics.ledger import Ledger
-from gapless.metrics.mergeable import Mergeable
+from gapless.metrics.mergeable import Mergeable, others_states
 from gapless.metrics.operators import Operators
 from gapless.metrics.reading import CheckedReading, PendingReading, Watch
 from gapless.metrics.statistic import Statistic, reset_together
@@ -34,12 +34,6 @@ FIXED = (
     "plot_upper_bound",
     "plot_legend_name",
 )
-
-
-others_states: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
-"""What reads states that another package has saved: takes them out of the dict, and says whether there were
-any; given the metric, the dict, the prefix, and a list for what to raise.
-"""
 
 
 class Metric(Operators, Declaring, Mergeable, Synced, nn.Module):
