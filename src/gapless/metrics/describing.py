@@ -35,7 +35,10 @@ def describe(cls: Any, root: type) -> None:
     own, known = description(cls), dict[str, str]()
     for base in reversed(cls.__mro__[: cls.__mro__.index(root)]):
         known.update(description(base).arguments)
-    taken = (*inspect.signature(cls.__init__).parameters, *cls.beyond.split())
+    try:
+        taken = (*inspect.signature(cls.__init__).parameters, *cls.beyond.split())
+    except (TypeError, ValueError):  # something callable of the user's own
+        return
     told = {name: known[name] for name in taken if name in known}
     if told.keys() - own.arguments:
         cls.__doc__ = str(own._replace(arguments={**told, **own.arguments}))

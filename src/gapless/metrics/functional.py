@@ -17,11 +17,7 @@ from torch import Tensor
 
 from gapless.metrics.classification.base import BinaryScore
 from gapless.metrics.classification.f_beta import FBeta
-from gapless.metrics.classification.ratios import (
-    NegativePredictiveValueScore,
-    PrecisionScore,
-    RecallScore,
-)
+from gapless.metrics.classification.ratios import NegativePredictiveValueScore, PrecisionScore, RecallScore
 from gapless.metrics.declaring import squeezed
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import look_for_gone, may_look
@@ -133,9 +129,8 @@ def function_of(metric: type[Metric]) -> Callable[..., Any]:
 
     compute.__name__ = compute.__qualname__ = function_name(metric.__name__)
     told = metric.each.__doc__ if issubclass(metric, MaskMetric) else metric.__doc__
-    compute.__doc__ = (
-        f"{(told or '').strip().splitlines()[0]} See :class:`~gapless.metrics.{metric.__name__}`."
-    )
+    first = next(iter((told or "").strip().splitlines()), "")
+    compute.__doc__ = f"{first} See :class:`~gapless.metrics.{metric.__name__}`."
     compute.__signature__ = signature  # type: ignore[attr-defined]
     return compute
 

@@ -10,17 +10,11 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.areas import AUROC as AUROC
     from gapless.metrics.classification.areas import AveragePrecision as AveragePrecision
     from gapless.metrics.classification.areas import BinaryAUROC as BinaryAUROC
-    from gapless.metrics.classification.areas import (
-        BinaryAveragePrecision as BinaryAveragePrecision,
-    )
+    from gapless.metrics.classification.areas import BinaryAveragePrecision as BinaryAveragePrecision
     from gapless.metrics.classification.areas import MulticlassAUROC as MulticlassAUROC
-    from gapless.metrics.classification.areas import (
-        MulticlassAveragePrecision as MulticlassAveragePrecision,
-    )
+    from gapless.metrics.classification.areas import MulticlassAveragePrecision as MulticlassAveragePrecision
     from gapless.metrics.classification.areas import MultilabelAUROC as MultilabelAUROC
-    from gapless.metrics.classification.areas import (
-        MultilabelAveragePrecision as MultilabelAveragePrecision,
-    )
+    from gapless.metrics.classification.areas import MultilabelAveragePrecision as MultilabelAveragePrecision
     from gapless.metrics.classification.calibration_error import (
         BinaryCalibrationError as BinaryCalibrationError,
     )
@@ -101,18 +95,10 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.operating import (
         MultilabelSpecificityAtSensitivity as MultilabelSpecificityAtSensitivity,
     )
-    from gapless.metrics.classification.operating import (
-        PrecisionAtFixedRecall as PrecisionAtFixedRecall,
-    )
-    from gapless.metrics.classification.operating import (
-        RecallAtFixedPrecision as RecallAtFixedPrecision,
-    )
-    from gapless.metrics.classification.operating import (
-        SensitivityAtSpecificity as SensitivityAtSpecificity,
-    )
-    from gapless.metrics.classification.operating import (
-        SpecificityAtSensitivity as SpecificityAtSensitivity,
-    )
+    from gapless.metrics.classification.operating import PrecisionAtFixedRecall as PrecisionAtFixedRecall
+    from gapless.metrics.classification.operating import RecallAtFixedPrecision as RecallAtFixedPrecision
+    from gapless.metrics.classification.operating import SensitivityAtSpecificity as SensitivityAtSpecificity
+    from gapless.metrics.classification.operating import SpecificityAtSensitivity as SpecificityAtSensitivity
     from gapless.metrics.classification.ranking import MultilabelCoverageError as MultilabelCoverageError
     from gapless.metrics.classification.ranking import (
         MultilabelRankingAveragePrecision as MultilabelRankingAveragePrecision,
@@ -135,9 +121,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
         MultilabelPrecisionRecallCurve as MultilabelPrecisionRecallCurve,
     )
     from gapless.metrics.classification.rate_curves import MultilabelROC as MultilabelROC
-    from gapless.metrics.classification.rate_curves import (
-        PrecisionRecallCurve as PrecisionRecallCurve,
-    )
+    from gapless.metrics.classification.rate_curves import PrecisionRecallCurve as PrecisionRecallCurve
     from gapless.metrics.classification.ratios import Accuracy as Accuracy
     from gapless.metrics.classification.ratios import BinaryAccuracy as BinaryAccuracy
     from gapless.metrics.classification.ratios import BinaryHammingDistance as BinaryHammingDistance
@@ -164,9 +148,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors; a test tells which
     from gapless.metrics.classification.ratios import MultilabelPrecision as MultilabelPrecision
     from gapless.metrics.classification.ratios import MultilabelRecall as MultilabelRecall
     from gapless.metrics.classification.ratios import MultilabelSpecificity as MultilabelSpecificity
-    from gapless.metrics.classification.ratios import (
-        NegativePredictiveValue as NegativePredictiveValue,
-    )
+    from gapless.metrics.classification.ratios import NegativePredictiveValue as NegativePredictiveValue
     from gapless.metrics.classification.ratios import Precision as Precision
     from gapless.metrics.classification.ratios import Recall as Recall
     from gapless.metrics.classification.ratios import Specificity as Specificity
