@@ -9,7 +9,8 @@ from torch import Tensor
 
 Form = tuple[torch.dtype, tuple[int, ...]]
 DTYPES = sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str)
-DIMS = 8
+"""In the order of the codes that stand for them, which is the same in all processes of one torch."""
+DIMS = 16
 """Most dimensions of a tensor whose form is written down as numbers."""
 ALIGNED = 16
 """Bytes, of which whole buffers are multiples: so each of several that lie in a row begins where any may."""

@@ -88,30 +88,33 @@ def _part(cls: type) -> type | None:
     return _parts[cls]
 
 
-def changed_methods(cls: type) -> dict[str, frozenset[str]]:
-    """The methods of `cls` that are relinked, and what the report says of what they reach."""
-    found: dict[str, frozenset[str]] = {}
+def _functions(cls: type) -> Iterator[tuple[type, str, types.FunctionType]]:
+    """The functions that `cls` has from TorchMetrics' classes, with these and their names."""
     for one in cls.__mro__:
         if in_library(one.__module__):
             for name, value in vars(one).items():
-                if name == "compute" and name not in found and _host.on_host(one):
-                    found[name] = frozenset({_host.SAYS})
-                elif name == "compute" and one is MinMaxMetric:
-                    found[name] = frozenset({KEEPS})
-                elif isinstance(value, types.FunctionType) and name not in found and RELINKER.reaches(value):
-                    found[name] = RELINKER.reaches(value)
+                if isinstance(value, types.FunctionType):
+                    yield one, name, value
+
+
+def changed_methods(cls: type) -> dict[str, frozenset[str]]:
+    """The methods of `cls` that are relinked, and what the report says of what they reach."""
+    found: dict[str, frozenset[str]] = {}
+    for one, name, function in _functions(cls):
+        if name in found:
+            continue
+        if name == "compute" and _host.on_host(one):
+            found[name] = frozenset({_host.SAYS})
+        elif name == "compute" and one is MinMaxMetric:
+            found[name] = frozenset({KEEPS})
+        elif RELINKER.reaches(function):
+            found[name] = RELINKER.reaches(function)
     return found
 
 
 def left_alone(cls: type) -> frozenset[str]:
     """Names of functions that `cls` calls and that have another text than what was to be replaced."""
-    found: set[str] = set()
-    for one in cls.__mro__:
-        if in_library(one.__module__):
-            for value in vars(one).values():
-                if isinstance(value, types.FunctionType):
-                    found |= RELINKER.meets(value)
-    return frozenset(found)
+    return frozenset(name for _, _, function in _functions(cls) for name in RELINKER.meets(function))
 
 
 def unwaited_class(cls: type) -> type:
